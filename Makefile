@@ -1,0 +1,36 @@
+# Everything a person or CI does with a checkout. PYTHON chooses the interpreter of the virtual environment.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: install run test check lock clean
+
+install: $(STAMP)
+
+# Debian splits ensurepip out of python3: there the venv gets its pip from the interpreter's own.
+$(STAMP): requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV) 2>/dev/null || { rm -rf $(VENV) && $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+run: install
+	$(BIN)/supervise run examples/quickstart.yaml
+
+test: install check
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+check: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+# Needs uv on the PATH. The lock holds names, versions, markers and hashes; no addresses.
+LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11
+lock:
+	$(LOCK) --extra trainer --extra dev pyproject.toml -o requirements.lock
+	$(LOCK) --extra tpu pyproject.toml -o deploy/requirements-tpu.lock
+
+clean:
+	rm -rf $(VENV) runs

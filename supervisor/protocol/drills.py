@@ -1,0 +1,77 @@
+"""Drills: real faults that a worker inflicts on itself at a step, because the config asks for them.
+
+A drill fires once per job: before it fires it leaves a file, made durable, by which the supervisor
+(and every later attempt) knows.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.protocol import environment
+
+
+@dataclass(frozen=True, slots=True)
+class Drill:
+    """A fault that strikes right after optimizer step `step`. Exactly one of the others is set."""
+
+    id: str
+    step: int
+    signal: str | None = None
+    exception: str | None = None
+    message: str = "injected by a drill"
+    exit_code: int | None = None
+    hang: bool = False
+
+
+class Drills:
+    """The drills that this attempt still has before it."""
+
+    def __init__(self, drills: tuple[Drill, ...], records: Path) -> None:
+        """`records` is the directory in which a drill is recorded before it fires."""
+        self._by_step: dict[int, list[Drill]] = {}
+        for drill in drills:
+            self._by_step.setdefault(drill.step, []).append(drill)
+        self._records = records
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Drills:
+        """The drills that the supervisor handed to this worker; none without a supervisor."""
+        given = json.loads(environ.get(environment.FAULTS, "{}"))
+        drills = tuple(Drill(**drill) for drill in given.get("drills", []))
+        return cls(drills, Path(given.get("records", ".")))
+
+    def after_step(self, step: int) -> None:
+        """Fire what is due after optimizer step `step`."""
+        for drill in self._by_step.pop(step, ()):
+            self._record(drill)
+            _fire(drill)
+
+    def _record(self, drill: Drill) -> None:
+        self._records.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._records / drill.id, os.O_CREAT | os.O_WRONLY, 0o666)
+        os.fsync(descriptor)
+        os.close(descriptor)
+        folder = os.open(self._records, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+
+
+def _fire(drill: Drill) -> None:
+    print(f"DRILL: firing {drill}", flush=True)
+    if drill.signal is not None:
+        os.kill(os.getpid(), signal.Signals[drill.signal])
+    if drill.exit_code is not None:
+        os._exit(drill.exit_code)
+    if drill.exception is not None:
+        module, _, name = drill.exception.rpartition(".")
+        raise getattr(importlib.import_module(module or "builtins"), name)(drill.message)
+    while drill.hang:
+        time.sleep(3600)

@@ -1,0 +1,86 @@
+"""Environment variables through which a worker learns who it is.
+
+The environment is never a source of *configuration*: everything named `SUPERVISE_*` that the
+supervisor itself inherited is scrubbed before a worker starts, so nested supervisors do not mix.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+PROTOCOL_VERSION = 1
+
+PREFIX = "SUPERVISE_"
+JOB = PREFIX + "JOB"
+ATTEMPT = PREFIX + "ATTEMPT"
+RANK = PREFIX + "RANK"
+WORLD_SIZE = PREFIX + "WORLD_SIZE"
+NUM_DEVICES = PREFIX + "NUM_DEVICES"
+PROTOCOL = PREFIX + "PROTOCOL"
+PROGRESS_FD = PREFIX + "PROGRESS_FD"
+PROGRESS_PIPE = PREFIX + "PROGRESS_PIPE"
+"""`device:inode` of the progress pipe. A data-loader child inherits the number of the descriptor,
+not the descriptor: without this it would write into whatever it opened under that number."""
+FAILURE_FILE = PREFIX + "FAILURE_FILE"
+FAULTS = PREFIX + "FAULTS"
+
+STALE_TOPOLOGY = (
+    "MEGASCALE_COORDINATOR_ADDRESS",
+    "MEGASCALE_NUM_SLICES",
+    "MEGASCALE_SLICE_ID",
+    "MEGASCALE_PORT",
+    "JAX_COORDINATOR_ADDRESS",
+    "JAX_NUM_PROCESSES",
+    "JAX_PROCESS_ID",
+    "CLOUD_TPU_TASK_ID",
+    "TPU_PROCESS_ADDRESSES",
+    "TPU_PROCESS_BOUNDS",
+    "TPU_PROCESS_PORT",
+)
+"""Topology of an earlier attempt: left in place it hangs `jax.distributed.initialize()` after a
+preemption (Ray issue 62893). Scrubbed only where the supervisor itself sets the topology."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIdentity:
+    """Who a worker is: the part of the protocol that does not change while it lives."""
+
+    job: str
+    attempt: int
+    rank: int = 0
+    world_size: int = 1
+    num_devices: int | None = None
+
+    def to_environment(self) -> dict[str, str]:
+        """The variables that say this to a worker."""
+        variables = {
+            JOB: self.job,
+            ATTEMPT: str(self.attempt),
+            RANK: str(self.rank),
+            WORLD_SIZE: str(self.world_size),
+            PROTOCOL: str(PROTOCOL_VERSION),
+        }
+        if self.num_devices is not None:
+            variables[NUM_DEVICES] = str(self.num_devices)
+        return variables
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> WorkerIdentity | None:
+        """Who this process is, or None where it was not started by a supervisor."""
+        if JOB not in environ:
+            return None
+        devices = environ.get(NUM_DEVICES)
+        return cls(
+            job=environ[JOB],
+            attempt=int(environ.get(ATTEMPT, "1")),
+            rank=int(environ.get(RANK, "0")),
+            world_size=int(environ.get(WORLD_SIZE, "1")),
+            num_devices=int(devices) if devices else None,
+        )
+
+
+def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` without what an outer supervisor may have left in it."""
+    return {name: value for name, value in environ.items() if not name.startswith(PREFIX)}

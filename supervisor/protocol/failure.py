@@ -1,0 +1,169 @@
+"""The failure record: what a dying worker says about the exception it dies of.
+
+Text on stderr misleads (teardown noise, C++ stacks, several ranks at once); a record written by the
+process that raised does not. It is JSON, bounded in size whatever the exception holds, and written
+atomically. Reading one back trusts nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from supervisor.protocol import environment
+from supervisor.protocol.messages import Stage
+
+MAX_RECORD = 256 * 1024
+_MAX_MESSAGE = 8 * 1024
+_MAX_TRACEBACK = 64 * 1024
+_MAX_EXCEPTIONS = 16
+_MAX_MRO = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ExceptionInfo:
+    """One exception of the chain. `mro` holds qualified names, most derived first."""
+
+    type: str
+    mro: tuple[str, ...]
+    message: str
+    relation: str
+    """How it came into the chain: raised, cause, context, or member (of an exception group)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRecord:
+    """Why a worker died, in its own words. `time` is seconds since the epoch."""
+
+    rank: int
+    time: float
+    stage: str | None
+    step: int | None
+    exceptions: tuple[ExceptionInfo, ...]
+    traceback: str
+
+
+def describe(
+    error: BaseException, *, rank: int, stage: Stage | None, step: int | None
+) -> FailureRecord:
+    """The record of `error`, every part of it bounded."""
+    return FailureRecord(
+        rank=rank,
+        time=time.time(),
+        stage=stage,
+        step=step,
+        exceptions=tuple(_chain(error)),
+        traceback=_bounded(_traceback(error), _MAX_TRACEBACK),
+    )
+
+
+def write_failure_record(
+    error: BaseException,
+    *,
+    stage: Stage | None,
+    step: int | None,
+    environ: Mapping[str, str] = os.environ,
+) -> None:
+    """Leave the record of `error` where the supervisor looks; does nothing without one."""
+    path = environ.get(environment.FAILURE_FILE)
+    if not path:
+        return
+    identity = environment.WorkerIdentity.from_environment(environ)
+    record = describe(error, rank=identity.rank if identity else 0, stage=stage, step=step)
+    temporary = Path(f"{path}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(asdict(record)), encoding="utf-8")
+    temporary.replace(path)
+
+
+def parse_failure_record(data: bytes) -> FailureRecord:
+    """The record in `data`.
+
+    Raises:
+        ValueError: it is not one; the text says why.
+    """
+    if len(data) > MAX_RECORD:
+        raise ValueError(f"failure record of {len(data)} bytes, more than {MAX_RECORD}")
+    try:
+        body = json.loads(data)
+        exceptions = tuple(_parse_exception(item) for item in body["exceptions"][:_MAX_EXCEPTIONS])
+        return FailureRecord(
+            rank=int(body["rank"]),
+            time=float(body["time"]),
+            stage=None if body["stage"] is None else Stage(body["stage"]).value,
+            step=None if body["step"] is None else int(body["step"]),
+            exceptions=exceptions,
+            traceback=_bounded(_text(body["traceback"]), _MAX_TRACEBACK),
+        )
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
+        raise ValueError(f"malformed failure record: {type(error).__name__}") from error
+
+
+def _parse_exception(item: Any) -> ExceptionInfo:
+    return ExceptionInfo(
+        type=_text(item["type"])[:200],
+        mro=tuple(_text(name)[:200] for name in item["mro"][:_MAX_MRO]),
+        message=_bounded(_text(item["message"]), _MAX_MESSAGE),
+        relation=_text(item["relation"])[:20],
+    )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a string")
+    return value.encode("utf-8", "replace").decode()
+
+
+def _chain(error: BaseException) -> Iterator[ExceptionInfo]:
+    """The exception, then what it came from: causes, contexts, group members; outermost first."""
+    queue: list[tuple[BaseException, str]] = [(error, "raised")]
+    seen: set[int] = set()
+    while queue and len(seen) < _MAX_EXCEPTIONS:
+        current, relation = queue.pop(0)
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield ExceptionInfo(
+            type=_name(type(current)),
+            mro=tuple(_name(base) for base in type(current).__mro__[:_MAX_MRO]),
+            message=_bounded(_message(current), _MAX_MESSAGE),
+            relation=relation,
+        )
+        if isinstance(current, BaseExceptionGroup):
+            queue += [(member, "member") for member in current.exceptions]
+        if current.__cause__ is not None:
+            queue.append((current.__cause__, "cause"))
+        elif current.__context__ is not None and not current.__suppress_context__:
+            queue.append((current.__context__, "context"))
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"[:200]
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:
+        return f"<its message cannot be shown: {type(broken).__name__}>"
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception as broken:
+        return f"<its traceback cannot be shown: {type(broken).__name__}>"
+
+
+def _bounded(text: str, limit: int) -> str:
+    """`text`, or its first and last part where it is longer than `limit` characters."""
+    clean = text.encode("utf-8", "replace").decode()
+    if len(clean) <= limit:
+        return clean
+    half = limit // 2 - 40
+    return f"{clean[:half]}\n[... {len(clean) - 2 * half} characters left out ...]\n{clean[-half:]}"

@@ -1,0 +1,205 @@
+"""Progress messages: one JSON object a line, at most `MAX_LINE` bytes, worker to supervisor.
+
+The reading side trusts nothing: a line that is too long, not JSON, or of the wrong types is not a
+message. A kind that is not known is ignored (a newer worker may say more); a protocol version that
+is not known is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from supervisor.protocol.environment import PROTOCOL_VERSION
+
+MAX_LINE = 4096
+"""PIPE_BUF on Linux: writes of up to this size are atomic, so lines of several writers do not mix."""
+
+MAX_STEP = 2**62
+
+
+class Stage(StrEnum):
+    """What a worker says it is doing."""
+
+    STARTING = "STARTING"
+    INITIALIZING = "INITIALIZING"
+    RESTORING = "RESTORING"
+    COMPILING = "COMPILING"
+    TRAINING = "TRAINING"
+    EVALUATING = "EVALUATING"
+    SAVING = "SAVING"
+    FINISHING = "FINISHING"
+
+
+class ProtocolError(ValueError):
+    """A line that is not a message of this protocol; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageMessage:
+    """The worker entered a stage, at a step if it knows one."""
+
+    stage: Stage
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepMessage:
+    """Optimizer step `step` is complete. `metrics` are floats such as `loss`."""
+
+    step: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredMessage:
+    """The state of `step` was restored; None: there was nothing to restore, a fresh start."""
+
+    step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedMessage:
+    """The worker believes that a checkpoint of `step` is committed: time to look."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedMessage:
+    """An evaluation after optimizer step `step` is complete."""
+
+    step: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DevicesMessage:
+    """The accelerators that the worker's backend found."""
+
+    platform: str
+    count: int
+    device_kind: str = ""
+
+
+Message = (
+    StageMessage | StepMessage | RestoredMessage | SavedMessage | EvaluatedMessage | DevicesMessage
+)
+
+_NAMES: dict[type[Any], str] = {
+    StageMessage: "stage",
+    StepMessage: "step",
+    RestoredMessage: "restored",
+    SavedMessage: "saved",
+    EvaluatedMessage: "evaluated",
+    DevicesMessage: "devices",
+}
+
+
+def encode(message: Message) -> bytes:
+    """One line with its newline, at most `MAX_LINE` bytes: metrics that do not fit are dropped."""
+    body: dict[str, Any] = {"v": PROTOCOL_VERSION, "kind": _NAMES[type(message)]}
+    for name in message.__slots__:
+        value = getattr(message, name)
+        body[name] = dict(value) if isinstance(value, Mapping) else value
+    line = json.dumps(body, separators=(",", ":")).encode() + b"\n"
+    if len(line) > MAX_LINE and "metrics" in body:
+        body["metrics"] = {}
+        line = json.dumps(body, separators=(",", ":")).encode() + b"\n"
+    return line
+
+
+def decode(line: bytes) -> Message | None:
+    """The message in `line`; None for a kind that this version does not know.
+
+    Raises:
+        ProtocolError: not a message, or of a version that this supervisor does not speak.
+    """
+    if len(line) > MAX_LINE:
+        raise ProtocolError(f"line of more than {MAX_LINE} bytes")
+    try:
+        body = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError("not JSON") from error
+    if not isinstance(body, dict):
+        raise ProtocolError("not a JSON object")
+    if body.get("v") != PROTOCOL_VERSION:
+        version = str(body.get("v"))[:20]
+        raise ProtocolError(f"protocol {version!r}, this supervisor speaks {PROTOCOL_VERSION}")
+    kind = body.get("kind")
+    if not isinstance(kind, str):
+        raise ProtocolError("no kind")
+    parse = _PARSERS.get(kind)
+    return None if parse is None else parse(body)
+
+
+def _stage(body: dict[str, Any]) -> Stage:
+    try:
+        return Stage(_text(body, "stage"))
+    except ValueError:
+        raise ProtocolError("unknown stage") from None
+
+
+def _step(body: dict[str, Any], *, optional: bool) -> int | None:
+    step = body.get("step")
+    if step is None and optional:
+        return None
+    if type(step) is not int or not 0 <= step <= MAX_STEP:
+        raise ProtocolError("step is not a natural number")
+    return step
+
+
+def _required_step(body: dict[str, Any]) -> int:
+    step = _step(body, optional=False)
+    assert step is not None
+    return step
+
+
+def _count(body: dict[str, Any]) -> int:
+    count = body.get("count")
+    if type(count) is not int or not 0 <= count <= 10**6:
+        raise ProtocolError("count is not a number of devices")
+    return count
+
+
+def _text(body: dict[str, Any], name: str) -> str:
+    value = body.get(name, "")
+    if not isinstance(value, str):
+        raise ProtocolError(f"{name} is not a string")
+    return printable(value[:80])
+
+
+def _metrics(body: dict[str, Any]) -> dict[str, float]:
+    metrics = body.get("metrics", {})
+    if not isinstance(metrics, dict):
+        raise ProtocolError("metrics is not an object")
+    clean: dict[str, float] = {}
+    for name, value in list(metrics.items())[:64]:
+        if type(value) not in (int, float):
+            raise ProtocolError("a metric is not a number")
+        try:
+            clean[printable(name[:80])] = float(value)
+        except OverflowError:
+            clean[printable(name[:80])] = math.inf
+    return clean
+
+
+def printable(text: str) -> str:
+    """`text` with control characters made visible: nothing a worker says may move our cursor."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+_PARSERS: dict[str, Callable[[dict[str, Any]], Message]] = {
+    "stage": lambda body: StageMessage(_stage(body), _step(body, optional=True)),
+    "step": lambda body: StepMessage(_required_step(body), _metrics(body)),
+    "restored": lambda body: RestoredMessage(_step(body, optional=True)),
+    "saved": lambda body: SavedMessage(_required_step(body)),
+    "evaluated": lambda body: EvaluatedMessage(_required_step(body), _metrics(body)),
+    "devices": lambda body: DevicesMessage(
+        _text(body, "platform"), _count(body), _text(body, "device_kind")
+    ),
+}

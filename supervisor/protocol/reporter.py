@@ -1,0 +1,128 @@
+"""The worker's end of the progress pipe.
+
+Reporting must cost a trainer nothing: it never blocks (a full pipe drops a step, and keeps a stage
+for the next call), never raises, and a step that comes too soon after the last one sent returns
+after one clock reading. Without a supervisor every call does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Mapping
+from time import monotonic
+from typing import SupportsFloat
+
+from supervisor.protocol import environment
+from supervisor.protocol.messages import (
+    DevicesMessage,
+    EvaluatedMessage,
+    Message,
+    RestoredMessage,
+    SavedMessage,
+    Stage,
+    StageMessage,
+    StepMessage,
+    encode,
+)
+
+_NEVER = float("inf")
+_MAX_PENDING = 64
+
+
+class Reporter:
+    """Says on the progress pipe what this worker does. Safe to call from any thread."""
+
+    def __init__(self, descriptor: int | None, *, step_interval: float = 0.1) -> None:
+        """Report on `descriptor` (None: nowhere), a step at most every `step_interval` seconds."""
+        self._descriptor = descriptor
+        self._pid = os.getpid()
+        self._interval = step_interval
+        self._next_step_at = _NEVER if descriptor is None else 0.0
+        self._pending: list[bytes] = []
+        self._lock = threading.Lock()
+        self._stage = Stage.STARTING
+        self._step: int | None = None
+
+    @classmethod
+    def connect(cls, environ: Mapping[str, str] = os.environ) -> Reporter:
+        """The reporter of this process: a silent one where no supervisor's pipe is open."""
+        return cls(_progress_descriptor(environ))
+
+    @property
+    def current(self) -> tuple[Stage, int | None]:
+        """The stage entered last and the last completed step: what a failure record tells."""
+        return self._stage, self._step
+
+    def stage(self, stage: Stage, step: int | None = None) -> None:
+        """Enter `stage`. Never lost: it waits for room in the pipe."""
+        self._current = (stage, step if step is not None else self._current[1])
+        self._next_step_at = (
+            min(self._next_step_at, 0.0) if self._descriptor is not None else _NEVER
+        )
+        self._send(StageMessage(stage, step), keep=True)
+
+    def step(self, step: int, metrics: Mapping[str, SupportsFloat] | None = None) -> None:
+        """Optimizer step `step` is complete. Metrics are converted to float only if it is sent."""
+        self._step = step
+        now = monotonic()
+        if now < self._next_step_at:
+            return
+        self._next_step_at = now + self._interval
+        values = {name: float(value) for name, value in (metrics or {}).items()}
+        self._send(StepMessage(step, values), keep=False)
+
+    def restored(self, step: int | None) -> None:
+        """The state of `step` was restored (None: a fresh start)."""
+        self._send(RestoredMessage(step), keep=True)
+
+    def saved(self, step: int) -> None:
+        """A checkpoint of `step` was committed."""
+        self._send(SavedMessage(step), keep=True)
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        """An evaluation after `step` is complete."""
+        self._send(EvaluatedMessage(step, dict(metrics)), keep=True)
+
+    def devices(self, platform: str, count: int, device_kind: str) -> None:
+        """The accelerators that the backend found."""
+        self._send(DevicesMessage(platform, count, device_kind), keep=True)
+
+    def _send(self, message: Message, *, keep: bool) -> None:
+        if self._descriptor is None or os.getpid() != self._pid:
+            return
+        with self._lock:
+            self._pending.append(encode(message))
+            while self._pending and self._write(self._pending[0]):
+                del self._pending[0]
+            if self._pending and not keep:
+                del self._pending[-1]
+            del self._pending[:-_MAX_PENDING]
+
+    def _write(self, line: bytes) -> bool:
+        if self._descriptor is None:
+            return True
+        try:
+            os.write(self._descriptor, line)
+        except BlockingIOError:
+            return False
+        except OSError:  # the supervisor is gone, and this process with it in a moment
+            self._descriptor, self._next_step_at = None, _NEVER
+        return True
+
+
+def _progress_descriptor(environ: Mapping[str, str]) -> int | None:
+    number = environ.get(environment.PROGRESS_FD, "")
+    if not number.isdecimal():
+        return None
+    descriptor = int(number)
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    identity = f"{status.st_dev}:{status.st_ino}"
+    if not stat.S_ISFIFO(status.st_mode) or identity != environ.get(environment.PROGRESS_PIPE):
+        return None
+    os.set_blocking(descriptor, False)
+    return descriptor

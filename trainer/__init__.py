@@ -1,0 +1,1 @@
+"""A small, real JAX trainer: the program that `fit:` runs under the supervisor."""
