@@ -17,7 +17,7 @@ from typing import Any
 from supervisor.protocol.environment import PROTOCOL_VERSION
 
 MAX_LINE = 4096
-"""PIPE_BUF on Linux: writes of up to this size are atomic, so lines of several writers do not mix."""
+"""PIPE_BUF on Linux: writes of up to this size are atomic, so lines never mix."""
 
 MAX_STEP = 2**62
 

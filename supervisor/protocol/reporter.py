@@ -57,10 +57,11 @@ class Reporter:
 
     def stage(self, stage: Stage, step: int | None = None) -> None:
         """Enter `stage`. Never lost: it waits for room in the pipe."""
-        self._current = (stage, step if step is not None else self._current[1])
-        self._next_step_at = (
-            min(self._next_step_at, 0.0) if self._descriptor is not None else _NEVER
-        )
+        self._stage = stage
+        if step is not None:
+            self._step = step
+        if self._descriptor is not None:
+            self._next_step_at = 0.0
         self._send(StageMessage(stage, step), keep=True)
 
     def step(self, step: int, metrics: Mapping[str, SupportsFloat] | None = None) -> None:
