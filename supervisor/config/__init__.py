@@ -1,0 +1,1 @@
+"""The job's configuration: read with line numbers, checked, and resolved, all without jax."""

@@ -1,0 +1,75 @@
+"""What must fit together in a config although each key is valid by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from supervisor.config import placeholders
+from supervisor.config.problems import Location, shown
+from supervisor.config.schema import TRAINER_SECTIONS, Phase
+
+
+def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
+    """What does not fit together inside a phase, with the key to change."""
+    if (phase.fit is None) == (phase.command is None):
+        yield (), "needs either fit (our trainer) or command (any other program)"
+    restart = phase.init.autorestart
+    count = phase.init.devices.num_devices if phase.init.devices else None
+    if count is not None and restart.min_num_devices > count:
+        message = (
+            f"is {restart.min_num_devices}, but the job has only {count} devices; at most {count}"
+        )
+        yield ("init", "autorestart", "min_num_devices"), message
+    if restart.backoff.max < restart.backoff.first:
+        yield ("init", "autorestart", "backoff", "max"), "is below backoff.first"
+    if phase.command is not None:
+        yield from _command_conflicts(phase)
+
+
+def _command_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
+    assert phase.command is not None
+    for key in TRAINER_SECTIONS:
+        if getattr(phase.init, key) is not None:
+            yield ("init", key), "belongs to our trainer; a command has its own"
+    if phase.faults:
+        yield ("faults",), "drills need our trainer (fit); a command does not know of them"
+    texts: list[tuple[Location, str]] = [
+        *((("command", "argv", index), text) for index, text in enumerate(phase.command.argv)),
+        *((("command", "env", name), text) for name, text in phase.command.env.items()),
+    ]
+    devices = phase.init.devices.num_devices if phase.init.devices else None
+    for where, text in texts:
+        for name in placeholders.names(text):
+            if name not in placeholders.KNOWN:
+                known = ", ".join(f"{{{known}}}" for known in placeholders.KNOWN)
+                yield where, f"unknown placeholder {{{name}}} (value {shown(text)}); known: {known}"
+            elif name == "num_devices" and devices is None:
+                yield where, "{num_devices} needs init.devices with a count"
+
+
+def conflicts_across(phases: Sequence[Phase]) -> Iterator[tuple[int, Location, str]]:
+    """What does not fit together between phases: the phase's index, the key in it, the message."""
+    names: dict[str, int] = {}
+    shared = phases[0].init.model_dir
+    for index, phase in enumerate(phases):
+        if phase.init.model_dir != shared:
+            value = shown(phase.init.model_dir)
+            message = f"all phases share one model_dir: {value} is not {shown(shared)}"
+            yield index, ("init", "model_dir"), message
+        start = phase.start_from
+        if start is not None and index == 0:
+            yield index, ("start_from",), "the first phase has none before it"
+        elif start is not None and start.phase is not None and start.phase not in names:
+            message = (
+                f"is not an earlier phase (value {shown(start.phase)}); there is {', '.join(names)}"
+            )
+            yield index, ("start_from", "phase"), message
+        name = phase_name(phase, index)
+        if name in names:
+            yield index, ("name",), f"{name!r} is the name of two phases"
+        names[name] = index
+
+
+def phase_name(phase: Phase, index: int) -> str:
+    """The name of a phase: given, or made from its place."""
+    return phase.name or f"phase{index + 1}"

@@ -1,0 +1,195 @@
+"""From a file and `--set` options to a checked job config; every problem is told at once."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from supervisor.config.checks import conflicts, conflicts_across
+from supervisor.config.overrides import apply_override
+from supervisor.config.problems import (
+    ConfigError,
+    Location,
+    Problem,
+    shown,
+    unknown_key,
+)
+from supervisor.config.schema import Phase
+from supervisor.config.source import Source, read_source
+
+EXIT_CODE_PRESETS: dict[str, dict[int, int]] = {
+    # XPK restarts on 42 and on 127 to 255, and takes everything else for the end.
+    "xpk": {1: 42, 69: 42, 74: 42, 75: 42},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A checked config: its phases in order, and where each stands in the file."""
+
+    source: Source
+    phases: tuple[Phase, ...]
+    locations: tuple[Location, ...]
+    exit_codes: Mapping[int, int]
+
+    @property
+    def model_dir(self) -> Path:
+        """The job's directory, absolute."""
+        return Path(self.phases[0].init.model_dir).expanduser().absolute()
+
+
+def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
+    """The job in the file at `path`, with `key=value` overrides on top.
+
+    Raises:
+        ConfigError: with everything that is wrong.
+    """
+    source = read_source(path)
+    for override in overrides:
+        apply_override(source, override)
+    locations, exit_codes = _top_level(source)
+    phases: list[Phase] = []
+    problems: list[Problem] = []
+    for location in locations:
+        try:
+            phases.append(Phase.model_validate(_at(source.data, location)))
+        except ValidationError as error:
+            problems += _problems(source, location, error)
+        else:
+            problems += [
+                source.problem((*location, *where), message)
+                for where, message in conflicts(phases[-1])
+            ]
+    if not problems:
+        problems = [
+            source.problem((*locations[index], *where), message)
+            for index, where, message in conflicts_across(phases)
+        ]
+    if problems:
+        raise ConfigError(problems)
+    return Job(source, tuple(phases), tuple(locations), exit_codes)
+
+
+def _top_level(source: Source) -> tuple[list[Location], Mapping[int, int]]:
+    """Where the phases stand, and the map of exit codes."""
+    data = source.data
+    if not isinstance(data, dict):
+        raise ConfigError(
+            [
+                source.problem(
+                    (), f"is not a mapping (value {shown(data)}); a config starts with `trainer:`"
+                )
+            ]
+        )
+    known = ("trainer", "exit_codes")
+    problems = [
+        source.problem((key,), unknown_key(key, value, known))
+        for key, value in data.items()
+        if key not in known
+    ]
+    if "trainer" not in data:
+        problems.append(source.problem((), "trainer is required"))
+    if problems:
+        raise ConfigError(problems)
+    return _phase_locations(source, data["trainer"]), _exit_codes(source, data.get("exit_codes"))
+
+
+def _phase_locations(source: Source, trainer: Any) -> list[Location]:
+    if isinstance(trainer, dict):
+        return [("trainer",)]
+    if not isinstance(trainer, list):
+        raise ConfigError(
+            [source.problem(("trainer",), f"is not a mapping or a list (value {shown(trainer)})")]
+        )
+    if not trainer:
+        raise ConfigError(
+            [source.problem(("trainer",), "is an empty list; give at least one phase")]
+        )
+    problems = [
+        source.problem(
+            ("trainer", index),
+            f"each phase is a mapping with the one key `trainer` (value {shown(item)})",
+        )
+        for index, item in enumerate(trainer)
+        if not (isinstance(item, dict) and list(item) == ["trainer"])
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return [("trainer", index, "trainer") for index in range(len(trainer))]
+
+
+def _exit_codes(source: Source, value: Any) -> Mapping[int, int]:
+    if value is None:
+        return {}
+    if isinstance(value, str) and value in EXIT_CODE_PRESETS:
+        return EXIT_CODE_PRESETS[value]
+    if isinstance(value, dict) and all(
+        key.isdecimal() and type(code) is int and 0 <= code <= 255 for key, code in value.items()
+    ):
+        return {int(key): code for key, code in value.items()}
+    presets = ", ".join(EXIT_CODE_PRESETS)
+    message = f"is neither a preset ({presets}) nor a map of exit codes (value {shown(value)})"
+    raise ConfigError([source.problem(("exit_codes",), message)])
+
+
+def _at(data: Any, location: Location) -> Any:
+    for part in location:
+        data = data[part]
+    return data
+
+
+def _problems(source: Source, base: Location, error: ValidationError) -> Iterator[Problem]:
+    for item in error.errors(include_url=False):
+        location = _in_data(source.data, base, item["loc"])
+        value = item["input"]
+        if item["type"] == "extra_forbidden":
+            known = known_keys(Phase, location[len(base) : -1])
+            yield source.problem(location, unknown_key(str(location[-1]), value, known))
+        elif item["type"] == "missing":
+            yield source.problem(location, "is required")
+        else:
+            message = item["msg"].removeprefix("Value error, ")
+            yield source.problem(
+                location, f"{message[0].lower()}{message[1:]} (value {shown(value)})"
+            )
+
+
+def _in_data(data: Any, base: Location, relative: Sequence[str | int]) -> Location:
+    """pydantic's location without the parts that only name a member of a union or a short form."""
+    location = list(base)
+    current = _at(data, base)
+    for index, part in enumerate(relative):
+        last = index == len(relative) - 1
+        inside = (isinstance(current, dict) and part in current) or (
+            isinstance(current, list) and isinstance(part, int) and part < len(current)
+        )
+        if inside:
+            current = current[part]
+            location.append(part)
+        elif last and isinstance(current, dict) and isinstance(part, str) and part.isidentifier():
+            location.append(part)
+    return tuple(location)
+
+
+def known_keys(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
+    """The keys that the schema knows at `location` below `model`."""
+    for part in location:
+        if isinstance(part, int):
+            continue
+        field = model.model_fields.get(part)
+        inner = _model_in(field.annotation) if field is not None else None
+        if inner is None:
+            return []
+        model = inner
+    return list(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
+        return annotation if issubclass(annotation, BaseModel) else None
+    return next((found for arg in get_args(annotation) if (found := _model_in(arg))), None)

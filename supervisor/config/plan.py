@@ -1,0 +1,134 @@
+"""What a phase comes down to: the program to run, where its checkpoints are, when it has succeeded.
+
+`fit` is sugar for a command that runs our trainer; from here on nobody asks which of them it was.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from supervisor.config.checks import phase_name
+from supervisor.config.load import Job
+from supervisor.config.schema import Fault, Phase, SuccessConfig
+
+_JAX_PLATFORM = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
+
+
+@dataclass(frozen=True, slots=True)
+class PhasePlan:
+    """A resolved phase. `argv` and `env` still hold their placeholders."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    checkpoints: Path
+    params: dict[str, Any]
+    """The resolved config, as params.yaml shows it."""
+    success: SuccessConfig
+    success_is_default: bool
+    committed_success: bool
+    """Whether the success step counts only once it is committed."""
+    progress_pattern: str | None
+    num_devices: int | None
+    max_steps: int | None
+    faults: tuple[Fault, ...]
+
+
+def plan_phases(job: Job, trainer_sections: list[dict[str, Any]]) -> tuple[PhasePlan, ...]:
+    """The plan of every phase.
+
+    `trainer_sections` holds for each phase what our trainer's schema made of it: its own sections
+    with their defaults; empty for a command.
+    """
+    several = len(job.phases) > 1
+    directories = [_checkpoints(job, index, several=several) for index in range(len(job.phases))]
+    return tuple(
+        _plan(job, index, directories, sections) for index, sections in enumerate(trainer_sections)
+    )
+
+
+def _plan(job: Job, index: int, directories: list[Path], sections: dict[str, Any]) -> PhasePlan:
+    phase = job.phases[index]
+    name = phase_name(phase, index)
+    params = _params(job, index, directories, sections)
+    max_steps = None
+    if phase.command is not None:
+        argv, env = tuple(phase.command.argv), dict(phase.command.env)
+        success = phase.command.success or SuccessConfig()
+        max_steps = success.step
+    else:
+        argv, env = (sys.executable, "-P", "-m", "trainer", "{params}"), {}
+        max_steps = int(params["trainer"]["init"]["loop"]["max_steps"])
+        success = SuccessConfig(step=max_steps)
+    command = phase.command
+    return PhasePlan(
+        name=name,
+        argv=argv,
+        env={**_device_environment(phase), **env},
+        checkpoints=directories[index],
+        params=params,
+        success=success,
+        success_is_default=command is not None and command.success is None,
+        committed_success=command is None,
+        progress_pattern=command.progress.pattern if command and command.progress else None,
+        num_devices=_num_devices(phase),
+        max_steps=max_steps,
+        faults=tuple(phase.faults),
+    )
+
+
+def _checkpoints(job: Job, index: int, *, several: bool) -> Path:
+    phase = job.phases[index]
+    if phase.init.checkpoint.directory is not None:
+        given = phase.init.checkpoint.directory.replace("{model_dir}", str(job.model_dir))
+        return Path(given).expanduser().absolute()
+    root = job.model_dir / "checkpoints"
+    return root / phase_name(phase, index) if several else root
+
+
+def _params(
+    job: Job, index: int, directories: list[Path], sections: dict[str, Any]
+) -> dict[str, Any]:
+    """The config of one phase with everything in it that was left to defaults."""
+    phase = job.phases[index]
+    params = phase.model_dump(mode="json", exclude_none=True)
+    params["name"] = phase_name(phase, index)
+    owned = sections.get("trainer", {})
+    for section, value in owned.items():
+        if section == "init":
+            params["init"].update(value)
+        else:
+            params[section] = value
+    params["init"]["model_dir"] = str(job.model_dir)
+    params["init"]["checkpoint"]["directory"] = str(directories[index])
+    if index > 0 and phase.fit is not None:
+        params["start_from"] = _start_from(job, index, directories)
+    return {"trainer": params}
+
+
+def _start_from(job: Job, index: int, directories: list[Path]) -> dict[str, str]:
+    start = job.phases[index].start_from
+    names = [phase_name(phase, i) for i, phase in enumerate(job.phases)]
+    source = names.index(start.phase) if start is not None and start.phase else index - 1
+    return {
+        "directory": str(directories[source]),
+        "load": start.load if start is not None else "params",
+    }
+
+
+def _num_devices(phase: Phase) -> int | None:
+    return phase.init.devices.num_devices if phase.init.devices else None
+
+
+def _device_environment(phase: Phase) -> dict[str, str]:
+    """What makes JAX take the platform that was asked for, and no other silently."""
+    devices = phase.init.devices
+    if devices is None:
+        return {}
+    env = {"JAX_PLATFORMS": _JAX_PLATFORM[devices.platform]}
+    if devices.platform == "cpu" and devices.count is not None:
+        env["JAX_NUM_CPU_DEVICES"] = str(devices.count)
+    return env

@@ -1,0 +1,71 @@
+"""What is wrong with a config, in the words of the person who has to mend it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Location = tuple[str | int, ...]
+"""The path of a key in the config: ("trainer", "init", "seed")."""
+
+_HINTS = {
+    "min_num_csx": "min_num_devices",
+    "num_csx": "devices",
+    "num_steps": "loop.max_steps",
+}
+"""Keys of Cerebras' Model Zoo that go by another name here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: where, what, and the remedy in `message`."""
+
+    origin: str
+    """`file:line`, or the `--set` option that brought it."""
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.origin}: {self.key}: {self.message}"
+            if self.key
+            else f"{self.origin}: {self.message}"
+        )
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; holds every problem found."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+
+def key_path(location: Location) -> str:
+    """`trainer[1].init.seed` for ("trainer", 1, "init", "seed")."""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            path += f".{part}" if path else part
+    return path
+
+
+def shown(value: Any) -> str:
+    """`value` as it stands in the config, bounded."""
+    try:
+        text = json.dumps(value, default=str)
+    except (TypeError, ValueError):
+        text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def unknown_key(key: str, value: Any, known: Sequence[str]) -> str:
+    """The message for a key that nobody knows, with the nearest known one."""
+    near = _HINTS.get(key) or next(iter(difflib.get_close_matches(key, known, n=1)), None)
+    remedy = f"did you mean {near!r}?" if near else f"known here: {', '.join(sorted(known))}"
+    return f"unknown key (value {shown(value)}); {remedy}"

@@ -1,0 +1,213 @@
+"""The supervisor's part of `trainer.yaml`, as frozen models.
+
+What belongs to our trainer (`model`, `optimizer`, `loop`, `fit`, ...) is opaque here: its own
+schema, in `trainer/config.py`, is asked by running `python -m trainer.check`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import signal
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from supervisor.protocol.duration import parse_duration
+
+TRAINER_SECTIONS = ("seed", "data_shuffle_seed", "model", "optimizer", "loop")
+"""Keys of `trainer.init` that are our trainer's business."""
+
+
+def _seconds(value: Any) -> Any:
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+def _steps_or_duration(value: Any) -> Any:
+    if isinstance(value, str):
+        parse_duration(value)
+    return value
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Devices(_Section):
+    """The accelerators that the job is meant to have."""
+
+    platform: Literal["cpu", "gpu", "tpu"]
+    type: str | None = None
+    """The accelerator type of a TPU slice, such as v5e-8."""
+    count: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Self:
+        if self.type is not None:
+            if self.platform != "tpu":
+                raise ValueError("type is only for platform tpu")
+            if self.count is not None and self.count != chips(self.type):
+                raise ValueError(f"type {self.type} has {chips(self.type)} chips, not {self.count}")
+        return self
+
+    @property
+    def num_devices(self) -> int | None:
+        """How many accelerators that is (chips on TPU); None: as many as are found."""
+        return self.count if self.type is None else chips(self.type)
+
+
+def chips(accelerator_type: str) -> int:
+    """The chips of a TPU slice: v5e and v6e are named by chips, the others by twice as many."""
+    match = re.fullmatch(r"(v5e|v5litepod|v6e|v4|v5p|tpu7x)-(\d+)", accelerator_type)
+    if match is None:
+        raise ValueError(f"{accelerator_type!r} is not a TPU type such as v5e-8, v4-16, v5p-8")
+    size = int(match[2])
+    return size if match[1] in ("v5e", "v5litepod", "v6e") else size // 2
+
+
+class Checkpoint(_Section):
+    """Where checkpoints are and how often our trainer makes one."""
+
+    directory: str | None = None
+    every: Annotated[int, Field(ge=1)] | Annotated[str, BeforeValidator(_steps_or_duration)] = 100
+    keep: Annotated[int, Field(ge=1)] = 3
+
+
+class BackoffConfig(_Section):
+    """The wait before the second restart in a row, and its upper bound."""
+
+    first: Seconds = 10.0
+    max: Seconds = 300.0
+
+
+class Autorestart(_Section):
+    """When to restart, and when to give up."""
+
+    max_num_restarts: Annotated[int, Field(ge=0)]
+    max_num_preemptions: Annotated[int, Field(ge=0)] = 20
+    min_num_devices: Annotated[int, Field(ge=1)] = 1
+    grace_period: Seconds = 25.0
+    backoff: BackoffConfig = BackoffConfig()
+
+
+class Init(_Section):
+    """What is true of the job whichever program it runs."""
+
+    model_dir: Annotated[str, Field(min_length=1)]
+    devices: Devices | None = None
+    seed: Any = None
+    data_shuffle_seed: Any = None
+    model: Any = None
+    optimizer: Any = None
+    loop: Any = None
+    checkpoint: Checkpoint = Checkpoint()
+    autorestart: Autorestart
+
+    @field_validator("model_dir")
+    @classmethod
+    def _local(cls, value: str) -> str:
+        if "://" in value:
+            raise ValueError("is on an object store; only local directories are supported so far")
+        return value
+
+
+class SuccessConfig(_Section):
+    """When the command has done its work; at most one of step, pattern and file."""
+
+    exit_code: Annotated[int, Field(ge=0, le=255)] = 0
+    step: Annotated[int, Field(ge=0)] | None = None
+    pattern: str | None = None
+    file: str | None = None
+
+    @field_validator("pattern")
+    @classmethod
+    def _regular(cls, value: str | None) -> str | None:
+        return value if value is None else compiled(value).pattern
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if sum(item is not None for item in (self.step, self.pattern, self.file)) > 1:
+            raise ValueError("give one of step, pattern and file")
+        return self
+
+
+class ProgressConfig(_Section):
+    """How to read the step from the command's output: one group that holds its number."""
+
+    pattern: str
+
+    @field_validator("pattern")
+    @classmethod
+    def _one_group(cls, value: str) -> str:
+        if compiled(value).groups != 1:
+            raise ValueError(r"needs exactly one group, for the step: 'completed step: (\d+)'")
+        return value
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """The regular expression `pattern`; ValueError says what is wrong with it."""
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"is not a regular expression: {error}") from error
+
+
+class Command(_Section):
+    """Any program in place of our trainer."""
+
+    argv: Annotated[list[str], Field(min_length=1)]
+    env: dict[str, str] = Field(default_factory=dict)
+    success: SuccessConfig | None = None
+    progress: ProgressConfig | None = None
+
+
+class StartFrom(_Section):
+    """Which phase's result this one starts from, and how much of it."""
+
+    phase: str | None = None
+    load: Literal["params", "all"] = "params"
+
+
+class Fault(_Section):
+    """A drill: a real fault, right after optimizer step `step`; exactly one kind."""
+
+    step: Annotated[int, Field(ge=1)]
+    signal: str | None = None
+    exception: str | None = None
+    message: str = "injected by a drill"
+    exit_code: Annotated[int, Field(ge=0, le=255)] | None = None
+    hang: bool = False
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        kinds = (self.signal, self.exception, self.exit_code, self.hang or None)
+        if sum(kind is not None for kind in kinds) != 1:
+            raise ValueError("give exactly one of signal, exception, exit_code and hang")
+        if self.signal is not None and self.signal not in signal.Signals.__members__:
+            raise ValueError(f"{self.signal!r} is not a signal such as SIGKILL")
+        if self.exception is not None and "." not in self.exception:
+            kind = getattr(importlib.import_module("builtins"), self.exception, None)
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise ValueError(
+                    f"{self.exception!r} is not a built-in exception; give module.Name"
+                )
+        return self
+
+
+class Phase(_Section):
+    """One `trainer:` mapping."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")] | None = None
+    start_from: StartFrom | None = None
+    init: Init
+    fit: dict[str, Any] | None = None
+    command: Command | None = None
+    faults: list[Fault] = Field(default_factory=list)
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        return {"argv": value} if isinstance(value, list) else value

@@ -1,0 +1,76 @@
+"""Decisions: what is to be done, each with its reason. Their effects answer by posting events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from supervisor.core.failure import WorkerExit
+from supervisor.core.state import Status
+
+
+class ExitCode(IntEnum):
+    """Exit codes of `supervise run` that the core decides (sysexits.h where it has a match)."""
+
+    SUCCEEDED = 0
+    FAILED = 70
+    DRAINED = 75
+    BUDGET_SPENT = 76
+    STOPPED = 79
+
+
+@dataclass(frozen=True, slots=True)
+class BeginPhase:
+    """Make the phase's directory. Answered by `PhaseBegun`."""
+
+    phase: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorkers:
+    """Start the worker group of an attempt. Answered by `WorkersStarted` or `LaunchFailed`."""
+
+    attempt: int
+    phase: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SignalWorkers:
+    """Ask the workers to save and exit (SIGTERM). Answered by their exits."""
+
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KillWorkers:
+    """Kill what is left of the attempt, confirm it gone, judge it. Answered by `WorkersGone`."""
+
+    attempt: int
+    exits: tuple[WorkerExit, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing happens until the deadline: told, because a person wonders why."""
+
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinishJob:
+    """The job ends."""
+
+    status: Status
+    exit_code: ExitCode
+    reason: str
+
+
+Decision = BeginPhase | StartWorkers | SignalWorkers | KillWorkers | Wait | FinishJob
+
+NEEDS_DURABLE_JOURNAL = (BeginPhase, StartWorkers, FinishJob)
+"""Carried out only once the journal is on disk. Killing never waits for a disk."""

@@ -1,0 +1,146 @@
+"""Events: facts in the past tense, each with its time (`at`, seconds on the supervisor's clock).
+
+An event of a worker group carries the number of its attempt, and the core drops those of any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from supervisor.core.failure import Failure, WorkerExit
+from supervisor.core.policy import RestartPolicy
+from supervisor.protocol.messages import Message
+
+
+class StopSource(StrEnum):
+    """Who asked the job to stop."""
+
+    SIGTERM = "SIGTERM"
+    """The system: service manager, container runtime, the end of the machine."""
+    PERSON = "a person"
+    """Ctrl-C."""
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorStarted:
+    """A supervisor owns the job from here on, under `policy`; the first event of every run."""
+
+    at: float
+    job: str
+    policy: RestartPolicy
+    committed: int | None
+    """The newest committed step of the phase that the job is in."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseBegun:
+    """The phase has its directory; `committed` is the newest step that was already there."""
+
+    at: float
+    phase: int
+    directory: str
+    committed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersStarted:
+    """Every worker of the attempt runs."""
+
+    at: float
+    attempt: int
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFailed:
+    """The attempt's workers could not be started; what was started is gone."""
+
+    at: float
+    attempt: int
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReported:
+    """A worker said something on its progress pipe. Volatile."""
+
+    at: float
+    attempt: int
+    rank: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """Something that a person should know and that decides nothing. Volatile."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCommitted:
+    """A checkpoint of the phase was seen committed."""
+
+    at: float
+    phase: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersObserved:
+    """A full look at the attempt's workers, when one of them ends and periodically."""
+
+    at: float
+    attempt: int
+    pids: tuple[int, ...]
+    exits: tuple[WorkerExit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersGone:
+    """Every process of the attempt is confirmed gone and its end is judged (None: success)."""
+
+    at: float
+    attempt: int
+    failure: Failure | None
+    resumed_from: int | None
+    """The step whose state the attempt restored; None: it started afresh, or did not get there."""
+    step: int | None
+    """The last completed step that was reported."""
+    committed: int | None
+    """The newest committed step, looked for after the group was gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """Somebody asked the job to stop."""
+
+    at: float
+    source: StopSource
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineReached:
+    """The time of `JobState.deadline` has come."""
+
+    at: float
+
+
+Event = (
+    SupervisorStarted
+    | PhaseBegun
+    | WorkersStarted
+    | LaunchFailed
+    | WorkerReported
+    | Noticed
+    | CheckpointCommitted
+    | WorkersObserved
+    | WorkersGone
+    | StopRequested
+    | DeadlineReached
+)
+
+VOLATILE = (WorkerReported, Noticed)
+"""Never journalled: what follows from them is gone with the worker group anyway."""

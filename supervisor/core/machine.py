@@ -1,0 +1,379 @@
+"""The decision core: one function from state and event to the next state and what is to be done.
+
+An attempt lives in one arc:
+
+    StartWorkers -> WorkersStarted -> (a worker ends, or somebody wants a stop) -> KillWorkers
+    -> WorkersGone -> the next attempt, the next phase, or the end
+
+Every way out of RUNNING leads through `KillWorkers`, whose answer `WorkersGone` says that no
+process of the attempt is left and what it died of. Only that answer charges a budget, and only
+after it can another attempt start: so two groups never live at once, and nothing is charged twice.
+A supervisor that finds an unfinished attempt in its journal goes the same way.
+
+Events that do not fit the state (late, duplicate, of another attempt or phase) change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from supervisor.core.backoff import backoff_delay
+from supervisor.core.budget import Budget
+from supervisor.core.decisions import (
+    BeginPhase,
+    Decision,
+    ExitCode,
+    FinishJob,
+    KillWorkers,
+    SignalWorkers,
+    StartWorkers,
+    Wait,
+)
+from supervisor.core.events import (
+    CheckpointCommitted,
+    DeadlineReached,
+    Event,
+    LaunchFailed,
+    Noticed,
+    PhaseBegun,
+    StopRequested,
+    StopSource,
+    SupervisorStarted,
+    WorkerReported,
+    WorkersGone,
+    WorkersObserved,
+    WorkersStarted,
+)
+from supervisor.core.failure import Failure, Verdict, WorkerExit
+from supervisor.core.policy import RestartPolicy
+from supervisor.core.state import Backoff, Drain, Group, JobState, Liveness, Status
+from supervisor.protocol.messages import StageMessage, StepMessage
+
+Outcome = tuple[JobState, tuple[Decision, ...]]
+
+
+def step(state: JobState, event: Event, policy: RestartPolicy) -> Outcome:
+    """The state after `event`, and the decisions that follow from it."""
+    if state.status.terminal and not isinstance(event, SupervisorStarted):
+        return state, ()
+    return _HANDLERS[type(event)](state, event, policy)
+
+
+# --- a supervisor starts -----------------------------------------------------------------------
+
+
+def _supervisor_started(
+    state: JobState, event: SupervisorStarted, policy: RestartPolicy
+) -> Outcome:
+    drained = state.drain is not None
+    state = replace(state, job=event.job, drain=None, liveness=Liveness(), exit_code=None)
+    if state.status is Status.SUCCEEDED:
+        return _reopened(state, policy)
+    state = replace(state, budget=state.budget.committed(event.committed))
+    if state.status is Status.FAILED:
+        state = replace(
+            state, budget=state.budget.fresh(), directory=None, last_failure=None, backoff=None
+        )
+    if state.group is not None:
+        return _recovered(state, state.group, drained, event.at, policy)
+    if state.backoff is not None:
+        return _wait(state, state.backoff.delay, state.backoff.reason, event.at)
+    return _begin(state, "the job starts" if state.attempt == 0 else "the job goes on")
+
+
+def _reopened(state: JobState, policy: RestartPolicy) -> Outcome:
+    """A job that succeeded is run again: over, unless there is more to do than there was."""
+    target = policy.phases[state.phase].success.step
+    if state.reached is not None and target is not None and target > state.reached:
+        state = replace(state, budget=state.budget.fresh(), directory=None)
+        return _begin(state, f"the target grew from step {state.reached} to {target}")
+    if state.phase + 1 < len(policy.phases):
+        return _next_phase(state, "a phase was added")
+    return _finish(
+        state, Status.SUCCEEDED, ExitCode.SUCCEEDED, "the job has succeeded already: nothing to do"
+    )
+
+
+def _recovered(
+    state: JobState, group: Group, drained: bool, at: float, policy: RestartPolicy
+) -> Outcome:
+    """The last supervisor left a group in flight: charged only if a worker had ended first."""
+    group = replace(group, abandoned=drained or not group.exits)
+    state = replace(state, group=group)
+    return _kill(state, at, "the supervisor of this attempt ended before it did", policy)
+
+
+def _begin(state: JobState, reason: str) -> Outcome:
+    """Start the phase if it has no directory yet, else the next attempt."""
+    if state.directory is None:
+        state = replace(state, status=Status.STARTING, backoff=None)
+        return state, (BeginPhase(state.phase, reason),)
+    return _start(state, reason)
+
+
+def _start(state: JobState, reason: str) -> Outcome:
+    attempt = state.attempt + 1
+    state = replace(
+        state,
+        status=Status.STARTING,
+        attempt=attempt,
+        group=Group(attempt),
+        liveness=Liveness(),
+        backoff=None,
+    )
+    return state, (StartWorkers(attempt, state.phase, reason),)
+
+
+def _phase_begun(state: JobState, event: PhaseBegun, policy: RestartPolicy) -> Outcome:
+    if event.phase != state.phase or state.directory is not None:
+        return state, ()
+    budget = state.budget.committed(event.committed)
+    state = replace(state, directory=event.directory, budget=budget)
+    if state.drain is not None:
+        return _drained(state, state.drain)
+    name = policy.phases[event.phase].name
+    return _start(state, f"phase {name!r} starts")
+
+
+# --- the attempt lives -------------------------------------------------------------------------
+
+
+def _workers_started(state: JobState, event: WorkersStarted, policy: RestartPolicy) -> Outcome:
+    group = state.group
+    if group is None or group.attempt != event.attempt or group.world_size is not None:
+        return state, ()
+    group = replace(group, world_size=len(event.pids))
+    state = replace(state, group=group)
+    if group.killing:
+        return state, ()
+    if state.drain is not None:
+        return _ask_to_stop(state, group, state.drain, event.at, policy)
+    return replace(state, status=Status.RUNNING), ()
+
+
+def _worker_reported(state: JobState, event: WorkerReported, policy: RestartPolicy) -> Outcome:
+    if not _is_current(state, event.attempt):
+        return state, ()
+    liveness = state.liveness
+    match event.message:
+        case StageMessage(stage, step):
+            liveness = Liveness(stage, step if step is not None else liveness.step)
+        case StepMessage(step):
+            liveness = replace(liveness, step=step)
+    return replace(state, liveness=liveness), ()
+
+
+def _noticed(state: JobState, event: Noticed, policy: RestartPolicy) -> Outcome:
+    return state, ()
+
+
+def _checkpoint_committed(
+    state: JobState, event: CheckpointCommitted, policy: RestartPolicy
+) -> Outcome:
+    if event.phase != state.phase:
+        return state, ()
+    return replace(state, budget=state.budget.committed(event.step)), ()
+
+
+def _is_current(state: JobState, attempt: int) -> bool:
+    return state.group is not None and state.group.attempt == attempt
+
+
+# --- the attempt ends --------------------------------------------------------------------------
+
+
+def _workers_observed(state: JobState, event: WorkersObserved, policy: RestartPolicy) -> Outcome:
+    group = state.group
+    if group is None or group.attempt != event.attempt or group.killing:
+        return state, ()
+    if group.world_size is None:  # the answer to StartWorkers was lost
+        started = WorkersStarted(event.at, event.attempt, event.pids)
+        state, decisions = _workers_started(state, started, policy)
+        return _with_exits(state, event, policy, decisions)
+    return _with_exits(state, event, policy, ())
+
+
+def _with_exits(
+    state: JobState,
+    event: WorkersObserved,
+    policy: RestartPolicy,
+    decisions: tuple[Decision, ...],
+) -> Outcome:
+    group = state.group
+    assert group is not None
+    if len(event.exits) <= len(group.exits):
+        return state, decisions
+    group = replace(group, exits=event.exits)
+    state = replace(state, group=group)
+    if group.all_ended:
+        return _kill(state, event.at, _ended(group.exits), policy)
+    if state.drain is None and not all(ended.clean for ended in event.exits):
+        # One for all: the others would hang in a collective. They get the time to say farewell.
+        deadline = event.at + policy.farewell
+        state = replace(state, status=Status.STOPPING, group=replace(group, deadline=deadline))
+    return state, decisions
+
+
+def _ended(exits: tuple[WorkerExit, ...]) -> str:
+    if len(exits) == 1:
+        return f"the worker ended: {exits[0]}"
+    return "the workers ended: " + ", ".join(f"rank {ended.rank} {ended}" for ended in exits)
+
+
+def _kill(state: JobState, at: float, reason: str, policy: RestartPolicy) -> Outcome:
+    group = state.group
+    assert group is not None
+    group = replace(group, killing=True, deadline=at + policy.confirm_interval)
+    state = replace(state, status=Status.STOPPING, group=group, backoff=None)
+    return state, (KillWorkers(group.attempt, group.exits, reason),)
+
+
+def _workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) -> Outcome:
+    group = state.group
+    if group is None or group.attempt != event.attempt or not group.killing:
+        return state, ()
+    budget = state.budget.committed(event.committed)
+    state = replace(state, group=None, budget=budget, liveness=Liveness())
+    if event.failure is None and not group.abandoned:
+        return _phase_succeeded(state, policy)
+    if state.drain is not None:
+        return _drained(replace(state, last_failure=event.failure), state.drain)
+    if group.abandoned or event.failure is None:
+        return _start(state, "the last attempt was lost with its supervisor: nothing is charged")
+    return _failed(state, event.failure, event.at, policy)
+
+
+def _launch_failed(state: JobState, event: LaunchFailed, policy: RestartPolicy) -> Outcome:
+    if not _is_current(state, event.attempt):
+        return state, ()
+    state = replace(state, group=None)
+    if state.drain is not None:
+        return _drained(state, state.drain)
+    return _failed(state, event.failure, event.at, policy)
+
+
+def _phase_succeeded(state: JobState, policy: RestartPolicy) -> Outcome:
+    name = policy.phases[state.phase].name
+    if state.phase + 1 < len(policy.phases):
+        if state.drain is None:
+            return _next_phase(state, f"phase {name!r} succeeded")
+        return _drained(_in_phase(state, state.phase + 1), state.drain)
+    state = replace(state, reached=policy.phases[state.phase].success.step)
+    reason = f"phase {name!r} succeeded" if len(policy.phases) > 1 else "the job succeeded"
+    return _finish(state, Status.SUCCEEDED, ExitCode.SUCCEEDED, reason)
+
+
+def _next_phase(state: JobState, reason: str) -> Outcome:
+    return _begin(_in_phase(state, state.phase + 1), reason)
+
+
+def _in_phase(state: JobState, phase: int) -> JobState:
+    return replace(state, phase=phase, directory=None, budget=Budget(), last_failure=None)
+
+
+def _failed(state: JobState, failure: Failure, at: float, policy: RestartPolicy) -> Outcome:
+    """An attempt failed: end for good, or charge and go on."""
+    state = replace(state, last_failure=failure)
+    if failure.verdict is Verdict.FATAL:
+        return _finish(state, Status.FAILED, ExitCode.FAILED, failure.reason)
+    limits = policy.phases[state.phase]
+    budget = state.budget.charge(failure.charge, limits)
+    if budget is None:
+        limit = getattr(limits, f"max_num_{failure.charge}")
+        return _finish(
+            state,
+            Status.FAILED,
+            ExitCode.BUDGET_SPENT,
+            f"{limit} {failure.charge} in a row without a new checkpoint: the budget is spent",
+        )
+    state = replace(state, budget=budget)
+    reason = f"attempt {state.attempt} failed: {failure.cause}"
+    delay = backoff_delay(budget.failures, policy, salt=f"{state.job}/{state.attempt}")
+    return _wait(state, delay, reason, at)
+
+
+def _wait(state: JobState, delay: float, reason: str, at: float) -> Outcome:
+    if delay <= 0:
+        return _start(state, reason)
+    backoff = Backoff(delay, at + delay, reason)
+    return replace(state, status=Status.BACKOFF, backoff=backoff), (Wait(delay, reason),)
+
+
+def _finish(state: JobState, status: Status, code: ExitCode, reason: str) -> Outcome:
+    state = replace(state, status=status, exit_code=int(code), backoff=None)
+    return state, (FinishJob(status, code, reason),)
+
+
+# --- somebody wants a stop, or a deadline has come ---------------------------------------------
+
+
+def _stop_requested(state: JobState, event: StopRequested, policy: RestartPolicy) -> Outcome:
+    if state.drain is not None:
+        return _asked_again(state, state.drain, event, policy)
+    drain = Drain(event.source, event.at)
+    state = replace(state, drain=drain)
+    group = state.group
+    if group is None:
+        # Without a group the job waits (BACKOFF), or its phase is just beginning and will notice.
+        return _drained(state, drain) if state.backoff is not None else (state, ())
+    if group.killing or group.world_size is None:
+        return state, ()
+    return _ask_to_stop(state, group, drain, event.at, policy)
+
+
+def _ask_to_stop(
+    state: JobState, group: Group, drain: Drain, at: float, policy: RestartPolicy
+) -> Outcome:
+    deadline = at + policy.grace_period
+    if group.deadline is not None:
+        deadline = min(deadline, group.deadline)
+    state = replace(state, status=Status.STOPPING, group=replace(group, deadline=deadline))
+    who = "stopped by a person" if drain.source is StopSource.PERSON else "told to stop (SIGTERM)"
+    return state, (SignalWorkers(group.attempt, f"{who}: save and exit"),)
+
+
+def _asked_again(
+    state: JobState, drain: Drain, event: StopRequested, policy: RestartPolicy
+) -> Outcome:
+    """Impatience shortens the grace period; an echo within a second does not."""
+    group = state.group
+    if group is None or group.deadline is None or event.at - drain.at <= 1.0:
+        return state, ()
+    deadline = min(group.deadline, event.at + policy.impatient_grace_period)
+    return replace(state, group=replace(group, deadline=deadline)), ()
+
+
+def _drained(state: JobState, drain: Drain) -> Outcome:
+    code = ExitCode.STOPPED if drain.source is StopSource.PERSON else ExitCode.DRAINED
+    reason = "stopped; run the same command again to resume"
+    return _finish(state, Status.DRAINED, code, reason)
+
+
+def _deadline_reached(state: JobState, event: DeadlineReached, policy: RestartPolicy) -> Outcome:
+    if state.deadline is None or event.at < state.deadline:
+        return state, ()
+    if state.backoff is not None:
+        return _start(state, state.backoff.reason)
+    assert state.group is not None
+    if state.group.killing:
+        return _kill(state, event.at, "its processes are not confirmed gone yet", policy)
+    if state.drain is not None:
+        return _kill(state, event.at, "the grace period is over", policy)
+    return _kill(state, event.at, _ended(state.group.exits), policy)
+
+
+_HANDLERS: dict[type, Callable[[JobState, Any, RestartPolicy], Outcome]] = {
+    SupervisorStarted: _supervisor_started,
+    PhaseBegun: _phase_begun,
+    WorkersStarted: _workers_started,
+    LaunchFailed: _launch_failed,
+    WorkerReported: _worker_reported,
+    Noticed: _noticed,
+    CheckpointCommitted: _checkpoint_committed,
+    WorkersObserved: _workers_observed,
+    WorkersGone: _workers_gone,
+    StopRequested: _stop_requested,
+    DeadlineReached: _deadline_reached,
+}

@@ -1,0 +1,48 @@
+"""What a job's config says to the decision core: budgets, grace, backoff, success."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """When an attempt that ended has done the work of its phase.
+
+    At most one of `step`, `pattern` and `file` is set, each besides the exit code. `committed`: the
+    step counts only once it is in a committed checkpoint (our own trainer's contract).
+    """
+
+    exit_code: int = 0
+    step: int | None = None
+    committed: bool = False
+    pattern: str | None = None
+    file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PhasePolicy:
+    """One phase's name, budgets and success."""
+
+    name: str
+    max_num_restarts: int
+    max_num_preemptions: int = 20
+    success: Success = Success()
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """The policy of a job. Durations are seconds."""
+
+    phases: tuple[PhasePolicy, ...]
+    grace_period: float = 25.0
+    """From SIGTERM to SIGKILL."""
+    impatient_grace_period: float = 5.0
+    """What is left of the grace period at most after a second request to stop."""
+    farewell: float = 0.1
+    """What the other ranks of a dead group get to write their failure records."""
+    confirm_interval: float = 10.0
+    """After this long without word that a killed group is gone, it is killed again."""
+    backoff_first: float = 10.0
+    backoff_max: float = 300.0
+    backoff_jitter: float = 0.2

@@ -1,0 +1,107 @@
+"""The state of a job, composed of small parts. What is durable in it follows from the journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from supervisor.core.budget import Budget
+from supervisor.core.events import StopSource
+from supervisor.core.failure import Failure, WorkerExit
+from supervisor.protocol.messages import Stage
+
+
+class Status(StrEnum):
+    """What the supervisor is doing."""
+
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    BACKOFF = "BACKOFF"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    DRAINED = "DRAINED"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the job has ended, for this run of the command at least."""
+        return self in (Status.SUCCEEDED, Status.FAILED, Status.DRAINED)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The worker group of the current attempt, from the decision to start it until it is gone."""
+
+    attempt: int
+    world_size: int | None = None
+    """Set once the workers run."""
+    exits: tuple[WorkerExit, ...] = ()
+    deadline: float | None = None
+    """When what is left of the group is killed (again)."""
+    killing: bool = False
+    """`KillWorkers` was decided, and the answer is outstanding."""
+    abandoned: bool = False
+    """The supervisor of this group died; nothing it does is charged."""
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether every worker's exit is known."""
+        return self.world_size is not None and len(self.exits) >= self.world_size
+
+
+@dataclass(frozen=True, slots=True)
+class Liveness:
+    """What the workers said last. Volatile: cleared with every attempt."""
+
+    stage: Stage | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Somebody asked the job to stop, first at `at`."""
+
+    source: StopSource
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Waiting before the next attempt."""
+
+    delay: float
+    until: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """Where a job stands. A new job is `JobState(job="...")`; see `machine.step`."""
+
+    job: str = ""
+    status: Status = Status.STARTING
+    attempt: int = 0
+    """The number of the latest attempt; it only grows, whatever the cause."""
+    phase: int = 0
+    directory: str | None = None
+    """The phase's directory; None until it has begun."""
+    budget: Budget = field(default_factory=Budget)
+    group: Group | None = None
+    liveness: Liveness = field(default_factory=Liveness)
+    backoff: Backoff | None = None
+    drain: Drain | None = None
+    last_failure: Failure | None = None
+    exit_code: int | None = None
+    reached: int | None = None
+    """The success step of the last phase when the job succeeded: a higher one reopens it."""
+
+    @property
+    def deadline(self) -> float | None:
+        """When something is due although nothing happens; None: nothing is."""
+        if self.backoff is not None:
+            return self.backoff.until
+        return self.group.deadline if self.group is not None else None
+
+    def durable(self) -> JobState:
+        """The part of this state that replaying the journal gives."""
+        return replace(self, liveness=Liveness())
