@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
 
-from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
+from supervisor.core.failure import Evidence, Failure, RankEvidence, Verdict, WorkerExit
 from supervisor.core.policy import Success
 from supervisor.core.rules import RULES, Rule
 from supervisor.protocol.messages import printable
@@ -60,6 +61,27 @@ def judge(evidence: Evidence, success: Success, rules: tuple[Rule, ...] = RULES)
     )
 
 
+def launch_failure(error: OSError, argv: tuple[str, ...]) -> Failure:
+    """The failure of a command that could not be started."""
+    for_good = error.errno in (ENOENT, EACCES, ENOEXEC, ENOTDIR)
+    return Failure(
+        cause="the command cannot be started",
+        verdict=Verdict.FATAL if for_good else Verdict.RESTART,
+        rule="launch",
+        reason=(
+            "The program is missing or not executable."
+            if for_good
+            else "The system refused to start it; that may pass."
+        ),
+        advice="Correct command.argv."
+        if for_good
+        else "Look at the limits of processes and memory.",
+        root_cause=printable(f"{argv[0]}: {error.strerror}"),
+        rank=0,
+        exit="not started",
+    )
+
+
 def _culprit(evidence: Evidence) -> RankEvidence:
     """The rank that failed first: the earliest failure record, else the first that ended badly."""
     recorded = [rank for rank in evidence.ranks if rank.record is not None]
@@ -76,7 +98,7 @@ def _root(rank: RankEvidence) -> _Root:
     if record is not None and record.exceptions:
         innermost = record.exceptions[-1]
         line = f"{innermost.type}: {innermost.message}".splitlines()[0]
-        types = frozenset(name.rpartition(".")[2] for e in record.exceptions for name in e.mro)
+        types = frozenset(name.rpartition(".")[2] for e in record.exceptions for name in e.bases)
         text = "\n".join(exception.message for exception in record.exceptions)
         return _Root(types, text, line, rank.exit)
     if rank.exit.clean:

@@ -23,15 +23,15 @@ MAX_RECORD = 256 * 1024
 _MAX_MESSAGE = 8 * 1024
 _MAX_TRACEBACK = 64 * 1024
 _MAX_EXCEPTIONS = 16
-_MAX_MRO = 32
+_MAX_BASES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class ExceptionInfo:
-    """One exception of the chain. `mro` holds qualified names, most derived first."""
+    """One exception of the chain. `bases` is its MRO: qualified names, most derived first."""
 
     type: str
-    mro: tuple[str, ...]
+    bases: tuple[str, ...]
     message: str
     relation: str
     """How it came into the chain: raised, cause, context, or member (of an exception group)."""
@@ -107,7 +107,7 @@ def parse_failure_record(data: bytes) -> FailureRecord:
 def _parse_exception(item: Any) -> ExceptionInfo:
     return ExceptionInfo(
         type=_text(item["type"])[:200],
-        mro=tuple(_text(name)[:200] for name in item["mro"][:_MAX_MRO]),
+        bases=tuple(_text(name)[:200] for name in item["bases"][:_MAX_BASES]),
         message=_bounded(_text(item["message"]), _MAX_MESSAGE),
         relation=_text(item["relation"])[:20],
     )
@@ -130,7 +130,7 @@ def _chain(error: BaseException) -> Iterator[ExceptionInfo]:
         seen.add(id(current))
         yield ExceptionInfo(
             type=_name(type(current)),
-            mro=tuple(_name(base) for base in type(current).__mro__[:_MAX_MRO]),
+            bases=tuple(_name(base) for base in type(current).__mro__[:_MAX_BASES]),
             message=_bounded(_message(current), _MAX_MESSAGE),
             relation=relation,
         )

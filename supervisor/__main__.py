@@ -1,0 +1,7 @@
+"""`python -m supervisor` is `supervise`."""
+
+import sys
+
+from supervisor.cli import main
+
+sys.exit(main())

@@ -1,0 +1,140 @@
+"""The journal: every event that changed the job, with the decisions it led to, one JSON line each.
+
+It is the truth: the state of a job is what folding `machine.step` over its events gives. A last
+line without its end is what a crash in the middle of a write leaves; it is cut off and told.
+Lines of kind `config` keep the resolved config, so that a changed one can be told as a diff.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from supervisor.core import decisions as decision_types
+from supervisor.core import events as event_types
+from supervisor.core.decisions import Decision
+from supervisor.core.events import Event, SupervisorStarted
+from supervisor.core.machine import step
+from supervisor.core.policy import RestartPolicy
+from supervisor.core.state import JobState
+from supervisor.ports import Storage, Transition
+
+JOURNAL = "journal.jsonl"
+FORMAT = 1
+
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {
+    kind.__name__: TypeAdapter(kind)
+    for module in (event_types, decision_types)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and kind.__module__ == module.__name__ and hasattr(kind, "__slots__")
+}
+
+
+class JournalError(Exception):
+    """The journal cannot be read or written: without it nothing may be started."""
+
+
+@dataclass(slots=True)
+class History:
+    """What a journal tells: the state it leads to, and how it got there."""
+
+    state: JobState = field(default_factory=JobState)
+    config: list[dict[str, Any]] | None = None
+    """The resolved config of each phase, as last recorded."""
+    transitions: list[Transition] = field(default_factory=list)
+    torn: int = 0
+    """Bytes of an incomplete last line."""
+
+
+class FileJournal:
+    """The journal of a model_dir."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def append(self, transition: Transition, *, durable: bool) -> None:
+        """See `ports.Journal`.
+
+        Raises:
+            JournalError: it could not be written.
+        """
+        self._write(
+            {
+                "time": transition.wall.isoformat(),
+                "event": _encode(transition.event),
+                "decisions": [_encode(decision) for decision in transition.decisions],
+            },
+            durable=durable,
+        )
+
+    def record_config(self, wall: datetime, config: list[dict[str, Any]], diff: list[str]) -> None:
+        """Keep the resolved config of every phase, and how it differs from the one before."""
+        self._write({"time": wall.isoformat(), "config": config, "diff": diff}, durable=True)
+
+    def _write(self, body: dict[str, Any], *, durable: bool) -> None:
+        line = json.dumps({"v": FORMAT, **body}, separators=(",", ":")).encode() + b"\n"
+        try:
+            self._storage.append(JOURNAL, line, durable=durable)
+        except OSError as error:
+            raise JournalError(f"{JOURNAL} cannot be written: {error.strerror}") from error
+
+    def read(self) -> History:
+        """The job's history; a torn last line is cut off the file.
+
+        Raises:
+            JournalError: it cannot be read, or a line before the last is damaged.
+        """
+        try:
+            data = self._storage.read(JOURNAL)
+        except FileNotFoundError:
+            return History()
+        except OSError as error:
+            raise JournalError(f"{JOURNAL} cannot be read: {error.strerror}") from error
+        whole, newline, rest = data.rpartition(b"\n")
+        history = History(torn=len(rest))
+        if rest:
+            self._storage.replace(JOURNAL, whole + newline)
+        policy: RestartPolicy | None = None
+        for number, line in enumerate(whole.splitlines(), start=1):
+            policy = _replay(history, number, line, policy)
+        return history
+
+
+def _replay(
+    history: History, number: int, line: bytes, policy: RestartPolicy | None
+) -> RestartPolicy | None:
+    """Fold one line into `history`; returns the policy in force after it."""
+    try:
+        body = json.loads(line)
+        if body["v"] != FORMAT:
+            raise JournalError(f"{JOURNAL} line {number} has format {body['v']}, not {FORMAT}")
+        if "config" in body:
+            history.config = body["config"]
+            return policy
+        event: Event = _decode(body["event"])
+        wall = datetime.fromisoformat(body["time"])
+        decisions: tuple[Decision, ...] = tuple(_decode(item) for item in body["decisions"])
+    except (ValueError, KeyError, TypeError, ValidationError) as error:
+        raise JournalError(f"{JOURNAL} line {number} is damaged: {type(error).__name__}") from error
+    if isinstance(event, SupervisorStarted):
+        policy = event.policy
+    if policy is None:
+        raise JournalError(f"{JOURNAL} line {number} comes before any SupervisorStarted")
+    before = history.state
+    history.state, _ = step(before, event, policy)
+    history.transitions.append(Transition(event, before, history.state, decisions, wall))
+    return policy
+
+
+def _encode(value: Event | Decision) -> dict[str, Any]:
+    name = type(value).__name__
+    return {"kind": name, **_ADAPTERS[name].dump_python(value, mode="json")}
+
+
+def _decode(body: dict[str, Any]) -> Any:
+    fields = dict(body)
+    return _ADAPTERS[fields.pop("kind")].validate_python(fields)

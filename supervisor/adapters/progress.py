@@ -1,0 +1,82 @@
+"""Reads a worker's progress pipe: bounded, and trusting nothing that comes out of it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+
+from supervisor.protocol import environment
+from supervisor.protocol.messages import MAX_LINE, Message, ProtocolError, decode
+
+_PIPE_SIZE = 1 << 18
+
+
+class ProgressPipe:
+    """The supervisor's end of one worker's progress pipe."""
+
+    def __init__(
+        self, on_message: Callable[[Message], None], on_refused: Callable[[str], None]
+    ) -> None:
+        """Hand each message to `on_message`, and the first line that is none to `on_refused`."""
+        self._on_message = on_message
+        self._on_refused = on_refused
+        self._refused = False
+        self._line = b""
+        self._skipping = False
+        self.read_end, self.write_end = os.pipe()
+        os.set_blocking(self.read_end, False)
+        fcntl.fcntl(self.read_end, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
+
+    def to_environment(self) -> dict[str, str]:
+        """What the worker needs in its environment to find the pipe."""
+        status = os.fstat(self.write_end)
+        return {
+            environment.PROGRESS_FD: str(self.write_end),
+            environment.PROGRESS_PIPE: f"{status.st_dev}:{status.st_ino}",
+        }
+
+    def close_write_end(self) -> None:
+        """The worker has it now."""
+        os.close(self.write_end)
+
+    def close(self) -> None:
+        """Nothing more is expected."""
+        os.close(self.read_end)
+
+    def read(self) -> bool:
+        """Read up to one pipe's worth; False once the last writer has closed it."""
+        for _ in range(2):
+            try:
+                chunk = os.read(self.read_end, _PIPE_SIZE)
+            except BlockingIOError:
+                return True
+            if not chunk:
+                return False
+            self._take(chunk)
+        return True
+
+    def _take(self, chunk: bytes) -> None:
+        *lines, self._line = (self._line + chunk).split(b"\n")
+        for line in lines:
+            if self._skipping:
+                self._skipping = False
+            else:
+                self._decode(line)
+        if len(self._line) > MAX_LINE:
+            self._refuse(f"line of more than {MAX_LINE} bytes")
+            self._line, self._skipping = b"", True
+
+    def _decode(self, line: bytes) -> None:
+        try:
+            message = decode(line)
+        except ProtocolError as error:
+            self._refuse(str(error))
+            return
+        if message is not None:
+            self._on_message(message)
+
+    def _refuse(self, reason: str) -> None:
+        if not self._refused:
+            self._refused = True
+            self._on_refused(reason)

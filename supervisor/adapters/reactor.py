@@ -1,0 +1,87 @@
+"""Waits for descriptors, timers, signals and events posted by other threads, all in one place."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import selectors
+import signal
+from collections import deque
+from collections.abc import Callable
+from types import FrameType
+
+from supervisor.core.events import Event, StopRequested, StopSource
+from supervisor.ports import Clock
+
+
+class Reactor:
+    """Runs callbacks in the main thread and collects the events they post."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._selector = selectors.DefaultSelector()
+        self._events: deque[Event] = deque()
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._selector.register(self._wake, selectors.EVENT_READ, self._woken)
+
+    def post(self, event: Event) -> None:
+        """Hand an event to the runtime. Safe in any thread and in a signal handler."""
+        self._events.append(event)
+        os.eventfd_write(self._wake, 1)
+
+    def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever `descriptor` can be read, until `forget`."""
+        self._selector.register(descriptor, selectors.EVENT_READ, callback)
+
+    def forget(self, descriptor: int) -> None:
+        """Stop watching `descriptor`; nothing where it is not watched."""
+        if descriptor in self._selector.get_map():
+            self._selector.unregister(descriptor)
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> None:
+        """Call `callback` once, `delay` seconds from now."""
+        heapq.heappush(self._timers, (self._clock.now() + delay, next(self._order), callback))
+
+    def wait(self, until: float | None) -> list[Event]:
+        """The events that have come; blocks until there is one, or until the time `until`."""
+        while not self._events:
+            now = self._clock.now()
+            if until is not None and now >= until:
+                break
+            due = min((t for t in (until, self._next_timer()) if t is not None), default=None)
+            for key, _ in self._selector.select(None if due is None else max(0.0, due - now)):
+                if key.fd in self._selector.get_map():  # an earlier callback may have forgotten it
+                    key.data()
+            self._run_timers()
+        events = []
+        while self._events:
+            events.append(self._events.popleft())
+        return events
+
+    def stop_on_signals(self) -> None:
+        """Turn SIGTERM, SIGINT and SIGHUP into events."""
+        sources = {
+            signal.SIGTERM: StopSource.SIGTERM,
+            signal.SIGHUP: StopSource.SIGTERM,
+            signal.SIGINT: StopSource.PERSON,
+        }
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            self.post(StopRequested(self._clock.now(), sources[signal.Signals(number)]))
+
+        for number in sources:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup stays in force
+                signal.signal(number, handle)
+
+    def _woken(self) -> None:
+        os.eventfd_read(self._wake)
+
+    def _next_timer(self) -> float | None:
+        return self._timers[0][0] if self._timers else None
+
+    def _run_timers(self) -> None:
+        while self._timers and self._timers[0][0] <= self._clock.now():
+            heapq.heappop(self._timers)[2]()

@@ -1,0 +1,116 @@
+"""summary.json: one record for each attempt of a phase, for tools and for people with jq."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from supervisor.config.plan import PhasePlan
+from supervisor.core.decisions import FinishJob
+from supervisor.core.events import (
+    LaunchFailed,
+    PhaseBegun,
+    WorkersGone,
+    WorkersStarted,
+)
+from supervisor.core.failure import Failure
+from supervisor.core.state import JobState, Status
+from supervisor.ports import Storage, Transition
+
+
+class Summary:
+    """Keeps the records of the current phase. Follows from the transitions alone."""
+
+    def __init__(
+        self, storage: Storage, plans: Sequence[PhasePlan], on_error: Callable[[str], None]
+    ) -> None:
+        self._storage = storage
+        self._plans = plans
+        self._on_error = on_error
+        self._attempts: list[dict[str, Any]] = []
+
+    def replay(self, transitions: Sequence[Transition]) -> None:
+        """Take in the transitions of earlier supervisors."""
+        for transition in transitions:
+            self._take(transition)
+
+    def observe(self, transition: Transition) -> None:
+        """See `ports.Observer`."""
+        ends = any(isinstance(decision, FinishJob) for decision in transition.decisions)
+        if (self._take(transition) or ends) and transition.after.directory is not None:
+            body = {**_job(transition.after, self._plans), "attempts": self._attempts}
+            data = json.dumps(body, indent=2).encode() + b"\n"
+            try:
+                self._storage.replace(f"{transition.after.directory}/summary.json", data)
+            except OSError as error:
+                self._on_error(f"summary.json cannot be written: {error.strerror}")
+
+    def _take(self, transition: Transition) -> bool:
+        """Update the records; whether anything changed."""
+        wall = transition.wall.isoformat(timespec="milliseconds")
+        match transition.event:
+            case PhaseBegun() if transition.after.directory != transition.before.directory:
+                self._attempts = []
+            case WorkersStarted(_, attempt, pids):
+                devices = self._plans[transition.after.phase].num_devices
+                self._attempts.append(
+                    {
+                        "attempt": attempt,
+                        "status": "RUNNING",
+                        "started": wall,
+                        "num_devices": devices,
+                        "pids": list(pids),
+                    }
+                )
+            case WorkersGone() as event if transition.before != transition.after:
+                self._end(event.attempt, wall, _outcome(event, transition))
+            case LaunchFailed(_, attempt, failure):
+                self._attempts.append({"attempt": attempt, "started": wall})
+                self._end(attempt, wall, {"status": "FAILED", "failure": _failure(failure)})
+            case _:
+                return False
+        return True
+
+    def _end(self, attempt: int, wall: str, outcome: dict[str, Any]) -> None:
+        if not self._attempts or self._attempts[-1]["attempt"] != attempt:
+            self._attempts.append({"attempt": attempt})  # its WorkersStarted was never journalled
+        self._attempts[-1].update({"ended": wall, **outcome})
+
+
+def _job(state: JobState, plans: Sequence[PhasePlan]) -> dict[str, Any]:
+    plan = plans[state.phase]
+    return {
+        "job": state.job,
+        "phase": plan.name,
+        "status": state.status,
+        "exit_code": state.exit_code,
+        "max_steps": plan.max_steps,
+        "highest_committed_step": state.budget.highest,
+        "restarts_used": state.budget.restarts,
+        "preemptions_used": state.budget.preemptions,
+    }
+
+
+def _outcome(event: WorkersGone, transition: Transition) -> dict[str, Any]:
+    group, drain = transition.before.group, transition.before.drain
+    if group is not None and group.abandoned:
+        status = "LOST"
+    elif event.failure is None:
+        status = "SUCCEEDED"
+    else:
+        status = str(Status.DRAINED) if drain is not None else "FAILED"
+    start = event.resumed_from or 0
+    return {
+        "status": status,
+        "starting_step": event.resumed_from,
+        "ending_step": event.step,
+        "steps_progressed": max(0, event.step - start) if event.step is not None else 0,
+        "newest_committed_step": event.committed,
+        "failure": _failure(event.failure) if status == "FAILED" and event.failure else None,
+    }
+
+
+def _failure(failure: Failure) -> dict[str, Any]:
+    return asdict(failure)

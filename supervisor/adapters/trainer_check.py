@@ -1,0 +1,54 @@
+"""Asks our trainer's schema, in a process of its own, what it thinks of its part of the config."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from supervisor.protocol.environment import scrubbed
+
+_TIMEOUT = 120.0
+
+
+class TrainerCheckError(Exception):
+    """The check itself did not work; the text says how."""
+
+
+def check_trainer(
+    trainer: dict[str, Any], num_devices: int | None, min_num_devices: int
+) -> dict[str, Any]:
+    """What `python -m trainer.check` answers: `errors`, `resolved` and `rungs`.
+
+    Raises:
+        TrainerCheckError: it gave no answer.
+    """
+    question = {
+        "trainer": trainer,
+        "num_devices": num_devices,
+        "min_num_devices": min_num_devices,
+    }
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "trainer.check"],
+            input=json.dumps(question).encode(),
+            capture_output=True,
+            env=scrubbed(os.environ),
+            timeout=_TIMEOUT,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise TrainerCheckError(f"python -m trainer.check did not run: {error}") from error
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["nothing"]
+        raise TrainerCheckError(
+            f"python -m trainer.check ended with code {done.returncode} and said: {said[-1]}; "
+            "is the [trainer] extra installed?"
+        ) from None
+    if not isinstance(answer, dict):
+        raise TrainerCheckError("python -m trainer.check did not answer with an object")
+    return answer

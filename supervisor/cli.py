@@ -1,0 +1,103 @@
+"""The command line: `supervise run` and `supervise validate`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import yaml
+
+from supervisor import __version__
+from supervisor.adapters.journal import JournalError
+from supervisor.adapters.lock import LockHeldError
+from supervisor.adapters.trainer_check import TrainerCheckError
+from supervisor.config.problems import ConfigError
+from supervisor.core.decisions import ExitCode
+from supervisor.job import ModelDirError, run_job
+from supervisor.prepare import Prepared, prepare
+
+USAGE = 64
+OWNED = 73
+CANNOT_WRITE = 74
+INVALID_CONFIG = 78
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with the exit code of sysexits.h for wrong usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, f"{self.prog}: {message}\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    options = _parser().parse_args(argv)
+    try:
+        prepared = prepare(options.config, options.set)
+        if options.command == "validate":
+            return _validate(prepared)
+        return _run(prepared, options.log_format)
+    except ConfigError as error:
+        return _complain(INVALID_CONFIG, *(str(problem) for problem in error.problems))
+    except TrainerCheckError as error:
+        return _complain(INVALID_CONFIG, str(error))
+    except KeyboardInterrupt:
+        return _complain(ExitCode.STOPPED, "interrupted before anything was started")
+
+
+def _run(prepared: Prepared, log_format: str) -> int:
+    try:
+        code = run_job(prepared, "json" if log_format == "json" else "text")
+    except LockHeldError as error:
+        code = _complain(OWNED, str(error))
+    except (JournalError, ModelDirError) as error:
+        code = _complain(CANNOT_WRITE, f"{error}; run the same command again to resume")
+    return prepared.job.exit_codes.get(code, code)
+
+
+def _validate(prepared: Prepared) -> int:
+    """Print the resolved config of each phase, and what each device count would do."""
+    for plan, rungs in zip(prepared.plans, prepared.rungs, strict=True):
+        print(f"# phase {plan.name}: {' '.join(plan.argv)}")
+        print(yaml.safe_dump(plan.params, sort_keys=False, allow_unicode=True), end="")
+        for rung in rungs:
+            print(f"# {_rung(rung)}")
+    return 0
+
+
+def _rung(rung: dict[str, object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in rung.items())
+
+
+def _complain(code: int, *lines: str) -> int:
+    for line in lines:
+        print(f"supervise: {line}", file=sys.stderr)
+    return int(code)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="supervise", description="Keep a JAX training run moving.")
+    parser.add_argument("--version", action="version", version=f"supervise {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
+    run = commands.add_parser("run", help="run the job until it succeeds or cannot")
+    validate = commands.add_parser("validate", help="check the config and print it resolved")
+    for command in (run, validate):
+        command.add_argument("config", type=Path, metavar="trainer.yaml")
+        command.add_argument(
+            "--set",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help="override one key: trainer.init.seed=3 (every phase), trainer[1].init.seed=3",
+        )
+    run.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="form of our lines on standard output where it is no terminal",
+    )
+    return parser

@@ -1,0 +1,105 @@
+"""What changed in a config since the job last ran, and which of it cannot be.
+
+A changed config is a person's right: it is told, and it resets nothing. Refused is only what would
+make the checkpoint of the phase unusable, or rewrite what a completed phase has computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from supervisor.config.problems import Location, key_path, shown
+from supervisor.core.state import JobState, Status
+
+_UNUSABLE_CHECKPOINT: tuple[Location, ...] = (
+    ("init", "model"),
+    ("init", "optimizer", "name"),
+    ("start_from",),
+)
+_COMPUTES_NOTHING: tuple[Location, ...] = (
+    ("init", "autorestart"),
+    ("init", "devices"),
+    ("init", "checkpoint"),
+    ("faults",),
+)
+_TARGETS: tuple[Location, ...] = (
+    ("init", "loop", "max_steps"),
+    ("command", "success", "step"),
+)
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One key of phase `phase` that is different now; `key` is relative to the phase."""
+
+    phase: int
+    key: Location
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        path = key_path(("trainer", self.phase, *self.key))
+        return f"{path}: {_side(self.old)} -> {_side(self.new)}"
+
+    def grows(self) -> bool:
+        """Whether it is a number that became larger."""
+        both = isinstance(self.old, int) and isinstance(self.new, int)
+        return both and bool(self.new > self.old)
+
+
+def changes(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list[Change]:
+    """What is different between two resolved configs, phase by phase."""
+    return [
+        Change(phase, key, before, after)
+        for phase in range(min(len(old), len(new)))
+        for key, before, after in _different(old[phase]["trainer"], new[phase]["trainer"], ())
+    ]
+
+
+def refused(state: JobState, found: Sequence[Change], num_phases: int) -> Iterator[tuple[int, str]]:
+    """The changes that `state` forbids: the phase, and the message with its remedy."""
+    if num_phases <= state.phase and state.attempt > 0:
+        message = f"the job is in phase {state.phase + 1} already; give it back its phases"
+        yield num_phases - 1, f"there are only {num_phases} phases left: {message}"
+    for change in found:
+        if _completed(state, change.phase):
+            last = change.phase == state.phase
+            harmless = _under(change.key, _COMPUTES_NOTHING)
+            if not harmless and not (last and change.key in _TARGETS and change.grows()):
+                yield (
+                    change.phase,
+                    f"{change}: the phase is complete and cannot be changed; {_REMEDY}",
+                )
+            continue
+        step = state.budget.highest if change.phase == state.phase else None
+        if step is not None and _under(change.key, _UNUSABLE_CHECKPOINT):
+            yield (
+                change.phase,
+                f"{change}: the checkpoint of step {step} does not fit it; {_REMEDY}",
+            )
+
+
+_REMEDY = "take it back, or use another model_dir"
+
+
+def _completed(state: JobState, phase: int) -> bool:
+    return phase < state.phase or (phase == state.phase and state.status is Status.SUCCEEDED)
+
+
+def _under(key: Location, roots: Sequence[Location]) -> bool:
+    return any(key[: len(root)] == root for root in roots)
+
+
+def _different(old: Any, new: Any, key: Location) -> Iterator[tuple[Location, Any, Any]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in dict.fromkeys((*old, *new)):
+            yield from _different(old.get(name, _ABSENT), new.get(name, _ABSENT), (*key, name))
+    elif old != new:
+        yield key, old, new
+
+
+def _side(value: Any) -> str:
+    return "(not set)" if value is _ABSENT else shown(value)

@@ -1,0 +1,1 @@
+"""Where worker groups run. An engine starts, signals and kills; it never decides."""

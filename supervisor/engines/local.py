@@ -1,0 +1,335 @@
+"""Runs worker groups as processes on this host."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from supervisor.adapters.checkpoints import CheckpointWatcher, newest_committed
+from supervisor.adapters.output import OutputPatterns, OutputPump, read_tail
+from supervisor.adapters.processes import WorkerProcess, kill_descendants
+from supervisor.adapters.progress import ProgressPipe
+from supervisor.adapters.reactor import Reactor
+from supervisor.config import placeholders
+from supervisor.config.plan import PhasePlan
+from supervisor.core.events import (
+    CheckpointCommitted,
+    LaunchFailed,
+    Noticed,
+    WorkerReported,
+    WorkersGone,
+    WorkersObserved,
+    WorkersStarted,
+)
+from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
+from supervisor.core.policy import Success
+from supervisor.core.verdicts import judge, launch_failure
+from supervisor.ports import Clock
+from supervisor.protocol import environment
+from supervisor.protocol.drills import Drill
+from supervisor.protocol.environment import WorkerIdentity
+from supervisor.protocol.failure import FailureRecord, parse_failure_record
+from supervisor.protocol.messages import (
+    Message,
+    RestoredMessage,
+    SavedMessage,
+    StageMessage,
+    StepMessage,
+)
+
+_OBSERVE_INTERVAL = 5.0
+_CONFIRM_INTERVAL = 0.01
+_DRAIN_OUTPUT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What an attempt of a phase is started from. Paths are absolute."""
+
+    job: str
+    attempt: int
+    phase: int
+    plan: PhasePlan
+    success: Success
+    model_dir: Path
+    directory: Path
+    """The attempt's own directory."""
+    params: Path
+    """The phase's resolved config."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """The live worker group. One worker so far: rank 0."""
+
+    launch: Launch
+    worker: WorkerProcess
+    pump: OutputPump
+    pipe: ProgressPipe
+    watcher: CheckpointWatcher
+    exits: list[WorkerExit] = field(default_factory=list)
+    stage: str | None = None
+    step: int | None = None
+    resumed_from: int | None = None
+
+
+class LocalEngine:
+    """Starts, signals and kills the one worker group of this host. Posts what comes of it."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        clock: Clock,
+        environ: Mapping[str, str],
+        mirror: Callable[[bytes], None] | None,
+    ) -> None:
+        """`environ` is what workers inherit; rank 0's output also goes to `mirror`, if given."""
+        self._reactor = reactor
+        self._clock = clock
+        self._environ = environment.scrubbed(environ)
+        self._mirror = mirror
+        self._group: _Group | None = None
+
+    def start(self, launch: Launch) -> None:
+        """Start the attempt's workers. Answered by `WorkersStarted` or `LaunchFailed`."""
+        launch.directory.mkdir(parents=True, exist_ok=True)
+        argv, env = self._command(launch)
+        pipe = ProgressPipe(
+            lambda message: self._heard(launch.attempt, message),
+            lambda why: self._notice(f"a message of rank 0 was refused: {why}"),
+        )
+        pump = OutputPump(
+            launch.directory / "rank0.log", self._patterns(launch), self._mirror, self._notice
+        )
+        try:
+            worker = WorkerProcess(
+                argv,
+                env={**env, **pipe.to_environment()},
+                output=pump.write_end,
+                inherit=(pipe.write_end,),
+            )
+        except OSError as error:
+            pipe.close_write_end()
+            pipe.close()
+            pump.abandon()
+            failure = launch_failure(error, tuple(argv))
+            self._reactor.post(LaunchFailed(self._clock.now(), launch.attempt, failure))
+            return
+        pipe.close_write_end()
+        pump.start()
+        self._group = _Group(launch, worker, pump, pipe, self._watcher(launch))
+        self._reactor.watch(pipe.read_end, self._read_progress)
+        self._reactor.watch(worker.pidfd, self._worker_ended)
+        self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(launch.attempt))
+        self._reactor.post(WorkersStarted(self._clock.now(), launch.attempt, (worker.pid,)))
+
+    def terminate(self, attempt: int) -> None:
+        """Ask the attempt's workers to save and exit."""
+        if self._group is not None and self._group.launch.attempt == attempt:
+            self._group.worker.terminate()
+
+    def kill(self, launch: Launch, exits: tuple[WorkerExit, ...]) -> None:
+        """Kill all that is left of the attempt. Answered by `WorkersGone` once nothing is.
+
+        `exits` is what is known of an attempt that an earlier supervisor started.
+        """
+        group = self._group
+        if group is None or group.launch.attempt != launch.attempt:
+            if kill_descendants(()):
+                self._reactor.call_later(_CONFIRM_INTERVAL, lambda: self.kill(launch, exits))
+            else:
+                self._gone(launch, exits, None)
+            return
+        alive = kill_descendants((group.worker.pid,))
+        if alive or not self._has_ended(group):
+            self._reactor.call_later(_CONFIRM_INTERVAL, lambda: self.kill(launch, exits))
+            return
+        self._close(group)
+        self._gone(launch, tuple(group.exits), group)
+
+    # --- starting ---------------------------------------------------------------------------
+
+    def _command(self, launch: Launch) -> tuple[list[str], dict[str, str]]:
+        plan = launch.plan
+        values = self._placeholders(launch)
+        identity = WorkerIdentity(launch.job, launch.attempt, num_devices=plan.num_devices)
+        env = {
+            **self._environ,
+            **{name: placeholders.expand(value, values) for name, value in plan.env.items()},
+            **identity.to_environment(),
+            environment.FAILURE_FILE: str(launch.directory / "rank0.failure.json"),
+        }
+        if drills := _pending_drills(launch):
+            given = {
+                "drills": [asdict(drill) for drill in drills],
+                "records": str(_drill_records(launch)),
+            }
+            env[environment.FAULTS] = json.dumps(given)
+            for drill in drills:
+                self._notice(f"DRILL armed: {_describe_drill(drill)}")
+        return [placeholders.expand(text, values) for text in plan.argv], env
+
+    def _placeholders(self, launch: Launch) -> dict[str, str]:
+        newest = self._newest(launch.plan.checkpoints)
+        return {
+            "model_dir": str(launch.model_dir),
+            "num_devices": str(launch.plan.num_devices or ""),
+            "attempt": str(launch.attempt),
+            "resume_step": str(newest or 0),
+            "params": str(launch.params),
+        }
+
+    def _patterns(self, launch: Launch) -> OutputPatterns:
+        progress, success = launch.plan.progress_pattern, launch.success.pattern
+        return OutputPatterns(
+            step=re.compile(progress) if progress is not None else None,
+            on_step=lambda step: self._heard(launch.attempt, StepMessage(step)),
+            success=re.compile(success) if success is not None else None,
+        )
+
+    def _watcher(self, launch: Launch) -> CheckpointWatcher:
+        return CheckpointWatcher(
+            launch.plan.checkpoints,
+            lambda step: self._reactor.post(
+                CheckpointCommitted(self._clock.now(), launch.phase, step)
+            ),
+            self._notice,
+        )
+
+    # --- watching ---------------------------------------------------------------------------
+
+    def _heard(self, attempt: int, message: Message) -> None:
+        group = self._group
+        if group is not None and group.launch.attempt == attempt:
+            match message:
+                case StageMessage(stage):
+                    group.stage = stage
+                case StepMessage(step):
+                    group.step = step
+                case RestoredMessage(step):
+                    group.resumed_from = step
+                case SavedMessage():
+                    group.watcher.look_now()
+        self._reactor.post(WorkerReported(self._clock.now(), attempt, 0, message))
+
+    def _read_progress(self) -> None:
+        assert self._group is not None
+        if not self._group.pipe.read():
+            self._reactor.forget(self._group.pipe.read_end)
+
+    def _worker_ended(self) -> None:
+        group = self._group
+        assert group is not None
+        if self._has_ended(group):
+            self._reactor.forget(group.worker.pidfd)
+            self._observe(group)
+
+    def _has_ended(self, group: _Group) -> bool:
+        if not group.exits and (ended := group.worker.poll(rank=0)) is not None:
+            group.exits.append(ended)
+        return bool(group.exits)
+
+    def _look_again(self, attempt: int) -> None:
+        if self._group is not None and self._group.launch.attempt == attempt:
+            self._observe(self._group)
+            self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(attempt))
+
+    def _observe(self, group: _Group) -> None:
+        attempt, pids = group.launch.attempt, (group.worker.pid,)
+        event = WorkersObserved(self._clock.now(), attempt, pids, tuple(group.exits))
+        self._reactor.post(event)
+
+    def _notice(self, text: str) -> None:
+        self._reactor.post(Noticed(self._clock.now(), text))
+
+    def _newest(self, directory: Path) -> int | None:
+        try:
+            return newest_committed(directory)
+        except OSError as error:
+            self._notice(f"{directory} cannot be read: {error.strerror}")
+            return None
+
+    # --- ending -----------------------------------------------------------------------------
+
+    def _close(self, group: _Group) -> None:
+        """Take what the dead workers left in their pipes, and let go of everything."""
+        group.watcher.stop()
+        group.pipe.read()
+        self._reactor.forget(group.pipe.read_end)
+        self._reactor.forget(group.worker.pidfd)
+        group.pipe.close()
+        group.worker.close()
+        if not group.pump.finish(_DRAIN_OUTPUT):
+            self._notice("somebody outside this job still holds the worker's output open")
+        self._group = None
+
+    def _gone(self, launch: Launch, exits: tuple[WorkerExit, ...], group: _Group | None) -> None:
+        """Judge the attempt by what it left, and say that it is gone."""
+        committed = self._newest(launch.plan.checkpoints)
+        step = group.step if group is not None else None
+        evidence = Evidence(
+            ranks=tuple(self._rank_evidence(launch, ended, group) for ended in exits),
+            step=step,
+            committed=committed,
+            pattern_seen=group is not None and group.pump.success_seen,
+            file_exists=self._success_file_exists(launch),
+        )
+        failure: Failure | None = judge(evidence, launch.success) if exits else None
+        self._reactor.post(
+            WorkersGone(
+                self._clock.now(),
+                launch.attempt,
+                failure,
+                resumed_from=group.resumed_from if group is not None else None,
+                step=step,
+                committed=committed,
+            )
+        )
+
+    def _rank_evidence(
+        self, launch: Launch, ended: WorkerExit, group: _Group | None
+    ) -> RankEvidence:
+        return RankEvidence(
+            exit=ended,
+            record=self._failure_record(launch.directory / f"rank{ended.rank}.failure.json"),
+            tail=read_tail(launch.directory / f"rank{ended.rank}.log"),
+            stage=group.stage if group is not None else None,
+        )
+
+    def _failure_record(self, path: Path) -> FailureRecord | None:
+        try:
+            return parse_failure_record(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            self._notice(f"the failure record {path.name} cannot be used: {error}")
+            return None
+
+    def _success_file_exists(self, launch: Launch) -> bool:
+        if launch.success.file is None:
+            return False
+        return Path(placeholders.expand(launch.success.file, self._placeholders(launch))).exists()
+
+
+def _drill_records(launch: Launch) -> Path:
+    return launch.model_dir / "drills"
+
+
+def _pending_drills(launch: Launch) -> list[Drill]:
+    """The drills of the phase that have not fired yet in this job."""
+    records = _drill_records(launch)
+    drills = [
+        Drill(id=f"{launch.plan.name}-{index}", **fault.model_dump())
+        for index, fault in enumerate(launch.plan.faults)
+    ]
+    return [drill for drill in drills if not (records / drill.id).exists()]
+
+
+def _describe_drill(drill: Drill) -> str:
+    kind = drill.signal or drill.exception
+    if drill.exit_code is not None:
+        kind = f"exit code {drill.exit_code}"
+    return f"{kind or 'hang'} right after step {drill.step}"

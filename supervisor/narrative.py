@@ -1,0 +1,217 @@
+"""What a person reads: each turn of the decision core in plain sentences.
+
+Written for somebody who opens run.log at 2 a.m.: what happened, why, what was done about it, and
+what is left to do. Pure: from a transition to lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from supervisor.core.budget import Charge
+from supervisor.core.decisions import FinishJob, KillWorkers, SignalWorkers, StartWorkers, Wait
+from supervisor.core.events import (
+    CheckpointCommitted,
+    LaunchFailed,
+    Noticed,
+    PhaseBegun,
+    StopRequested,
+    SupervisorStarted,
+    WorkerReported,
+    WorkersGone,
+    WorkersObserved,
+    WorkersStarted,
+)
+from supervisor.core.failure import Failure
+from supervisor.core.policy import RestartPolicy
+from supervisor.core.state import JobState, Status
+from supervisor.ports import Transition
+from supervisor.protocol.messages import (
+    DevicesMessage,
+    EvaluatedMessage,
+    RestoredMessage,
+    Stage,
+    StageMessage,
+)
+
+Level = Literal["info", "warning", "error"]
+MAIN = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of run.log: who says it (`main`, `attempt 2`) and what."""
+
+    source: str
+    text: str
+    level: Level = "info"
+
+
+def tell(transition: Transition, policy: RestartPolicy) -> Iterator[Line]:
+    """The lines that a transition is worth."""
+    teller = _TELLERS.get(type(transition.event))
+    if teller is not None:
+        yield from teller(transition, transition.event, policy)
+    for decision in transition.decisions:
+        yield from _tell_decision(decision, transition.after, policy)
+
+
+def attempt_source(attempt: int) -> str:
+    """Who speaks for an attempt."""
+    return f"attempt {attempt}"
+
+
+def _tell_decision(decision: Any, state: JobState, policy: RestartPolicy) -> Iterator[Line]:
+    match decision:
+        case StartWorkers(attempt, _, reason):
+            start = _step(state.budget.highest, "from the beginning", "from committed step {}")
+            yield Line(MAIN, f"starting attempt {attempt} {start} ({reason})")
+        case SignalWorkers(attempt, reason):
+            text = f"sent SIGTERM ({reason}); SIGKILL after {policy.grace_period:g} s"
+            yield Line(attempt_source(attempt), text, "warning")
+        case KillWorkers(attempt, (), reason):
+            yield Line(attempt_source(attempt), f"killing what is left of it: {reason}", "warning")
+        case Wait(seconds, _):
+            text = f"waiting {seconds:.1f} s before attempt {state.attempt + 1}"
+            yield Line(MAIN, text)
+        case FinishJob(status, code, reason):
+            level: Level = "error" if status is Status.FAILED else "info"
+            yield Line(MAIN, f"{status}, exit code {code:d}: {reason}", level)
+            if status is Status.FAILED and state.last_failure is not None:
+                yield Line(MAIN, f"what to do: {state.last_failure.advice}", level)
+
+
+def _step(step: int | None, without: str, text: str) -> str:
+    return without if step is None else text.format(step)
+
+
+def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> Iterator[Line]:
+    names = ", ".join(phase.name for phase in policy.phases)
+    yield Line(MAIN, f"job {event.job}; phases: {names}")
+    before = t.before
+    if before.attempt == 0:
+        if event.committed is not None:
+            text = f"there is no journal, but a committed checkpoint of step {event.committed}"
+            yield Line(MAIN, f"{text}: training goes on from it")
+        return
+    if not before.status.terminal:
+        text = "the supervisor before this one ended without a word (killed, or the machine went)"
+        yield Line(MAIN, text, "warning")
+    if before.status is Status.FAILED:
+        yield Line(MAIN, "the job had failed for good; counts start again at zero")
+    used = _budget_used(t.after, policy)
+    highest = _step(t.after.budget.highest, "no checkpoint yet", "highest committed step {}")
+    yield Line(MAIN, f"so far: {before.attempt} attempts, {used}, {highest}")
+
+
+def _budget_used(state: JobState, policy: RestartPolicy) -> str:
+    limits = policy.phases[state.phase]
+    text = f"{state.budget.restarts} of {limits.max_num_restarts} restarts"
+    if state.budget.preemptions:
+        text += f" and {state.budget.preemptions} of {limits.max_num_preemptions} preemptions"
+    return text + " used since the last progress"
+
+
+def _phase_begun(t: Transition, event: PhaseBegun, policy: RestartPolicy) -> Iterator[Line]:
+    limits = policy.phases[event.phase]
+    place = f"phase {limits.name!r} ({event.phase + 1} of {len(policy.phases)})"
+    found = _step(event.committed, "no checkpoint yet", "newest committed step {}")
+    budget = f"{limits.max_num_restarts} restarts allowed without a new checkpoint"
+    yield Line(MAIN, f"{place} in {event.directory}: {found}; {budget}")
+
+
+def _workers_started(t: Transition, event: WorkersStarted, policy: RestartPolicy) -> Iterator[Line]:
+    pids = ", ".join(str(pid) for pid in event.pids)
+    text = f"running as pid {pids}; output in attempts/{event.attempt:04d}/rank0.log"
+    yield Line(attempt_source(event.attempt), text)
+
+
+def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> Iterator[Line]:
+    source = attempt_source(event.attempt)
+    match event.message:
+        case DevicesMessage(platform, count, kind):
+            yield Line(source, f"devices found: {count} x {kind or platform} ({platform})")
+        case RestoredMessage(step):
+            text = _step(step, "starts afresh: no checkpoint", "restored the state of step {}")
+            yield Line(source, text)
+        case EvaluatedMessage(step, metrics):
+            shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+            yield Line(source, f"evaluation after step {step}: {shown}")
+        case StageMessage(stage) if stage not in (Stage.TRAINING, Stage.EVALUATING):
+            yield Line(source, f"stage {stage}")
+
+
+def _committed(t: Transition, event: CheckpointCommitted, policy: RestartPolicy) -> Iterator[Line]:
+    if t.before.budget == t.after.budget:
+        return
+    text = f"checkpoint of step {event.step} is committed"
+    if t.before.budget.failures:
+        text += f": progress, {t.before.budget.failures} used restarts are forgiven"
+    yield Line(attempt_source(t.after.attempt), text)
+
+
+def _observed(t: Transition, event: WorkersObserved, policy: RestartPolicy) -> Iterator[Line]:
+    known = t.before.group.exits if t.before.group is not None else ()
+    if t.before.group is None or t.before.group.attempt != event.attempt:
+        return
+    for ended in event.exits[len(known) :]:
+        doing = t.before.liveness
+        where = f" in stage {doing.stage}" if doing.stage is not None else ""
+        where += _step(doing.step, "", " after step {}")
+        level: Level = "info" if ended.clean else "warning"
+        yield Line(attempt_source(event.attempt), f"rank {ended.rank} ended: {ended}{where}", level)
+
+
+def _gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[Line]:
+    if t.before.group is None or t.before.group.attempt != event.attempt:
+        return
+    source = attempt_source(event.attempt)
+    highest = t.before.budget.highest
+    if event.committed is not None and (highest is None or event.committed > highest):
+        yield Line(source, f"checkpoint of step {event.committed} was committed")
+    if event.failure is None or t.before.group.abandoned or t.before.drain is not None:
+        return
+    yield from _failed(source, event.failure, t.after, policy)
+
+
+def _launch_failed(t: Transition, event: LaunchFailed, policy: RestartPolicy) -> Iterator[Line]:
+    yield from _failed(attempt_source(event.attempt), event.failure, t.after, policy)
+
+
+def _failed(
+    source: str, failure: Failure, state: JobState, policy: RestartPolicy
+) -> Iterator[Line]:
+    yield Line(source, f"failed: {failure.cause}; root cause: {failure.root_cause}", "error")
+    text = f"verdict {failure.verdict} (rule {failure.rule!r}): {failure.reason}"
+    yield Line(source, text, "error")
+    if not state.status.terminal:
+        yield Line(source, f"what to do: {failure.advice}")
+        if failure.charge is not Charge.NOTHING:
+            yield Line(MAIN, _budget_used(state, policy))
+
+
+def _stop(t: Transition, event: StopRequested, policy: RestartPolicy) -> Iterator[Line]:
+    if t.before.drain is None:
+        yield Line(MAIN, f"asked to stop by {event.source}", "warning")
+    elif t.after != t.before:
+        yield Line(MAIN, "asked to stop again: the grace period is shortened", "warning")
+
+
+def _noticed(t: Transition, event: Noticed, policy: RestartPolicy) -> Iterator[Line]:
+    yield Line(MAIN, event.text, "warning")
+
+
+_TELLERS: dict[type, Callable[[Transition, Any, RestartPolicy], Iterator[Line]]] = {
+    SupervisorStarted: _started,
+    PhaseBegun: _phase_begun,
+    WorkersStarted: _workers_started,
+    WorkerReported: _reported,
+    CheckpointCommitted: _committed,
+    WorkersObserved: _observed,
+    WorkersGone: _gone,
+    LaunchFailed: _launch_failed,
+    StopRequested: _stop,
+    Noticed: _noticed,
+}

@@ -1,0 +1,95 @@
+"""What the runtime and the adapters need of each other, as protocols: the seams of the program.
+
+The simulation implements the same protocols with fakes under a virtual clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from supervisor.core.decisions import Decision
+from supervisor.core.events import Event
+from supervisor.core.state import JobState
+
+Post = Callable[[Event], None]
+"""Hands an event to the runtime; safe to call from any thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One turn of the decision core: what happened, what became of it, what is to be done."""
+
+    event: Event
+    before: JobState
+    after: JobState
+    decisions: tuple[Decision, ...]
+    wall: datetime
+    """When, on the wall clock; only for people."""
+
+
+class Clock(Protocol):
+    """Time, passed in."""
+
+    def now(self) -> float:
+        """Seconds that never run backwards."""
+        ...
+
+    def wall(self) -> datetime:
+        """The time of day, with its zone."""
+        ...
+
+
+class World(Protocol):
+    """All that the runtime acts on and hears from."""
+
+    def wait(self, until: float | None) -> Sequence[Event]:
+        """The events that have come; blocks until there is one, or until the time `until`."""
+        ...
+
+    def carry_out(self, decision: Decision, state: JobState) -> None:
+        """Carry out a decision. What comes of it is posted as events."""
+        ...
+
+
+class Observer(Protocol):
+    """Is told of every transition after the journal; decides nothing."""
+
+    def observe(self, transition: Transition) -> None:
+        """Take note of a transition."""
+        ...
+
+
+class Journal(Protocol):
+    """Where a job's events and decisions are kept."""
+
+    def append(self, transition: Transition, *, durable: bool) -> None:
+        """Add a record; with `durable`, return only once it is safe."""
+        ...
+
+
+class Storage(Protocol):
+    """The files of a model_dir, by their path relative to it. Errors are OSErrors."""
+
+    def read(self, path: str) -> bytes:
+        """The content of a file; FileNotFoundError where there is none."""
+        ...
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Make `data` the content of a file: whole or not at all, and durable."""
+        ...
+
+    def append(self, path: str, data: bytes, *, durable: bool = False) -> None:
+        """Add `data` to a file; with `durable`, return only once it is safe."""
+        ...
+
+    def make_directory(self, path: str) -> bool:
+        """Make a directory and those above it; False if it was there."""
+        ...
+
+    def local(self, path: str) -> Path:
+        """Where on this host a program can write the file itself."""
+        ...

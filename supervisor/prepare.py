@@ -1,0 +1,100 @@
+"""From a config file to everything a run needs to know before it touches model_dir."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from supervisor.adapters.trainer_check import check_trainer
+from supervisor.config.load import Job, load_job
+from supervisor.config.plan import PhasePlan, plan_phases
+from supervisor.config.problems import ConfigError, Problem, key_path, shown, unknown_key
+from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A checked and resolved job."""
+
+    job: Job
+    plans: tuple[PhasePlan, ...]
+    policy: RestartPolicy
+    rungs: tuple[list[dict[str, Any]], ...]
+    """For each phase what the trainer would do on each device count; empty for a command."""
+
+
+def prepare(path: Path, overrides: Sequence[str]) -> Prepared:
+    """Read, check and resolve the config at `path`; starts nothing but the trainer's own check.
+
+    Raises:
+        ConfigError: with everything that is wrong.
+        TrainerCheckError: our trainer's check gave no answer.
+    """
+    job = load_job(path, overrides)
+    answers = [_ask_trainer(job, index) for index in range(len(job.phases))]
+    problems = [
+        problem
+        for index, answer in enumerate(answers)
+        for problem in _trainer_problems(job, index, answer)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    plans = plan_phases(job, [answer.get("resolved", {}) for answer in answers])
+    rungs = tuple(answer.get("rungs", []) for answer in answers)
+    return Prepared(job, plans, _policy(job, plans), rungs)
+
+
+def _ask_trainer(job: Job, index: int) -> dict[str, Any]:
+    """What our trainer says of a phase; nothing for a command."""
+    phase = job.phases[index]
+    if phase.fit is None:
+        return {}
+    trainer = phase.model_dump(mode="json", exclude_none=True, exclude={"start_from", "faults"})
+    trainer["init"].setdefault("checkpoint", {}).setdefault("directory", str(job.model_dir))
+    count = phase.init.devices.num_devices if phase.init.devices else None
+    return check_trainer(trainer, count, phase.init.autorestart.min_num_devices)
+
+
+def _trainer_problems(job: Job, index: int, answer: dict[str, Any]) -> list[Problem]:
+    """The trainer's complaints, at the lines of the file that they are about."""
+    problems = []
+    for error in answer.get("errors", []):
+        location = (*job.locations[index], *error["loc"][1:])
+        value, known = error.get("value"), error.get("known")
+        if known:
+            message = unknown_key(str(location[-1]), value, known)
+        elif value is None:
+            message = error["message"]
+        else:
+            message = f"{error['message']} (value {shown(value)})"
+        problems.append(Problem(job.source.origin(location), key_path(location), message))
+    return problems
+
+
+def _policy(job: Job, plans: Sequence[PhasePlan]) -> RestartPolicy:
+    """The policy of the job. Grace and backoff are the first phase's: they are of the job."""
+    restart = job.phases[0].init.autorestart
+    return RestartPolicy(
+        phases=tuple(_phase_policy(job, index, plan) for index, plan in enumerate(plans)),
+        grace_period=restart.grace_period,
+        backoff_first=restart.backoff.first,
+        backoff_max=restart.backoff.max,
+    )
+
+
+def _phase_policy(job: Job, index: int, plan: PhasePlan) -> PhasePolicy:
+    restart = job.phases[index].init.autorestart
+    return PhasePolicy(
+        name=plan.name,
+        max_num_restarts=restart.max_num_restarts,
+        max_num_preemptions=restart.max_num_preemptions,
+        success=Success(
+            exit_code=plan.success.exit_code,
+            step=plan.success.step,
+            committed=plan.committed_success,
+            pattern=plan.success.pattern,
+            file=plan.success.file,
+        ),
+    )
