@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from supervisor.core.budget import Charge
-from supervisor.core.decisions import FinishJob, KillWorkers, SignalWorkers, StartWorkers, Wait
+from supervisor.core.decisions import (
+    BeginPhase,
+    FinishJob,
+    KillWorkers,
+    SignalWorkers,
+    StartWorkers,
+    Wait,
+)
 from supervisor.core.events import (
     CheckpointCommitted,
     LaunchFailed,
@@ -68,6 +75,8 @@ def _tell_decision(decision: Any, state: JobState, policy: RestartPolicy) -> Ite
         case StartWorkers(attempt, _, reason):
             start = _step(state.budget.highest, "from the beginning", "from committed step {}")
             yield Line(MAIN, f"starting attempt {attempt} {start} ({reason})")
+        case BeginPhase(_, reason):
+            yield Line(MAIN, reason)
         case SignalWorkers(attempt, reason):
             text = f"sent SIGTERM ({reason}); SIGKILL after {policy.grace_period:g} s"
             yield Line(attempt_source(attempt), text, "warning")
@@ -103,7 +112,7 @@ def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> 
         yield Line(MAIN, "the job had failed for good; counts start again at zero")
     used = _budget_used(t.after, policy)
     highest = _step(t.after.budget.highest, "no checkpoint yet", "highest committed step {}")
-    yield Line(MAIN, f"so far: {before.attempt} attempts, {used}, {highest}")
+    yield Line(MAIN, f"so far: {_count(before.attempt, 'attempt')}, {used}, {highest}")
 
 
 def _budget_used(state: JobState, policy: RestartPolicy) -> str:
@@ -114,11 +123,15 @@ def _budget_used(state: JobState, policy: RestartPolicy) -> str:
     return text + " used since the last progress"
 
 
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def _phase_begun(t: Transition, event: PhaseBegun, policy: RestartPolicy) -> Iterator[Line]:
     limits = policy.phases[event.phase]
     place = f"phase {limits.name!r} ({event.phase + 1} of {len(policy.phases)})"
     found = _step(event.committed, "no checkpoint yet", "newest committed step {}")
-    budget = f"{limits.max_num_restarts} restarts allowed without a new checkpoint"
+    budget = f"{_count(limits.max_num_restarts, 'restart')} allowed without a new checkpoint"
     yield Line(MAIN, f"{place} in {event.directory}: {found}; {budget}")
 
 
@@ -148,7 +161,7 @@ def _committed(t: Transition, event: CheckpointCommitted, policy: RestartPolicy)
         return
     text = f"checkpoint of step {event.step} is committed"
     if t.before.budget.failures:
-        text += f": progress, {t.before.budget.failures} used restarts are forgiven"
+        text += f": progress, {_count(t.before.budget.failures, 'charged failure')} forgiven"
     yield Line(attempt_source(t.after.attempt), text)
 
 

@@ -236,7 +236,9 @@ def _workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) ->
         return state, ()
     budget = state.budget.committed(event.committed)
     state = replace(state, group=None, budget=budget, liveness=Liveness())
-    if event.failure is None and not group.abandoned:
+    # A trainer that is asked to stop saves and exits 0: that alone is no sign of finished work.
+    believed = state.drain is None or policy.phases[state.phase].success.is_proof
+    if event.failure is None and not group.abandoned and believed:
         return _phase_succeeded(state, policy)
     if state.drain is not None:
         return _drained(replace(state, last_failure=event.failure), state.drain)
@@ -286,7 +288,7 @@ def _failed(state: JobState, failure: Failure, at: float, policy: RestartPolicy)
             state,
             Status.FAILED,
             ExitCode.BUDGET_SPENT,
-            f"{limit} {failure.charge} in a row without a new checkpoint: the budget is spent",
+            f"the budget of {limit} {failure.charge} without a new checkpoint is spent",
         )
     state = replace(state, budget=budget)
     reason = f"attempt {state.attempt} failed: {failure.cause}"

@@ -19,6 +19,11 @@ class Success:
     pattern: str | None = None
     file: str | None = None
 
+    @property
+    def is_proof(self) -> bool:
+        """Whether it tells finished work from an early end with the right exit code."""
+        return self.step is not None or self.pattern is not None or self.file is not None
+
 
 @dataclass(frozen=True, slots=True)
 class PhasePolicy:

@@ -205,8 +205,9 @@ class LocalEngine:
         group = self._group
         if group is not None and group.launch.attempt == attempt:
             match message:
-                case StageMessage(stage):
+                case StageMessage(stage, step):
                     group.stage = stage
+                    group.step = step if step is not None else group.step
                 case StepMessage(step):
                     group.step = step
                 case RestoredMessage(step):

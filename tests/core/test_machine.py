@@ -296,6 +296,17 @@ def test_work_finished_during_a_stop_is_a_success() -> None:
     assert history.finish.exit_code == ExitCode.SUCCEEDED
 
 
+def test_exit_0_during_a_stop_proves_nothing_by_itself() -> None:
+    """A trainer that saves and exits 0 when asked to would else be taken for finished."""
+    history = started(policy(PhasePolicy("only", 1, 1, Success())))
+    history.runs()
+    history.stops()
+    history.ends(WorkerExit(0, code=0))
+    history.gone(None)
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.DRAINED
+
+
 def test_a_deadline_that_has_not_come_is_nothing() -> None:
     history = started()
     history.fails()

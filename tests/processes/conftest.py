@@ -1,0 +1,155 @@
+"""Runs the real command on real children, and checks after each run that nothing is left of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+TOY = str(Path(__file__).with_name("toy.py"))
+MARK = "SUPERVISE_TEST_RUN"
+
+
+@dataclass
+class Result:
+    """What a finished `supervise run` leaves for a person to see."""
+
+    code: int
+    out: str
+    err: str
+    model_dir: Path
+
+    @property
+    def log(self) -> str:
+        """All run.logs, in order."""
+        return "".join(p.read_text() for p in sorted(self.model_dir.glob("*_restartable/run.log")))
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The last phase's summary."""
+        path = max(self.model_dir.glob("*_restartable/summary.json"))
+        return dict(json.loads(path.read_text()))
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts were started in all."""
+        return self.log.count("starting attempt ")
+
+    def rank_log(self, attempt: int) -> bytes:
+        """Rank 0's output in an attempt."""
+        (path,) = self.model_dir.glob(f"*_restartable/attempts/{attempt:04d}/rank0.log")
+        return path.read_bytes()
+
+
+class Running:
+    """A `supervise run` in progress."""
+
+    def __init__(self, process: subprocess.Popen[bytes], model_dir: Path) -> None:
+        self.process = process
+        self.model_dir = model_dir
+        self._out = b""
+
+    def wait_for(self, text: str, timeout: float = 60.0) -> str:
+        """Read its standard output until `text` occurs."""
+        assert self.process.stdout is not None
+        end = time.monotonic() + timeout
+        while text.encode() not in self._out:
+            ready, _, _ = select.select([self.process.stdout], [], [], end - time.monotonic())
+            chunk = os.read(self.process.stdout.fileno(), 65536) if ready else b""
+            assert chunk, f"no {text!r} in:\n{self._out.decode(errors='replace')}"
+            self._out += chunk
+        return self._out.decode(errors="replace")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def result(self, timeout: float = 60.0) -> Result:
+        """Wait for its end."""
+        out, err = self.process.communicate(timeout=timeout)
+        text = (self._out + out).decode(errors="replace")
+        return Result(self.process.returncode, text, err.decode(), self.model_dir)
+
+
+Start = Callable[..., Running]
+
+
+def marked(mark: str) -> list[str]:
+    """The command lines of the living processes that inherited `mark`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and mark.encode() in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found
+
+
+def command_config(
+    model_dir: Path, *toy: str, restart: dict[str, Any] | None = None, **command: Any
+) -> dict[str, Any]:
+    """A config that supervises the toy trainer with these arguments."""
+    restart = {"max_num_restarts": 1, "backoff": {"first": 0.05}, **(restart or {})}
+    argv = [sys.executable, TOY, str(model_dir), *toy]
+    return {
+        "trainer": {
+            "init": {"model_dir": str(model_dir), "autorestart": restart},
+            "command": {"argv": argv, **command},
+        }
+    }
+
+
+@pytest.fixture
+def model_dir(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts `supervise run` on a config (a mapping, or the text of the file)."""
+    mark = f"{MARK}={uuid.uuid4().hex}"
+    name, _, value = mark.partition("=")
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(config: object, *options: str, env: dict[str, str] | None = None) -> Running:
+        path = tmp_path / "trainer.yaml"
+        path.write_text(config if isinstance(config, str) else yaml.safe_dump(config))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "supervisor", "run", str(path), *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, name: value, **(env or {})},
+        )
+        started.append(process)
+        return Running(process, tmp_path / "run")
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+    assert marked(mark) == [], "a process of the job outlived its supervisor"
+
+
+@pytest.fixture
+def supervise(start: Start) -> Callable[..., Result]:
+    """Runs `supervise run` on a config to its end."""
+
+    def run(config: object, *options: str, env: dict[str, str] | None = None) -> Result:
+        return start(config, *options, env=env).result()
+
+    return run
