@@ -5,6 +5,7 @@ content of a batch nor the position in the data depends on how many devices or w
 the position is the number of batches read.
 """
 
+# mypy: disable-error-code="attr-defined,name-defined"
 from __future__ import annotations
 
 import json
@@ -87,11 +88,11 @@ def training_batches(
     """Global batches without end, shuffled anew in each epoch. `get_state` and `set_state` of the
     iterator tell and set its position."""
     windows = grain.MapDataset.source(read_windows(config)).seed(shuffle_seed)
-    batches = windows.shuffle().repeat().batch(batch_size)
+    batches: Any = windows.shuffle().repeat().batch(batch_size)
     return iter(batches.to_iter_dataset(_READ))
 
 
 def validation_batches(config: DataloaderConfig, batch_size: int, steps: int) -> list[Batch]:
     """The first `steps` global batches in the data's own order, from the start again if short."""
-    batches = grain.MapDataset.source(read_windows(config)).repeat().batch(batch_size)
+    batches: Any = grain.MapDataset.source(read_windows(config)).repeat().batch(batch_size)
     return [batches[index] for index in range(steps)]

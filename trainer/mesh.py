@@ -4,6 +4,7 @@ Two axes: the batch is split over both, parameters (and with them the optimizer'
 only, so each `data` row holds one copy (Rajbhandari et al., "ZeRO", 2020).
 """
 
+# mypy: allow-untyped-calls
 from __future__ import annotations
 
 from typing import Any

@@ -52,7 +52,9 @@ def infeasible(loop: LoopConfig, num_devices: int) -> list[Problem]:
     """Why `num_devices` cannot be the number of devices; nothing where it can."""
     if rung(loop, num_devices) is None:
         batch = loop.global_batch_size
-        counts = [count for count in range(1, min(batch, 2 * num_devices) + 1) if batch % count == 0]
+        counts = [
+            count for count in range(1, min(batch, 2 * num_devices) + 1) if batch % count == 0
+        ]
         multiple = -(-batch // num_devices) * num_devices
         message = (
             f"does not divide among {num_devices} devices: use {multiple}, or a number of devices "

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import glob
 import sysconfig
-from collections.abc import Iterable
 from pathlib import Path
 
 STDLIB = "stdlib"
@@ -21,18 +19,18 @@ def matching_files(pattern: str) -> list[Path]:
     """
     root, _, below = pattern.partition("/")
     if root != STDLIB:
-        return sorted(_files(glob.glob(pattern, recursive=True)))
-    library = sysconfig.get_paths()["stdlib"]
-    found = glob.glob(below or "*.py", root_dir=library, recursive=True)
-    return _bounded(sorted(_files(f"{library}/{name}" for name in found)))
+        path = Path(pattern)
+        return _files(Path(path.anchor), str(path.relative_to(path.anchor)))
+    return _bounded(_files(Path(sysconfig.get_paths()["stdlib"]), below or "*.py"))
 
 
-def _files(names: Iterable[str]) -> list[Path]:
-    return [path for name in names if (path := Path(name)).is_file()]
+def _files(root: Path, pattern: str) -> list[Path]:
+    return sorted(path for path in root.glob(pattern) if path.is_file())
 
 
 def _bounded(files: list[Path]) -> list[Path]:
-    kept, total = [], 0
+    kept: list[Path] = []
+    total = 0
     for file in files:
         total += file.stat().st_size
         if kept and total > _STDLIB_BYTES:

@@ -4,9 +4,11 @@ A `Blueprint` knows its shapes and shardings without computing any of it, so tha
 into it and never initialises first.
 """
 
+# mypy: allow-untyped-calls
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +21,9 @@ from trainer.mesh import state_sharding
 from trainer.model import Decoder
 from trainer.optimizer import make_schedule, make_transformation
 
+Params = nnx.State[Any, Any]
+Rngs = nnx.State[Any, Any]
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
@@ -27,9 +32,9 @@ class TrainState:
     holds the key and count of each dropout layer."""
 
     step: jax.Array
-    params: nnx.State
+    params: Params
     optimizer: optax.OptState
-    rngs: nnx.State
+    rngs: Rngs
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +62,7 @@ class Blueprint:
             transformation=transformation,
             schedule=make_schedule(config.optimizer, config.loop.max_steps),
             abstract=jax.tree.map(
-                lambda array: jax.ShapeDtypeStruct(
-                    array.shape, array.dtype, sharding=state_sharding(mesh, array)
-                ),
+                lambda array: array.update(sharding=state_sharding(mesh, array)),
                 shapes,
             ),
         )
@@ -86,15 +89,10 @@ def _create(
     config: InitConfig, transformation: optax.GradientTransformation, key: jax.Array
 ) -> TrainState:
     model = Decoder(config.model, rngs=nnx.Rngs(key))
-    _, params, rngs = nnx.split(model, nnx.Param, nnx.RngState)
+    params, rngs = nnx.state(model, nnx.Param, nnx.RngState)
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
         optimizer=transformation.init(params),
         rngs=rngs,
     )
-
-
-def at_step(state: TrainState, step: int) -> TrainState:
-    """`state` with its step set to `step`."""
-    return replace(state, step=jnp.full_like(state.step, step))

@@ -4,6 +4,7 @@ Gradients are the mean over all micro-batches, so the number of them changes the
 rounding. Both steps take tokens [accumulation, sequences, length + 1].
 """
 
+# mypy: allow-untyped-calls
 from __future__ import annotations
 
 from typing import Any
@@ -14,7 +15,7 @@ import optax
 from flax import nnx
 
 from trainer.mesh import batch_sharding, replicated
-from trainer.state import Blueprint, TrainState
+from trainer.state import Blueprint, Params, Rngs, TrainState
 
 Metrics = dict[str, jax.Array]
 
@@ -24,7 +25,7 @@ def train_step(
 ) -> tuple[TrainState, Metrics]:
     """The state after one more step, and this step's loss, gradient norm and learning rate."""
 
-    def add(total: tuple[Any, jax.Array, nnx.State], micro: jax.Array) -> tuple[Any, None]:
+    def add(total: tuple[Any, jax.Array, Rngs], micro: jax.Array) -> tuple[Any, None]:
         gradients, loss, rngs = total
         differentiate = jax.value_and_grad(_train_loss, argnums=1, has_aux=True)
         (one_loss, rngs), one = differentiate(blueprint.graph, state.params, rngs, micro)
@@ -37,7 +38,8 @@ def train_step(
     gradients = jax.tree.map(lambda total: total / len(tokens), gradients)
     rate = blueprint.schedule(state.step)
     updates, optimizer = blueprint.transformation.update(gradients, state.optimizer, state.params)
-    params = optax.apply_updates(state.params, jax.tree.map(lambda one: rate * one, updates))
+    scaled = jax.tree.map(lambda one: rate * one, updates)
+    params: Any = optax.apply_updates(state.params, scaled)
     metrics = {
         "loss": loss / len(tokens),
         "gradient_norm": optax.global_norm(gradients),
@@ -53,9 +55,9 @@ def evaluation_loss(blueprint: Blueprint, state: TrainState, tokens: jax.Array) 
 
 
 def _train_loss(
-    graph: nnx.GraphDef[Any], params: nnx.State, rngs: nnx.State, tokens: jax.Array
-) -> tuple[jax.Array, nnx.State]:
-    model = nnx.merge(graph, params, rngs)
+    graph: nnx.GraphDef[Any], params: Params, rngs: Rngs, tokens: jax.Array
+) -> tuple[jax.Array, Rngs]:
+    model = nnx.merge(graph, params, rngs, copy=True)
     loss = _loss(model, tokens, deterministic=False)
     return loss, nnx.state(model, nnx.RngState)
 
