@@ -42,7 +42,7 @@ def train_step(
     params: Any = optax.apply_updates(state.params, scaled)
     metrics = {
         "loss": loss / len(tokens),
-        "gradient_norm": optax.global_norm(gradients),
+        "gradient_norm": optax.tree.norm(gradients),
         "learning_rate": rate,
     }
     return TrainState(state.step + 1, params, optimizer, rngs), metrics
