@@ -1,7 +1,7 @@
 """`python -m trainer.check`: what is wrong with a config, its defaults, and its rungs; without jax.
 
 One JSON object on standard input, `{"trainer": {...}, "num_devices": N or null, "min_num_devices":
-N}`, one on standard output: `errors`, `resolved` (the trainer's sections with every default; null
+N}`, one on standard output: `errors`, `resolved` (the trainer's sections with every default; empty
 where there are errors) and `rungs` (largest first; none where `num_devices` is null).
 """
 
@@ -56,7 +56,7 @@ def _answer(
 ) -> dict[str, Any]:
     return {
         "errors": [_error(one) for one in problems],
-        "resolved": resolved,
+        "resolved": resolved or {},
         "rungs": [_rung(one) for one in rungs or []],
     }
 
