@@ -145,7 +145,8 @@ def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> It
     source = attempt_source(event.attempt)
     match event.message:
         case DevicesMessage(platform, count, kind):
-            yield Line(source, f"devices found: {count} x {kind or platform} ({platform})")
+            what = "simulated on the CPU" if platform == "cpu" else kind or platform
+            yield Line(source, f"devices found: {count}, {what}")
         case RestoredMessage(step):
             text = _step(step, "starts afresh: no checkpoint", "restored the state of step {}")
             yield Line(source, text)

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 
+from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import WorkerExit
 from supervisor.core.state import Status
-
-
-class ExitCode(IntEnum):
-    """Exit codes of `supervise run` that the core decides (sysexits.h where it has a match)."""
-
-    SUCCEEDED = 0
-    FAILED = 70
-    DRAINED = 75
-    BUDGET_SPENT = 76
-    STOPPED = 79
 
 
 @dataclass(frozen=True, slots=True)

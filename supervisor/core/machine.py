@@ -24,7 +24,6 @@ from supervisor.core.budget import Budget
 from supervisor.core.decisions import (
     BeginPhase,
     Decision,
-    ExitCode,
     FinishJob,
     KillWorkers,
     SignalWorkers,
@@ -46,6 +45,7 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
+from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import Failure, Verdict, WorkerExit
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import Backoff, Drain, Group, JobState, Liveness, Status

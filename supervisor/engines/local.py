@@ -70,6 +70,8 @@ class _Group:
     pump: OutputPump
     pipe: ProgressPipe
     watcher: CheckpointWatcher
+    drills: list[Drill]
+    """What the attempt still had before it when it started."""
     exits: list[WorkerExit] = field(default_factory=list)
     stage: str | None = None
     step: int | None = None
@@ -120,7 +122,10 @@ class LocalEngine:
             return
         pipe.close_write_end()
         pump.start()
-        self._group = _Group(launch, worker, pump, pipe, self._watcher(launch))
+        drills = _pending_drills(launch)
+        self._group = _Group(launch, worker, pump, pipe, self._watcher(launch), drills)
+        for drill in drills:
+            self._notice(f"DRILL armed: {_describe_drill(drill)}")
         self._reactor.watch(pipe.read_end, self._read_progress)
         self._reactor.watch(worker.pidfd, self._worker_ended)
         self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(launch.attempt))
@@ -168,8 +173,6 @@ class LocalEngine:
                 "records": str(_drill_records(launch)),
             }
             env[environment.FAULTS] = json.dumps(given)
-            for drill in drills:
-                self._notice(f"DRILL armed: {_describe_drill(drill)}")
         return [placeholders.expand(text, values) for text in plan.argv], env
 
     def _placeholders(self, launch: Launch) -> dict[str, str]:
@@ -265,6 +268,9 @@ class LocalEngine:
         group.worker.close()
         if not group.pump.finish(_DRAIN_OUTPUT):
             self._notice("somebody outside this job still holds the worker's output open")
+        for drill in group.drills:
+            if drill not in _pending_drills(group.launch):
+                self._notice(f"DRILL fired, as the config asks: {_describe_drill(drill)}")
         self._group = None
 
     def _gone(self, launch: Launch, exits: tuple[WorkerExit, ...], group: _Group | None) -> None:

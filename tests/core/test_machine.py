@@ -6,7 +6,6 @@ import pytest
 
 from supervisor.core.decisions import (
     BeginPhase,
-    ExitCode,
     KillWorkers,
     SignalWorkers,
     StartWorkers,
@@ -22,6 +21,7 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
+from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import Failure, WorkerExit
 from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
 from supervisor.core.state import Status
