@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes.conftest import Result, command_config
+from tests.running import Result, command_config
 
 Supervise = Callable[..., Result]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes.conftest import Result, Running, Start, command_config
+from tests.running import Result, Running, Start, command_config
 
 Supervise = Callable[..., Result]
 

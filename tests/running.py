@@ -1,4 +1,4 @@
-"""Runs the real command on real children, and checks after each run that nothing is left of it."""
+"""Real runs of the command, and what they leave for a person to see."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-import yaml
-
-TOY = str(Path(__file__).with_name("toy.py"))
+TOY = str(Path(__file__).parent / "processes" / "toy.py")
 MARK = "SUPERVISE_TEST_RUN"
 
 
@@ -110,46 +106,3 @@ def command_config(
             "command": {"argv": argv, **command},
         }
     }
-
-
-@pytest.fixture
-def model_dir(tmp_path: Path) -> Path:
-    return tmp_path / "run"
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts `supervise run` on a config (a mapping, or the text of the file)."""
-    mark = f"{MARK}={uuid.uuid4().hex}"
-    name, _, value = mark.partition("=")
-    started: list[subprocess.Popen[bytes]] = []
-
-    def begin(config: object, *options: str, env: dict[str, str] | None = None) -> Running:
-        path = tmp_path / "trainer.yaml"
-        path.write_text(config if isinstance(config, str) else yaml.safe_dump(config))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "supervisor", "run", str(path), *options],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, name: value, **(env or {})},
-        )
-        started.append(process)
-        return Running(process, tmp_path / "run")
-
-    yield begin
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-    assert marked(mark) == [], "a process of the job outlived its supervisor"
-
-
-@pytest.fixture
-def supervise(start: Start) -> Callable[..., Result]:
-    """Runs `supervise run` on a config to its end."""
-
-    def run(config: object, *options: str, env: dict[str, str] | None = None) -> Result:
-        return start(config, *options, env=env).result()
-
-    return run
