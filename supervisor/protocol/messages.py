@@ -86,8 +86,19 @@ class DevicesMessage:
     device_kind: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class StacksMessage:
+    """The worker dumps its stacks when it gets `stacks.STACK_SIGNAL`."""
+
+
 Message = (
-    StageMessage | StepMessage | RestoredMessage | SavedMessage | EvaluatedMessage | DevicesMessage
+    StageMessage
+    | StepMessage
+    | RestoredMessage
+    | SavedMessage
+    | EvaluatedMessage
+    | DevicesMessage
+    | StacksMessage
 )
 
 _NAMES: dict[type[Any], str] = {
@@ -97,6 +108,7 @@ _NAMES: dict[type[Any], str] = {
     SavedMessage: "saved",
     EvaluatedMessage: "evaluated",
     DevicesMessage: "devices",
+    StacksMessage: "stacks",
 }
 
 
@@ -202,4 +214,5 @@ _PARSERS: dict[str, Callable[[dict[str, Any]], Message]] = {
     "devices": lambda body: DevicesMessage(
         _text(body, "platform"), _count(body), _text(body, "device_kind")
     ),
+    "stacks": lambda body: StacksMessage(),
 }
