@@ -105,26 +105,26 @@ def read_source(path: Path) -> Source:
 
 def parse_source(name: str, text: str) -> Source:
     """The YAML document in `text`; see `read_source`."""
-    loader = _CoreLoader(text)
+    root = _compose(name, text)
+    if root is None:
+        raise _refused(name, "is empty; a config starts with `trainer:`")
+    source = Source(name, None)
+    source.data = _plain(root, (), source, depth=0)
+    return source
+
+
+def _compose(name: str, text: str) -> yaml.Node | None:
     try:
-        root = loader.get_single_node()
-        if root is None:
-            raise _refused(name, "is empty; a config starts with `trainer:`")
-        source = Source(name, None)
-        source.data = _plain(root, (), source, depth=0)
-        return source
+        return yaml.compose(text, Loader=_CoreLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{name}:{mark.line + 1}" if mark is not None else name
-        raise ConfigError([Problem(where, "", f"not valid YAML: {error.problem}")]) from error
-    except yaml.YAMLError as error:
-        raise _refused(name, f"not valid YAML: {str(error).splitlines()[0]}") from error
+        raise _refused(where, f"not valid YAML: {error.problem}") from error
     except RecursionError as error:
         raise _refused(name, "nested too deeply") from error
-    except (ValueError, OverflowError) as error:  # an escape such as "\UFFFFFFFF"
-        raise _refused(f"{name}:{loader.line + 1}", f"not valid YAML: {error}") from error
-    finally:
-        loader.dispose()
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        # Characters that YAML forbids, and escapes such as "\UFFFFFFFF", which PyYAML lets through.
+        raise _refused(name, f"not valid YAML: {str(error).splitlines()[0]}") from error
 
 
 def parse_scalar(text: str) -> Any:
