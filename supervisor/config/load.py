@@ -74,12 +74,12 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
             problems += _problems(source, location, error)
         else:
             problems += [
-                source.problem((*location, *where), message)
+                source.problem(_in_data(source.data, location, where), message)
                 for where, message in conflicts(phases[-1])
             ]
     if not problems:
         problems = [
-            source.problem((*locations[index], *where), message)
+            source.problem(_in_data(source.data, locations[index], where), message)
             for index, where, message in conflicts_across(phases)
         ]
     if problems:
@@ -182,7 +182,7 @@ def _problems(source: Source, base: Location, error: ValidationError) -> Iterato
 
 
 def _in_data(data: Any, base: Location, relative: Sequence[str | int]) -> Location:
-    """pydantic's location without the parts that only name a member of a union or a short form."""
+    """A location in the schema without the parts that only name a union's member or a short form."""
     location = list(base)
     current = _at(data, base)
     for index, part in enumerate(relative):
