@@ -269,7 +269,9 @@ values = st.recursive(
     | st.integers(min_value=10**300, max_value=10**310)
     | st.floats()
     | st.text(max_size=20)
-    | st.sampled_from(["5m", "1e400s", "v5e-8", "v4-1", "SIGKILL", "{model_dir}", "{x}", "~a", "("]),
+    | st.sampled_from(
+        ["5m", "1e400s", "v5e-8", "v4-1", "SIGKILL", "{model_dir}", "{x}", "~a", "("]
+    ),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(

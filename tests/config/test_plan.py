@@ -132,9 +132,7 @@ THREE = PHASES + PHASES.split("\n", 1)[1].split("- trainer:\n", 2)[2].join(
         ("    start_from: {load: all}\n", "second", "all"),
     ],
 )
-def test_where_a_phase_starts_from(
-    start: str, source: str, load_what: str, tmp_path: Path
-) -> None:
+def test_where_a_phase_starts_from(start: str, source: str, load_what: str, tmp_path: Path) -> None:
     first, second, third = plans(THREE + start)
     assert "start_from" not in first.params["trainer"]
     assert second.params["trainer"]["start_from"]["directory"] == str(first.checkpoints)

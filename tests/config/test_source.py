@@ -95,7 +95,7 @@ GROWING = "a0: &a0 [x, x]\n" + "".join(
         ("a: *nobody", "c.yaml:1: not valid YAML:"),
         ('a:\n  b: "\\UFFFFFFFF"', "c.yaml: not valid YAML:"),
         ('"\\ud800": 1', "c.yaml:1: holds a character"),
-        ('a:\n  b: "x\\0"', 'c.yaml:2: a.b: holds a character that no file name or argument can'),
+        ('a:\n  b: "x\\0"', "c.yaml:2: a.b: holds a character that no file name or argument can"),
         ("a: 1\nb: 2\na: 3", "c.yaml:3: a: stands here twice"),
         ("a: {b: {c: 1, c: 2}}", "c.yaml:1: a.b.c: stands here twice"),
         ("? [1]\n: 2", "c.yaml:1: a key must be text"),
