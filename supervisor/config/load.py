@@ -182,7 +182,7 @@ def _problems(source: Source, base: Location, error: ValidationError) -> Iterato
 
 
 def _in_data(data: Any, base: Location, relative: Sequence[str | int]) -> Location:
-    """A location in the schema without the parts that only name a union's member or a short form."""
+    """A location in the schema, without the parts that the file does not have (a short form's)."""
     location = list(base)
     current = _at(data, base)
     for index, part in enumerate(relative):

@@ -168,8 +168,14 @@ def test_what_is_refused(
 
 @pytest.mark.parametrize(
     ("state", "num_phases", "allowed"),
-    [(RUNNING, 3, True), (RUNNING, 2, True), (RUNNING, 1, False), (NEW, 1, True), (SUCCEEDED, 2, False)],
-)  # fmt: skip
+    [
+        (RUNNING, 3, True),
+        (RUNNING, 2, True),
+        (RUNNING, 1, False),
+        (NEW, 1, True),
+        (SUCCEEDED, 2, False),
+    ],
+)
 def test_the_phase_of_the_job_cannot_be_taken_away(
     state: JobState, num_phases: int, allowed: bool
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -114,11 +115,17 @@ def test_mistakes_name_the_option(config: str, option: str, expected: str) -> No
 
 
 def test_the_option_given_last_is_blamed() -> None:
-    (found,) = problems(FIT, "trainer.init.autorestart.max_num_restarts=-1",
-                        "trainer.init.autorestart={max_num_restarts: -2}")  # fmt: skip
+    (found,) = problems(
+        FIT,
+        "trainer.init.autorestart.max_num_restarts=-1",
+        "trainer.init.autorestart={max_num_restarts: -2}",
+    )
     assert found.startswith("--set trainer.init.autorestart={max_num_restarts: -2}: ")
-    (found,) = problems(FIT, "trainer.init.autorestart={max_num_restarts: 1}",
-                        "trainer.init.autorestart.max_num_restarts=-1")  # fmt: skip
+    (found,) = problems(
+        FIT,
+        "trainer.init.autorestart={max_num_restarts: 1}",
+        "trainer.init.autorestart.max_num_restarts=-1",
+    )
     assert found.startswith("--set trainer.init.autorestart.max_num_restarts=-1: ")
 
 
@@ -149,7 +156,5 @@ def test_phases_do_not_share_a_value() -> None:
     ),
 )
 def test_any_option_is_taken_or_refused(config: str, option: str) -> None:
-    try:
-        load(config, option)
-    except ConfigError as error:
-        assert error.problems
+    with suppress(ConfigError):
+        assert load(config, option).phases

@@ -41,14 +41,17 @@ def with_directories(*directories: str) -> str:
         (FIT, ["runs/x/checkpoints"]),
         (COMMAND, ["runs/x/checkpoints"]),
         (PHASES, ["runs/x/checkpoints/first", "runs/x/checkpoints/second"]),
-        (PHASES.replace("    name: first\n", ""), ["runs/x/checkpoints/phase1", "runs/x/checkpoints/second"]),
+        (
+            PHASES.replace("    name: first\n", ""),
+            ["runs/x/checkpoints/phase1", "runs/x/checkpoints/second"],
+        ),
         (with_init("checkpoint: {directory: elsewhere}"), ["elsewhere"]),
         (with_init("checkpoint: {directory: '{model_dir}/a/b'}"), ["runs/x/a/b"]),
         (with_init("checkpoint: {directory: '{{model_dir}}/a'}"), ["{model_dir}/a"]),
         (with_directories("{model_dir}/one"), ["runs/x/one", "runs/x/checkpoints/second"]),
         (with_directories("one", "two"), ["one", "two"]),
     ],
-)  # fmt: skip
+)
 def test_where_checkpoints_are(config: str, directories: list[str], tmp_path: Path) -> None:
     found = plans(config)
     assert [plan.checkpoints for plan in found] == [tmp_path / path for path in directories]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -149,21 +150,17 @@ def test_growing_aliases_take_little_time() -> None:
     assert time.process_time() - start < 5
 
 
-fragments = st.sampled_from(
-    "trainer: init: model_dir: autorestart: max_num_restarts: 3 fit: {} command: - [ ] { } & * ! | > "
-    "&a *a !!int !!map 'x \" \\U99999999 \\x 0o 08 -.inf %YAML 1.9 --- ... ? : # , \n \n\x20\x20 \t".split(
-        " "
-    )
-)
+FRAGMENTS = """\
+trainer: init: model_dir: autorestart: max_num_restarts: 3 fit: {} command: - [ ] { } & * ! | > ? :
+&a *a !!int !!map 'x " \\U99999999 \\x 0o 08 -.inf %YAML 1.9 --- ... # , \u2028 \x07 \ufeff << ~"""
+
+fragments = st.sampled_from([*FRAGMENTS.split(" "), "\n", "\n  ", "\t", " "])
 
 
 @given(st.one_of(st.text(), st.lists(fragments, max_size=30).map(" ".join)))
 def test_any_text_loads_or_is_refused(text: str) -> None:
-    try:
+    with suppress(ConfigError):
         data = parse_source("c.yaml", text).data
-    except ConfigError as error:
-        assert error.problems
-    else:
         assert isinstance(data, dict | list | str | int | float | None)
 
 
