@@ -8,7 +8,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
@@ -24,15 +24,17 @@ from supervisor.protocol.failure import (
 )
 from supervisor.protocol.messages import Stage
 
+_E = TypeVar("_E", bound=BaseException)
 
-def raised(error: BaseException, *, cause: BaseException | None = None) -> BaseException:
+
+def raised(error: _E, *, cause: BaseException | None = None) -> _E:
     """`error` with a traceback, and with a cause if given."""
     try:
         if cause is not None:
             raise error from cause
         raise error
-    except BaseException as caught:
-        return caught
+    except BaseException:
+        return error
 
 
 def in_context(error: BaseException, context: BaseException) -> BaseException:
@@ -69,6 +71,9 @@ class OddMessageError(Exception):
 class Outer:
     class InnerError(ValueError):
         pass
+
+
+UNSHOWN = "<its message cannot be shown"
 
 
 def _suppressed() -> BaseException:
@@ -119,7 +124,7 @@ def _suppressed() -> BaseException:
         ),
         (
             OddMessageError(),
-            [(f"{__name__}.OddMessageError", "<its message cannot be shown: TypeError>", "raised")],
+            [(f"{__name__}.OddMessageError", f"{UNSHOWN}: TypeError>", "raised")],
         ),
         (Outer.InnerError("x"), [(f"{__name__}.Outer.InnerError", "x", "raised")]),
         (ValueError("\ud800\x00ü"), [("builtins.ValueError", "?\x00ü", "raised")]),
@@ -225,7 +230,11 @@ def test_a_record_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     path.write_bytes(b"the one before")
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={FAILURE_FILE: str(path), "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={
+            FAILURE_FILE: str(path),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "PYTHONDONTWRITEBYTECODE": "1",  # the limit would cut those files too
+        },
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
         capture_output=True,
         check=False,

@@ -171,8 +171,8 @@ def test_a_forked_child_is_silent(pipe: Pipe) -> None:
 
 
 def test_without_a_supervisor_it_is_silent_and_still_knows_the_step() -> None:
+    assert Reporter.connect({}).current == (Stage.STARTING, None)
     reporter = Reporter.connect({})
-    assert reporter.current == (Stage.STARTING, None)
     reporter.stage(Stage.TRAINING)
     reporter.step(3, {"loss": 1.0})
     reporter.saved(3)
