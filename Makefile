@@ -30,7 +30,7 @@ check: install
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11
 lock:
 	$(LOCK) --extra trainer --extra dev pyproject.toml -o requirements.lock
-	$(LOCK) --extra tpu pyproject.toml -o deploy/requirements-tpu.lock
+	$(LOCK) --extra tpu --extra build pyproject.toml -o deploy/requirements-tpu.lock
 
 clean:
 	rm -rf $(VENV) runs

@@ -15,14 +15,9 @@ from supervisor.adapters.journal import JournalError
 from supervisor.adapters.lock import LockHeldError
 from supervisor.adapters.trainer_check import TrainerCheckError
 from supervisor.config.problems import ConfigError
-from supervisor.core.decisions import ExitCode
+from supervisor.core.exit_codes import ExitCode
 from supervisor.job import ModelDirError, run_job
 from supervisor.prepare import Prepared, prepare
-
-USAGE = 64
-OWNED = 73
-CANNOT_WRITE = 74
-INVALID_CONFIG = 78
 
 
 class _Parser(argparse.ArgumentParser):
@@ -30,7 +25,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(USAGE, f"{self.prog}: {message}\n")
+        self.exit(ExitCode.USAGE, f"{self.prog}: {message}\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,9 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _validate(prepared)
         return _run(prepared, options.log_format)
     except ConfigError as error:
-        return _complain(INVALID_CONFIG, *(str(problem) for problem in error.problems))
+        return _complain(ExitCode.INVALID_CONFIG, *(str(problem) for problem in error.problems))
     except TrainerCheckError as error:
-        return _complain(INVALID_CONFIG, str(error))
+        return _complain(ExitCode.INVALID_CONFIG, str(error))
     except KeyboardInterrupt:
         return _complain(ExitCode.STOPPED, "interrupted before anything was started")
 
@@ -53,9 +48,9 @@ def _run(prepared: Prepared, log_format: str) -> int:
     try:
         code = run_job(prepared, "json" if log_format == "json" else "text")
     except LockHeldError as error:
-        code = _complain(OWNED, str(error))
+        code = _complain(ExitCode.OWNED, str(error))
     except (JournalError, ModelDirError) as error:
-        code = _complain(CANNOT_WRITE, f"{error}; run the same command again to resume")
+        code = _complain(ExitCode.CANNOT_WRITE, f"{error}; run the same command again to resume")
     return prepared.job.exit_codes.get(code, code)
 
 

@@ -28,6 +28,7 @@ from supervisor.core.changes import Change, changes, refused
 from supervisor.core.decisions import (
     BeginPhase,
     Decision,
+    DumpStacks,
     FinishJob,
     KillWorkers,
     SignalWorkers,
@@ -69,7 +70,7 @@ def run_job(prepared: Prepared, log_format: LogFormat) -> int:
         stack.callback(_leave_nothing_behind)
         screen = _screen(prepared, clock, stack)
         log = RunLog(storage, clock, prepared.policy, screen.line, log_format)
-        _tell_recovery(log, history, found)
+        _tell_start(log, prepared, history, found)
         config = [plan.params for plan in prepared.plans]
         if history.config != config:
             journal.record_config(clock.wall(), config, [str(change) for change in found])
@@ -121,6 +122,8 @@ class LocalWorld:
                 launch = self._launch(attempt, state)
                 self._write_params(launch, state)
                 self._engine.start(launch)
+            case DumpStacks(attempt):
+                self._engine.dump_stacks(attempt)
             case SignalWorkers(attempt):
                 self._engine.terminate(attempt)
             case KillWorkers(attempt, exits):
@@ -219,7 +222,16 @@ def _accept_changes(prepared: Prepared, history: History) -> list[Change]:
     return found
 
 
-def _tell_recovery(log: RunLog, history: History, found: Sequence[Change]) -> None:
+def _tell_start(log: RunLog, prepared: Prepared, history: History, found: Sequence[Change]) -> None:
+    """What a person should know before the job goes on."""
+    for plan in prepared.plans:
+        if plan.is_command and plan.progress_pattern is None:
+            log.say(
+                f"phase {plan.name!r} names no progress pattern: unless the program speaks the "
+                "worker protocol, a hang cannot be noticed"
+            )
+        if plan.success_is_default:
+            log.say(f"phase {plan.name!r} names no success: exit code 0 is taken for success")
     if history.torn:
         text = f"the journal ended in the middle of a line: {history.torn} bytes were cut off"
         log.say(text, level="warning")

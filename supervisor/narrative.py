@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from supervisor.core.budget import Charge
-from supervisor.core.decisions import FinishJob, KillWorkers, SignalWorkers, StartWorkers, Wait
+from supervisor.core.decisions import (
+    BeginPhase,
+    DumpStacks,
+    FinishJob,
+    KillWorkers,
+    SignalWorkers,
+    StartWorkers,
+    Wait,
+)
 from supervisor.core.events import (
     CheckpointCommitted,
     LaunchFailed,
@@ -24,7 +32,6 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
-from supervisor.core.failure import Failure
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
 from supervisor.ports import Transition
@@ -68,6 +75,11 @@ def _tell_decision(decision: Any, state: JobState, policy: RestartPolicy) -> Ite
         case StartWorkers(attempt, _, reason):
             start = _step(state.budget.highest, "from the beginning", "from committed step {}")
             yield Line(MAIN, f"starting attempt {attempt} {start} ({reason})")
+        case BeginPhase(_, reason):
+            yield Line(MAIN, reason)
+        case DumpStacks(attempt, reason):
+            text = f"{reason}: a hang; its stacks are dumped"
+            yield Line(attempt_source(attempt), text, "error")
         case SignalWorkers(attempt, reason):
             text = f"sent SIGTERM ({reason}); SIGKILL after {policy.grace_period:g} s"
             yield Line(attempt_source(attempt), text, "warning")
@@ -103,7 +115,7 @@ def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> 
         yield Line(MAIN, "the job had failed for good; counts start again at zero")
     used = _budget_used(t.after, policy)
     highest = _step(t.after.budget.highest, "no checkpoint yet", "highest committed step {}")
-    yield Line(MAIN, f"so far: {before.attempt} attempts, {used}, {highest}")
+    yield Line(MAIN, f"so far: {_count(before.attempt, 'attempt')}, {used}, {highest}")
 
 
 def _budget_used(state: JobState, policy: RestartPolicy) -> str:
@@ -114,11 +126,15 @@ def _budget_used(state: JobState, policy: RestartPolicy) -> str:
     return text + " used since the last progress"
 
 
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def _phase_begun(t: Transition, event: PhaseBegun, policy: RestartPolicy) -> Iterator[Line]:
     limits = policy.phases[event.phase]
     place = f"phase {limits.name!r} ({event.phase + 1} of {len(policy.phases)})"
     found = _step(event.committed, "no checkpoint yet", "newest committed step {}")
-    budget = f"{limits.max_num_restarts} restarts allowed without a new checkpoint"
+    budget = f"{_count(limits.max_num_restarts, 'restart')} allowed without a new checkpoint"
     yield Line(MAIN, f"{place} in {event.directory}: {found}; {budget}")
 
 
@@ -132,7 +148,8 @@ def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> It
     source = attempt_source(event.attempt)
     match event.message:
         case DevicesMessage(platform, count, kind):
-            yield Line(source, f"devices found: {count} x {kind or platform} ({platform})")
+            what = "simulated on the CPU" if platform == "cpu" else kind or platform
+            yield Line(source, f"devices found: {count}, {what}")
         case RestoredMessage(step):
             text = _step(step, "starts afresh: no checkpoint", "restored the state of step {}")
             yield Line(source, text)
@@ -148,7 +165,7 @@ def _committed(t: Transition, event: CheckpointCommitted, policy: RestartPolicy)
         return
     text = f"checkpoint of step {event.step} is committed"
     if t.before.budget.failures:
-        text += f": progress, {t.before.budget.failures} used restarts are forgiven"
+        text += f": progress, {_count(t.before.budget.failures, 'charged failure')} forgiven"
     yield Line(attempt_source(t.after.attempt), text)
 
 
@@ -173,16 +190,16 @@ def _gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[
         yield Line(source, f"checkpoint of step {event.committed} was committed")
     if event.failure is None or t.before.group.abandoned or t.before.drain is not None:
         return
-    yield from _failed(source, event.failure, t.after, policy)
+    yield from _failed(source, t.after, policy)
 
 
 def _launch_failed(t: Transition, event: LaunchFailed, policy: RestartPolicy) -> Iterator[Line]:
-    yield from _failed(attempt_source(event.attempt), event.failure, t.after, policy)
+    yield from _failed(attempt_source(event.attempt), t.after, policy)
 
 
-def _failed(
-    source: str, failure: Failure, state: JobState, policy: RestartPolicy
-) -> Iterator[Line]:
+def _failed(source: str, state: JobState, policy: RestartPolicy) -> Iterator[Line]:
+    failure = state.last_failure
+    assert failure is not None
     yield Line(source, f"failed: {failure.cause}; root cause: {failure.root_cause}", "error")
     text = f"verdict {failure.verdict} (rule {failure.rule!r}): {failure.reason}"
     yield Line(source, text, "error")

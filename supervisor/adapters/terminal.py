@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from supervisor.config.plan import PhasePlan
-from supervisor.core.events import WorkerReported, WorkersGone
+from supervisor.core.events import PhaseBegun, WorkerReported, WorkersGone
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
 from supervisor.ports import Clock, Transition
@@ -39,6 +39,7 @@ class TerminalView:
         self._state = JobState()
         self._loss: float | None = None
         self._steps: deque[tuple[float, int]] = deque()
+        self._step: int | None = None
         self._last = ""
         self._console = Console(highlight=False)
         self._live = Live(
@@ -60,12 +61,15 @@ class TerminalView:
         self._state = transition.after
         match transition.event:
             case WorkerReported(at, _, _, StepMessage(step, metrics)):
+                self._step = step
                 self._loss = metrics.get("loss", self._loss)
                 self._steps.append((at, step))
                 while at - self._steps[0][0] > _RATE_WINDOW:
                     self._steps.popleft()
             case WorkersGone():
                 self._steps.clear()
+            case PhaseBegun():
+                self._step = self._loss = None
 
     def _render(self) -> Panel:
         state = self._state
@@ -73,7 +77,7 @@ class TerminalView:
         limits = self._policy.phases[state.phase]
         table = Table.grid(padding=(0, 3))
         phase = f"{plan.name} ({state.phase + 1} of {len(self._plans)})"
-        table.add_row("phase", phase, "step", self._step(plan))
+        table.add_row("phase", phase, "step", self._steps_done(plan))
         table.add_row("attempt", str(state.attempt), "loss", _number(self._loss, ".4f"))
         table.add_row("status", self._status(), "steps/s", _number(self._rate(), ".2f"))
         table.add_row(
@@ -94,8 +98,9 @@ class TerminalView:
             status.append(f" · next attempt in {left:.0f} s", style="default")
         return status
 
-    def _step(self, plan: PhasePlan) -> str:
+    def _steps_done(self, plan: PhasePlan) -> str:
         step = self._state.liveness.step
+        step = step if step is not None else self._step
         of = f" of {plan.max_steps}" if plan.max_steps is not None else ""
         return "-" if step is None else f"{step}{of}"
 

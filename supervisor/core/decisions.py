@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 
+from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import WorkerExit
 from supervisor.core.state import Status
-
-
-class ExitCode(IntEnum):
-    """Exit codes of `supervise run` that the core decides (sysexits.h where it has a match)."""
-
-    SUCCEEDED = 0
-    FAILED = 70
-    DRAINED = 75
-    BUDGET_SPENT = 76
-    STOPPED = 79
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +23,14 @@ class StartWorkers:
 
     attempt: int
     phase: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DumpStacks:
+    """Write down what every thread of the workers is doing. Not answered."""
+
+    attempt: int
     reason: str
 
 
@@ -70,7 +68,7 @@ class FinishJob:
     reason: str
 
 
-Decision = BeginPhase | StartWorkers | SignalWorkers | KillWorkers | Wait | FinishJob
+Decision = BeginPhase | StartWorkers | DumpStacks | SignalWorkers | KillWorkers | Wait | FinishJob
 
 NEEDS_DURABLE_JOURNAL = (BeginPhase, StartWorkers, FinishJob)
 """Carried out only once the journal is on disk. Killing never waits for a disk."""

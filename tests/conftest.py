@@ -1,0 +1,58 @@
+"""Fixtures that run the real command, and check that nothing is left of it afterwards."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.running import MARK, Result, Running, Start, marked
+
+
+@pytest.fixture
+def model_dir(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts `supervise run` on a config (a mapping, or the text of the file)."""
+    mark = f"{MARK}={uuid.uuid4().hex}"
+    name, _, value = mark.partition("=")
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(config: object, *options: str, env: dict[str, str] | None = None) -> Running:
+        path = tmp_path / "trainer.yaml"
+        path.write_text(config if isinstance(config, str) else yaml.safe_dump(config))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "supervisor", "run", str(path), *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, name: value, **(env or {})},
+        )
+        started.append(process)
+        return Running(process, tmp_path / "run")
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+    assert marked(mark) == [], "a process of the job outlived its supervisor"
+
+
+@pytest.fixture
+def supervise(start: Start) -> Callable[..., Result]:
+    """Runs `supervise run` on a config to its end."""
+
+    def run(config: object, *options: str, env: dict[str, str] | None = None) -> Result:
+        return start(config, *options, env=env).result()
+
+    return run

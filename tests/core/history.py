@@ -1,0 +1,126 @@
+"""Tells a job's history to the decision core, event by event, and keeps what it decided."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from supervisor.core.budget import Charge
+from supervisor.core.decisions import Decision, FinishJob, StartWorkers
+from supervisor.core.events import (
+    CheckpointCommitted,
+    DeadlineReached,
+    Event,
+    LaunchFailed,
+    PhaseBegun,
+    StopRequested,
+    StopSource,
+    SupervisorStarted,
+    WorkersGone,
+    WorkersObserved,
+    WorkersStarted,
+)
+from supervisor.core.failure import Failure, Verdict, WorkerExit
+from supervisor.core.machine import step
+from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
+from supervisor.core.state import JobState
+
+RETRY = Failure("killed", Verdict.RESTART, "sigkill", "why", "what", "SIGKILL", 0, "SIGKILL")
+FATAL = replace(RETRY, verdict=Verdict.FATAL, rule="assertion")
+PREEMPTED = replace(RETRY, charge=Charge.PREEMPTIONS)
+FREE = replace(RETRY, charge=Charge.NOTHING)
+
+
+def policy(*phases: PhasePolicy, restarts: int = 3, preemptions: int = 2) -> RestartPolicy:
+    """A policy of the given phases, or of one with these budgets and 100 steps."""
+    one = PhasePolicy("only", restarts, preemptions, Success(step=100))
+    return RestartPolicy(phases=phases or (one,))
+
+
+class History:
+    """A job under `policy`; every method is something that happens to it."""
+
+    def __init__(self, policy: RestartPolicy) -> None:
+        self.policy = policy
+        self.state = JobState()
+        self.now = 0.0
+        self.events: list[Event] = []
+        self.decided: list[Decision] = []
+
+    def happens(self, event: Event) -> tuple[Decision, ...]:
+        """Any event; returns what is decided now."""
+        self.events.append(event)
+        self.state, decisions = step(self.state, event, self.policy)
+        self.decided += decisions
+        return decisions
+
+    def starts(self, committed: int | None = None) -> tuple[Decision, ...]:
+        """A supervisor starts; its phase begins if it has not yet."""
+        decisions = self.happens(SupervisorStarted(self.now, "job", self.policy, committed))
+        if self.state.directory is None and not self.state.status.terminal:
+            decisions = self.begins()
+        return decisions
+
+    def begins(self, committed: int | None = None) -> tuple[Decision, ...]:
+        """The phase has its directory."""
+        name = f"phase{self.state.phase}"
+        return self.happens(PhaseBegun(self.now, self.state.phase, name, committed))
+
+    def runs(self, workers: int = 1) -> tuple[Decision, ...]:
+        """The attempt's workers run."""
+        pids = tuple(range(1000, 1000 + workers))
+        return self.happens(WorkersStarted(self.now, self.state.attempt, pids))
+
+    def cannot_launch(self, failure: Failure = RETRY) -> tuple[Decision, ...]:
+        """The attempt's workers could not be started."""
+        return self.happens(LaunchFailed(self.now, self.state.attempt, failure))
+
+    def commits(self, step: int) -> tuple[Decision, ...]:
+        """A checkpoint of the current phase is seen committed."""
+        return self.happens(CheckpointCommitted(self.now, self.state.phase, step))
+
+    def ends(self, *exits: WorkerExit) -> tuple[Decision, ...]:
+        """Workers end."""
+        group = self.state.group
+        assert group is not None
+        pids = tuple(range(1000, 1000 + (group.world_size or 1)))
+        return self.happens(WorkersObserved(self.now, group.attempt, pids, exits))
+
+    def gone(
+        self, failure: Failure | None = RETRY, committed: int | None = None
+    ) -> tuple[Decision, ...]:
+        """The group is confirmed gone."""
+        attempt = self.state.attempt
+        return self.happens(WorkersGone(self.now, attempt, failure, None, None, committed))
+
+    def fails(self, failure: Failure = RETRY, committed: int | None = None) -> tuple[Decision, ...]:
+        """The attempt runs, its worker dies, and it is judged; a backoff is waited out."""
+        self.runs()
+        self.ends(WorkerExit(0, signal="SIGKILL"))
+        decisions = self.gone(failure, committed)
+        return self.waits() if self.state.backoff is not None else decisions
+
+    def succeeds(self) -> tuple[Decision, ...]:
+        """The attempt runs, and its worker ends having done its work."""
+        self.runs()
+        self.ends(WorkerExit(0, code=0))
+        return self.gone(None)
+
+    def waits(self) -> tuple[Decision, ...]:
+        """The deadline comes."""
+        assert self.state.deadline is not None
+        self.now = max(self.now, self.state.deadline)
+        return self.happens(DeadlineReached(self.now))
+
+    def stops(self, source: StopSource = StopSource.SIGTERM) -> tuple[Decision, ...]:
+        """Somebody wants the job to stop."""
+        return self.happens(StopRequested(self.now, source))
+
+    @property
+    def starts_decided(self) -> list[int]:
+        """The numbers of the attempts that were started."""
+        return [d.attempt for d in self.decided if isinstance(d, StartWorkers)]
+
+    @property
+    def finish(self) -> FinishJob | None:
+        """How the job ended last."""
+        return next((d for d in reversed(self.decided) if isinstance(d, FinishJob)), None)

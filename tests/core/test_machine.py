@@ -1,0 +1,492 @@
+"""The decision core by histories: what is decided when this happens to a job."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core.decisions import (
+    BeginPhase,
+    KillWorkers,
+    SignalWorkers,
+    StartWorkers,
+    Wait,
+)
+from supervisor.core.events import (
+    CheckpointCommitted,
+    DeadlineReached,
+    StopRequested,
+    StopSource,
+    SupervisorStarted,
+    WorkersGone,
+    WorkersObserved,
+    WorkersStarted,
+)
+from supervisor.core.exit_codes import ExitCode
+from supervisor.core.failure import Failure, WorkerExit
+from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
+from supervisor.core.state import Status
+from tests.core.history import FATAL, FREE, PREEMPTED, RETRY, History, policy
+
+KILLED = WorkerExit(0, signal="SIGKILL")
+
+
+def started(given: RestartPolicy | None = None) -> History:
+    history = History(given or policy())
+    history.starts()
+    return history
+
+
+def test_a_new_job_begins_its_phase_and_then_starts_attempt_1() -> None:
+    history = started()
+    assert [type(d) for d in history.decided] == [BeginPhase, StartWorkers]
+    assert history.starts_decided == [1]
+
+
+@pytest.mark.parametrize("budget", [0, 1, 3])
+@pytest.mark.parametrize("progress_first", [False, True])
+def test_exactly_n_restarts_without_progress(budget: int, progress_first: bool) -> None:
+    """The boundary in both orders: also when the first failure comes right after progress."""
+    history = started(policy(restarts=budget))
+    if progress_first:
+        history.runs()
+        history.commits(10)
+        history.ends(KILLED)
+        history.gone(RETRY, committed=10)
+    while history.finish is None:
+        history.fails(committed=10 if progress_first else None)
+    assert history.finish.exit_code == ExitCode.BUDGET_SPENT
+    assert len(history.starts_decided) == 1 + budget
+
+
+def test_progress_between_failures_refills_the_budget_for_ever() -> None:
+    history = started(policy(restarts=1))
+    for number in range(50):
+        history.fails(committed=number)
+    assert history.finish is None
+    assert len(history.starts_decided) == 51
+
+
+def test_progress_is_seen_while_the_trainer_runs_and_only_above_the_highest_step() -> None:
+    history = started()
+    history.fails(committed=50)
+    history.fails(committed=50)
+    history.runs()
+    assert history.state.budget.restarts == 2
+    history.commits(40)
+    history.commits(50)
+    assert history.state.budget.restarts == 2
+    history.commits(51)
+    assert history.state.budget.restarts == 0
+
+
+def test_the_highest_step_never_falls_when_checkpoints_vanish() -> None:
+    history = started()
+    history.fails(committed=50)
+    history.fails(committed=20)
+    assert history.state.budget.highest == 50
+    assert history.state.budget.restarts == 2
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"), [(FATAL, ExitCode.FAILED), (RETRY, ExitCode.BUDGET_SPENT)]
+)
+def test_how_a_failed_job_ends(failure: Failure, code: ExitCode) -> None:
+    history = started(policy(restarts=0))
+    history.fails(failure)
+    assert history.finish is not None
+    assert (history.finish.status, history.finish.exit_code) == (Status.FAILED, code)
+
+
+def test_a_preemption_spends_its_own_budget() -> None:
+    history = started(policy(restarts=0, preemptions=2))
+    history.fails(PREEMPTED)
+    history.fails(PREEMPTED)
+    assert history.finish is None
+    history.fails(PREEMPTED)
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.BUDGET_SPENT
+
+
+def test_progress_refills_the_preemptions_too() -> None:
+    history = started(policy(preemptions=1))
+    for number in range(10):
+        history.fails(PREEMPTED, committed=number)
+    assert history.finish is None
+
+
+def test_what_is_free_of_charge_spends_nothing() -> None:
+    history = started(policy(restarts=0, preemptions=0))
+    for _ in range(10):
+        history.fails(FREE)
+    assert history.finish is None
+
+
+def test_backoff_none_before_the_first_retry_then_doubling_and_reset_by_progress() -> None:
+    history = started(policy(restarts=9))
+    delays = []
+    for _ in range(9):
+        history.runs()
+        history.ends(KILLED)
+        decided = history.gone()
+        delays += [d.seconds for d in decided if isinstance(d, Wait)] or [0.0]
+        if history.state.backoff is not None:
+            history.waits()
+    expected = [0, 10, 20, 40, 80, 160, 300, 300, 300]
+    for delay, nominal in zip(delays, expected, strict=True):
+        assert nominal * 0.8 <= delay <= nominal * 1.2
+    assert len(set(delays[-3:])) == 3, "jitter differs from attempt to attempt"
+    history.runs()
+    history.commits(7)
+    history.ends(KILLED)
+    assert not any(isinstance(d, Wait) for d in history.gone(committed=7))
+
+
+def test_no_attempt_starts_before_the_last_is_confirmed_gone() -> None:
+    history = started()
+    history.runs()
+    decided = history.ends(KILLED)
+    assert [type(d) for d in decided] == [KillWorkers]
+    history.now += 1000.0
+    assert [type(d) for d in history.waits()] == [KillWorkers]
+    assert history.starts_decided == [1]
+    history.gone()
+    assert history.starts_decided == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        WorkersStarted(9.0, 1, (5,)),
+        WorkersObserved(9.0, 1, (5,), (KILLED,)),
+        WorkersGone(9.0, 1, RETRY, None, None, None),
+    ],
+)
+def test_events_of_an_earlier_attempt_change_nothing(event: WorkersGone) -> None:
+    history = started()
+    history.fails()
+    before = history.state
+    assert history.happens(event) == ()
+    assert history.state == before
+
+
+def test_a_failure_is_charged_once_although_it_is_told_twice() -> None:
+    history = started()
+    history.runs()
+    history.ends(KILLED)
+    history.ends(KILLED)
+    history.gone()
+    history.happens(WorkersGone(history.now, 1, RETRY, None, None, None))
+    assert history.state.budget.restarts == 1
+    assert history.starts_decided == [1, 2]
+
+
+def test_one_rank_dies_and_the_others_get_a_moment_and_no_more() -> None:
+    history = started()
+    history.runs(workers=3)
+    assert history.ends(WorkerExit(1, code=1)) == ()
+    assert history.state.status is Status.STOPPING
+    assert [type(d) for d in history.waits()] == [KillWorkers]
+    assert history.now == pytest.approx(history.policy.farewell)
+
+
+def test_ranks_that_end_well_one_after_the_other_are_waited_for() -> None:
+    history = started()
+    history.runs(workers=2)
+    history.ends(WorkerExit(1, code=0))
+    assert history.state.deadline is None
+    decided = history.ends(WorkerExit(1, code=0), WorkerExit(0, code=0))
+    assert [type(d) for d in decided] == [KillWorkers]
+
+
+def test_lost_answer_to_start_is_made_good_by_the_next_observation() -> None:
+    history = started()
+    history.happens(WorkersObserved(1.0, 1, (5,), ()))
+    assert history.state.status is Status.RUNNING
+    history.ends(KILLED)
+    assert history.state.group is not None
+    assert history.state.group.killing
+
+
+# --- stopping ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [(StopSource.SIGTERM, ExitCode.DRAINED), (StopSource.PERSON, ExitCode.STOPPED)],
+)
+def test_a_stop_asks_waits_kills_and_can_be_resumed(source: StopSource, code: ExitCode) -> None:
+    history = started()
+    history.runs()
+    assert [type(d) for d in history.stops(source)] == [SignalWorkers]
+    assert history.state.deadline == history.policy.grace_period
+    assert [type(d) for d in history.waits()] == [KillWorkers]
+    history.gone(RETRY)
+    assert history.finish is not None
+    assert history.finish.exit_code == code
+    history.starts()
+    assert history.starts_decided == [1, 2]
+    assert history.state.budget.restarts == 0, "a drain is not charged"
+
+
+def test_a_second_request_shortens_the_grace_an_echo_does_not() -> None:
+    history = started()
+    history.runs()
+    history.stops()
+    history.now = 0.5
+    history.stops()
+    assert history.state.deadline == history.policy.grace_period
+    history.now = 3.0
+    history.stops()
+    assert history.state.deadline == 3.0 + history.policy.impatient_grace_period
+
+
+def test_a_second_request_never_lengthens_the_grace() -> None:
+    history = started()
+    history.runs()
+    history.stops()
+    history.now = history.policy.grace_period - 1.0
+    history.stops()
+    assert history.state.deadline == history.policy.grace_period
+
+
+def test_a_stop_while_the_workers_are_being_started_reaches_them() -> None:
+    history = started()
+    assert history.stops() == ()
+    assert [type(d) for d in history.runs()] == [SignalWorkers]
+
+
+def test_a_stop_before_the_phase_has_begun_starts_nothing() -> None:
+    history = History(policy())
+    history.happens(SupervisorStarted(0.0, "job", history.policy, None))
+    history.stops()
+    history.begins()
+    assert history.starts_decided == []
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.DRAINED
+
+
+def test_a_stop_during_backoff_ends_at_once() -> None:
+    history = started()
+    history.fails()
+    history.runs()
+    history.ends(KILLED)
+    history.gone()
+    assert history.state.status is Status.BACKOFF
+    history.stops()
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.DRAINED
+
+
+def test_a_launch_that_fails_while_stopping_is_not_charged() -> None:
+    history = started()
+    history.stops()
+    history.cannot_launch()
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.DRAINED
+    assert history.state.budget.restarts == 0
+
+
+def test_work_finished_during_a_stop_is_a_success() -> None:
+    history = started()
+    history.runs()
+    history.stops()
+    history.ends(WorkerExit(0, code=0))
+    history.gone(None)
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.SUCCEEDED
+
+
+def test_exit_0_during_a_stop_proves_nothing_by_itself() -> None:
+    """A trainer that saves and exits 0 when asked to would else be taken for finished."""
+    history = started(policy(PhasePolicy("only", 1, 1, Success())))
+    history.runs()
+    history.stops()
+    history.ends(WorkerExit(0, code=0))
+    history.gone(None)
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.DRAINED
+
+
+def test_a_deadline_that_has_not_come_is_nothing() -> None:
+    history = started()
+    history.fails()
+    history.runs()
+    history.ends(KILLED)
+    history.gone()
+    assert history.state.backoff is not None
+    assert history.happens(DeadlineReached(history.state.backoff.until - 0.1)) == ()
+
+
+# --- phases --------------------------------------------------------------------------------------
+
+TWO = policy(PhasePolicy("one", 1, 1, Success(step=10)), PhasePolicy("two", 1, 1, Success(step=20)))
+
+
+def test_phases_run_in_order_each_with_its_own_budget_and_progress() -> None:
+    history = started(TWO)
+    history.fails(committed=10)
+    history.succeeds()
+    assert history.state.phase == 1
+    assert history.state.budget.restarts == 0
+    assert history.state.budget.highest is None, "steps start at 0 in each phase"
+    history.begins()
+    history.fails(committed=5)
+    assert history.state.budget.highest == 5
+    history.succeeds()
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.SUCCEEDED
+    assert history.starts_decided == [1, 2, 3, 4], "attempt numbers are of the job"
+
+
+def test_the_next_phase_starts_only_after_success() -> None:
+    history = started(TWO)
+    history.fails(FATAL)
+    assert history.finish is not None
+    assert history.state.phase == 0
+
+
+def test_a_stop_between_phases_resumes_in_the_next() -> None:
+    history = started(TWO)
+    history.runs()
+    history.stops()
+    history.ends(WorkerExit(0, code=0))
+    history.gone(None)
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.DRAINED
+    history.starts()
+    assert history.state.phase == 1
+
+
+def test_a_commit_of_another_phase_is_not_progress() -> None:
+    history = started(TWO)
+    history.succeeds()
+    history.begins()
+    history.fails()
+    history.happens(CheckpointCommitted(1.0, 0, 99))
+    assert history.state.budget.restarts == 1
+    assert history.state.budget.highest is None
+
+
+# --- the command is run again --------------------------------------------------------------------
+
+
+def test_after_success_there_is_nothing_to_do() -> None:
+    history = started()
+    history.succeeds()
+    history.decided.clear()
+    history.starts()
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.SUCCEEDED
+    assert history.starts_decided == []
+
+
+def test_after_success_a_grown_target_reopens_the_job() -> None:
+    history = started()
+    history.fails()
+    history.succeeds()
+    history.policy = policy(PhasePolicy("only", 3, 2, Success(step=200)))
+    history.starts()
+    assert history.starts_decided == [1, 2, 3]
+    assert history.state.budget.restarts == 0
+
+
+def test_after_success_a_new_phase_is_run() -> None:
+    history = started(policy(TWO.phases[0]))
+    history.succeeds()
+    history.policy = TWO
+    history.starts()
+    assert history.state.phase == 1
+    assert history.starts_decided == [1, 2]
+
+
+@pytest.mark.parametrize("failure", [FATAL, RETRY])
+def test_after_a_failure_for_good_counts_start_at_zero_and_attempts_go_on(
+    failure: Failure,
+) -> None:
+    history = started(policy(restarts=1))
+    while history.finish is None:
+        history.fails(failure, committed=30)
+    attempts = len(history.starts_decided)
+    history.starts(committed=30)
+    assert history.state.budget.restarts == 0
+    assert history.state.budget.highest == 30
+    assert history.starts_decided[-1] == attempts + 1
+
+
+def test_after_an_interruption_counts_are_kept() -> None:
+    history = started()
+    history.fails()
+    history.runs()
+    history.stops()
+    history.ends(WorkerExit(0, signal="SIGTERM"))
+    history.gone(PREEMPTED)
+    history.starts()
+    assert history.state.budget.restarts == 1
+    assert history.state.budget.preemptions == 0
+
+
+# --- the supervisor itself was killed ------------------------------------------------------------
+
+
+def test_a_group_in_flight_is_killed_first_and_not_charged() -> None:
+    history = started()
+    history.runs()
+    decided = history.starts()
+    assert [type(d) for d in decided] == [KillWorkers]
+    history.gone(None)
+    assert history.starts_decided == [1, 2]
+    assert history.state.budget.restarts == 0
+
+
+def test_a_worker_that_had_died_before_the_supervisor_is_charged() -> None:
+    history = started()
+    history.runs()
+    history.ends(KILLED)
+    history.starts()
+    history.gone(RETRY)
+    assert history.state.budget.restarts == 1
+    assert history.starts_decided == [1, 2]
+
+
+def test_a_worker_that_ended_in_a_drain_is_not_charged() -> None:
+    history = started()
+    history.runs()
+    history.stops()
+    history.ends(WorkerExit(0, signal="SIGTERM"))
+    history.starts()
+    history.gone(PREEMPTED)
+    assert history.state.budget.preemptions == 0
+    assert history.starts_decided == [1, 2]
+
+
+def test_backoff_is_armed_again() -> None:
+    history = started()
+    history.fails()
+    history.runs()
+    history.ends(KILLED)
+    history.gone()
+    assert history.state.backoff is not None
+    delay = history.state.backoff.delay
+    history.now = 500.0
+    history.starts()
+    assert history.state.deadline == 500.0 + delay
+    history.waits()
+    assert history.starts_decided == [1, 2, 3]
+
+
+def test_progress_made_while_no_supervisor_looked_counts() -> None:
+    history = started()
+    history.fails()
+    history.runs()
+    history.starts(committed=70)
+    assert history.state.budget.restarts == 0
+    assert history.state.budget.highest == 70
+
+
+def test_a_terminal_job_takes_no_events() -> None:
+    history = started()
+    history.succeeds()
+    before = history.state
+    assert history.happens(StopRequested(5.0, StopSource.PERSON)) == ()
+    assert history.commits(99) == ()
+    assert history.state == before

@@ -1,0 +1,144 @@
+"""Totality and invariants of the decision core, over whatever events may come in whatever order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.core.budget import Charge
+from supervisor.core.decisions import (
+    Decision,
+    DumpStacks,
+    FinishJob,
+    KillWorkers,
+    SignalWorkers,
+    StartWorkers,
+)
+from supervisor.core.events import (
+    VOLATILE,
+    CheckpointCommitted,
+    DeadlineReached,
+    Event,
+    LaunchFailed,
+    Noticed,
+    PhaseBegun,
+    StopRequested,
+    StopSource,
+    SupervisorStarted,
+    WorkerReported,
+    WorkersGone,
+    WorkersObserved,
+    WorkersStarted,
+)
+from supervisor.core.failure import Verdict, WorkerExit
+from supervisor.core.liveness import Silence
+from supervisor.core.machine import step
+from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
+from supervisor.core.state import JobState, Status
+from supervisor.protocol.messages import Stage, StageMessage, StepMessage
+from tests.core.history import RETRY
+
+POLICY = RestartPolicy(
+    phases=(
+        PhasePolicy("a", 2, 1, Success(step=10), reports_stages=True),
+        PhasePolicy("b", 1, 0, Success(step=10)),
+    )
+)
+
+times = st.floats(0, 1000)
+attempts = st.integers(1, 4)
+steps = st.one_of(st.none(), st.integers(0, 20))
+exits = st.lists(
+    st.builds(WorkerExit, st.integers(0, 1), code=st.sampled_from([0, 1])), max_size=2
+).map(tuple)
+failures = st.builds(
+    lambda verdict, charge: replace(RETRY, verdict=verdict, charge=charge),
+    st.sampled_from(Verdict),
+    st.sampled_from(Charge),
+)
+pids = st.sampled_from([(10,), (10, 11)])
+events: st.SearchStrategy[Event] = st.one_of(
+    st.builds(SupervisorStarted, times, st.just("job"), st.just(POLICY), steps),
+    st.builds(PhaseBegun, times, st.integers(0, 1), st.just("dir"), steps),
+    st.builds(WorkersStarted, times, attempts, pids),
+    st.builds(LaunchFailed, times, attempts, failures),
+    st.builds(
+        WorkerReported,
+        times,
+        attempts,
+        st.just(0),
+        st.one_of(st.builds(StepMessage, st.integers(0, 20)), st.just(StageMessage(Stage.SAVING))),
+    ),
+    st.builds(Noticed, times, st.just("x")),
+    st.builds(CheckpointCommitted, times, st.integers(0, 1), st.integers(0, 20)),
+    st.builds(WorkersObserved, times, attempts, pids, exits),
+    st.builds(WorkersGone, times, attempts, st.one_of(st.none(), failures), steps, steps, steps),
+    st.builds(StopRequested, times, st.sampled_from(StopSource)),
+    st.builds(
+        DeadlineReached,
+        times,
+        st.one_of(st.none(), st.builds(Silence, attempts, st.sampled_from(Stage), times)),
+    ),
+)
+histories = st.lists(events, max_size=60).map(
+    lambda rest: [SupervisorStarted(0.0, "job", POLICY, None), *rest]
+)
+
+
+@given(histories)
+def test_every_event_is_defined_in_every_state_and_the_invariants_hold(
+    history: list[Event],
+) -> None:
+    state = JobState()
+    for event in history:
+        before = state
+        state, decisions = step(state, event, POLICY)
+        check_state(before, event, state)
+        for decision in decisions:
+            check_decision(before, decision, state)
+
+
+def check_state(before: JobState, event: Event, state: JobState) -> None:
+    assert state.attempt >= before.attempt
+    limits = POLICY.phases[state.phase]
+    assert 0 <= state.budget.restarts <= limits.max_num_restarts
+    assert 0 <= state.budget.preemptions <= limits.max_num_preemptions
+    if state.phase == before.phase:
+        assert (state.budget.highest or -1) >= (before.budget.highest or -1)
+    if before.status.terminal and not isinstance(event, SupervisorStarted):
+        assert state == before
+    assert (state.exit_code is not None) == state.status.terminal
+    if state.group is None:
+        assert state.status not in (Status.RUNNING, Status.STOPPING)
+    elif state.group.killing:
+        assert state.deadline is not None, "an answer that is lost must be asked for again"
+    left = before.group
+    if left is not None and (state.group is None or state.group.attempt != left.attempt):
+        assert isinstance(event, WorkersGone | LaunchFailed), "a group only leaves when it is gone"
+        assert event.attempt == left.attempt
+
+
+def check_decision(before: JobState, decision: Decision, state: JobState) -> None:
+    match decision:
+        case StartWorkers(attempt):
+            assert attempt == before.attempt + 1
+            assert state.group is not None
+            assert state.group.attempt == attempt
+        case DumpStacks(attempt) | SignalWorkers(attempt) | KillWorkers(attempt):
+            assert state.group is not None
+            assert attempt == state.group.attempt
+        case FinishJob(status):
+            assert status.terminal
+            assert state.group is None
+
+
+@given(histories)
+def test_what_is_volatile_leaves_no_trace_in_the_durable_state(history: list[Event]) -> None:
+    live, replayed = JobState(), JobState()
+    for event in history:
+        live, _ = step(live, event, POLICY)
+        if not isinstance(event, VOLATILE):
+            replayed, _ = step(replayed, event, POLICY)
+        assert replayed.durable() == live.durable()

@@ -1,0 +1,152 @@
+"""From evidence to a verdict: success, the first matching rule, and what misleads."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from supervisor.core.failure import Evidence, RankEvidence, Verdict, WorkerExit
+from supervisor.core.policy import Success
+from supervisor.core.rules import RULES
+from supervisor.core.verdicts import judge, launch_failure, succeeded
+from supervisor.protocol.failure import ExceptionInfo, FailureRecord
+
+CLEAN = RankEvidence(WorkerExit(0, code=0))
+ANY = Success()
+
+
+def died(
+    code: int | None = 1,
+    signal: str | None = None,
+    *,
+    tail: str = "",
+    types: tuple[str, ...] = (),
+    message: str = "",
+    rank: int = 0,
+    time: float = 0.0,
+) -> RankEvidence:
+    record = None
+    if types:
+        bases = (*types, "builtins.Exception", "builtins.BaseException", "builtins.object")
+        chain = (ExceptionInfo(types[0], bases, message, "raised"),)
+        record = FailureRecord(rank, time, "TRAINING", 3, chain, "Traceback ...")
+    return RankEvidence(WorkerExit(rank, code=code, signal=signal), record, tail)
+
+
+def rule_of(*ranks: RankEvidence) -> str:
+    failure = judge(Evidence(ranks), Success(step=10))
+    assert failure is not None
+    return failure.rule
+
+
+@pytest.mark.parametrize(
+    ("success", "evidence", "expected"),
+    [
+        (Success(), Evidence((CLEAN,)), True),
+        (Success(), Evidence((died(1),)), False),
+        (Success(exit_code=3), Evidence((died(3),)), True),
+        (Success(exit_code=3), Evidence((CLEAN,)), False),
+        (Success(step=10), Evidence((CLEAN,), step=10), True),
+        (Success(step=10), Evidence((CLEAN,), step=9, committed=9), False),
+        (Success(step=10), Evidence((CLEAN,), committed=10), True),
+        (Success(step=10), Evidence((died(1),), step=10), False),
+        (Success(step=10, committed=True), Evidence((CLEAN,), step=10, committed=9), False),
+        (Success(step=10, committed=True), Evidence((CLEAN,), committed=10), True),
+        (Success(pattern="done"), Evidence((CLEAN,)), False),
+        (Success(pattern="done"), Evidence((CLEAN,), pattern_seen=True), True),
+        (Success(file="f"), Evidence((CLEAN,)), False),
+        (Success(file="f"), Evidence((CLEAN,), file_exists=True), True),
+        (Success(), Evidence(()), False),
+    ],
+)
+def test_success(success: Success, evidence: Evidence, expected: bool) -> None:
+    assert succeeded(evidence, success) is expected
+    assert (judge(evidence, success) is None) is expected
+
+
+@pytest.mark.parametrize(
+    ("rank", "rule"),
+    [
+        (died(signal="SIGKILL", code=None), "sigkill"),
+        (died(137), "sigkill"),
+        (died(signal="SIGTERM", code=None), "sigterm"),
+        (died(143), "sigterm"),
+        (died(signal="SIGSEGV", code=None), "crash"),
+        (died(signal="SIGABRT", code=None), "crash"),
+        (died(signal="SIGUSR1", code=None), "unknown"),
+        (died(1), "unknown"),
+        (died(127), "not-executable"),
+        (died(0), "early-exit"),
+        (died(types=("builtins.AssertionError",)), "assertion"),
+        (died(types=("builtins.ModuleNotFoundError", "builtins.ImportError")), "broken-program"),
+        (died(types=("builtins.ValueError",), message="bad luck"), "exception"),
+        (died(types=("jax.errors.TracerBoolConversionError",)), "tracing"),
+        (died(types=("x.JaxRuntimeError",), message="E1000 CompileTimeHbmOom"), "compile"),
+        (died(types=("x.JaxRuntimeError",), message="RESOURCE_EXHAUSTED: x"), "out-of-memory"),
+        (
+            died(types=("builtins.ValueError",), message="Shutdown barrier has failed"),
+            "lost-peer",
+        ),
+        (
+            died(
+                types=("builtins.ValueError",),
+                message="RESOURCE_EXHAUSTED: No space left on device [os_error_code='28']",
+            ),
+            "disk-full",
+        ),
+        (died(types=("trainer.devices.DevicesDiffer",), message="4, not 8"), "devices-differ"),
+        (died(types=("builtins.FileNotFoundError",), message="x"), "missing-file"),
+        (
+            died(
+                134,
+                tail="Traceback (most recent call last):\n  File x\n"
+                "AssertionError: no\nfurther teardown noise",
+            ),
+            "assertion",
+        ),
+        (died(tail="AssertionError: a word in a log, no traceback"), "unknown"),
+        (died(0, tail="Traceback (most recent call last):\nValueError: caught\n"), "early-exit"),
+    ],
+)
+def test_the_first_matching_rule(rank: RankEvidence, rule: str) -> None:
+    assert rule_of(rank) == rule
+
+
+def test_of_several_records_the_earliest_decides_whatever_the_exit_codes_say() -> None:
+    victim = died(134, types=("x.JaxRuntimeError",), message="Socket closed", rank=0, time=9.0)
+    culprit = died(134, types=("builtins.AssertionError",), message="no", rank=1, time=5.0)
+    failure = judge(Evidence((victim, culprit)), ANY)
+    assert failure is not None
+    assert (failure.rule, failure.rank, failure.verdict) == ("assertion", 1, Verdict.FATAL)
+
+
+def test_the_root_cause_is_one_printable_line() -> None:
+    failure = judge(
+        Evidence((died(types=("builtins.ValueError",), message="a\x1b[2Jb\nsecond" + "x" * 9999),)),
+        ANY,
+    )
+    assert failure is not None
+    assert failure.root_cause == "builtins.ValueError: a\\x1b[2Jb"
+    assert failure.traceback == "Traceback ..."
+
+
+def test_every_rule_has_a_name_of_its_own_and_the_last_matches_anything() -> None:
+    assert len({rule.name for rule in RULES}) == len(RULES)
+    last = RULES[-1]
+    assert (last.types, last.pattern, last.signals, last.exit_codes) == ((), "", (), ())
+
+
+@pytest.mark.parametrize(
+    ("number", "verdict"),
+    [
+        (errno.ENOENT, Verdict.FATAL),
+        (errno.EACCES, Verdict.FATAL),
+        (errno.EAGAIN, Verdict.RESTART),
+        (errno.ENOMEM, Verdict.RESTART),
+    ],
+)
+def test_a_command_that_cannot_be_started(number: int, verdict: Verdict) -> None:
+    failure = launch_failure(OSError(number, "why"), ("./train",))
+    assert failure.verdict is verdict
+    assert failure.root_cause == "./train: why"

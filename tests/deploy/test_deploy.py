@@ -1,0 +1,76 @@
+"""What is deployed agrees with the exit codes, and is valid as far as it can be checked here."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.config.load import EXIT_CODE_PRESETS
+from supervisor.core.exit_codes import ExitCode
+
+ROOT = Path(__file__).parents[2]
+UNIT = ROOT / "deploy" / "systemd" / "supervise@.service"
+
+
+def service() -> configparser.SectionProxy:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read(UNIT)
+    return parser["Service"]
+
+
+def test_systemd_restarts_by_the_exit_codes() -> None:
+    prevented = {int(code) for code in service()["RestartPreventExitStatus"].split()}
+    assert prevented == {code for code in ExitCode if not code.run_again and code != 0}
+    assert service()["Restart"] == "on-failure"
+
+
+def test_the_unit_leaves_the_trainer_its_grace_and_the_supervisor_its_life() -> None:
+    assert service()["KillMode"] == "mixed"
+    assert float(service()["TimeoutStopSec"]) > 25.0 + 10.0
+    assert service()["OOMPolicy"] == "continue"
+    assert service()["Type"] == "exec"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    unit = tmp_path / "supervise@demo.service"
+    unit.write_text(UNIT.read_text().replace("/opt/supervise/bin/supervise", sys.executable))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_image_starts_the_supervisor_from_locked_packages() -> None:
+    text = (ROOT / "deploy" / "Dockerfile").read_text()
+    assert 'ENTRYPOINT ["supervise", "run"]' in text
+    assert "--require-hashes -r requirements-tpu.lock" in text
+    for source in re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE):
+        for name in source.split():
+            assert (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("lock", ["requirements.lock", "deploy/requirements-tpu.lock"])
+def test_locks_hold_hashes_and_no_addresses(lock: str) -> None:
+    text = (ROOT / lock).read_text()
+    assert "://" not in text
+    pins = re.findall(r"^[a-z0-9][\w.-]*==", text, re.MULTILINE)
+    assert len(pins) > 30
+    assert text.count("--hash=sha256:") >= len(pins)
+
+
+def test_xpk_restarts_what_is_worth_it_and_nothing_else() -> None:
+    preset = EXIT_CODE_PRESETS["xpk"]
+    for code in ExitCode:
+        mapped = preset.get(int(code), int(code))
+        restarts = mapped == 42 or mapped >= 127
+        assert restarts == code.run_again

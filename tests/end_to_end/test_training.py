@@ -1,0 +1,188 @@
+"""The whole thing: our trainer, supervised, struck by real faults, ends with the same bits."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import Result, Start
+from tests.training.harness import assert_same_bits, blueprint, tiny
+from trainer.checkpoint import restore
+from trainer.config import parse
+from trainer.state import TrainState
+
+Supervise = Callable[..., Result]
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A compilation cache that the tests of one process share, as environment."""
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("cache")),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+
+def config(
+    model_dir: Path, num_devices: int = 1, faults: list[dict[str, Any]] | None = None, **loop: int
+) -> dict[str, Any]:
+    """A supervised job of the tiny trainer: 17 steps, a checkpoint every 5."""
+    trainer = tiny(model_dir, **loop)["trainer"]
+    trainer["init"] |= {
+        "model_dir": str(model_dir),
+        "devices": {"platform": "cpu", "count": num_devices},
+        "checkpoint": {"every": 5, "keep": 2},
+        "autorestart": {"max_num_restarts": 2, "backoff": {"first": 0.05}},
+    }
+    trainer["faults"] = faults or []
+    return {"trainer": trainer}
+
+
+def final_state(mapping: dict[str, Any], model_dir: Path) -> TrainState:
+    init = dict(mapping["trainer"]["init"])
+    init["checkpoint"] = {**init["checkpoint"], "directory": str(model_dir / "checkpoints")}
+    parsed = parse({"trainer": {**mapping["trainer"], "init": init}}).init
+    return restore(model_dir / "checkpoints", 17, blueprint(parsed).abstract)[0]
+
+
+@pytest.mark.parametrize("num_devices", [1, 4])
+def test_killed_at_any_step_it_ends_with_the_same_bits(
+    supervise: Supervise, tmp_path: Path, cache: dict[str, str], num_devices: int
+) -> None:
+    whole = config(tmp_path / "whole", num_devices)
+    assert supervise(whole, env=cache).code == 0
+
+    steps = sorted(random.Random(num_devices).sample(range(1, 17), 3))
+    faults = [{"step": step, "signal": "SIGKILL"} for step in steps]
+    struck = config(tmp_path / "struck", num_devices, faults)
+    struck["trainer"]["init"]["autorestart"]["max_num_restarts"] = 3
+    result = supervise(struck, env=cache)
+    log = "".join(p.read_text() for p in (tmp_path / "struck").glob("*_restartable/run.log"))
+    assert result.code == 0, log
+    assert log.count("DRILL fired") == 3
+    assert log.count("starting attempt") == 4
+    assert_same_bits(
+        final_state(struck, tmp_path / "struck"), final_state(whole, tmp_path / "whole")
+    )
+
+
+def test_a_stopped_job_saves_and_goes_on_where_it_was(
+    start: Start, supervise: Supervise, model_dir: Path, cache: dict[str, str]
+) -> None:
+    job = config(model_dir, max_steps=100000)
+    running = start(job, env=cache)
+    running.wait_for("checkpoint of step 5 is committed")
+    running.signal(signal.SIGTERM)
+    stopped = running.result()
+    assert stopped.code == 75, stopped.log
+    saved = stopped.summary["highest_committed_step"]
+    assert saved >= 5
+    target = str(saved + 3)
+    again = supervise(job, "--set", f"trainer.init.loop.max_steps={target}", env=cache)
+    assert again.code == 0
+    assert f"restored the state of step {saved}" in again.log
+    assert again.summary["preemptions_used"] == 0
+
+
+def test_a_trainer_that_is_told_to_stop_by_somebody_else_is_preempted(
+    start: Start, model_dir: Path, cache: dict[str, str]
+) -> None:
+    """SIGTERM to the worker alone: it saves at the next boundary, dies of it, and is restarted."""
+    running = start(config(model_dir, max_steps=2000), env=cache)
+    text = running.wait_for("checkpoint of step 5 is committed")
+    pid = int(text.split("running as pid ")[1].split(";")[0])
+    os.kill(pid, signal.SIGTERM)
+    running.wait_for("preempted")
+    running.wait_for("restored the state of step")
+    running.signal(signal.SIGTERM)
+    result = running.result()
+    assert result.code == 75
+    assert "0 of 2 restarts and 1 of 20 preemptions used" in result.log
+
+
+def test_exit_0_before_the_target_step_is_charged_and_restarted(
+    supervise: Supervise, model_dir: Path, cache: dict[str, str]
+) -> None:
+    result = supervise(config(model_dir, faults=[{"step": 7, "exit_code": 0}]), env=cache)
+    assert result.code == 0
+    failure = result.summary["attempts"][0]["failure"]
+    assert (failure["rule"], failure["charge"]) == ("early-exit", "restarts")
+    assert "1 of 2 restarts used" in result.log
+
+
+def test_a_failed_assertion_in_the_trainer_ends_the_job(
+    supervise: Supervise, model_dir: Path, cache: dict[str, str]
+) -> None:
+    faults = [{"step": 2, "exception": "AssertionError", "message": "loss is not finite"}]
+    result = supervise(config(model_dir, faults=faults), env=cache)
+    assert result.code == 70
+    assert "AssertionError: loss is not finite" in result.log
+    assert "after step 2" in result.log
+
+
+def test_a_missing_tpu_is_an_error_and_never_a_run_on_the_cpu(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    job = config(model_dir, 4)
+    job["trainer"]["init"]["devices"] = {"platform": "tpu", "type": "v5e-4"}
+    job["trainer"]["init"]["autorestart"]["max_num_restarts"] = 0
+    result = supervise(job)
+    assert result.code == 76
+    assert "rule 'busy-accelerator'" in result.log
+    assert "completed" not in result.out
+    assert result.summary["attempts"][0]["ending_step"] is None
+
+
+def test_two_phases_the_second_starts_from_the_parameters_of_the_first(
+    supervise: Supervise, model_dir: Path, cache: dict[str, str]
+) -> None:
+    first, second = (config(model_dir, max_steps=5)["trainer"] for _ in range(2))
+    first["name"], second["name"] = "base", "tune"
+    second["init"]["loop"] |= {"max_steps": 3}
+    job = {"trainer": [{"trainer": first}, {"trainer": second}]}
+    result = supervise(job, env=cache)
+    assert result.code == 0, result.log
+    assert (model_dir / "checkpoints" / "base" / "5").is_dir()
+    assert (model_dir / "checkpoints" / "tune" / "3").is_dir()
+    again = supervise(job, env=cache)
+    assert again.code == 0
+    assert again.attempts == 2, "completed phases are not run again"
+    second["init"]["loop"] |= {"max_steps": 4}
+    grown = supervise(job, env=cache)
+    assert grown.code == 0
+    assert grown.attempts == 3
+    first["init"]["loop"] |= {"max_steps": 6}
+    refused = supervise(job, env=cache)
+    assert refused.code == 78
+    assert "the phase is complete and cannot be changed" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "said"),
+    [
+        ({"optimizer": {"name": "sgdd"}}, "optimizer.name", "sgdd"),
+        ({"model": {"hiden_size": 3}}, "model.hiden_size", "did you mean 'hidden_size'"),
+        ({"loop": {"max_steps": 5, "global_batch_size": 7}}, "loop.global_batch_size", "7"),
+        ({"autorestart": {}}, "autorestart.max_num_restarts", "is required"),
+    ],
+)
+def test_an_impossible_config_is_refused_before_anything_is_launched(
+    supervise: Supervise, model_dir: Path, change: dict[str, Any], key: str, said: str
+) -> None:
+    job = config(model_dir, 4)
+    job["trainer"]["init"] |= change
+    result = supervise(job)
+    assert result.code == 78
+    told = next(line for line in result.err.splitlines() if f"trainer.init.{key}: " in line)
+    assert said in told
+    number = int(told.split("trainer.yaml:")[1].split(":")[0])
+    text = (model_dir.parent / "trainer.yaml").read_text().splitlines()[number - 1]
+    assert text.strip().startswith(key.split(".")[0 if "required" in said else -1])
+    assert not model_dir.exists()

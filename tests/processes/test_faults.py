@@ -1,0 +1,190 @@
+"""What a trainer can do wrong: right verdict, right exit code, a log that explains it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import Result, command_config
+
+Supervise = Callable[..., Result]
+
+
+@pytest.mark.parametrize(
+    ("misbehaviour", "rule", "root_cause"),
+    [
+        ("SIGKILL", "sigkill", "killed by SIGKILL"),
+        ("SIGSEGV", "crash", "killed by SIGSEGV"),
+        ("SIGABRT", "crash", "killed by SIGABRT"),
+        ("exit9", "unknown", "exit code 9"),
+        ("exit0", "early-exit", "exit code 0"),
+        ("value-error", "exception", "builtins.ValueError: bad luck"),
+        ("huge-message", "exception", "builtins.ValueError: mmmmmm"),
+        ("not-utf8", "unknown", "exit code 4"),
+        ("hundred-megabytes", "unknown", "exit code 3"),
+        ("grandchildren", "unknown", "exit code 5"),
+        ("lie", "unknown", "exit code 6"),
+    ],
+)
+@pytest.mark.parametrize("at", [0, 3])
+def test_worth_another_try(
+    supervise: Supervise, model_dir: Path, misbehaviour: str, rule: str, root_cause: str, at: int
+) -> None:
+    """It strikes once, before the first line or after a checkpoint, and the job still finishes."""
+    toy = (misbehaviour, "--once", "--at", str(at))
+    result = supervise(command_config(model_dir, *toy, success={"step": 6}))
+    assert result.code == 0, result.log
+    assert result.attempts == 2
+    failure = result.summary["attempts"][0]["failure"]
+    assert failure["rule"] == rule
+    assert failure["root_cause"].startswith(root_cause)
+    assert f"failed: {failure['cause']}; root cause: {root_cause}" in result.log
+    assert "1 of 1 restarts used" in result.log
+    resumed = b"starts after step 2" if at == 3 else b"starts after step 0"
+    assert resumed in result.rank_log(2)
+
+
+def test_a_failed_assertion_ends_at_once(supervise: Supervise, model_dir: Path) -> None:
+    result = supervise(command_config(model_dir, "assertion", restart={"max_num_restarts": 9}))
+    assert result.code == 70
+    assert result.attempts == 1
+    assert "AssertionError: two is not three" in result.log
+    assert "verdict FATAL (rule 'assertion')" in result.log
+    assert "what to do: Fix the program" in result.log
+    failure = result.summary["attempts"][0]["failure"]
+    assert "AssertionError: two is not three" in failure["traceback"]
+    record = next(model_dir.glob("*_restartable/attempts/0001/rank0.failure.json"))
+    assert "AssertionError" in record.read_text()
+
+
+@pytest.mark.parametrize("budget", [0, 2])
+def test_the_budget_is_spent_after_exactly_n_restarts(
+    supervise: Supervise, model_dir: Path, budget: int
+) -> None:
+    restart = {"max_num_restarts": budget}
+    result = supervise(command_config(model_dir, "SIGKILL", "--at", "1", restart=restart))
+    assert result.code == 76
+    assert result.attempts == budget + 1
+    assert f"the budget of {budget} restarts without a new checkpoint is spent" in result.log
+
+
+def test_progress_refills_the_budget(supervise: Supervise, model_dir: Path) -> None:
+    """Every attempt gets one checkpoint further and dies: five deaths on a budget of one."""
+    toy = ("SIGKILL", "--every", "1", "--at", "3", "--steps", "6")
+    script = command_config(model_dir, *toy, success={"step": 6})
+    argv = script["trainer"]["command"]["argv"]
+    argv[:] = [
+        argv[0],
+        "-c",
+        "import subprocess, sys; at = int(sys.argv[1]) + 2; "
+        "sys.exit(subprocess.call([sys.executable, *sys.argv[2:], '--at', str(at)]))",
+        "{resume_step}",
+        *argv[1:],
+    ]
+    result = supervise(script)
+    assert result.code == 0, result.log
+    assert result.attempts == 6
+    assert "1 charged failure forgiven" in result.log or "was committed" in result.log
+
+
+def test_a_preemption_does_not_touch_the_restart_budget(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    restart = {"max_num_restarts": 0, "max_num_preemptions": 2}
+    result = supervise(command_config(model_dir, "SIGTERM", "--at", "1", restart=restart))
+    assert result.code == 76
+    assert result.attempts == 3
+    assert "2 of 2 preemptions used" in result.log
+
+
+def test_an_uncommitted_checkpoint_is_no_progress(supervise: Supervise, model_dir: Path) -> None:
+    (model_dir / "checkpoints" / "9").mkdir(parents=True)
+    (model_dir / "checkpoints" / "11.orbax-checkpoint-tmp").mkdir()
+    result = supervise(command_config(model_dir, "SIGKILL", "--at", "1"))
+    assert result.code == 76
+    assert "starting attempt 1 from the beginning" in result.log
+    assert result.summary["highest_committed_step"] is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "root_cause"),
+    [
+        (["./no-such-program"], "./no-such-program: No such file or directory"),
+        (["/etc/passwd"], "/etc/passwd: Permission denied"),
+    ],
+)
+def test_a_command_that_cannot_be_started(
+    supervise: Supervise, model_dir: Path, argv: list[str], root_cause: str
+) -> None:
+    config = command_config(model_dir)
+    config["trainer"]["command"] = argv
+    result = supervise(config)
+    assert result.code == 70
+    assert root_cause in result.log
+    assert result.summary["attempts"][0]["status"] == "FAILED"
+
+
+def test_hundred_megabytes_are_all_there(supervise: Supervise, model_dir: Path) -> None:
+    result = supervise(command_config(model_dir, "hundred-megabytes", "--once", "--at", "0"))
+    assert len(result.rank_log(1)) == 100_000_000
+
+
+def test_lies_on_the_progress_pipe_are_told(supervise: Supervise, model_dir: Path) -> None:
+    result = supervise(command_config(model_dir, "lie", "--once"))
+    assert "a message of rank 0 was refused" in result.log
+    assert "the failure record rank0.failure.json cannot be used" in result.log
+
+
+@pytest.mark.parametrize(
+    ("success", "toy", "code"),
+    [
+        ({"step": 6}, [], 0),
+        ({"step": 7}, [], 76),
+        ({"pattern": "^all done$"}, [], 0),
+        ({"pattern": "^never$"}, [], 76),
+        ({"file": "{model_dir}/checkpoints/6/commit_success.txt"}, [], 0),
+        ({"file": "{model_dir}/nowhere"}, [], 76),
+        ({"exit_code": 9}, ["exit9"], 0),
+        (None, [], 0),
+    ],
+)
+def test_success_criteria(
+    supervise: Supervise, model_dir: Path, success: dict[str, Any] | None, toy: list[str], code: int
+) -> None:
+    command = {} if success is None else {"success": success}
+    result = supervise(command_config(model_dir, *toy, restart={"max_num_restarts": 0}, **command))
+    assert result.code == code, result.log
+    assert ("exit code 0 is taken for success" in result.log) == (success is None)
+
+
+def test_steps_are_read_from_the_output(supervise: Supervise, model_dir: Path) -> None:
+    """By a program that knows nothing of the worker protocol and makes no checkpoints."""
+    config = command_config(model_dir)
+    script = "for step in range(1, 8): print('completed step:', step)"
+    config["trainer"]["command"] = {
+        "argv": ["python3", "-c", script],
+        "progress": {"pattern": r"completed step: (\d+)"},
+        "success": {"step": 7},
+    }
+    result = supervise(config)
+    assert result.code == 0, result.log
+    assert result.summary["attempts"][0]["ending_step"] == 7
+
+
+def test_exit_codes_are_mapped(supervise: Supervise, model_dir: Path) -> None:
+    config = {**command_config(model_dir, "assertion"), "exit_codes": {"70": 13}}
+    assert supervise(config).code == 13
+
+
+def test_a_template_sees_the_attempt_and_the_step_to_resume_from(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    config = command_config(model_dir, "SIGKILL", "--once")
+    config["trainer"]["command"]["env"] = {"SEEN": "{attempt}/{resume_step}/{{x}}"}
+    argv = config["trainer"]["command"]["argv"]
+    config["trainer"]["command"]["argv"] = ["sh", "-c", 'echo "$SEEN"; exec "$@"', "sh", *argv]
+    result = supervise(config)
+    assert result.rank_log(2).splitlines()[0] == b"2/2/{x}"

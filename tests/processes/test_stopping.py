@@ -1,0 +1,206 @@
+"""Stopping a job, running its command again, and who may run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import Result, Running, Start, command_config
+
+Supervise = Callable[..., Result]
+
+
+def waiting(start: Start, model_dir: Path, kind: str, said: str, **restart: Any) -> Running:
+    """A supervised toy that has arrived where it waits for a signal."""
+    config = command_config(model_dir, kind, "--once", restart=restart, success={"step": 500})
+    running = start(config)
+    running.wait_for(said)
+    return running
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 79), (signal.SIGHUP, 75)]
+)
+def test_a_stop_lets_the_trainer_save(
+    start: Start, supervise: Supervise, model_dir: Path, number: signal.Signals, code: int
+) -> None:
+    running = waiting(start, model_dir, "save-on-sigterm", "ready to save")
+    running.signal(number)
+    result = running.result()
+    assert result.code == code
+    assert "sent SIGTERM" in result.log
+    assert result.summary["attempts"][0]["status"] == "DRAINED"
+    assert result.summary["highest_committed_step"] == 300
+    config = command_config(model_dir, "none", "--steps", "302", success={"step": 302})
+    again = supervise(config)
+    assert again.code == 0
+    assert b"starts after step 300" in again.rank_log(2)
+    assert "so far: 1 attempt, 0 of 1 restarts used" in again.log
+
+
+def test_a_deaf_trainer_is_killed_after_the_grace_period(start: Start, model_dir: Path) -> None:
+    running = waiting(start, model_dir, "ignore-sigterm", "deaf", grace_period=0.2)
+    running.signal(signal.SIGTERM)
+    result = running.result()
+    assert result.code == 75
+    assert "killed by SIGKILL" in result.log or "killing what is left" in result.log
+    assert "the grace period is over" in result.log
+
+
+def test_a_stop_during_backoff_ends_at_once(start: Start, model_dir: Path) -> None:
+    restart = {"max_num_restarts": 5, "backoff": {"first": 3000, "max": 3000}}
+    running = start(command_config(model_dir, "SIGKILL", "--at", "0", restart=restart))
+    running.wait_for("before attempt 3")
+    running.signal(signal.SIGTERM)
+    result = running.result()
+    assert result.code == 75
+    assert result.attempts == 2
+
+
+def test_after_success_nothing_is_run_unless_the_target_grew(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    assert supervise(command_config(model_dir, success={"step": 6})).code == 0
+    again = supervise(command_config(model_dir, success={"step": 6}))
+    assert again.code == 0
+    assert again.attempts == 1
+    assert "has succeeded already" in again.out
+    grown = supervise(
+        command_config(model_dir, "--steps", "8", success={"step": 8}),
+    )
+    assert grown.code == 78, "another command for a completed phase is refused"
+    assert "the phase is complete" in grown.err
+
+
+def test_after_success_a_grown_target_goes_on(supervise: Supervise, model_dir: Path) -> None:
+    def config(step: int) -> dict[str, Any]:
+        config = command_config(model_dir, "--steps", "8", success={"step": step})
+        config["trainer"]["command"]["success"]["step"] = step
+        return config
+
+    assert supervise(config(6)).code == 0
+    grown = supervise(config(8))
+    assert grown.code == 0
+    assert grown.attempts == 2
+    assert "the target grew from step 6 to 8" in grown.log
+    assert "trainer[0].command.success.step: 6 -> 8" in grown.log
+
+
+def test_after_a_failure_for_good_counts_start_at_zero(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    broken = command_config(model_dir, "SIGKILL", "--at", "3")
+    assert supervise(broken).code == 76
+    again = supervise(broken)
+    assert again.code == 76
+    assert again.attempts == 4
+    assert "counts start again at zero" in again.log
+    assert len(list(model_dir.glob("*_restartable"))) == 2, "a new record"
+    assert b"starts after step 2" in again.rank_log(4)
+
+
+def test_checkpoints_without_a_journal_are_resumed_from(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    done = model_dir / "checkpoints" / "4"
+    done.mkdir(parents=True)
+    (done / "commit_success.txt").touch()
+    result = supervise(command_config(model_dir, success={"step": 6}))
+    assert result.code == 0
+    assert "there is no journal, but a committed checkpoint of step 4" in result.log
+    assert b"starts after step 4" in result.rank_log(1)
+
+
+def test_a_second_supervisor_is_refused(
+    start: Start, supervise: Supervise, model_dir: Path
+) -> None:
+    running = waiting(start, model_dir, "wait", "waiting", grace_period=0.1)
+    second = supervise(command_config(model_dir))
+    assert second.code == 73
+    assert f"owned by supervisor {running.process.pid}" in second.err
+    assert "stop it first" in second.err
+    running.signal(signal.SIGTERM)
+    assert running.result().code == 75
+
+
+def test_a_killed_supervisor_takes_the_trainer_along_and_the_next_goes_on(
+    start: Start, supervise: Supervise, model_dir: Path
+) -> None:
+    running = waiting(start, model_dir, "wait", "waiting")
+    (owner,) = [json.loads((model_dir / ".supervisor.json").read_text())]
+    assert owner["pid"] == running.process.pid
+    running.signal(signal.SIGKILL)
+    running.result()
+    again = supervise(command_config(model_dir, "wait", "--once", success={"step": 6}))
+    assert again.code == 0, again.log
+    assert again.attempts == 2
+    assert "ended without a word" in again.log
+    assert "nothing is charged" in again.log
+    assert again.summary["attempts"][0]["status"] == "LOST"
+    assert again.summary["attempts"][1]["status"] == "SUCCEEDED"
+
+
+def test_two_phases_have_their_own_directories_and_steps(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    first = command_config(model_dir, success={"step": 6})["trainer"]
+    second = command_config(model_dir, "--steps", "3", success={"step": 3})["trainer"]
+    for phase, name in ((first, "warm"), (second, "main")):
+        phase["name"] = name
+        phase["init"]["checkpoint"] = {"directory": f"{{model_dir}}/{name}/checkpoints"}
+        phase["command"]["argv"][2] = "{model_dir}/" + name
+    result = supervise({"trainer": [{"trainer": first}, {"trainer": second}]})
+    assert result.code == 0, result.log
+    assert len(list(model_dir.glob("*_restartable"))) == 2
+    assert "phase 'main' (2 of 2)" in result.log
+    assert result.summary["phase"] == "main"
+    again = supervise({"trainer": [{"trainer": first}, {"trainer": second}]})
+    assert again.code == 0
+    assert again.attempts == 2
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_model_dir_is_refused(supervise: Supervise, tmp_path: Path) -> None:
+    (tmp_path / "ro").mkdir(mode=0o555)
+    result = supervise(command_config(tmp_path / "ro" / "run"))
+    assert result.code == 78
+
+
+def test_a_model_dir_that_cannot_be_made_is_refused(supervise: Supervise, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = supervise(command_config(tmp_path / "file" / "run"))
+    assert result.code == 78
+    assert "trainer.yaml:" in result.err
+    assert "trainer.init.model_dir: cannot be written: Not a directory" in result.err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ("[]", "is not a mapping"),
+        ("trainer: []", "empty list"),
+        ("trainer: {init: [", "not valid YAML"),
+        ("trainer:\n  init: {}\n", "trainer.init.model_dir: is required"),
+    ],
+)
+def test_nonsense_for_a_config_is_refused_without_a_traceback(
+    supervise: Supervise, text: str, said: str
+) -> None:
+    result = supervise(text)
+    assert result.code == 78
+    assert said in result.err
+    assert "Traceback" not in result.err
+
+
+def test_log_lines_as_json(supervise: Supervise, model_dir: Path) -> None:
+    result = supervise(command_config(model_dir), "--log-format", "json")
+    ours = [json.loads(line) for line in result.out.splitlines() if line.startswith("{")]
+    assert {"event", "level", "source", "time"} <= ours[0].keys()
+    assert any(line["source"] == "attempt 1" for line in ours)

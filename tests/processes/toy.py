@@ -1,0 +1,189 @@
+"""A trainer without JAX: counts steps, commits checkpoints like Orbax, misbehaves on request.
+
+    toy.py MODEL_DIR [--steps N] [--every N] [--once] [--at STEP] [MISBEHAVIOUR]
+
+A misbehaviour strikes right after step `--at` (0: before anything is printed); with `--once` only
+in the first attempt that gets there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from supervisor.protocol.failure import write_failure_record
+from supervisor.protocol.messages import Stage
+from supervisor.protocol.reporter import Reporter
+from supervisor.protocol.stacks import enable_stack_dumps
+
+
+def hundred_megabytes() -> None:
+    line = b"x" * 999 + b"\n"
+    for _ in range(100):
+        os.write(1, line * 1000)
+    os._exit(3)
+
+
+def not_utf8() -> None:
+    os.write(1, b"\xff\xfe\x00 not text \xc3\n")
+    os._exit(4)
+
+
+def fail(error: BaseException) -> None:
+    write_failure_record(error, stage=Stage.TRAINING, step=None)
+    sys.stderr.write(f"Traceback (most recent call last):\n{type(error).__name__}: {error}\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def ignore_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("deaf to SIGTERM", flush=True)
+    signal.pause()
+
+
+def save_on_sigterm() -> None:
+    def save(*_: object) -> None:
+        print("saving", flush=True)
+        commit(int(options.at) * 100)
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, save)
+    print("ready to save", flush=True)
+    while True:
+        signal.pause()
+
+
+def wait() -> None:
+    print("waiting", flush=True)
+    signal.pause()
+
+
+def leave_grandchildren() -> None:
+    hidden = "import os,signal; os.setsid(); print('grandchild', flush=True); signal.pause()"
+    child = subprocess.Popen([sys.executable, "-c", hidden], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    os._exit(5)
+
+
+def lie() -> None:
+    """Write what no honest worker would on the progress pipe."""
+    descriptor = int(os.environ["SUPERVISE_PROGRESS_FD"])
+    os.set_blocking(descriptor, True)
+    for junk in (b"\xff\xfe\n", b"[]\n", b"{}\n", b'{"v":9}\n', b"x" * 70000 + b"\n"):
+        os.write(descriptor, junk)
+    os.write(descriptor, b'{"v":1,"kind":"step","step":"seven"}\n')
+    Path(os.environ["SUPERVISE_FAILURE_FILE"]).write_bytes(b'{"exceptions": 7' + b"[" * 5000)
+    os._exit(6)
+
+
+def hang() -> None:
+    reporter.stage(Stage(options.stage))
+    while True:  # the dump of the stacks wakes it up
+        signal.pause()
+
+
+def stop() -> None:
+    reporter.stage(Stage(options.stage))
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def hold_the_interpreter_lock() -> None:
+    reporter.stage(Stage(options.stage))
+    while True:
+        ctypes.PyDLL(None).pause()
+
+
+MISBEHAVIOUR: dict[str, Callable[[], None]] = {
+    "none": lambda: None,
+    "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "SIGSEGV": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "SIGABRT": os.abort,
+    "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "exit0": lambda: os._exit(0),
+    "exit9": lambda: os._exit(9),
+    "hundred-megabytes": hundred_megabytes,
+    "not-utf8": not_utf8,
+    "huge-message": lambda: fail(ValueError("m" * (1 << 20))),
+    "assertion": lambda: fail(AssertionError("two is not three")),
+    "value-error": lambda: fail(ValueError("bad luck")),
+    "ignore-sigterm": ignore_sigterm,
+    "save-on-sigterm": save_on_sigterm,
+    "wait": wait,
+    "hang": hang,
+    "stop": stop,
+    "gil": hold_the_interpreter_lock,
+    "grandchildren": leave_grandchildren,
+    "lie": lie,
+}
+
+
+def checkpoints() -> Path:
+    return Path(options.model_dir) / "checkpoints"
+
+
+def commit(step: int) -> None:
+    temporary = checkpoints() / f"{step}.orbax-checkpoint-tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
+    (temporary / "commit_success.txt").touch()
+    temporary.rename(checkpoints() / str(step))
+
+
+def newest() -> int:
+    marks = checkpoints().glob("*/commit_success.txt")
+    return max(
+        (int(mark.parent.name) for mark in marks if "tmp" not in mark.parent.name), default=0
+    )
+
+
+def misbehave(step: int) -> None:
+    if step != options.at:
+        return
+    struck = Path(options.model_dir) / "struck"
+    if options.once and struck.exists():
+        return
+    struck.touch()
+    MISBEHAVIOUR[options.misbehaviour]()
+
+
+def main() -> None:
+    enable_stack_dumps(reporter)
+    misbehave(0)
+    step = newest()
+    reporter.stage(Stage.RESTORING)
+    reporter.restored(step or None)
+    print(f"starts after step {step}", flush=True)
+    reporter.stage(Stage.TRAINING, step)
+    while step < options.steps:
+        step += 1
+        time.sleep(options.seconds)
+        reporter.step(step, {"loss": 1.0 / step})
+        print(f"completed step: {step}", flush=True)
+        misbehave(step)
+        if step % options.every == 0:
+            commit(step)
+    reporter.stage(Stage.FINISHING, step)
+    print("all done", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model_dir")
+    parser.add_argument("misbehaviour", nargs="?", default="none", choices=MISBEHAVIOUR)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--every", type=int, default=2)
+    parser.add_argument("--at", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=0.0)
+    parser.add_argument("--once", action="store_true")
+    parser.add_argument("--stage", default="TRAINING")
+    options = parser.parse_args()
+    reporter = Reporter.connect()
+    main()

@@ -1,0 +1,108 @@
+"""Real runs of the command, and what they leave for a person to see."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TOY = str(Path(__file__).parent / "processes" / "toy.py")
+MARK = "SUPERVISE_TEST_RUN"
+
+
+@dataclass
+class Result:
+    """What a finished `supervise run` leaves for a person to see."""
+
+    code: int
+    out: str
+    err: str
+    model_dir: Path
+
+    @property
+    def log(self) -> str:
+        """All run.logs, in order."""
+        return "".join(p.read_text() for p in sorted(self.model_dir.glob("*_restartable/run.log")))
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The last phase's summary."""
+        path = max(self.model_dir.glob("*_restartable/summary.json"))
+        return dict(json.loads(path.read_text()))
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts were started in all."""
+        return self.log.count("starting attempt ")
+
+    def rank_log(self, attempt: int) -> bytes:
+        """Rank 0's output in an attempt."""
+        (path,) = self.model_dir.glob(f"*_restartable/attempts/{attempt:04d}/rank0.log")
+        return path.read_bytes()
+
+
+class Running:
+    """A `supervise run` in progress."""
+
+    def __init__(self, process: subprocess.Popen[bytes], model_dir: Path) -> None:
+        self.process = process
+        self.model_dir = model_dir
+        self._out = b""
+
+    def wait_for(self, text: str, timeout: float = 60.0) -> str:
+        """Read its standard output until `text` occurs."""
+        assert self.process.stdout is not None
+        end = time.monotonic() + timeout
+        while text.encode() not in self._out:
+            ready, _, _ = select.select([self.process.stdout], [], [], end - time.monotonic())
+            chunk = os.read(self.process.stdout.fileno(), 65536) if ready else b""
+            assert chunk, f"no {text!r} in:\n{self._out.decode(errors='replace')}"
+            self._out += chunk
+        return self._out.decode(errors="replace")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def result(self, timeout: float = 60.0) -> Result:
+        """Wait for its end."""
+        out, err = self.process.communicate(timeout=timeout)
+        text = (self._out + out).decode(errors="replace")
+        return Result(self.process.returncode, text, err.decode(), self.model_dir)
+
+
+Start = Callable[..., Running]
+
+
+def marked(mark: str) -> list[str]:
+    """The command lines of the living processes that inherited `mark`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and mark.encode() in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found
+
+
+def command_config(
+    model_dir: Path, *toy: str, restart: dict[str, Any] | None = None, **command: Any
+) -> dict[str, Any]:
+    """A config that supervises the toy trainer with these arguments."""
+    restart = {"max_num_restarts": 1, "backoff": {"first": 0.05}, **(restart or {})}
+    argv = [sys.executable, TOY, str(model_dir), *toy]
+    return {
+        "trainer": {
+            "init": {"model_dir": str(model_dir), "autorestart": restart},
+            "command": {"argv": argv, **command},
+        }
+    }

@@ -1,0 +1,27 @@
+"""Fixtures that make trainers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .harness import MakeTrainer, Trainer, tiny
+
+
+@pytest.fixture(scope="session")
+def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("compile_cache")
+
+
+@pytest.fixture
+def make_trainer(tmp_path: Path, compilation_cache: Path) -> MakeTrainer:
+    """Makes a `Trainer` in a folder of this name; further keywords go to `loop`."""
+
+    def make(name: str = "run", num_devices: int = 1, **loop: int) -> Trainer:
+        folder = tmp_path / name
+        folder.mkdir()
+        mapping = tiny(folder / "checkpoints", **loop)
+        return Trainer(folder, compilation_cache, num_devices, mapping)
+
+    return make

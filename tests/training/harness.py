@@ -1,0 +1,138 @@
+"""Tiny configs, real trainer processes, and a way to compare what they leave."""
+
+# mypy: allow-untyped-calls
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import yaml
+
+from supervisor.protocol.environment import scrubbed
+from supervisor.protocol.failure import FailureRecord, parse_failure_record
+from trainer.checkpoint import restore
+from trainer.config import InitConfig, parse
+from trainer.mesh import make_mesh
+from trainer.rungs import Rung
+from trainer.state import Blueprint, TrainState
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 4)
+
+Mapping = dict[str, Any]
+
+
+def tiny(directory: Path, **loop: Any) -> Mapping:
+    """A config that trains in well under a second, with dropout and two key/value heads."""
+    return {
+        "trainer": {
+            "init": {
+                "model": {
+                    "hidden_size": 16,
+                    "num_layers": 1,
+                    "num_heads": 4,
+                    "num_kv_heads": 2,
+                    "mlp_size": 32,
+                    "dropout": 0.1,
+                },
+                "optimizer": {"name": "adamw", "learning_rate": 1e-2, "warmup_steps": 2},
+                "loop": {"max_steps": 17, "global_batch_size": 8, "log_every": 1} | loop,
+                "checkpoint": {"directory": str(directory), "every": 5, "keep": 2},
+            },
+            "fit": {
+                "train_dataloader": {"paths": "stdlib/json/*.py", "sequence_length": 16},
+                "validation": {
+                    "every": 4,
+                    "steps": 2,
+                    "dataloader": {"paths": "stdlib/json/tool.py", "sequence_length": 16},
+                },
+            },
+        }
+    }
+
+
+def blueprint(init: InitConfig, num_devices: int = 1, fsdp: int = 1) -> Blueprint:
+    rung = Rung(num_devices, num_devices // fsdp, fsdp, per_device_batch=1, accumulation=1)
+    return Blueprint.of(init, make_mesh(rung))
+
+
+def assert_same_bits(one: Any, other: Any) -> None:
+    """Every array of the two trees holds the same bits."""
+    pairs = zip(jax.tree.leaves_with_path(one), jax.tree.leaves_with_path(other), strict=True)
+    for (path, left), (same_path, right) in pairs:
+        assert path == same_path
+        assert _bits(left) == _bits(right), jax.tree_util.keystr(path)
+
+
+def _bits(array: jax.Array) -> bytes:
+    key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(array) if key else array).tobytes()
+
+
+@dataclass
+class Trainer:
+    """Runs `python -P -m trainer` on one config in a folder of its own."""
+
+    folder: Path
+    cache: Path
+    num_devices: int
+    mapping: Mapping
+    extra: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def checkpoints(self) -> Path:
+        return Path(self.mapping["trainer"]["init"]["checkpoint"]["directory"])
+
+    def run(self, *faults: Mapping, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run to the end, with these drills; `options` are for subprocess.run."""
+        params = self.folder / "params.yaml"
+        params.write_text(yaml.safe_dump(self.mapping))
+        drills = [{"id": f"fault-{index}"} | fault for index, fault in enumerate(faults)]
+        environ = scrubbed(os.environ) | {
+            "JAX_PLATFORMS": "cpu",
+            "JAX_NUM_CPU_DEVICES": str(self.num_devices),
+            "JAX_COMPILATION_CACHE_DIR": str(self.cache),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+            "SUPERVISE_FAILURE_FILE": str(self.folder / "failure.json"),
+            "SUPERVISE_FAULTS": json.dumps(
+                {"drills": drills, "records": str(self.folder / "drills")}
+            ),
+        }
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "trainer", str(params)],
+            env=environ | self.extra,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+            check=False,
+            **options,
+        )
+
+    def finish(self, **options: Any) -> str:
+        """Run to the end, which must be a good one; what it printed."""
+        done = self.run(**options)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def state(self, step: int) -> TrainState:
+        """The state saved at `step`."""
+        init = parse(self.mapping).init
+        return restore(self.checkpoints, step, blueprint(init).abstract)[0]
+
+    def failure(self) -> FailureRecord:
+        return parse_failure_record((self.folder / "failure.json").read_bytes())
+
+
+MakeTrainer = Callable[..., Trainer]
+"""Makes a `Trainer` from a name, a number of devices, and keywords for its `loop` section."""

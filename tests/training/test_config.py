@@ -1,0 +1,213 @@
+"""The configuration check: what it refuses, what it fills in, which rungs it finds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.check import check
+from trainer.config import LoopConfig
+from trainer.rungs import ladder, rung
+
+from .harness import Mapping, tiny
+
+
+def _with(path: str, value: Any) -> Mapping:
+    mapping = tiny(Path("/tmp/checkpoints"))
+    *parents, last = path.split(".")
+    section = mapping["trainer"]
+    for parent in parents:
+        section = section[parent]
+    section[last] = value
+    return mapping
+
+
+def _errors(path: str, value: Any) -> list[dict[str, Any]]:
+    errors: list[dict[str, Any]] = check(_with(path, value))["errors"]
+    return errors
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("init.model.num_layers", 0, "greater than 0"),
+        ("init.model.num_layers", True, "valid integer"),
+        ("init.model.num_heads", 16, "hidden_size 16 must be a multiple of 2 x num_heads"),
+        ("init.model.num_kv_heads", 3, "must divide num_heads, 4"),
+        ("init.model.vocab_size", 100, "at least 257"),
+        ("init.model.dropout", 1.0, "less than 1"),
+        ("init.optimizer.name", "adamm", "must be one of adamw, lion, adafactor, sgd"),
+        ("init.optimizer.learning_rate", float("nan"), "finite"),
+        ("init.optimizer.warmup_steps", 18, "must not exceed loop.max_steps, 17"),
+        ("init.checkpoint.every", "5 parsecs", "not a duration"),
+        ("init.checkpoint.every", 0, "number of steps, or a duration"),
+        ("init.checkpoint.directory", "checkpoints", "absolute"),
+        ("init.seed", -1, "greater than or equal to 0"),
+        ("fit.train_dataloader.paths", "no/such/*.txt", "matches no file"),
+        ("fit.validation.dataloader.paths", "stdlib/no_such.py", "matches no file"),
+        ("start_from", {"directory": "/x", "load": "some"}, "'params' or 'all'"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_key(path: str, value: Any, message: str) -> None:
+    (error,) = _errors(path, value)
+    loc = ".".join(error["loc"]).removesuffix(".load")
+    assert loc == f"trainer.{path}"
+    assert message in error["message"]
+    json.dumps(error, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("section", "known"),
+    [
+        ("init.model", "num_layers"),
+        ("init.optimizer", "weight_decay"),
+        ("init.loop", "max_steps"),
+        ("init.checkpoint", "keep"),
+        ("fit", "validation"),
+        ("fit.train_dataloader", "text_field"),
+        ("fit.validation", "every"),
+        ("fit.validation.dataloader", "text_field"),
+    ],
+)
+def test_an_unknown_key_comes_with_the_known_ones(section: str, known: str) -> None:
+    (error,) = _errors(f"{section}.typo", 1)
+    assert ".".join(error["loc"]) == f"trainer.{section}.typo"
+    assert known in error["known"]
+    assert "typo" not in error["known"]
+
+
+@pytest.mark.parametrize("key", ["init.autorestart", "init.model_dir", "faults", "name"])
+def test_the_supervisors_keys_are_its_own_business(key: str) -> None:
+    assert _errors(key, {"max_num_restarts": 3}) == []
+
+
+def test_a_required_key_is_missed_by_its_name() -> None:
+    mapping = tiny(Path("/tmp/checkpoints"))
+    del mapping["trainer"]["init"]["optimizer"]["learning_rate"]
+    (error,) = check(mapping)["errors"]
+    assert error["loc"] == ("trainer", "init", "optimizer", "learning_rate")
+    assert error["message"] == "required"
+
+
+def test_an_exponent_without_a_point_is_a_number() -> None:
+    """PyYAML reads 3e-4 as a string."""
+    resolved = check(_with("init.optimizer.learning_rate", "3e-4"))["resolved"]
+    assert resolved["trainer"]["init"]["optimizer"]["learning_rate"] == 3e-4
+
+
+def test_values_are_bounded_in_size() -> None:
+    (error,) = _errors("init.model.num_layers", "9" * 10_000)
+    assert len(json.dumps(error)) < 1000
+
+
+def test_an_indivisible_batch_is_an_error_that_says_what_would_do() -> None:
+    request = tiny(Path("/tmp/checkpoints"), global_batch_size=12) | {"num_devices": 8}
+    (error,) = check(request)["errors"]
+    assert error["loc"] == ("trainer", "init", "loop", "global_batch_size")
+    assert error["value"] == 12
+    assert "use 16" in error["message"]
+    assert "1, 2, 3, 4, 6, 12" in error["message"]
+
+
+def test_what_is_resolved_has_the_defaults_and_is_stable() -> None:
+    request = tiny(Path("/tmp/checkpoints")) | {"num_devices": 4, "min_num_devices": 2}
+    answer = check(request)
+    assert answer["errors"] == []
+    init = answer["resolved"]["trainer"]["init"]
+    assert init["optimizer"]["b2"] == 0.95
+    assert init["loop"]["micro_batch_size"] == 2
+    again = check(answer["resolved"] | {"num_devices": 4, "min_num_devices": 2})
+    assert again == answer
+
+
+def test_the_ladder_leaves_out_what_does_not_divide_and_keeps_a_device_within_its_memory() -> None:
+    request = tiny(Path("/tmp/checkpoints")) | {"num_devices": 4, "min_num_devices": 1}
+    assert check(request)["rungs"] == [
+        {
+            "num_devices": count,
+            "mesh": {"data": count, "fsdp": 1},
+            "per_device_batch": 2,
+            "accumulation": 4 // count,
+        }
+        for count in (4, 2, 1)
+    ]
+
+
+def test_parameters_are_sharded_as_far_as_a_smaller_rung_can() -> None:
+    loop = LoopConfig(max_steps=1, global_batch_size=24, fsdp=4)
+    assert [(one.num_devices, one.data, one.fsdp) for one in ladder(loop, 8, 4)] == [
+        (8, 2, 4),
+        (6, 3, 2),
+        (4, 1, 4),
+    ]
+    request = tiny(Path("/tmp/checkpoints"), fsdp=3) | {"num_devices": 4}
+    (error,) = check(request)["errors"]
+    assert error["loc"] == ("trainer", "init", "loop", "fsdp")
+
+
+@given(batch=st.integers(1, 512), micro=st.integers(1, 64) | st.none(), devices=st.integers(1, 64))
+def test_every_rung_computes_the_global_batch(batch: int, micro: int | None, devices: int) -> None:
+    loop = LoopConfig(max_steps=1, global_batch_size=batch, micro_batch_size=micro)
+    found = rung(loop, devices)
+    assert (found is None) == (batch % devices != 0)
+    if found is not None:
+        assert found.num_devices * found.per_device_batch * found.accumulation == batch
+        assert found.per_device_batch <= (micro or batch)
+
+
+def test_the_check_runs_without_jax() -> None:
+    program = (
+        "import runpy, sys; runpy.run_module('trainer.check', run_name='__main__');"
+        "assert not {'jax', 'flax', 'grain', 'orbax'} & set(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        input=json.dumps(tiny(Path("/tmp/checkpoints"))),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout)["errors"] == []
+
+
+_ODD = [
+    None,
+    True,
+    -1,
+    10**30,
+    float("inf"),
+    "",
+    "**x",
+    "/",
+    "\0",
+    "stdlib//x",
+    [],
+    [None],
+    {"a": 1},
+]
+
+
+@pytest.mark.parametrize("value", _ODD, ids=repr)
+def test_the_check_has_a_bounded_json_answer_to_anything(value: Any) -> None:
+    keys = [
+        "init",
+        "init.model.num_layers",
+        "init.optimizer",
+        "init.optimizer.name",
+        "init.loop.micro_batch_size",
+        "init.checkpoint.every",
+        "init.checkpoint.directory",
+        "fit.train_dataloader.paths",
+        "fit.validation",
+        "start_from",
+    ]
+    for key in keys:
+        answer = check(_with(key, value) | {"num_devices": 4})
+        assert len(json.dumps(answer, allow_nan=False)) < 8000

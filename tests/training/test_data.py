@@ -1,0 +1,140 @@
+"""Text in, the same batches out: whatever the devices, and wherever reading stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.config import DataloaderConfig
+from trainer.data import DataError, read_windows, training_batches, validation_batches
+from trainer.feed import Feed
+from trainer.mesh import make_mesh
+from trainer.rungs import Rung
+from trainer.sources import matching_files
+from trainer.tokenizer import END_OF_DOCUMENT, VOCABULARY_SIZE, decode, encode, pack
+
+
+@given(st.text())
+def test_tokens_hold_the_text(text: str) -> None:
+    assert decode(encode(text)) == text
+
+
+@given(st.lists(st.text()))
+def test_documents_are_packed_with_their_ends(documents: list[str]) -> None:
+    tokens = pack(documents)
+    ends = np.flatnonzero(tokens == END_OF_DOCUMENT)
+    starts = [0, *(ends[:-1] + 1)] if len(ends) else []
+    assert [decode(tokens[start:]) for start in starts] == documents
+    assert not len(tokens) or tokens.max() < VOCABULARY_SIZE
+
+
+def test_text_cut_within_a_character_can_be_shown() -> None:
+    assert decode(encode("é")[:1]) == "�"
+
+
+def _config(paths: str | Path, length: int = 8) -> DataloaderConfig:
+    return DataloaderConfig.model_validate({"paths": str(paths), "sequence_length": length})
+
+
+@pytest.fixture
+def letters(tmp_path: Path) -> DataloaderConfig:
+    """40 windows of 8 tokens, each with bytes of its own."""
+    (tmp_path / "letters.txt").write_bytes(bytes(i // 8 for i in range(320)))
+    return _config(tmp_path / "letters.txt")
+
+
+def _read(
+    config: DataloaderConfig, count: int, seed: int = 1, size: int = 4
+) -> np.ndarray[Any, Any]:
+    batches = training_batches(config, size, seed)
+    return np.stack([next(batches) for _ in range(count)])
+
+
+def test_an_epoch_has_every_window_once_and_the_next_another_order(
+    letters: DataloaderConfig,
+) -> None:
+    batches = _read(letters, 20)
+    first, second = batches[:10, :, 0].ravel(), batches[10:, :, 0].ravel()
+    assert sorted(first) == sorted(second) == list(range(40))
+    assert list(first) != list(second)
+
+
+def test_the_order_is_the_shuffle_seeds_alone(letters: DataloaderConfig) -> None:
+    assert np.array_equal(_read(letters, 5), _read(letters, 5))
+    assert not np.array_equal(_read(letters, 5, seed=1), _read(letters, 5, seed=2))
+
+
+def test_reading_goes_on_where_it_stopped(letters: DataloaderConfig) -> None:
+    whole = _read(letters, 15)
+    batches = training_batches(letters, 4, 1)
+    for _ in range(7):
+        next(batches)
+    position = json.loads(json.dumps(batches.get_state()))
+    resumed = training_batches(letters, 4, 1)
+    resumed.set_state(position)
+    assert np.array_equal(np.stack([next(resumed) for _ in range(8)]), whole[7:])
+
+
+def test_every_token_is_a_target_once(letters: DataloaderConfig) -> None:
+    windows = read_windows(letters)
+    targets = np.concatenate([windows[index][1:] for index in range(len(windows))])
+    assert np.array_equal(targets, [*(i // 8 for i in range(1, 320)), END_OF_DOCUMENT])
+
+
+def test_every_rung_gets_the_same_batch(letters: DataloaderConfig) -> None:
+    (batch,) = _read(letters, 1, size=8)
+    for rung in (Rung(1, 1, 1, 2, 4), Rung(2, 2, 1, 4, 1), Rung(4, 2, 2, 1, 2)):
+        feed = Feed(make_mesh(rung), rung)
+        placed = feed.put(batch)
+        assert placed.shape[:2] == (rung.accumulation, 8 // rung.accumulation)
+        assert {shard.data.shape[1] for shard in placed.addressable_shards} == {
+            rung.per_device_batch
+        }
+        assert np.array_equal(np.asarray(placed).reshape(batch.shape), batch)
+        assert feed.abstract(batch.shape[-1]).shape == placed.shape
+
+
+def test_validation_starts_at_the_start_and_wraps(letters: DataloaderConfig) -> None:
+    batches = validation_batches(letters, 16, 3)
+    firsts = np.concatenate([batch[:, 0] for batch in batches])
+    assert list(firsts) == [*range(40), *range(8)]
+
+
+def test_jsonl_and_text_are_documents(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"body": "one"}\n{"body": "two"}\n')
+    (tmp_path / "b.txt").write_text("three")
+    config = DataloaderConfig.model_validate(
+        {"paths": str(tmp_path / "*"), "sequence_length": 13, "text_field": "body"}
+    )
+    (window,) = [read_windows(config)[0]]
+    assert np.array_equal(window, pack(["one", "two", "three"])[:14])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [("{", "a.jsonl:2: not JSON"), ('{"txt": ""}', "a.jsonl:2: no text in the field 'text'")],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n' + line)
+    with pytest.raises(DataError, match=message):
+        read_windows(_config(tmp_path / "a.jsonl"))
+
+
+def test_too_little_data_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("1234567")
+    with pytest.raises(DataError, match="8 tokens"):
+        read_windows(_config(tmp_path / "a.txt"))
+
+
+def test_the_standard_library_is_sorted_and_bounded() -> None:
+    files = matching_files("stdlib")
+    assert files == sorted(files)
+    assert all(file.suffix == ".py" for file in files)
+    assert 0 < sum(file.stat().st_size for file in files) <= 2 * 1024 * 1024
+    assert not {*files} & {*matching_files("stdlib/json/*.py")}

@@ -1,0 +1,80 @@
+"""The decoder computes what a causal, grouped-query, rotary transformer must."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from trainer.config import ModelConfig
+from trainer.model import Decoder, rotate
+
+
+def _model(**changes: Any) -> Decoder:
+    shape = {"hidden_size": 16, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2}
+    return Decoder(ModelConfig.model_validate(shape | changes), rngs=nnx.Rngs(0))
+
+
+def _tokens(seed: int = 0) -> jax.Array:
+    return jax.random.randint(jax.random.key(seed), (2, 8), 0, 257)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_logits_are_float32_over_the_vocabulary(tied: bool, dtype: str) -> None:
+    model = _model(tie_embeddings=tied, dtype=dtype)
+    logits = model(_tokens(), deterministic=True)
+    assert logits.shape == (2, 8, 264)
+    assert logits.dtype == jnp.float32
+    assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model, nnx.Param))} == {
+        jnp.dtype("float32")
+    }
+    assert (model.head is None) == tied
+
+
+def test_a_later_token_does_not_change_earlier_logits() -> None:
+    model, tokens = _model(), _tokens()
+    changed = tokens.at[:, 5].set((tokens[:, 5] + 1) % 257)
+    before, after = (model(one, deterministic=True) for one in (tokens, changed))
+    np.testing.assert_array_equal(before[:, :5], after[:, :5])
+    assert not np.allclose(before[:, 5:], after[:, 5:])
+
+
+def test_query_heads_share_key_value_heads_in_groups() -> None:
+    """Full attention with each key/value head repeated for its group gives the same."""
+    grouped, full = _model(num_kv_heads=2), _model(num_kv_heads=4)
+    state = nnx.state(grouped, nnx.Param)
+    for block in state["blocks"].values():
+        for name in ("key", "value"):
+            kernel = block["attention"][name]["kernel"]
+            heads = kernel[...].reshape(16, 2, 4)
+            kernel.set_value(jnp.repeat(heads, 2, axis=1).reshape(16, 16))
+    nnx.update(full, state)
+    np.testing.assert_allclose(
+        full(_tokens(), deterministic=True),
+        _model(num_kv_heads=2)(_tokens(), deterministic=True),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+
+
+def test_rotation_makes_products_depend_on_distance_alone() -> None:
+    query, key = (jax.random.normal(jax.random.key(seed), (8,)) for seed in (0, 1))
+    turned = [rotate(jnp.tile(one, (1, 6, 1, 1)), 10_000.0)[0, :, 0] for one in (query, key)]
+    products = turned[0] @ turned[1].T
+    for distance in range(-5, 6):
+        diagonal = np.diagonal(products, distance)
+        np.testing.assert_allclose(diagonal, diagonal[0], rtol=1e-4, atol=1e-5)
+    assert not np.allclose(products[0, 0], products[0, 1], rtol=1e-2)
+
+
+def test_dropout_acts_in_training_only_and_moves_on() -> None:
+    model, tokens = _model(dropout=0.5), _tokens()
+    still, again = (model(tokens, deterministic=True) for _ in range(2))
+    noisy, other = (model(tokens, deterministic=False) for _ in range(2))
+    np.testing.assert_array_equal(still, again)
+    assert not np.allclose(noisy, other)

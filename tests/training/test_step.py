@@ -1,0 +1,142 @@
+"""The train step: the same global batch makes the same step, however it is spread."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from pydantic import TypeAdapter
+
+from trainer.config import InitConfig, OptimizerConfig, ValidationConfig, parse
+from trainer.data import Batch
+from trainer.evaluation import Evaluation
+from trainer.feed import Feed
+from trainer.mesh import make_mesh
+from trainer.optimizer import make_schedule
+from trainer.rungs import Rung
+from trainer.state import Blueprint, TrainState
+from trainer.step import Metrics, jit_train_step
+from trainer.termination import Termination
+
+from .harness import assert_same_bits, tiny
+
+
+def _init(name: str = "adamw", dropout: float = 0.0) -> InitConfig:
+    mapping = tiny(Path("/tmp/checkpoints"))
+    mapping["trainer"]["init"]["model"]["dropout"] = dropout
+    mapping["trainer"]["init"]["optimizer"] = {"name": name, "learning_rate": 0.01}
+    return parse(mapping).init
+
+
+def _batch() -> Batch:
+    return np.random.default_rng(0).integers(0, 257, (8, 17), np.int32)
+
+
+@cache
+def _step(init: InitConfig, rung: Rung) -> tuple[TrainState, Metrics]:
+    feed = Feed(make_mesh(rung), rung)
+    blueprint = Blueprint.of(init, feed.mesh)
+    state, metrics = jit_train_step(blueprint)(blueprint.fresh(), feed.put(_batch()))
+    return state, metrics
+
+
+RUNGS = [Rung(1, 1, 1, 2, 4), Rung(4, 2, 2, 1, 2)]
+
+
+@pytest.mark.parametrize("rung", RUNGS, ids=str)
+def test_accumulation_and_sharding_change_a_step_only_by_rounding(rung: Rung) -> None:
+    # Plain descent: the change of the parameters is the gradient itself.
+    whole_state, whole = _step(_init("sgd"), Rung(1, 1, 1, 8, 1))
+    state, metrics = _step(_init("sgd"), rung)
+    for name, value in whole.items():
+        np.testing.assert_allclose(metrics[name], value, rtol=1e-5)
+    for one, other in zip(
+        jax.tree.leaves(state.optimizer), jax.tree.leaves(whole_state.optimizer), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-6)
+
+
+def test_the_first_state_is_the_same_on_every_mesh_and_its_seeds_own() -> None:
+    init = _init()
+    one, four = (Blueprint.of(init, make_mesh(rung)).fresh() for rung in RUNGS)
+    assert_same_bits(one, four)
+    other = Blueprint.of(init.model_copy(update={"seed": 1}), make_mesh(RUNGS[0])).fresh()
+    assert not np.array_equal(jax.tree.leaves(one.params)[0], jax.tree.leaves(other.params)[0])
+
+
+def test_parameters_and_moments_are_sharded_over_fsdp() -> None:
+    state, _ = _step(_init(), Rung(4, 1, 4, 2, 1))
+    for tree in (state.params, state.optimizer):
+        for array in jax.tree.leaves(tree):
+            if array.ndim:
+                (size,) = {shard.data.size for shard in array.addressable_shards}
+                assert size == array.size // 4
+
+
+@pytest.mark.parametrize("name", ["adamw", "lion", "adafactor", "sgd"])
+def test_every_optimizer_learns(name: str) -> None:
+    rung = Rung(1, 1, 1, 8, 1)
+    feed = Feed(make_mesh(rung), rung)
+    blueprint = Blueprint.of(_init(name), feed.mesh)
+    state, train_step, tokens = blueprint.fresh(), jit_train_step(blueprint), feed.put(_batch())
+    losses = []
+    for _ in range(12):
+        state, metrics = train_step(state, tokens)
+        losses.append(metrics["loss"])
+    assert losses[-1] < losses[0] - 0.05
+
+
+def test_the_rate_warms_up_and_falls_to_its_final_fraction() -> None:
+    config = TypeAdapter[OptimizerConfig](OptimizerConfig).validate_python(
+        {
+            "name": "sgd",
+            "learning_rate": 1.0,
+            "warmup_steps": 4,
+            "final_learning_rate_fraction": 0.2,
+        }
+    )
+    rates = [np.asarray(make_schedule(config, 10)(jnp.int32(step))) for step in range(11)]
+    np.testing.assert_allclose(rates[:5], [0.2, 0.4, 0.6, 0.8, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(rates[7], 0.6, rtol=1e-6)
+    np.testing.assert_allclose(rates[10], 0.2, rtol=1e-6)
+    assert rates[4:] == sorted(rates[4:], reverse=True)
+
+
+def test_gradients_are_clipped_by_their_global_norm() -> None:
+    init = _init("sgd")
+    clipped = init.optimizer.model_copy(update={"clip_norm": 1e-3})
+    state, metrics = _step(init.model_copy(update={"optimizer": clipped}), RUNGS[0])
+    assert metrics["gradient_norm"] > 1e-2
+    np.testing.assert_allclose(optax.tree.norm(state.optimizer), 1e-3, rtol=1e-4)
+
+
+@pytest.fixture
+def termination() -> Iterator[Termination]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield Termination({})
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_an_evaluation_repeats_itself_and_is_left_on_request(termination: Termination) -> None:
+    rung = Rung(1, 1, 1, 4, 2)
+    feed = Feed(make_mesh(rung), rung)
+    blueprint = Blueprint.of(_init(dropout=0.5), feed.mesh)
+    config = ValidationConfig.model_validate(
+        {"every": 4, "steps": 2, "dataloader": {"paths": "stdlib/json/tool.py"}}
+    )
+    evaluation, state = Evaluation(config, blueprint, feed), blueprint.fresh()
+    loss = evaluation.run(state, termination)
+    assert loss is not None
+    assert abs(loss - np.log(264)) < 1.5
+    assert evaluation.run(state, termination) == loss
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert evaluation.run(state, termination) is None

@@ -1,0 +1,88 @@
+"""`python -m trainer.check`: what is wrong with a config, its defaults, and its rungs; without jax.
+
+One JSON object on standard input, `{"trainer": {...}, "num_devices": N or null, "min_num_devices":
+N}`, one on standard output: `errors`, `resolved` (the trainer's sections with every default; empty
+where there are errors) and `rungs` (largest first; none where `num_devices` is null).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from trainer.config import ConfigError, Problem, TrainerConfig, parse
+from trainer.rungs import Rung, infeasible, ladder
+
+_MAX_VALUE = 200
+
+
+def check(request: dict[str, Any]) -> dict[str, Any]:
+    """The answer to `request`, both as in the module's description."""
+    try:
+        config = parse(request)
+    except ConfigError as error:
+        return _answer(error.problems)
+    num_devices = request.get("num_devices")
+    if num_devices is None:
+        return _answer([], _resolved(config))
+    problems = infeasible(config.init.loop, num_devices)
+    if problems:
+        return _answer(problems)
+    config = _with_micro_batch(config, num_devices)
+    rungs = ladder(config.init.loop, num_devices, request.get("min_num_devices", 1))
+    return _answer([], _resolved(config), rungs)
+
+
+def _with_micro_batch(config: TrainerConfig, num_devices: int) -> TrainerConfig:
+    """`config` where a device holds as much on a smaller rung as on the full one, unless it says
+    otherwise: shrinking must not run out of the memory that was enough before."""
+    loop = config.init.loop
+    if loop.micro_batch_size is not None:
+        return config
+    share = loop.global_batch_size // num_devices
+    init = config.init.model_copy(
+        update={"loop": loop.model_copy(update={"micro_batch_size": share})}
+    )
+    return config.model_copy(update={"init": init})
+
+
+def _resolved(config: TrainerConfig) -> dict[str, Any]:
+    return {"trainer": config.model_dump(mode="json", exclude_none=True)}
+
+
+def _answer(
+    problems: list[Problem], resolved: dict[str, Any] | None = None, rungs: list[Rung] | None = None
+) -> dict[str, Any]:
+    return {
+        "errors": [_error(one) for one in problems],
+        "resolved": resolved or {},
+        "rungs": [_rung(one) for one in rungs or []],
+    }
+
+
+def _error(problem: Problem) -> dict[str, Any]:
+    error = {"loc": problem.loc, "message": problem.message, "value": _bounded(problem.value)}
+    return error | ({"known": problem.known} if problem.known else {})
+
+
+def _rung(one: Rung) -> dict[str, Any]:
+    return {
+        "num_devices": one.num_devices,
+        "mesh": {"data": one.data, "fsdp": one.fsdp},
+        "per_device_batch": one.per_device_batch,
+        "accumulation": one.accumulation,
+    }
+
+
+def _bounded(value: object) -> object:
+    """`value` where it is a small JSON scalar, else the beginning of how it prints."""
+    if value is None or isinstance(value, bool | int):
+        return value if -(2**63) < (value or 0) < 2**63 else repr(value)[:_MAX_VALUE]
+    if isinstance(value, str):
+        return value[:_MAX_VALUE]
+    return value if isinstance(value, float) and abs(value) < 1e300 else repr(value)[:_MAX_VALUE]
+
+
+if __name__ == "__main__":
+    json.dump(check(json.load(sys.stdin)), sys.stdout)

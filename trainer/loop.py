@@ -1,0 +1,90 @@
+"""The training loop, and what happens at the boundaries between its steps.
+
+At a boundary, in this order: steps in flight complete (with their reports and drills), evaluation,
+save. So an evaluation that fails is run again after the restart, never skipped, and a drill at a
+step comes before that step's save.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from supervisor.protocol.messages import Stage
+from supervisor.protocol.reporter import Reporter
+from trainer.cadence import Cadence
+from trainer.checkpoint import Checkpoints
+from trainer.evaluation import Evaluation
+from trainer.feed import Feed
+from trainer.inflight import InFlight
+from trainer.state import TrainState
+from trainer.termination import Termination
+
+
+@dataclass(slots=True)
+class Loop:
+    """Takes `state` from `step` to `max_steps`. `train_step` is the compiled step, `batches` the
+    iterator over the training data, at the position that belongs to `step`."""
+
+    state: TrainState
+    step: int
+    max_steps: int
+    train_step: Any
+    batches: Any
+    feed: Feed
+    evaluation: Evaluation | None
+    checkpoints: Checkpoints
+    cadence: Cadence
+    in_flight: InFlight
+    reporter: Reporter
+
+    def run(self) -> None:
+        """Train to the end and save there; on a request to stop, save and die of its signal."""
+        termination = Termination()
+        self.reporter.stage(Stage.TRAINING, self.step)
+        while self.step < self.max_steps:
+            if termination.requested:
+                self._save_now()
+                termination.die()
+            self._advance()
+            if self.evaluation is not None and self.evaluation.due(self.step):
+                self._evaluate(self.evaluation, termination)
+            if self.step < self.max_steps and self.cadence.due(self.step):
+                self._save()
+            self._tell_committed()
+        self._save_now()
+
+    def _advance(self) -> None:
+        tokens = self.feed.put(next(self.batches))
+        self.state, metrics = self.train_step(self.state, tokens)
+        self.step += 1
+        self.in_flight.add(self.step, metrics)
+
+    def _evaluate(self, evaluation: Evaluation, termination: Termination) -> None:
+        self.in_flight.drain()
+        self.reporter.stage(Stage.EVALUATING, self.step)
+        loss = evaluation.run(self.state, termination)
+        if loss is not None:
+            print(f"step {self.step}  validation loss {loss:.4f}", flush=True)
+            self.reporter.evaluated(self.step, {"loss": loss})
+        self.reporter.stage(Stage.TRAINING, self.step)
+
+    def _save(self) -> None:
+        self.in_flight.drain()
+        self._tell_committed(wait=True)
+        self.checkpoints.save(self.state, self.step, self.batches.get_state())
+
+    def _save_now(self) -> None:
+        """Return with this step committed."""
+        self.in_flight.drain()
+        self.reporter.stage(Stage.SAVING, self.step)
+        self._tell_committed(wait=True)
+        if self.checkpoints.newest() != self.step:
+            self.checkpoints.save(self.state, self.step, self.batches.get_state())
+            self._tell_committed(wait=True)
+
+    def _tell_committed(self, *, wait: bool = False) -> None:
+        step = self.checkpoints.committed(wait=wait)
+        if step is not None:
+            print(f"step {step}  checkpoint committed", flush=True)
+            self.reporter.saved(step)

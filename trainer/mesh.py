@@ -1,0 +1,60 @@
+"""Devices as a mesh, and how arrays lie on it.
+
+Two axes: the batch is split over both, parameters (and with them the optimizer's state) over `fsdp`
+only, so each `data` row holds one copy (Rajbhandari et al., "ZeRO", 2020).
+"""
+
+# mypy: allow-untyped-calls
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from trainer.rungs import Rung
+
+
+class DevicesDiffer(RuntimeError):  # noqa: N818
+    """The backend has another number of devices than this worker was started for."""
+
+
+def require_devices(expected: int | None) -> None:
+    """Check that the backend has `expected` devices (None: any number will do).
+
+    Raises:
+        DevicesDiffer: it has not.
+    """
+    found = jax.device_count()
+    if expected is not None and found != expected:
+        platform = jax.devices()[0].platform
+        raise DevicesDiffer(
+            f"started for {expected} devices, but the {platform} backend has {found}: set "
+            "trainer.init.devices to what this machine has, and free the devices that another "
+            "process holds"
+        )
+
+
+def make_mesh(rung: Rung) -> Mesh:
+    """All devices as `rung` lays them out."""
+    return jax.make_mesh((rung.data, rung.fsdp), ("data", "fsdp"), (AxisType.Auto, AxisType.Auto))
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """For micro-batches [accumulation, sequences, length]: the sequences over all devices."""
+    return NamedSharding(mesh, PartitionSpec(None, ("data", "fsdp"), None))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """A whole copy on every device."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def state_sharding(mesh: Mesh, array: Any) -> NamedSharding:
+    """For one array of the state: its largest dimension that `fsdp` divides, split over it."""
+    fsdp = mesh.shape["fsdp"]
+    divisible = [axis for axis, size in enumerate(array.shape) if size % fsdp == 0]
+    if fsdp == 1 or not divisible:
+        return replicated(mesh)
+    largest = max(divisible, key=lambda axis: array.shape[axis])
+    return NamedSharding(mesh, PartitionSpec(*[None] * largest, "fsdp"))

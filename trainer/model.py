@@ -1,0 +1,122 @@
+"""The model: a decoder-only transformer of the kind that Llama made usual.
+
+RMSNorm before each sublayer (Zhang and Sennrich, 2019), rotary positions (Su et al., 2021),
+grouped-query attention (Ainslie et al., 2023), SwiGLU (Shazeer, 2020), no biases. Parameters are
+float32; `dtype` is what is computed in, and logits are float32 again.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from trainer.config import ModelConfig
+
+
+class Decoder(nnx.Module):
+    """Token ids to next-token logits."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        dtype = jnp.dtype(config.dtype)
+        self.embedding = nnx.Embed(
+            config.vocab_size,
+            config.hidden_size,
+            dtype=dtype,
+            embedding_init=nnx.initializers.normal(config.hidden_size**-0.5),
+            rngs=rngs,
+        )
+        self.dropout = nnx.Dropout(config.dropout, rngs=rngs)
+        self.blocks = nnx.List(Block(config, rngs=rngs) for _ in range(config.num_layers))
+        self.norm = _norm(config, rngs)
+        self.head = (
+            None
+            if config.tie_embeddings
+            else _linear(config.hidden_size, config.vocab_size, config, rngs)
+        )
+
+    def __call__(self, tokens: jax.Array, *, deterministic: bool) -> jax.Array:
+        """Logits [batch, length, vocabulary], float32, for `tokens` [batch, length].
+
+        Dropout applies unless `deterministic`, and advances this module's random state.
+        """
+        x = self.dropout(self.embedding(tokens), deterministic=deterministic)
+        for block in self.blocks:
+            x = block(x, deterministic=deterministic)
+        x = self.norm(x)
+        logits = self.embedding.attend(x) if self.head is None else self.head(x)
+        return logits.astype(jnp.float32)
+
+
+class Block(nnx.Module):
+    """Attention, then a gated MLP, each on the normalised stream and added back to it."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.attention_norm = _norm(config, rngs)
+        self.attention = Attention(config, rngs=rngs)
+        self.mlp_norm = _norm(config, rngs)
+        self.mlp = GatedMLP(config, rngs=rngs)
+        self.dropout = nnx.Dropout(config.dropout, rngs=rngs)
+
+    def __call__(self, x: jax.Array, *, deterministic: bool) -> jax.Array:
+        """`x` [batch, length, hidden] after this block."""
+        x = x + self.dropout(self.attention(self.attention_norm(x)), deterministic=deterministic)
+        return x + self.dropout(self.mlp(self.mlp_norm(x)), deterministic=deterministic)
+
+
+class Attention(nnx.Module):
+    """Causal attention in which num_heads / num_kv_heads query heads share a key/value head."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        hidden, size = config.hidden_size, config.head_size
+        self.theta = config.rope_theta
+        self.head_size = size
+        self.query = _linear(hidden, config.num_heads * size, config, rngs)
+        self.key = _linear(hidden, config.num_kv_heads * size, config, rngs)
+        self.value = _linear(hidden, config.num_kv_heads * size, config, rngs)
+        self.output = _linear(config.num_heads * size, hidden, config, rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """What each position of `x` [batch, length, hidden] takes from itself and those before."""
+        heads = (*x.shape[:-1], -1, self.head_size)
+        query = rotate(self.query(x).reshape(heads), self.theta)
+        key = rotate(self.key(x).reshape(heads), self.theta)
+        value = self.value(x).reshape(heads)
+        mixed = jax.nn.dot_product_attention(query, key, value, is_causal=True)
+        return self.output(mixed.reshape(*x.shape[:-1], -1))
+
+
+class GatedMLP(nnx.Module):
+    """SwiGLU."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.gate = _linear(config.hidden_size, config.mlp_size, config, rngs)
+        self.up = _linear(config.hidden_size, config.mlp_size, config, rngs)
+        self.down = _linear(config.mlp_size, config.hidden_size, config, rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`x` [..., hidden], each position by itself."""
+        return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
+
+
+def rotate(x: jax.Array, theta: float) -> jax.Array:
+    """Rotary position embedding of `x` [batch, length, heads, size].
+
+    Dimension i of the first half and of the second form a plane, turned by
+    position / theta^(2i / size): dot products then depend on relative positions alone.
+    """
+    size = x.shape[-1]
+    frequency = theta ** (-jnp.arange(0, size, 2, dtype=jnp.float32) / size)
+    angle = jnp.arange(x.shape[1], dtype=jnp.float32)[:, None, None] * frequency
+    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return turned.astype(x.dtype)
+
+
+def _linear(inputs: int, outputs: int, config: ModelConfig, rngs: nnx.Rngs) -> nnx.Linear:
+    return nnx.Linear(inputs, outputs, use_bias=False, dtype=jnp.dtype(config.dtype), rngs=rngs)
+
+
+def _norm(config: ModelConfig, rngs: nnx.Rngs) -> nnx.RMSNorm:
+    return nnx.RMSNorm(config.hidden_size, dtype=jnp.dtype(config.dtype), rngs=rngs)

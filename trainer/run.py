@@ -1,0 +1,123 @@
+"""From a config to a running loop: devices, state, compiled step, in the stages of the protocol."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from supervisor.protocol.drills import Drills
+from supervisor.protocol.messages import Stage
+from supervisor.protocol.reporter import Reporter
+from trainer.cadence import Cadence
+from trainer.checkpoint import Checkpoints, newest_step, restore, restore_parts
+from trainer.config import ConfigError, StartFrom, TrainerConfig
+from trainer.data import training_batches
+from trainer.evaluation import Evaluation
+from trainer.feed import Feed
+from trainer.inflight import InFlight
+from trainer.loop import Loop
+from trainer.mesh import make_mesh, require_devices
+from trainer.rungs import Rung, infeasible, rung
+from trainer.state import Blueprint, TrainState
+from trainer.step import jit_train_step
+
+
+def train(
+    config: TrainerConfig, reporter: Reporter, drills: Drills, num_devices: int | None
+) -> None:
+    """Train `config` to its end, from the newest committed checkpoint if there is one.
+
+    Raises:
+        DevicesDiffer: the backend does not have `num_devices` (None: any number will do).
+        ConfigError: the config cannot be trained on the devices found.
+    """
+    if _is_complete(config, reporter):
+        return
+    reporter.stage(Stage.INITIALIZING)
+    rung_found = _initialize(config, reporter, num_devices)
+    loader, loop = config.fit.train_dataloader, config.init.loop
+    feed = Feed(make_mesh(rung_found), rung_found)
+    blueprint = Blueprint.of(config.init, feed.mesh)
+    batches = training_batches(loader, loop.global_batch_size, config.init.data_shuffle_seed)
+    checkpoints = Checkpoints(config.init.checkpoint.directory, config.init.checkpoint.keep)
+
+    reporter.stage(Stage.RESTORING)
+    state, step = _start(config, blueprint, batches, reporter)
+
+    reporter.stage(Stage.COMPILING, step)
+    tokens = feed.abstract(loader.sequence_length + 1)
+    train_step = jit_train_step(blueprint).lower(blueprint.abstract, tokens).compile()
+
+    validation = config.fit.validation
+    Loop(
+        state=state,
+        step=step,
+        max_steps=loop.max_steps,
+        train_step=train_step,
+        batches=batches,
+        feed=feed,
+        evaluation=None if validation is None else Evaluation(validation, blueprint, feed),
+        checkpoints=checkpoints,
+        cadence=Cadence(config.init.checkpoint),
+        in_flight=InFlight(loop.max_inflight_computations, loop.log_every, reporter, drills),
+        reporter=reporter,
+    ).run()
+    reporter.stage(Stage.FINISHING, loop.max_steps)
+    checkpoints.close()
+
+
+def _is_complete(config: TrainerConfig, reporter: Reporter) -> bool:
+    step = newest_step(config.init.checkpoint.directory)
+    max_steps = config.init.loop.max_steps
+    if step is None or step < max_steps:
+        return False
+    print(f"nothing to do: step {step} is committed, max_steps is {max_steps}", flush=True)
+    reporter.restored(step)
+    reporter.stage(Stage.FINISHING, step)
+    return True
+
+
+def _initialize(config: TrainerConfig, reporter: Reporter, num_devices: int | None) -> Rung:
+    device = jax.devices()[0]
+    reporter.devices(device.platform, jax.device_count(), device.device_kind)
+    require_devices(num_devices)
+    found = rung(config.init.loop, jax.device_count())
+    if found is None:
+        raise ConfigError(infeasible(config.init.loop, jax.device_count()))
+    print(
+        f"{found.num_devices} {device.platform} devices: data {found.data} x fsdp {found.fsdp}, "
+        f"{found.per_device_batch} sequences a device at a time, accumulation {found.accumulation}",
+        flush=True,
+    )
+    return found
+
+
+def _start(
+    config: TrainerConfig, blueprint: Blueprint, batches: Any, reporter: Reporter
+) -> tuple[TrainState, int]:
+    """The state to train from and its step; `batches` is moved to where that state left off."""
+    directory = config.init.checkpoint.directory
+    step = newest_step(directory)
+    if step is not None:
+        state, position = restore(directory, step, blueprint.abstract)
+        batches.set_state(position)
+        print(f"restored step {step} from {directory}", flush=True)
+    elif config.start_from is not None:
+        state = _from_other_phase(config.start_from, blueprint)
+    else:
+        state = blueprint.fresh()
+        print(f"fresh start: no committed checkpoint in {directory}", flush=True)
+    reporter.restored(step)
+    return state, step or 0
+
+
+def _from_other_phase(source: StartFrom, blueprint: Blueprint) -> TrainState:
+    """A fresh state, with what `source` says in place of its own."""
+    names = ("params",) if source.load == "params" else ("params", "optimizer", "rngs")
+    wanted = {name: getattr(blueprint.abstract, name) for name in names}
+    step, parts = restore_parts(source.directory, wanted)
+    loaded = ", ".join(names)
+    print(f"fresh start with {loaded} of step {step} from {source.directory}", flush=True)
+    return replace(blueprint.fresh(), **parts)

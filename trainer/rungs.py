@@ -1,0 +1,67 @@
+"""On which numbers of devices a config can train, and how the batch is spread on each.
+
+The global batch is what the config says on every rung: fewer devices take more turns. Without jax:
+the supervisor learns its ladder from the configuration check.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from trainer.config import LoopConfig, Problem
+
+_LOOP = ("trainer", "init", "loop")
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """`num_devices` as a `data` x `fsdp` mesh, each device computing on `per_device_batch`
+    sequences at a time, `accumulation` times for one optimizer step."""
+
+    num_devices: int
+    data: int
+    fsdp: int
+    per_device_batch: int
+    accumulation: int
+
+
+def rung(loop: LoopConfig, num_devices: int) -> Rung | None:
+    """How to train on `num_devices`; None where the global batch does not divide among them.
+
+    `micro_batch_size` is an upper bound: the largest part of a device's share that it allows and
+    that divides the share is used. Where `fsdp` does not divide `num_devices`, parameters are
+    sharded over the largest number of devices that divides both.
+    """
+    share, remainder = divmod(loop.global_batch_size, num_devices)
+    if remainder:
+        return None
+    at_most = min(loop.micro_batch_size or share, share)
+    per_device = next(size for size in range(at_most, 0, -1) if share % size == 0)
+    fsdp = gcd(loop.fsdp, num_devices)
+    return Rung(num_devices, num_devices // fsdp, fsdp, per_device, share // per_device)
+
+
+def ladder(loop: LoopConfig, num_devices: int, min_num_devices: int) -> list[Rung]:
+    """Every rung from `num_devices` down to `min_num_devices`, largest first."""
+    counts = range(num_devices, min_num_devices - 1, -1)
+    return [one for count in counts if (one := rung(loop, count)) is not None]
+
+
+def infeasible(loop: LoopConfig, num_devices: int) -> list[Problem]:
+    """Why `num_devices` cannot be the number of devices; nothing where it can."""
+    if rung(loop, num_devices) is None:
+        batch = loop.global_batch_size
+        counts = [
+            count for count in range(1, min(batch, 2 * num_devices) + 1) if batch % count == 0
+        ]
+        multiple = -(-batch // num_devices) * num_devices
+        message = (
+            f"does not divide among {num_devices} devices: use {multiple}, or a number of devices "
+            f"out of {', '.join(map(str, counts))}"
+        )
+        return [Problem((*_LOOP, "global_batch_size"), message, batch)]
+    if num_devices % loop.fsdp:
+        message = f"must divide the number of devices, {num_devices}"
+        return [Problem((*_LOOP, "fsdp"), message, loop.fsdp)]
+    return []

@@ -1,0 +1,98 @@
+"""What training changes, in one value: parameters, optimizer, step and random state.
+
+A `Blueprint` knows its shapes and shardings without computing any of it, so that a restart restores
+into it and never initialises first.
+"""
+
+# mypy: allow-untyped-calls
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+
+from trainer.config import InitConfig
+from trainer.mesh import state_sharding
+from trainer.model import Decoder
+from trainer.optimizer import make_schedule, make_transformation
+
+Params = nnx.State[Any, Any]
+Rngs = nnx.State[Any, Any]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True)
+class TrainState:
+    """The whole state but for the data's position. `step` (int32) counts completed steps; `rngs`
+    holds the key and count of each dropout layer."""
+
+    step: jax.Array
+    params: Params
+    optimizer: optax.OptState
+    rngs: Rngs
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """What does not change in training. `abstract` has a ShapeDtypeStruct with its sharding in the
+    place of every array."""
+
+    config: InitConfig
+    mesh: Mesh
+    graph: nnx.GraphDef[Decoder]
+    transformation: optax.GradientTransformation
+    schedule: optax.Schedule
+    abstract: TrainState
+
+    @classmethod
+    def of(cls, config: InitConfig, mesh: Mesh) -> Blueprint:
+        """The blueprint for training `config` on `mesh`."""
+        model = nnx.eval_shape(lambda: Decoder(config.model, rngs=nnx.Rngs(0)))
+        transformation = make_transformation(config.optimizer)
+        shapes = jax.eval_shape(lambda: _create(config, transformation, jax.random.key(0)))
+        return cls(
+            config=config,
+            mesh=mesh,
+            graph=nnx.graphdef(model),
+            transformation=transformation,
+            schedule=make_schedule(config.optimizer, config.loop.max_steps),
+            abstract=jax.tree.map(
+                lambda array: array.update(sharding=state_sharding(mesh, array)),
+                shapes,
+            ),
+        )
+
+    @property
+    def shardings(self) -> TrainState:
+        """How each array of the state lies on the mesh."""
+        shardings: TrainState = jax.tree.map(lambda array: array.sharding, self.abstract)
+        return shardings
+
+    def fresh(self) -> TrainState:
+        """The state before the first step, from the config's seed: the same on every mesh."""
+
+        def create(seed: jax.Array) -> TrainState:
+            return _create(self.config, self.transformation, jax.random.key(seed))
+
+        state: TrainState = jax.jit(create, out_shardings=self.shardings)(
+            jnp.uint32(self.config.seed)
+        )
+        return state
+
+
+def _create(
+    config: InitConfig, transformation: optax.GradientTransformation, key: jax.Array
+) -> TrainState:
+    model = Decoder(config.model, rngs=nnx.Rngs(key))
+    params, rngs = nnx.state(model, nnx.Param, nnx.RngState)
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        optimizer=transformation.init(params),
+        rngs=rngs,
+    )
