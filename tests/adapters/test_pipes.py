@@ -1,4 +1,4 @@
-"""What comes from a worker, and what goes to a person: no flood, garbage or full disk stops either."""
+"""What comes from a worker or goes to a person: no flood, garbage or full disk stops either."""
 
 from __future__ import annotations
 
