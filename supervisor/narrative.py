@@ -207,8 +207,9 @@ def _failed(
 
 
 def _stop(t: Transition, event: StopRequested, policy: RestartPolicy) -> Iterator[Line]:
-    if t.before.drain is None:
-        yield Line(MAIN, f"asked to stop by {event.source}", "warning")
+    if t.after.drain != t.before.drain:
+        detail = f": {event.detail}" if event.detail else ""
+        yield Line(MAIN, f"asked to stop by {event.source}{detail}", "warning")
     elif t.after != t.before:
         yield Line(MAIN, "asked to stop again: the grace period is shortened", "warning")
 

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from supervisor.core.backoff import backoff_delay
-from supervisor.core.budget import Budget
+from supervisor.core.budget import Budget, Charge
 from supervisor.core.decisions import (
     BeginPhase,
     Decision,
@@ -293,6 +293,8 @@ def _failed(state: JobState, failure: Failure, at: float, policy: RestartPolicy)
     state = replace(state, budget=budget)
     reason = f"attempt {state.attempt} failed: {failure.cause}"
     delay = backoff_delay(budget.failures, policy, salt=f"{state.job}/{state.attempt}")
+    if failure.charge is Charge.PREEMPTIONS:
+        delay = max(delay, policy.corroboration)
     return _wait(state, delay, reason, at)
 
 
@@ -332,14 +334,27 @@ def _ask_to_stop(
     if group.deadline is not None:
         deadline = min(deadline, group.deadline)
     state = replace(state, status=Status.STOPPING, group=replace(group, deadline=deadline))
-    who = "stopped by a person" if drain.source is StopSource.PERSON else "told to stop (SIGTERM)"
-    return state, (SignalWorkers(group.attempt, f"{who}: save and exit"),)
+    return state, (SignalWorkers(group.attempt, f"{_WHO[drain.source]}: save and exit"),)
+
+
+_WHO = {
+    StopSource.SIGTERM: "told to stop (SIGTERM)",
+    StopSource.PERSON: "stopped by a person",
+    StopSource.PREEMPTION: "a preemption is announced",
+}
 
 
 def _asked_again(
     state: JobState, drain: Drain, event: StopRequested, policy: RestartPolicy
 ) -> Outcome:
-    """Impatience shortens the grace period; an echo within a second does not."""
+    """Impatience shortens the grace period; an echo within a second does not.
+
+    Nor does an announcement, nor the signal that it announced: that one says who stopped the job.
+    """
+    if event.source is StopSource.PREEMPTION:
+        return state, ()
+    if drain.source is StopSource.PREEMPTION:
+        return replace(state, drain=Drain(event.source, event.at)), ()
     group = state.group
     if group is None or group.deadline is None or event.at - drain.at <= 1.0:
         return state, ()
