@@ -5,6 +5,7 @@ from after would silence its preemption notice. So where it is initialised the n
 at every step boundary, and all processes are told yes at the same step.
 """
 
+# mypy: allow-untyped-calls
 from __future__ import annotations
 
 import os
