@@ -70,6 +70,19 @@ def attempt_source(attempt: int) -> str:
     return f"attempt {attempt}"
 
 
+def status_line(state: JobState, policy: RestartPolicy) -> str:
+    """Where the job stands, in one line."""
+    parts = [f"{state.status}: phase {policy.phases[state.phase].name!r}"]
+    if state.attempt:
+        parts.append(f"attempt {state.attempt}")
+    if state.liveness.stage is not None:
+        parts.append(str(state.liveness.stage))
+    if state.liveness.step is not None:
+        parts.append(f"step {state.liveness.step}")
+    parts.append(_step(state.budget.highest, "no checkpoint yet", "last checkpoint: step {}"))
+    return ", ".join(parts)
+
+
 def _tell_decision(decision: Any, state: JobState, policy: RestartPolicy) -> Iterator[Line]:
     match decision:
         case StartWorkers(attempt, _, reason):

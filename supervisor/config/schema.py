@@ -83,6 +83,14 @@ class BackoffConfig(_Section):
     max: Seconds = 300.0
 
 
+class Preemption(_Section):
+    """Who may announce that the machine will be taken away."""
+
+    source: Literal["auto", "gce", "none"] = "auto"
+    file: Annotated[str, Field(min_length=1)] | None = None
+    command: Annotated[list[str], Field(min_length=1)] | None = None
+
+
 class Autorestart(_Section):
     """When to restart, and when to give up."""
 
@@ -91,6 +99,7 @@ class Autorestart(_Section):
     min_num_devices: Annotated[int, Field(ge=1)] = 1
     grace_period: Seconds = 25.0
     backoff: BackoffConfig = BackoffConfig()
+    preemption: Preemption = Preemption()
 
 
 class Init(_Section):
