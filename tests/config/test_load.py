@@ -48,7 +48,10 @@ MISTAKES = [
         "did you mean 'min_num_devices'?",
     ),
     (with_restart("max_num_restarts: 3\nmin_num_devices: 0"), "greater than or equal to 1"),
-    (with_restart("max_num_restarts: 3\nzzz: 0"), "known here: backoff, deadlines, grace_"),
+    (
+        with_restart("max_num_restarts: 3\nzzz: 0"),
+        "known here: backoff, deadlines, grace_period",
+    ),
     (
         with_restart(
             "max_num_restarts: 3\nmin_num_devices: 5",
