@@ -82,9 +82,10 @@ class Reporter:
         """A checkpoint of `step` was committed."""
         self._send(SavedMessage(step), keep=True)
 
-    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+    def evaluated(self, step: int, metrics: Mapping[str, SupportsFloat]) -> None:
         """An evaluation after `step` is complete."""
-        self._send(EvaluatedMessage(step, dict(metrics)), keep=True)
+        values = {name: float(value) for name, value in metrics.items()}
+        self._send(EvaluatedMessage(step, values), keep=True)
 
     def devices(self, platform: str, count: int, device_kind: str) -> None:
         """The accelerators that the backend found."""
