@@ -27,6 +27,7 @@ checkpoint of any model worth supervising."""
 
 _PARTS = 3
 _CHUNK = 64 * 1024
+_TAIL = 64 * 1024
 _MAX_LINE = 64 * 1024
 
 
@@ -73,6 +74,10 @@ class OutputPump:
         """Wait until all output is read; False if somebody still holds the pipe."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    def tail(self) -> str:
+        """The last part of what was read: evidence, also where the disk took none of it."""
+        return self._file.tail()
 
     def _pump(self) -> None:
         looking = self._patterns.step is not None or self._patterns.success is not None
@@ -125,10 +130,12 @@ class OutputFile:
         """How much output is in the part that is dropped next; 0 while there is none."""
         self._dropped = 0
         self._lost = 0
+        self._tail = b""
         self._failed = False
 
     def write(self, chunk: bytes) -> None:
         """Add `chunk`; the reading goes on whatever happens here: a full pipe stops the trainer."""
+        self._tail = (self._tail + chunk)[-_TAIL:]
         rest = memoryview(chunk)
         try:
             while rest:
@@ -139,6 +146,10 @@ class OutputFile:
             if not self._failed:
                 self._on_error(f"{self._path.name} cannot be written: {error.strerror}")
             self._failed = True
+
+    def tail(self) -> str:
+        """The last part of the output, whether or not it could be written."""
+        return self._tail.decode("utf-8", "replace")
 
     def close(self) -> None:
         """Nothing more comes."""
@@ -192,7 +203,7 @@ def _older(path: Path) -> tuple[Path, Path]:
     return path.with_name(f"{path.stem}.first.log"), path.with_name(f"{path.stem}.previous.log")
 
 
-def read_tail(path: Path, limit: int = 64 * 1024) -> str:
+def read_tail(path: Path, limit: int = _TAIL) -> str:
     """The last `limit` bytes of an output as text, across its parts; empty if there is none."""
     first, previous = _older(path)
     data = b""

@@ -318,7 +318,11 @@ class LocalEngine:
         return RankEvidence(
             exit=ended,
             record=self._failure_record(launch.directory / f"rank{ended.rank}.failure.json"),
-            tail=read_tail(launch.directory / f"rank{ended.rank}.log"),
+            tail=(
+                group.pump.tail()
+                if group is not None
+                else read_tail(launch.directory / f"rank{ended.rank}.log")
+            ),
             stage=group.stage if group is not None else None,
         )
 

@@ -78,6 +78,7 @@ def test_what_could_not_be_written_is_counted_and_told_once(tmp_path: Path) -> N
     file.write(b"12345")
     file.write(b"678")
     assert said == ["rank0.log cannot be written: No such file or directory"]
+    assert file.tail() == "12345678"
     directory.mkdir()
     file.write(b"there again\n")
     file.close()

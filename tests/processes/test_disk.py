@@ -30,6 +30,10 @@ exit $code
 """
 
 
+SETTLED = "until grep -q pids {model_dir}/*/summary.json; do :; done"
+"""Waits until the supervisor has written all that it writes while nothing happens."""
+
+
 def may_mount() -> bool:
     unshare = shutil.which("unshare")
     return unshare is not None and subprocess.run([unshare, "-m", "true"]).returncode == 0
@@ -77,6 +81,7 @@ def test_outputs_of_earlier_attempts_make_room(supervise: Supervise, model_dir: 
     assert result.code == 0, result.out
     assert "the disk is full: deleted the output of attempt 1: 1500000 B" in result.log
     assert result.attempts == 4
+    assert result.summary["attempts"][2]["failure"]["rule"] == "disk-full"
     assert list(result.model_dir.glob("*_restartable/attempts/0001/*")) == []
     assert result.summary["status"] == "SUCCEEDED"
 
@@ -130,7 +135,8 @@ def test_a_disk_that_becomes_read_only(supervise: Supervise, model_dir: Path) ->
 
 def test_a_model_dir_that_is_deleted(supervise: Supervise, model_dir: Path) -> None:
     """Noticed while nothing else happens, and not made again."""
-    result = supervise(shell(model_dir, "rm -r {model_dir}; exec sleep infinity"))
+    script = f"{SETTLED}; rm -r {{model_dir}}; exec sleep infinity"
+    result = supervise(shell(model_dir, script))
     assert result.code == 74
     assert "was deleted or moved while the job ran" in result.err
     assert "kills what runs" in result.out
@@ -173,9 +179,13 @@ def test_a_deleted_owner_file_opens_nothing(
 
 def test_a_deleted_record_is_begun_anew(supervise: Supervise, model_dir: Path) -> None:
     """run.log, params.yaml and summary.json are for people: the job goes on without them."""
-    result = supervise(
-        shell(model_dir, "[ {attempt} = 2 ] || {{ rm -r {model_dir}/*_restartable; exit 9; }}")
-    )
+    script = """
+    [ {attempt} = 2 ] && exit 0
+    SETTLED
+    rm -r {model_dir}/*_restartable
+    exit 9
+    """
+    result = supervise(shell(model_dir, script.replace("SETTLED", SETTLED)))
     assert result.code == 0, result.out
     assert "run.log cannot be written: No such file or directory" in result.out
     assert "starting attempt 2" in result.log
