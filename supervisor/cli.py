@@ -58,7 +58,7 @@ def _run(prepared: Prepared, log_format: str) -> int:
 
 def _validate(prepared: Prepared) -> int:
     """Print the resolved config of each phase, and what each device count would do."""
-    redactor = Redactor(os.environ, *(plan.env for plan in prepared.plans))
+    redactor = prepared.redactor(os.environ)
     for plan, rungs in zip(prepared.plans, prepared.rungs, strict=True):
         print(f"# phase {plan.name}: {redactor.text(' '.join(plan.argv))}")
         params = redactor.params(plan.params)

@@ -73,7 +73,7 @@ def run_job(prepared: Prepared, log_format: LogFormat) -> int:
         storage = RoomMakingStorage(LocalStorage(model_dir), space)
         journal = FileJournal(storage)
         history = journal.read()
-        redactor = Redactor(os.environ, *(plan.env for plan in prepared.plans))
+        redactor = prepared.redactor(os.environ)
         config = [redactor.params(plan.params) for plan in prepared.plans]
         found = _accept_changes(prepared, history, config, redactor)
         reactor.stop_on_signals()

@@ -9,7 +9,8 @@ failure record) stays as the worker wrote it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 REDACTED = "[redacted]"
@@ -107,16 +108,22 @@ def _is_secret(name: str, value: str) -> bool:
     return bool(_SECRET_NAME.search(name)) and not value.startswith(("/", "~/", "./"))
 
 
+def flags(argv: Sequence[str]) -> dict[str, str]:
+    """The values of `--flag VALUE` and `--flag=VALUE`, by flag: variables by another name."""
+    found = dict(word.partition("=")[::2] for word in argv if word.startswith("-"))
+    for flag, value in pairwise(argv):
+        if flag.startswith("-") and "=" not in flag and not value.startswith("-"):
+            found[flag] = value
+    return found
+
+
 def _without_flag_values(argv: list[str]) -> list[str]:
-    """`--api-key VALUE` and `--api-key=VALUE` without their values."""
     clean: list[str] = []
-    for word in argv:
+    for before, word in zip(["", *argv], argv, strict=False):
         flag, equals, value = word.partition("=")
-        before = clean[-1] if clean else ""
-        if before.startswith("-") and "=" not in before and _is_secret(before, word):
-            clean.append(word if word.startswith("-") else REDACTED)
-        elif equals and flag.startswith("-") and _is_secret(flag, value):
-            clean.append(f"{flag}={REDACTED}")
-        else:
-            clean.append(word)
+        if equals and flag.startswith("-") and _is_secret(flag, value):
+            word = f"{flag}={REDACTED}"
+        elif flags((before, word)).get(before) and _is_secret(before, word):
+            word = REDACTED
+        clean.append(word)
     return clean
