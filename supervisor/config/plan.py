@@ -30,8 +30,9 @@ class PhasePlan:
     """The resolved config, as params.yaml shows it."""
     success: SuccessConfig
     success_is_default: bool
-    committed_success: bool
-    """Whether the success step counts only once it is committed."""
+    is_command: bool
+    """Whether it is somebody else's program: it may not speak the worker protocol, and a step of
+    its success need not be in a checkpoint."""
     progress_pattern: str | None
     num_devices: int | None
     max_steps: int | None
@@ -73,7 +74,7 @@ def _plan(job: Job, index: int, directories: list[Path], sections: dict[str, Any
         params=params,
         success=success,
         success_is_default=command is not None and command.success is None,
-        committed_success=command is None,
+        is_command=command is not None,
         progress_pattern=command.progress.pattern if command and command.progress else None,
         num_devices=_num_devices(phase),
         max_steps=max_steps,

@@ -107,6 +107,18 @@ class BackoffConfig(_Section):
     max: Seconds = 300.0
 
 
+StageName = Literal[
+    "STARTING",
+    "INITIALIZING",
+    "RESTORING",
+    "COMPILING",
+    "TRAINING",
+    "EVALUATING",
+    "SAVING",
+    "FINISHING",
+]
+
+
 class Autorestart(_Section):
     """When to restart, and when to give up."""
 
@@ -115,6 +127,7 @@ class Autorestart(_Section):
     min_num_devices: Annotated[int, Field(ge=1)] = 1
     grace_period: Seconds = 25.0
     backoff: BackoffConfig = BackoffConfig()
+    deadlines: dict[StageName, Seconds] = Field(default_factory=dict)
 
 
 class Init(_Section):

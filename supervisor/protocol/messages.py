@@ -88,8 +88,19 @@ class DevicesMessage:
     device_kind: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class StacksMessage:
+    """The worker dumps its stacks when it gets `stacks.STACK_SIGNAL`."""
+
+
 Message = (
-    StageMessage | StepMessage | RestoredMessage | SavedMessage | EvaluatedMessage | DevicesMessage
+    StageMessage
+    | StepMessage
+    | RestoredMessage
+    | SavedMessage
+    | EvaluatedMessage
+    | DevicesMessage
+    | StacksMessage
 )
 
 _NAMES: dict[type[Any], str] = {
@@ -99,6 +110,7 @@ _NAMES: dict[type[Any], str] = {
     SavedMessage: "saved",
     EvaluatedMessage: "evaluated",
     DevicesMessage: "devices",
+    StacksMessage: "stacks",
 }
 
 
@@ -219,4 +231,5 @@ _PARSERS: dict[str, Callable[[dict[str, Any]], Message]] = {
     "devices": lambda body: DevicesMessage(
         _text(body, "platform"), _count(body), _text(body, "device_kind")
     ),
+    "stacks": lambda body: StacksMessage(),
 }

@@ -21,6 +21,7 @@ from supervisor.protocol.messages import (
     Message,
     RestoredMessage,
     SavedMessage,
+    StacksMessage,
     Stage,
     StageMessage,
     StepMessage,
@@ -90,6 +91,10 @@ class Reporter:
     def devices(self, platform: str, count: int, device_kind: str) -> None:
         """The accelerators that the backend found."""
         self._send(DevicesMessage(platform, count, device_kind), keep=True)
+
+    def dumps_stacks(self) -> None:
+        """This process dumps its stacks on request."""
+        self._send(StacksMessage(), keep=True)
 
     def _send(self, message: Message, *, keep: bool) -> None:
         if self._descriptor is None or os.getpid() != self._pid:
