@@ -57,7 +57,8 @@ class FileJournal:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._size = 0
+        self._size: int | None = None
+        """Where the journal ends, once it was read."""
 
     def append(self, transition: Transition, *, durable: bool) -> None:
         """See `ports.Journal`.
@@ -84,7 +85,8 @@ class FileJournal:
             self._storage.append(JOURNAL, line, at=self._size, durable=durable)
         except OSError as error:
             raise JournalError(f"{JOURNAL} cannot be written: {error.strerror}") from error
-        self._size += len(line)
+        if self._size is not None:
+            self._size += len(line)
 
     def _cut(self, whole: bytes) -> None:
         try:
@@ -101,6 +103,7 @@ class FileJournal:
         try:
             data = self._storage.read(JOURNAL)
         except FileNotFoundError:
+            self._size = 0
             return History()
         except OSError as error:
             raise JournalError(f"{JOURNAL} cannot be read: {error.strerror}") from error

@@ -68,11 +68,15 @@ evil_value = st.recursive(
 )
 
 
+def mostly(right: st.SearchStrategy[Any], wrong: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Values that are seldom wrong: what is all wrong gets nowhere."""
+    return st.integers(0, 9).flatmap(lambda dice: wrong if dice == 9 else right)
+
+
 def nearly(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Objects whose fields are right, or also wrong, or missing too."""
-    right = st.fixed_dictionaries(fields)
-    one = {name: st.one_of(right, right, right, evil_value) for name, right in fields.items()}
-    return right | right | st.fixed_dictionaries(one) | st.fixed_dictionaries({}, optional=one)
+    """Objects with a wrong or a missing field now and then."""
+    broken = {name: mostly(right, evil_value) for name, right in fields.items()}
+    return mostly(st.fixed_dictionaries(broken), st.fixed_dictionaries({}, optional=broken))
 
 
 stages = st.sampled_from([*Stage, "NAPPING"])
