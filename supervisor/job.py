@@ -21,12 +21,14 @@ from supervisor.adapters.clock import SystemClock
 from supervisor.adapters.console import PlainConsole
 from supervisor.adapters.journal import FileJournal, History, JournalError
 from supervisor.adapters.lock import DirectoryLock
+from supervisor.adapters.preemption import PreemptionWatch, sources
 from supervisor.adapters.processes import become_subreaper, kill_descendants, sweep
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.runlog import LogFormat, RunLog
 from supervisor.adapters.space import RoomMakingStorage, Space
 from supervisor.adapters.storage import LocalStorage
 from supervisor.adapters.summary import Summary
+from supervisor.adapters.systemd import service_manager
 from supervisor.config.problems import ConfigError, Problem
 from supervisor.core.changes import Change, changes, refused
 from supervisor.core.decisions import (
@@ -39,14 +41,27 @@ from supervisor.core.decisions import (
     StartWorkers,
     Wait,
 )
-from supervisor.core.events import Event, Noticed, PhaseBegun, SupervisorStarted
+from supervisor.core.events import (
+    Event,
+    Noticed,
+    PhaseBegun,
+    StopRequested,
+    StopSource,
+    SupervisorStarted,
+)
+from supervisor.core.exit_codes import ExitCode
 from supervisor.core.redaction import Redactor
 from supervisor.core.rules import DISK_FULL
 from supervisor.core.state import JobState
 from supervisor.engines.local import Launch, LocalEngine
 from supervisor.ports import Clock, Observer, Storage
 from supervisor.prepare import Prepared
+from supervisor.protocol import environment
 from supervisor.runtime import Runtime
+
+_FIRST_LOOK = 1.0
+"""How long to wait for the first word on whether this machine is to be taken away; as a rule it
+takes a few milliseconds."""
 
 _LOOK_INTERVAL = 2.0
 
@@ -80,6 +95,8 @@ def run_job(prepared: Prepared, log_format: LogFormat) -> int:
         reactor.stop_on_signals()
         become_subreaper()
         stack.callback(_leave_nothing_behind)
+        job = history.state.job or uuid.uuid4().hex[:12]
+        preemption = _watch_for_preemption(prepared, job, clock, reactor, stack)
         screen = _screen(prepared, clock, stack)
         log = RunLog(storage, clock, prepared.policy, screen.line, log_format, redactor.text)
         _tell_start(log, prepared, history, found)
@@ -89,10 +106,13 @@ def run_job(prepared: Prepared, log_format: LogFormat) -> int:
         summary.replay(history.transitions)
         engine = LocalEngine(reactor, clock, os.environ, screen.mirror, redactor.text)
         space.in_use = lambda: engine.directory
-        job = history.state.job or uuid.uuid4().hex[:12]
         world = LocalWorld(job, prepared, config, storage, clock, reactor, engine, space)
-        reactor.call_later(_LOOK_INTERVAL, lambda: _still_ours(lock, model_dir, reactor))
-        observers: tuple[Observer, ...] = (log, summary, *screen.observers)
+        systemd = _service_manager(prepared, clock, reactor, stack)
+        observers: tuple[Observer, ...] = (log, summary, *screen.observers, *systemd)
+        if (doom := preemption.standing(_FIRST_LOOK)) is not None:
+            log.say(f"a preemption is announced: {doom}; nothing is started here", level="warning")
+            return int(ExitCode.DRAINED)
+        _still_ours(lock, model_dir, reactor)
         runtime = Runtime(world, journal, clock, observers, history.state, prepared.policy)
         try:
             final = runtime.run(_started(job, prepared, history.state, clock))
@@ -228,6 +248,34 @@ def _screen(prepared: Prepared, clock: Clock, stack: ExitStack) -> _Screen:
     view = TerminalView(prepared.plans, prepared.policy, clock)
     stack.callback(view.close)
     return _Screen(view.line, None, (view,))
+
+
+def _watch_for_preemption(
+    prepared: Prepared, job: str, clock: Clock, reactor: Reactor, stack: ExitStack
+) -> PreemptionWatch:
+    """Listen for announcements. What a command leaves behind is swept like a worker is."""
+    environ = {**environment.scrubbed(os.environ), environment.JOB: job}
+    config = prepared.job.phases[0].init.autorestart.preemption
+
+    def doomed(text: str) -> None:
+        reactor.post(StopRequested(clock.now(), StopSource.PREEMPTION, text))
+
+    def tell(text: str) -> None:
+        reactor.post(Noticed(clock.now(), text))
+
+    watch = PreemptionWatch(sources(config, environ), doomed, tell)
+    stack.callback(watch.close)
+    return watch
+
+
+def _service_manager(
+    prepared: Prepared, clock: Clock, reactor: Reactor, stack: ExitStack
+) -> tuple[Observer, ...]:
+    manager = service_manager(os.environ, prepared.policy, clock, reactor.call_later)
+    if manager is None:
+        return ()
+    stack.callback(manager.close)
+    return (manager,)
 
 
 def _directory_name(wall: object) -> str:
