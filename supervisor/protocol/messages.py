@@ -20,6 +20,7 @@ MAX_LINE = 4096
 """PIPE_BUF on Linux: writes of up to this size are atomic, so lines never mix."""
 
 MAX_STEP = 2**62
+MAX_NOTICE = 300
 
 
 class Stage(StrEnum):
@@ -91,6 +92,13 @@ class StacksMessage:
     """The worker dumps its stacks when it gets `stacks.STACK_SIGNAL`."""
 
 
+@dataclass(frozen=True, slots=True)
+class NoticeMessage:
+    """Something that a person should read, in one line of at most `MAX_NOTICE` characters."""
+
+    text: str
+
+
 Message = (
     StageMessage
     | StepMessage
@@ -99,6 +107,7 @@ Message = (
     | EvaluatedMessage
     | DevicesMessage
     | StacksMessage
+    | NoticeMessage
 )
 
 _NAMES: dict[type[Any], str] = {
@@ -109,6 +118,7 @@ _NAMES: dict[type[Any], str] = {
     EvaluatedMessage: "evaluated",
     DevicesMessage: "devices",
     StacksMessage: "stacks",
+    NoticeMessage: "notice",
 }
 
 
@@ -178,11 +188,11 @@ def _count(body: dict[str, Any]) -> int:
     return count
 
 
-def _text(body: dict[str, Any], name: str) -> str:
+def _text(body: dict[str, Any], name: str, limit: int = 80) -> str:
     value = body.get(name, "")
     if not isinstance(value, str):
         raise ProtocolError(f"{name} is not a string")
-    return printable(value[:80])
+    return printable(value[:limit])
 
 
 def _metrics(body: dict[str, Any]) -> dict[str, float]:
@@ -215,4 +225,5 @@ _PARSERS: dict[str, Callable[[dict[str, Any]], Message]] = {
         _text(body, "platform"), _count(body), _text(body, "device_kind")
     ),
     "stacks": lambda body: StacksMessage(),
+    "notice": lambda body: NoticeMessage(_text(body, "text", MAX_NOTICE)),
 }

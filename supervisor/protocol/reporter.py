@@ -16,9 +16,11 @@ from typing import SupportsFloat
 
 from supervisor.protocol import environment
 from supervisor.protocol.messages import (
+    MAX_NOTICE,
     DevicesMessage,
     EvaluatedMessage,
     Message,
+    NoticeMessage,
     RestoredMessage,
     SavedMessage,
     StacksMessage,
@@ -90,6 +92,10 @@ class Reporter:
     def devices(self, platform: str, count: int, device_kind: str) -> None:
         """The accelerators that the backend found."""
         self._send(DevicesMessage(platform, count, device_kind), keep=True)
+
+    def notice(self, text: str) -> None:
+        """Have a person read `text`, or its beginning, in the supervisor's log."""
+        self._send(NoticeMessage(text[:MAX_NOTICE]), keep=True)
 
     def dumps_stacks(self) -> None:
         """This process dumps its stacks on request."""
