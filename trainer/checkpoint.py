@@ -2,10 +2,10 @@
 
 Orbax decides by a directory's name what is a checkpoint; a crash can leave the name without the
 content, and a disk can change the content. So this module decides by
-`supervisor.protocol.committed`, like the supervisor does, and verifies by `trainer.integrity`. What
-is not committed is cleared away before Orbax looks. What is damaged is moved into `corrupt/`, a name
-that nobody takes for a step, and the checkpoint before it is taken. What is sound but does not fit
-the config is left alone, and said.
+`supervisor.protocol.committed`, like the supervisor does, and verifies by `trainer.integrity`.
+What is not committed is cleared away before Orbax looks. What is damaged is moved into `corrupt/`,
+a name that nobody takes for a step, and the checkpoint before it is taken. What is sound but does
+not fit the config is left alone, and said.
 """
 
 # mypy: allow-untyped-calls, disable-error-code="attr-defined"
@@ -168,10 +168,9 @@ class Checkpoints:
         corrupt = self._directory / CORRUPT
         if corrupt.is_dir() and any(corrupt.iterdir()):
             raise NoUsableCheckpointError(
-                f"no checkpoint in {self._directory} is usable, and damaged ones are in {corrupt}, "
-                "with the reasons: put an undamaged copy in place, or remove that directory to "
-                f"train from the beginning (a step moved back without its {integrity.MANIFEST} "
-                "is restored unverified)"
+                f"every checkpoint is damaged: put a good copy in place, or remove {corrupt} "
+                "(they are there, with the reasons) to train from the beginning. A step moved back "
+                f"without its {integrity.MANIFEST} is restored unverified"
             )
         return None
 
