@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from supervisor.config import placeholders
 from supervisor.config.checks import phase_name
 from supervisor.config.load import Job
 from supervisor.config.schema import Fault, Phase, SuccessConfig
@@ -84,7 +85,8 @@ def _plan(job: Job, index: int, directories: list[Path], sections: dict[str, Any
 def _checkpoints(job: Job, index: int, *, several: bool) -> Path:
     phase = job.phases[index]
     if phase.init.checkpoint.directory is not None:
-        given = phase.init.checkpoint.directory.replace("{model_dir}", str(job.model_dir))
+        values = {"model_dir": str(job.model_dir)}
+        given = placeholders.expand(phase.init.checkpoint.directory, values)
         return Path(given).expanduser().absolute()
     root = job.model_dir / "checkpoints"
     return root / phase_name(phase, index) if several else root

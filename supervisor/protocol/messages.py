@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -21,6 +22,8 @@ MAX_LINE = 4096
 
 MAX_STEP = 2**62
 MAX_NOTICE = 300
+"""Characters of a notice: fits in a line even if JSON makes each of them two surrogates."""
+_MAX_TEXT = 80
 
 
 class Stage(StrEnum):
@@ -94,7 +97,7 @@ class StacksMessage:
 
 @dataclass(frozen=True, slots=True)
 class NoticeMessage:
-    """Something that a person should read, in one line of at most `MAX_NOTICE` characters."""
+    """Something that a person should read, in one line; what is over `MAX_NOTICE` characters is cut off."""
 
     text: str
 
@@ -125,14 +128,30 @@ _NAMES: dict[type[Any], str] = {
 def encode(message: Message) -> bytes:
     """One line with its newline, at most `MAX_LINE` bytes: metrics that do not fit are dropped."""
     body: dict[str, Any] = {"v": PROTOCOL_VERSION, "kind": _NAMES[type(message)]}
+    longest = MAX_NOTICE if isinstance(message, NoticeMessage) else _MAX_TEXT
     for name in message.__slots__:
         value = getattr(message, name)
-        body[name] = dict(value) if isinstance(value, Mapping) else value
-    line = json.dumps(body, separators=(",", ":")).encode() + b"\n"
+        if isinstance(value, Mapping):
+            value = dict(value)
+        elif isinstance(value, str):
+            value = value[:longest]
+        body[name] = value
+    line = _line(body)
     if len(line) > MAX_LINE and "metrics" in body:
-        body["metrics"] = {}
-        line = json.dumps(body, separators=(",", ":")).encode() + b"\n"
+        line = _line({**body, "metrics": {}})
     return line
+
+
+def _line(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":"), default=_number).encode() + b"\n"
+
+
+def _number(value: Any) -> int | float:
+    """A step or metric of a numeric library's own type."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        return float(value)
 
 
 def decode(line: bytes) -> Message | None:
@@ -188,7 +207,7 @@ def _count(body: dict[str, Any]) -> int:
     return count
 
 
-def _text(body: dict[str, Any], name: str, limit: int = 80) -> str:
+def _text(body: dict[str, Any], name: str, limit: int = _MAX_TEXT) -> str:
     value = body.get(name, "")
     if not isinstance(value, str):
         raise ProtocolError(f"{name} is not a string")
@@ -204,9 +223,9 @@ def _metrics(body: dict[str, Any]) -> dict[str, float]:
         if type(value) not in (int, float):
             raise ProtocolError("a metric is not a number")
         try:
-            clean[printable(name[:80])] = float(value)
+            clean[printable(name[:_MAX_TEXT])] = float(value)
         except OverflowError:
-            clean[printable(name[:80])] = math.inf
+            clean[printable(name[:_MAX_TEXT])] = math.inf
     return clean
 
 

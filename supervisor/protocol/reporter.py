@@ -16,7 +16,6 @@ from typing import SupportsFloat
 
 from supervisor.protocol import environment
 from supervisor.protocol.messages import (
-    MAX_NOTICE,
     DevicesMessage,
     EvaluatedMessage,
     Message,
@@ -85,17 +84,18 @@ class Reporter:
         """A checkpoint of `step` was committed."""
         self._send(SavedMessage(step), keep=True)
 
-    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+    def evaluated(self, step: int, metrics: Mapping[str, SupportsFloat]) -> None:
         """An evaluation after `step` is complete."""
-        self._send(EvaluatedMessage(step, dict(metrics)), keep=True)
+        values = {name: float(value) for name, value in metrics.items()}
+        self._send(EvaluatedMessage(step, values), keep=True)
 
     def devices(self, platform: str, count: int, device_kind: str) -> None:
         """The accelerators that the backend found."""
         self._send(DevicesMessage(platform, count, device_kind), keep=True)
 
     def notice(self, text: str) -> None:
-        """Have a person read `text`, or its beginning, in the supervisor's log."""
-        self._send(NoticeMessage(text[:MAX_NOTICE]), keep=True)
+        """Have a person read `text` in the supervisor's log."""
+        self._send(NoticeMessage(text), keep=True)
 
     def dumps_stacks(self) -> None:
         """This process dumps its stacks on request."""
