@@ -97,7 +97,7 @@ class StacksMessage:
 
 @dataclass(frozen=True, slots=True)
 class NoticeMessage:
-    """Something that a person should read, in one line; what is over `MAX_NOTICE` characters is cut off."""
+    """One line that a person should read; what is over `MAX_NOTICE` characters is cut off."""
 
     text: str
 
