@@ -74,7 +74,7 @@ def conflicts_across(phases: Sequence[Phase]) -> Iterator[tuple[int, Location, s
             value = shown(phase.init.model_dir)
             message = f"all phases share one model_dir: {value} is not {shown(shared)}"
             yield index, ("init", "model_dir"), message
-        start = phase.start_from
+        start = phase.start_from if phase.fit is not None else None
         if start is not None and index == 0:
             yield index, ("start_from",), "the first phase has none before it"
         elif start is not None and start.phase is not None and start.phase not in names:
