@@ -1,9 +1,9 @@
 """A trainer without JAX: counts steps, commits checkpoints like Orbax, misbehaves on request.
 
-    toy.py MODEL_DIR [--steps N] [--every N] [--once] [--at STEP] [MISBEHAVIOUR]
+    toy.py MODEL_DIR [--steps N] [--every N] [--once] [--at STEP] [--polite] [MISBEHAVIOUR]
 
 A misbehaviour strikes right after step `--at` (0: before anything is printed); with `--once` only
-in the first attempt that gets there.
+in the first attempt that gets there. With `--polite`, SIGTERM saves at the step boundary and kills.
 """
 
 from __future__ import annotations
@@ -140,7 +140,14 @@ def main() -> None:
     reporter.restored(step or None)
     print(f"starts after step {step}", flush=True)
     reporter.stage(Stage.TRAINING, step)
+    asked: list[int] = []
+    if options.polite:
+        signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     while step < options.steps:
+        if asked:
+            commit(step)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
         step += 1
         time.sleep(options.seconds)
         reporter.step(step, {"loss": 1.0 / step})
@@ -161,5 +168,6 @@ if __name__ == "__main__":
     parser.add_argument("--at", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--once", action="store_true")
+    parser.add_argument("--polite", action="store_true")
     options = parser.parse_args()
     main()
