@@ -83,7 +83,7 @@ def test_sigterm_to_the_whole_group_before_there_is_anything_to_save(
     assert "rank 0 ended: killed by SIGTERM in stage COMPILING" in result.log
 
 
-@pytest.mark.parametrize("stage", ["INITIALIZING", "RESTORING", "COMPILING"])
+@pytest.mark.parametrize("stage", ["RESTORING", "COMPILING"])
 def test_a_drain_before_the_first_step_loses_nothing(
     start: Start, supervise: Supervise, model_dir: Path, cache: dict[str, str], stage: str
 ) -> None:

@@ -61,6 +61,25 @@ def save_on_sigterm() -> None:
         signal.pause()
 
 
+def save_with_the_help_of_a_loader() -> None:
+    """Save only what comes through a child, as a data pipeline that has to tell its position."""
+    loader = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def save(*_: object) -> None:
+        assert loader.stdin is not None
+        assert loader.stdout is not None
+        loader.stdin.write(b"position\n")
+        loader.stdin.flush()
+        if loader.stdout.readline() == b"position\n":
+            commit(int(options.at) * 100)
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, save)
+    print("ready to save", flush=True)
+    while True:
+        signal.pause()
+
+
 def wait() -> None:
     print("waiting", flush=True)
     signal.pause()
@@ -117,6 +136,7 @@ MISBEHAVIOUR: dict[str, Callable[[], None]] = {
     "value-error": lambda: fail(ValueError("bad luck")),
     "ignore-sigterm": ignore_sigterm,
     "save-on-sigterm": save_on_sigterm,
+    "save-with-loader": save_with_the_help_of_a_loader,
     "wait": wait,
     "hang": hang,
     "stop": stop,
