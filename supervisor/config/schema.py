@@ -135,8 +135,8 @@ class Autorestart(_Section):
     min_num_devices: Annotated[int, Field(ge=1)] = 1
     grace_period: Seconds = 25.0
     backoff: BackoffConfig = BackoffConfig()
-    preemption: Preemption = Preemption()
     deadlines: dict[StageName, Seconds] = Field(default_factory=dict)
+    preemption: Preemption = Preemption()
 
 
 class Init(_Section):
