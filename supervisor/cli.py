@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 import yaml
@@ -33,6 +35,7 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     options = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _terminated)  # until the job has a handler of its own
     try:
         prepared = prepare(options.config, options.set)
         if options.command == "validate":
@@ -44,6 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(ExitCode.INVALID_CONFIG, str(error))
     except KeyboardInterrupt:
         return _complain(ExitCode.STOPPED, "interrupted before anything was started")
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(_complain(ExitCode.DRAINED, "told to stop before anything was started"))
 
 
 def _run(prepared: Prepared, log_format: str) -> int:

@@ -1,9 +1,9 @@
 """A trainer without JAX: counts steps, commits checkpoints like Orbax, misbehaves on request.
 
-    toy.py MODEL_DIR [--steps N] [--every N] [--once] [--at STEP] [MISBEHAVIOUR]
+    toy.py MODEL_DIR [--steps N] [--every N] [--once] [--at STEP] [--polite] [MISBEHAVIOUR]
 
 A misbehaviour strikes right after step `--at` (0: before anything is printed); with `--once` only
-in the first attempt that gets there.
+in the first attempt that gets there. With `--polite`, SIGTERM saves at the step boundary and kills.
 """
 
 from __future__ import annotations
@@ -53,6 +53,25 @@ def save_on_sigterm() -> None:
     def save(*_: object) -> None:
         print("saving", flush=True)
         commit(int(options.at) * 100)
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, save)
+    print("ready to save", flush=True)
+    while True:
+        signal.pause()
+
+
+def save_with_the_help_of_a_loader() -> None:
+    """Save only what comes through a child, as a data pipeline that has to tell its position."""
+    loader = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def save(*_: object) -> None:
+        assert loader.stdin is not None
+        assert loader.stdout is not None
+        loader.stdin.write(b"position\n")
+        loader.stdin.flush()
+        if loader.stdout.readline() == b"position\n":
+            commit(int(options.at) * 100)
         sys.exit(0)
 
     signal.signal(signal.SIGTERM, save)
@@ -135,6 +154,7 @@ MISBEHAVIOUR: dict[str, Callable[[], None]] = {
     "value-error": lambda: fail(ValueError("bad luck")),
     "ignore-sigterm": ignore_sigterm,
     "save-on-sigterm": save_on_sigterm,
+    "save-with-loader": save_with_the_help_of_a_loader,
     "wait": wait,
     "hang": hang,
     "stop": stop,
@@ -182,7 +202,14 @@ def main() -> None:
     reporter.restored(step or None)
     print(f"starts after step {step}", flush=True)
     reporter.stage(Stage.TRAINING, step)
+    asked: list[int] = []
+    if options.polite:
+        signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     while step < options.steps:
+        if asked:
+            commit(step)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
         step += 1
         time.sleep(options.seconds)
         reporter.step(step, {"loss": 1.0 / step})
@@ -203,6 +230,7 @@ if __name__ == "__main__":
     parser.add_argument("--at", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--once", action="store_true")
+    parser.add_argument("--polite", action="store_true")
     parser.add_argument("--stage", default="TRAINING")
     options = parser.parse_args()
     reporter = Reporter.connect()
