@@ -12,7 +12,9 @@ import yaml
 
 from supervisor import __version__
 from supervisor.adapters.journal import JournalError
+from supervisor.adapters.lease import LeaseExpiredError, LeaseHeldError, LeaseTakenError
 from supervisor.adapters.lock import LockHeldError
+from supervisor.adapters.processes import SweepError
 from supervisor.adapters.trainer_check import TrainerCheckError
 from supervisor.config.problems import ConfigError
 from supervisor.core.exit_codes import ExitCode
@@ -47,9 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(prepared: Prepared, log_format: str) -> int:
     try:
         code = run_job(prepared, "json" if log_format == "json" else "text")
-    except LockHeldError as error:
+    except (LockHeldError, LeaseHeldError, LeaseTakenError) as error:
         code = _complain(ExitCode.OWNED, str(error))
-    except (JournalError, ModelDirError) as error:
+    except (JournalError, ModelDirError, LeaseExpiredError, SweepError) as error:
         code = _complain(ExitCode.CANNOT_WRITE, f"{error}; run the same command again to resume")
     return prepared.job.exit_codes.get(code, code)
 

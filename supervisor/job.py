@@ -17,7 +17,6 @@ from supervisor.adapters.checkpoints import newest_committed
 from supervisor.adapters.clock import SystemClock
 from supervisor.adapters.console import PlainConsole
 from supervisor.adapters.journal import FileJournal, History
-from supervisor.adapters.lock import DirectoryLock
 from supervisor.adapters.processes import become_subreaper, kill_descendants, sweep
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.runlog import LogFormat, RunLog
@@ -37,8 +36,11 @@ from supervisor.core.decisions import (
 from supervisor.core.events import Event, PhaseBegun, SupervisorStarted
 from supervisor.core.state import JobState
 from supervisor.engines.local import Launch, LocalEngine
+from supervisor.exclusion import Check, Exclusion, owned
+from supervisor.guarded import guarded
 from supervisor.ports import Clock, Observer, Storage
 from supervisor.prepare import Prepared
+from supervisor.protocol.environment import lineage
 from supervisor.runtime import Runtime
 
 
@@ -46,24 +48,33 @@ class ModelDirError(Exception):
     """model_dir cannot be written, so nothing can be started."""
 
 
-def run_job(prepared: Prepared, log_format: LogFormat) -> int:
+def run_job(prepared: Prepared, log_format: LogFormat, exclusion: Exclusion | None = None) -> int:
     """Run the job until it ends; returns its exit code, before any mapping.
 
     Raises:
         ConfigError: model_dir cannot be used, or the config does not fit the job that is in it.
-        LockHeldError: another supervisor owns model_dir.
+        LockHeldError, LeaseHeldError, LeaseTakenError: another supervisor owns model_dir.
+        LeaseExpiredError: another may own it by now.
+        SweepError: what an earlier supervisor left behind cannot be killed.
         JournalError, ModelDirError: model_dir cannot be written (any more).
     """
     clock = SystemClock()
     model_dir = prepared.job.model_dir
     _make_model_dir(prepared)
     with ExitStack() as stack:
-        stack.callback(DirectoryLock(model_dir, clock.wall()).release)
+        instance = uuid.uuid4().hex
         storage = LocalStorage(model_dir)
+        reactor = Reactor(clock)
+        guard = stack.enter_context(guarded(reactor, clock, mark=f"@{instance}"))
+        means = exclusion or Exclusion.of(model_dir)
+        owning = owned(model_dir, storage, clock, reactor, guard, means, _complain)
+        try:
+            check = stack.enter_context(owning)
+        except OSError as error:
+            raise ModelDirError(f"{model_dir} cannot be locked: {error.strerror}") from error
         journal = FileJournal(storage)
         history = journal.read()
         found = _accept_changes(prepared, history)
-        reactor = Reactor(clock)
         reactor.stop_on_signals()
         become_subreaper()
         stack.callback(_leave_nothing_behind)
@@ -77,7 +88,8 @@ def run_job(prepared: Prepared, log_format: LogFormat) -> int:
         summary.replay(history.transitions)
         engine = LocalEngine(reactor, clock, os.environ, screen.mirror)
         job = history.state.job or uuid.uuid4().hex[:12]
-        world = LocalWorld(job, prepared, storage, clock, reactor, engine)
+        origin = lineage(os.environ, f"{job}@{instance}")
+        world = LocalWorld(job, origin, prepared, storage, clock, reactor, engine, check)
         observers: tuple[Observer, ...] = (log, summary, *screen.observers)
         runtime = Runtime(world, journal, clock, observers, history.state, prepared.policy)
         final = runtime.run(_started(job, prepared, history.state, clock))
@@ -91,13 +103,18 @@ class LocalWorld:
     def __init__(
         self,
         job: str,
+        lineage: str,
         prepared: Prepared,
         storage: Storage,
         clock: Clock,
         reactor: Reactor,
         engine: LocalEngine,
+        check: Check,
     ) -> None:
+        """`check` raises once model_dir may not be ours any more."""
         self._job = job
+        self._lineage = lineage
+        self._check = check
         self._prepared = prepared
         self._storage = storage
         self._clock = clock
@@ -106,7 +123,9 @@ class LocalWorld:
 
     def wait(self, until: float | None) -> Sequence[Event]:
         """See `ports.World`."""
-        return self._reactor.wait(until)
+        events = self._reactor.wait(until)
+        self._check()
+        return events
 
     def carry_out(self, decision: Decision, state: JobState) -> None:
         """See `ports.World`.
@@ -145,6 +164,7 @@ class LocalWorld:
         directory = self._storage.local(state.directory)
         return Launch(
             job=self._job,
+            lineage=self._lineage,
             attempt=attempt,
             phase=state.phase,
             plan=self._prepared.plans[state.phase],
@@ -181,6 +201,11 @@ def _screen(prepared: Prepared, clock: Clock, stack: ExitStack) -> _Screen:
     view = TerminalView(prepared.plans, prepared.policy, clock)
     stack.callback(view.close)
     return _Screen(view.line, None, (view,))
+
+
+def _complain(text: str) -> None:
+    """Before there is a run.log."""
+    print(f"supervise: {text}", file=sys.stderr, flush=True)
 
 
 def _directory_name(wall: object) -> str:

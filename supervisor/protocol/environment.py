@@ -25,6 +25,9 @@ PROGRESS_PIPE = PREFIX + "PROGRESS_PIPE"
 not the descriptor: without this it would write into whatever it opened under that number."""
 FAILURE_FILE = PREFIX + "FAILURE_FILE"
 FAULTS = PREFIX + "FAULTS"
+LINEAGE = PREFIX + "LINEAGE"
+"""`job@instance` of the supervisor, after those of the supervisors that it runs under itself: by
+this the guard and the next supervisor find what a dead supervisor left, nested ones included."""
 
 STALE_TOPOLOGY = (
     "MEGASCALE_COORDINATOR_ADDRESS",
@@ -52,6 +55,7 @@ class WorkerIdentity:
     rank: int = 0
     world_size: int = 1
     num_devices: int | None = None
+    lineage: str | None = None
 
     def to_environment(self) -> dict[str, str]:
         """The variables that say this to a worker."""
@@ -64,6 +68,8 @@ class WorkerIdentity:
         }
         if self.num_devices is not None:
             variables[NUM_DEVICES] = str(self.num_devices)
+        if self.lineage is not None:
+            variables[LINEAGE] = self.lineage
         return variables
 
     @classmethod
@@ -78,7 +84,13 @@ class WorkerIdentity:
             rank=int(environ.get(RANK, "0")),
             world_size=int(environ.get(WORLD_SIZE, "1")),
             num_devices=int(devices) if devices else None,
+            lineage=environ.get(LINEAGE),
         )
+
+
+def lineage(environ: Mapping[str, str], mark: str) -> str:
+    """The lineage of what a supervisor with this environment and this mark starts."""
+    return "/".join((*environ.get(LINEAGE, "").split(), mark))
 
 
 def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
