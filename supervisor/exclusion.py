@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.adapters.guard import Guard
-from supervisor.adapters.lease import Lease, LeaseTimes, is_shared
+from supervisor.adapters.lease import Lease, LeaseTakenError, LeaseTimes, is_shared
 from supervisor.adapters.lock import DirectoryLock, LockUnsupportedError
 from supervisor.adapters.reactor import Reactor
 from supervisor.core.exit_codes import ExitCode
@@ -60,11 +60,11 @@ def owned(
             yield lambda: None
             return
 
-        def lost() -> None:
-            """In the lease's thread. The main thread has `check`; it may hang, the guard not."""
+        def lost(error: Exception) -> None:
+            """In the lease's thread. The main thread has `check`, but it may hang."""
             guard.kill_now()
             time.sleep(_LAST_WORDS)
-            os._exit(ExitCode.CANNOT_WRITE)
+            os._exit(_code(error))
 
         lease = Lease(
             storage,
@@ -82,3 +82,7 @@ def owned(
 
         check_again()
         yield lease.check
+
+
+def _code(error: Exception) -> ExitCode:
+    return ExitCode.OWNED if isinstance(error, LeaseTakenError) else ExitCode.CANNOT_WRITE

@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.running import MARK, Result, Running, Start, marked
+from tests.running import MARK, Result, Running, Start, gone, marked
 
 
 @pytest.fixture
@@ -27,11 +27,16 @@ def start(tmp_path: Path) -> Iterator[Start]:
     name, _, value = mark.partition("=")
     started: list[subprocess.Popen[bytes]] = []
 
-    def begin(config: object, *options: str, env: dict[str, str] | None = None) -> Running:
+    def begin(
+        config: object,
+        *options: str,
+        env: dict[str, str] | None = None,
+        within: Sequence[str] = (),
+    ) -> Running:
         path = tmp_path / "trainer.yaml"
         path.write_text(config if isinstance(config, str) else yaml.safe_dump(config))
         process = subprocess.Popen(
-            [sys.executable, "-m", "supervisor", "run", str(path), *options],
+            [*within, sys.executable, "-m", "supervisor", "run", str(path), *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -45,7 +50,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         if process.poll() is None:
             process.kill()
         process.communicate()
-    assert marked(mark) == [], "a process of the job outlived its supervisor"
+    assert gone(mark), f"outlived the supervisor: {marked(mark)}"
 
 
 @pytest.fixture

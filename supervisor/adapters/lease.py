@@ -74,7 +74,7 @@ class Lease:
         times: LeaseTimes,
         *,
         on_renewed: Callable[[float], None],
-        on_lost: Callable[[], None],
+        on_lost: Callable[[Exception], None],
         say: Callable[[str], None],
     ) -> None:
         """Both callbacks come from the lease's thread, where nothing but it can hold them up.
@@ -160,7 +160,7 @@ class Lease:
             except (LeaseTakenError, LeaseExpiredError) as error:
                 self._error = error
                 self._lost.set()
-                self._on_lost()
+                self._on_lost(error)
                 return
             except OSError:
                 pause = min(_LOOK, self._times.renew / 4)

@@ -1,14 +1,17 @@
 """A trainer without JAX: counts steps, commits checkpoints like Orbax, misbehaves on request.
 
-    toy.py MODEL_DIR [--steps N] [--every N] [--once] [--at STEP] [MISBEHAVIOUR]
+    toy.py MODEL_DIR [--steps N] [--every N] [--once] [--at STEP] [--strike-each] [--diary FILE]
+           [MISBEHAVIOUR]
 
 A misbehaviour strikes right after step `--at` (0: before anything is printed); with `--once` only
-in the first attempt that gets there.
+in the first attempt that gets there; with `--strike-each` after every multiple of that step. The
+diary tells of every start and crash, and of a start while another worker of the job still lives.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import signal
 import subprocess
@@ -72,6 +75,29 @@ def leave_grandchildren() -> None:
     os._exit(5)
 
 
+def hide() -> None:
+    """Leave a process in a session of its own that cannot be asked to end, then wait."""
+    hidden = (
+        "import os, signal; os.fork() and os._exit(0); os.setsid(); "
+        "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); "
+        "print(os.getpid(), 'is hidden', flush=True); signal.sigwait([signal.SIGUSR1])"
+    )
+    subprocess.run([sys.executable, "-c", hidden], check=True)
+    wait()
+
+
+def leave_zombies() -> None:
+    """Leave orphans that end at once, then wait."""
+    for _ in range(3):
+        subprocess.run(["sh", "-c", "sleep 0 & exit"], check=True, start_new_session=True)
+    wait()
+
+
+def crash() -> None:
+    note("crash")
+    os._exit(9)
+
+
 def lie() -> None:
     """Write what no honest worker would on the progress pipe."""
     descriptor = int(os.environ["SUPERVISE_PROGRESS_FD"])
@@ -101,7 +127,33 @@ MISBEHAVIOUR: dict[str, Callable[[], None]] = {
     "wait": wait,
     "grandchildren": leave_grandchildren,
     "lie": lie,
+    "hide": hide,
+    "zombies": leave_zombies,
+    "crash": crash,
 }
+
+
+def note(what: str) -> None:
+    """One line in the diary, whole or not at all, with the attempt it belongs to."""
+    if options.diary is None:
+        return
+    line = f"{what} {os.environ['SUPERVISE_ATTEMPT']} {os.getpid()}\n"
+    diary = os.open(options.diary, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    os.write(diary, line.encode())
+    os.close(diary)
+
+
+def begin() -> None:
+    """Note the start, and whether another worker of the job still lives; leave a helper behind."""
+    if options.diary is None:
+        return
+    subprocess.Popen(["sleep", "3600"], start_new_session=True)
+    alone = os.open(f"{options.diary}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        note("OVERLAP")
+    note("start")
 
 
 def checkpoints() -> Path:
@@ -123,9 +175,9 @@ def newest() -> int:
 
 
 def misbehave(step: int) -> None:
-    if step != options.at:
+    if step != options.at and not (options.strike_each and step and step % options.at == 0):
         return
-    struck = Path(options.model_dir) / "struck"
+    struck = Path(options.model_dir) / f"struck{step if options.strike_each else ''}"
     if options.once and struck.exists():
         return
     struck.touch()
@@ -133,6 +185,7 @@ def misbehave(step: int) -> None:
 
 
 def main() -> None:
+    begin()
     reporter = Reporter.connect()
     misbehave(0)
     step = newest()
@@ -161,5 +214,7 @@ if __name__ == "__main__":
     parser.add_argument("--at", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--once", action="store_true")
+    parser.add_argument("--strike-each", action="store_true")
+    parser.add_argument("--diary")
     options = parser.parse_args()
     main()
