@@ -18,6 +18,7 @@ from supervisor.adapters.processes import SweepError
 from supervisor.adapters.trainer_check import TrainerCheckError
 from supervisor.config.problems import ConfigError
 from supervisor.core.exit_codes import ExitCode
+from supervisor.exclusion import Exclusion
 from supervisor.job import ModelDirError, run_job
 from supervisor.prepare import Prepared, prepare
 
@@ -30,14 +31,17 @@ class _Parser(argparse.ArgumentParser):
         self.exit(ExitCode.USAGE, f"{self.prog}: {message}\n")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+def main(argv: Sequence[str] | None = None, exclusion: Exclusion | None = None) -> int:
+    """Run the command line; returns the exit code.
+
+    `exclusion` takes the place of what the file system of model_dir asks for.
+    """
     options = _parser().parse_args(argv)
     try:
         prepared = prepare(options.config, options.set)
         if options.command == "validate":
             return _validate(prepared)
-        return _run(prepared, options.log_format)
+        return _run(prepared, options.log_format, exclusion)
     except ConfigError as error:
         return _complain(ExitCode.INVALID_CONFIG, *(str(problem) for problem in error.problems))
     except TrainerCheckError as error:
@@ -46,9 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(ExitCode.STOPPED, "interrupted before anything was started")
 
 
-def _run(prepared: Prepared, log_format: str) -> int:
+def _run(prepared: Prepared, log_format: str, exclusion: Exclusion | None) -> int:
     try:
-        code = run_job(prepared, "json" if log_format == "json" else "text")
+        code = run_job(prepared, "json" if log_format == "json" else "text", exclusion)
     except (LockHeldError, LeaseHeldError, LeaseTakenError) as error:
         code = _complain(ExitCode.OWNED, str(error))
     except (JournalError, ModelDirError, LeaseExpiredError, SweepError) as error:

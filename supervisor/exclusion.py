@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ from supervisor.adapters.guard import Guard
 from supervisor.adapters.lease import Lease, LeaseTakenError, LeaseTimes, is_shared
 from supervisor.adapters.lock import DirectoryLock, LockUnsupportedError
 from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.storage import LocalStorage
 from supervisor.core.exit_codes import ExitCode
-from supervisor.ports import Clock, Storage
+from supervisor.ports import Clock
 
 _CHECK_INTERVAL = 1.0
 _LAST_WORDS = 10.0
@@ -39,7 +41,6 @@ class Exclusion:
 @contextmanager
 def owned(
     model_dir: Path,
-    storage: Storage,
     clock: Clock,
     reactor: Reactor,
     guard: Guard,
@@ -67,7 +68,7 @@ def owned(
             os._exit(_code(error))
 
         lease = Lease(
-            storage,
+            LocalStorage(model_dir, writer=f".{uuid.uuid4().hex}"),
             exclusion.lease,
             on_renewed=guard.kill_unless_renewed,
             on_lost=lost,

@@ -67,7 +67,7 @@ def run_job(prepared: Prepared, log_format: LogFormat, exclusion: Exclusion | No
         reactor = Reactor(clock)
         guard = stack.enter_context(guarded(reactor, clock, mark=f"@{instance}"))
         means = exclusion or Exclusion.of(model_dir)
-        owning = owned(model_dir, storage, clock, reactor, guard, means, _complain)
+        owning = owned(model_dir, clock, reactor, guard, means, _complain)
         try:
             check = stack.enter_context(owning)
         except OSError as error:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ class Lease:
         self._on_lost = on_lost
         self._say = say
         self._identity = Identity.of_this_process()
-        self._token = f"{self._identity.boot}/{self._identity.pid}/{self._identity.started}"
+        self._token = uuid.uuid4().hex
         self._count = 0
         self._renewed = 0.0
         self._end = threading.Event()
@@ -110,7 +111,7 @@ class Lease:
         time.sleep(self._times.settle)
         if _token(content := self._read()) != self._token:
             raise LeaseHeldError(_who(content))
-        self._on_renewed(self._times.kill)
+        self._on_renewed(self._renewed + self._times.kill - _now())
         self._thread.start()
 
     def check(self) -> None:
@@ -142,8 +143,8 @@ class Lease:
             f"model_dir has a lease of {owner}: waiting up to {self._times.duration:g} s "
             "to see whether it is alive"
         )
-        end = _now() + self._times.duration
-        while _now() < end:
+        end = time.monotonic() + self._times.duration  # without the time our machine sleeps
+        while time.monotonic() < end:
             time.sleep(min(_LOOK, self._times.renew / 4))
             seen = self._read()
             if _owner(seen) is None:
@@ -171,10 +172,14 @@ class Lease:
         except OSError:
             content = b""
         if content and _token(content) != self._token:
-            raise LeaseTakenError(f"model_dir was taken over by {_owner(content)}")
+            owner = _owner(content) or "another supervisor, which has ended since"
+            raise LeaseTakenError(f"model_dir was taken over by {owner}")
         if self._is_late():  # it may be somebody's to take by now: not to be written any more
             raise self._expired()
+        before = self._renewed
         self._write()
+        if _now() - before > self._times.kill:  # it hung: what it wrote over may be another's
+            raise self._expired()
         self._on_renewed(self._renewed + self._times.kill - _now())
 
     def _is_late(self) -> bool:
