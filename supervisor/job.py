@@ -17,31 +17,46 @@ from supervisor.adapters.checkpoints import newest_committed
 from supervisor.adapters.clock import SystemClock
 from supervisor.adapters.console import PlainConsole
 from supervisor.adapters.journal import FileJournal, History
+from supervisor.adapters.preemption import PreemptionWatch, sources
 from supervisor.adapters.processes import become_subreaper, kill_descendants, sweep
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.runlog import LogFormat, RunLog
 from supervisor.adapters.storage import LocalStorage
 from supervisor.adapters.summary import Summary
+from supervisor.adapters.systemd import service_manager
 from supervisor.config.problems import ConfigError, Problem
 from supervisor.core.changes import Change, changes, refused
 from supervisor.core.decisions import (
     BeginPhase,
     Decision,
+    DumpStacks,
     FinishJob,
     KillWorkers,
     SignalWorkers,
     StartWorkers,
     Wait,
 )
-from supervisor.core.events import Event, PhaseBegun, SupervisorStarted
+from supervisor.core.events import (
+    Event,
+    Noticed,
+    PhaseBegun,
+    StopRequested,
+    StopSource,
+    SupervisorStarted,
+)
+from supervisor.core.exit_codes import ExitCode
 from supervisor.core.state import JobState
 from supervisor.engines.local import Launch, LocalEngine
 from supervisor.exclusion import Check, Exclusion, owned
 from supervisor.guarded import guarded
 from supervisor.ports import Clock, Observer, Storage
 from supervisor.prepare import Prepared
-from supervisor.protocol.environment import lineage
+from supervisor.protocol import environment
 from supervisor.runtime import Runtime
+
+_FIRST_LOOK = 1.0
+"""How long to wait for the first word on whether this machine is to be taken away; as a rule it
+takes a few milliseconds."""
 
 
 class ModelDirError(Exception):
@@ -78,19 +93,25 @@ def run_job(prepared: Prepared, log_format: LogFormat, exclusion: Exclusion | No
         reactor.stop_on_signals()
         become_subreaper()
         stack.callback(_leave_nothing_behind)
+        swept = sweep(history.state.job) if history.state.job else []
+        job = history.state.job or uuid.uuid4().hex[:12]
+        lineage = environment.lineage(os.environ, f"{job}@{instance}")
+        preemption = _watch_for_preemption(prepared, job, lineage, clock, reactor, stack)
         screen = _screen(prepared, clock, stack)
         log = RunLog(storage, clock, prepared.policy, screen.line, log_format)
-        _tell_start(log, prepared, history, found)
+        _tell_start(log, prepared, history, found, swept)
         config = [plan.params for plan in prepared.plans]
         if history.config != config:
             journal.record_config(clock.wall(), config, [str(change) for change in found])
         summary = Summary(storage, prepared.plans, lambda text: log.say(text, level="warning"))
         summary.replay(history.transitions)
         engine = LocalEngine(reactor, clock, os.environ, screen.mirror)
-        job = history.state.job or uuid.uuid4().hex[:12]
-        origin = lineage(os.environ, f"{job}@{instance}")
-        world = LocalWorld(job, origin, prepared, storage, clock, reactor, engine, check)
-        observers: tuple[Observer, ...] = (log, summary, *screen.observers)
+        world = LocalWorld(job, lineage, prepared, storage, clock, reactor, engine, check)
+        systemd = _service_manager(prepared, clock, reactor, stack)
+        observers: tuple[Observer, ...] = (log, summary, *screen.observers, *systemd)
+        if (doom := preemption.standing(_FIRST_LOOK)) is not None:
+            log.say(f"a preemption is announced: {doom}; nothing is started here", level="warning")
+            return int(ExitCode.DRAINED)
         runtime = Runtime(world, journal, clock, observers, history.state, prepared.policy)
         final = runtime.run(_started(job, prepared, history.state, clock))
         assert final.exit_code is not None
@@ -140,6 +161,8 @@ class LocalWorld:
                 launch = self._launch(attempt, state)
                 self._write_params(launch, state)
                 self._engine.start(launch)
+            case DumpStacks(attempt):
+                self._engine.dump_stacks(attempt)
             case SignalWorkers(attempt):
                 self._engine.terminate(attempt)
             case KillWorkers(attempt, exits):
@@ -208,6 +231,35 @@ def _complain(text: str) -> None:
     print(f"supervise: {text}", file=sys.stderr, flush=True)
 
 
+def _watch_for_preemption(
+    prepared: Prepared, job: str, lineage: str, clock: Clock, reactor: Reactor, stack: ExitStack
+) -> PreemptionWatch:
+    """Listen for announcements. What a command leaves behind is killed and swept as of a worker."""
+    ours = {environment.JOB: job, environment.LINEAGE: lineage}
+    environ = {**environment.scrubbed(os.environ), **ours}
+    config = prepared.job.phases[0].init.autorestart.preemption
+
+    def doomed(text: str) -> None:
+        reactor.post(StopRequested(clock.now(), StopSource.PREEMPTION, text))
+
+    def tell(text: str) -> None:
+        reactor.post(Noticed(clock.now(), text))
+
+    watch = PreemptionWatch(sources(config, environ), doomed, tell)
+    stack.callback(watch.close)
+    return watch
+
+
+def _service_manager(
+    prepared: Prepared, clock: Clock, reactor: Reactor, stack: ExitStack
+) -> tuple[Observer, ...]:
+    manager = service_manager(os.environ, prepared.policy, clock, reactor.call_later)
+    if manager is None:
+        return ()
+    stack.callback(manager.close)
+    return (manager,)
+
+
 def _directory_name(wall: object) -> str:
     return f"{wall:%Y%m%d_%H%M%S}_restartable"
 
@@ -244,9 +296,20 @@ def _accept_changes(prepared: Prepared, history: History) -> list[Change]:
     return found
 
 
-def _tell_start(log: RunLog, prepared: Prepared, history: History, found: Sequence[Change]) -> None:
+def _tell_start(
+    log: RunLog,
+    prepared: Prepared,
+    history: History,
+    found: Sequence[Change],
+    swept: Sequence[int],
+) -> None:
     """What a person should know before the job goes on."""
     for plan in prepared.plans:
+        if plan.is_command and plan.progress_pattern is None:
+            log.say(
+                f"phase {plan.name!r} names no progress pattern: unless the program speaks the "
+                "worker protocol, a hang cannot be noticed"
+            )
         if plan.success_is_default:
             log.say(f"phase {plan.name!r} names no success: exit code 0 is taken for success")
     if history.torn:
@@ -254,8 +317,8 @@ def _tell_start(log: RunLog, prepared: Prepared, history: History, found: Sequen
         log.say(text, level="warning")
     for change in found:
         log.say(f"the config changed: {change}", level="warning")
-    if history.state.job and (left := sweep(history.state.job)):
-        pids = ", ".join(str(pid) for pid in left)
+    if swept:
+        pids = ", ".join(str(pid) for pid in swept)
         log.say(f"killed what an earlier supervisor left behind: pid {pids}", level="warning")
 
 

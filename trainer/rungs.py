@@ -37,7 +37,7 @@ def rung(loop: LoopConfig, num_devices: int) -> Rung | None:
     if remainder:
         return None
     at_most = min(loop.micro_batch_size or share, share)
-    per_device = max(size for size in range(1, at_most + 1) if share % size == 0)
+    per_device = next(size for size in range(at_most, 0, -1) if share % size == 0)
     fsdp = gcd(loop.fsdp, num_devices)
     return Rung(num_devices, num_devices // fsdp, fsdp, per_device, share // per_device)
 

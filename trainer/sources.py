@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import sysconfig
 from pathlib import Path
 
@@ -19,13 +20,15 @@ def matching_files(pattern: str) -> list[Path]:
     """
     root, _, below = pattern.partition("/")
     if root != STDLIB:
-        path = Path(pattern)
-        return _files(Path(path.anchor), str(path.relative_to(path.anchor)))
-    return _bounded(_files(Path(sysconfig.get_paths()["stdlib"]), below or "*.py"))
+        return _files(pattern)
+    library = glob.escape(sysconfig.get_paths()["stdlib"])
+    return _bounded(_files(f"{library}/{below or '*.py'}"))
 
 
-def _files(root: Path, pattern: str) -> list[Path]:
-    return sorted(path for path in root.glob(pattern) if path.is_file())
+def _files(pattern: str) -> list[Path]:
+    # Not Path.glob: it raises on some patterns, and this one comes from a config.
+    found = map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207
+    return sorted(path for path in found if path.is_file())
 
 
 def _bounded(files: list[Path]) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -48,7 +49,8 @@ class DirectoryLock:
                 raise LockHeldError(_who(directory, self._owner))
             time.sleep(_PAUSE)
         owner = {**Identity.of_this_process().to_json(), "since": wall.isoformat()}
-        self._owner.write_text(json.dumps(owner), encoding="utf-8")
+        with contextlib.suppress(OSError):  # a full disk: the lock holds without it
+            self._owner.write_text(json.dumps(owner), encoding="utf-8")
 
     def release(self) -> None:
         """Give the lock back."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from supervisor.core.failure import Failure, WorkerExit
+from supervisor.core.liveness import Silence
 from supervisor.core.policy import RestartPolicy
 from supervisor.protocol.messages import Message
 
@@ -20,6 +21,8 @@ class StopSource(StrEnum):
     """The system: service manager, container runtime, the end of the machine."""
     PERSON = "a person"
     """Ctrl-C."""
+    PREEMPTION = "an announced preemption"
+    """Whoever owns the machine will take it away soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +122,19 @@ class StopRequested:
 
     at: float
     source: StopSource
+    detail: str = ""
+    """What was said, and by whom, where that is more than the source."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlineReached:
-    """The time of `JobState.deadline` has come."""
+    """The time of `JobState.deadline` has come.
+
+    The silence of the workers is part of the fact: what they said is not in the journal.
+    """
 
     at: float
+    silence: Silence | None = None
 
 
 Event = (

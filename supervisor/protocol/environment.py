@@ -24,6 +24,7 @@ PROGRESS_PIPE = PREFIX + "PROGRESS_PIPE"
 """`device:inode` of the progress pipe. A data-loader child inherits the number of the descriptor,
 not the descriptor: without this it would write into whatever it opened under that number."""
 FAILURE_FILE = PREFIX + "FAILURE_FILE"
+STACKS_FILE = PREFIX + "STACKS_FILE"
 FAULTS = PREFIX + "FAULTS"
 LINEAGE = PREFIX + "LINEAGE"
 """`job@instance` of the supervisor, after those of the supervisors that it runs under itself: by
@@ -93,6 +94,14 @@ def lineage(environ: Mapping[str, str], mark: str) -> str:
     return "/".join((*environ.get(LINEAGE, "").split(), mark))
 
 
+_OUR_SERVICE_MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
+"""systemd's, for its main process: a worker that answers in our place would say that we live."""
+
+
 def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
-    """`environ` without what an outer supervisor may have left in it."""
-    return {name: value for name, value in environ.items() if not name.startswith(PREFIX)}
+    """`environ` without what an outer supervisor may have left in it, and what is for us alone."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(PREFIX) and name not in _OUR_SERVICE_MANAGER
+    }

@@ -175,3 +175,39 @@ def test_the_check_runs_without_jax() -> None:
         check=True,
     )
     assert json.loads(done.stdout)["errors"] == []
+
+
+_ODD = [
+    None,
+    True,
+    -1,
+    10**30,
+    float("inf"),
+    "",
+    "**x",
+    "/",
+    "\0",
+    "stdlib//x",
+    [],
+    [None],
+    {"a": 1},
+]
+
+
+@pytest.mark.parametrize("value", _ODD, ids=repr)
+def test_the_check_has_a_bounded_json_answer_to_anything(value: Any) -> None:
+    keys = [
+        "init",
+        "init.model.num_layers",
+        "init.optimizer",
+        "init.optimizer.name",
+        "init.loop.micro_batch_size",
+        "init.checkpoint.every",
+        "init.checkpoint.directory",
+        "fit.train_dataloader.paths",
+        "fit.validation",
+        "start_from",
+    ]
+    for key in keys:
+        answer = check(_with(key, value) | {"num_devices": 4})
+        assert len(json.dumps(answer, allow_nan=False)) < 8000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import jax
@@ -15,6 +16,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from trainer.config import InitConfig, OptimizerConfig, ValidationConfig, parse
+from trainer.data import Batch
 from trainer.evaluation import Evaluation
 from trainer.feed import Feed
 from trainer.mesh import make_mesh
@@ -34,17 +36,19 @@ def _init(name: str = "adamw", dropout: float = 0.0) -> InitConfig:
     return parse(mapping).init
 
 
-def _step(init: InitConfig, rung: Rung, steps: int = 1) -> tuple[TrainState, Metrics]:
+def _batch() -> Batch:
+    return np.random.default_rng(0).integers(0, 257, (8, 17), np.int32)
+
+
+@cache
+def _step(init: InitConfig, rung: Rung) -> tuple[TrainState, Metrics]:
     feed = Feed(make_mesh(rung), rung)
     blueprint = Blueprint.of(init, feed.mesh)
-    batch = np.random.default_rng(0).integers(0, 257, (8, 17), np.int32)
-    state, train_step = blueprint.fresh(), jit_train_step(blueprint)
-    for _ in range(steps):
-        state, metrics = train_step(state, feed.put(batch))
+    state, metrics = jit_train_step(blueprint)(blueprint.fresh(), feed.put(_batch()))
     return state, metrics
 
 
-RUNGS = [Rung(1, 1, 1, 2, 4), Rung(2, 2, 1, 4, 1), Rung(4, 1, 4, 2, 1), Rung(4, 2, 2, 1, 2)]
+RUNGS = [Rung(1, 1, 1, 2, 4), Rung(4, 2, 2, 1, 2)]
 
 
 @pytest.mark.parametrize("rung", RUNGS, ids=str)
@@ -62,7 +66,7 @@ def test_accumulation_and_sharding_change_a_step_only_by_rounding(rung: Rung) ->
 
 def test_the_first_state_is_the_same_on_every_mesh_and_its_seeds_own() -> None:
     init = _init()
-    one, four = (Blueprint.of(init, make_mesh(rung)).fresh() for rung in (RUNGS[0], RUNGS[2]))
+    one, four = (Blueprint.of(init, make_mesh(rung)).fresh() for rung in RUNGS)
     assert_same_bits(one, four)
     other = Blueprint.of(init.model_copy(update={"seed": 1}), make_mesh(RUNGS[0])).fresh()
     assert not np.array_equal(jax.tree.leaves(one.params)[0], jax.tree.leaves(other.params)[0])
@@ -79,9 +83,15 @@ def test_parameters_and_moments_are_sharded_over_fsdp() -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "lion", "adafactor", "sgd"])
 def test_every_optimizer_learns(name: str) -> None:
-    _, first = _step(_init(name), RUNGS[0])
-    _, last = _step(_init(name), RUNGS[0], steps=12)
-    assert last["loss"] < first["loss"] - 0.05
+    rung = Rung(1, 1, 1, 8, 1)
+    feed = Feed(make_mesh(rung), rung)
+    blueprint = Blueprint.of(_init(name), feed.mesh)
+    state, train_step, tokens = blueprint.fresh(), jit_train_step(blueprint), feed.put(_batch())
+    losses = []
+    for _ in range(12):
+        state, metrics = train_step(state, tokens)
+        losses.append(metrics["loss"])
+    assert losses[-1] < losses[0] - 0.05
 
 
 def test_the_rate_warms_up_and_falls_to_its_final_fraction() -> None:
@@ -111,7 +121,7 @@ def test_gradients_are_clipped_by_their_global_norm() -> None:
 @pytest.fixture
 def termination() -> Iterator[Termination]:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield Termination({})
+    yield Termination(environ={})
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -124,9 +134,9 @@ def test_an_evaluation_repeats_itself_and_is_left_on_request(termination: Termin
         {"every": 4, "steps": 2, "dataloader": {"paths": "stdlib/json/tool.py"}}
     )
     evaluation, state = Evaluation(config, blueprint, feed), blueprint.fresh()
-    loss = evaluation.run(state, termination)
+    loss = evaluation.run(state, lambda: termination.requested(0))
     assert loss is not None
     assert abs(loss - np.log(264)) < 1.5
-    assert evaluation.run(state, termination) == loss
+    assert evaluation.run(state, lambda: termination.requested(0)) == loss
     os.kill(os.getpid(), signal.SIGTERM)
-    assert evaluation.run(state, termination) is None
+    assert evaluation.run(state, lambda: termination.requested(0)) is None
