@@ -49,12 +49,15 @@ class DirectoryLock:
                 raise LockHeldError(_who(directory, self._owner))
             time.sleep(_PAUSE)
         owner = {**Identity.of_this_process().to_json(), "since": wall.isoformat()}
+        self._written = json.dumps(owner).encode()
         with contextlib.suppress(OSError):  # a full disk: the lock holds without it
-            self._owner.write_text(json.dumps(owner), encoding="utf-8")
+            self._owner.write_bytes(self._written)
 
     def release(self) -> None:
         """Give the lock back."""
-        self._owner.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            if self._owner.read_bytes() == self._written:  # not that of another host's supervisor
+                self._owner.unlink()
         os.close(self._descriptor)
 
     def _try(self) -> bool:

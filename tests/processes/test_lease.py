@@ -129,24 +129,24 @@ def test_an_owner_that_finds_anothers_token_gives_up(tmp_path: Path) -> None:
 
 def test_of_two_at_once_one_is_the_owner(tmp_path: Path) -> None:
     owners = [Owner(tmp_path, replace(TIMES, settle=0.2)) for _ in range(4)]
-    outcomes: list[bool] = []
+    refused: list[str] = []
+    winners: list[Owner] = []
 
     def take(owner: Owner) -> None:
         try:
             owner.lease.acquire()
-        except LeaseHeldError:
-            outcomes.append(False)
+        except LeaseHeldError as error:
+            refused.append(str(error))
         else:
-            outcomes.append(True)
+            winners.append(owner)
 
     threads = [threading.Thread(target=take, args=(owner,)) for owner in owners]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert outcomes.count(True) == 1
-    for owner in owners:
-        owner.lease.release()
+    assert (len(winners), len(refused)) == (1, 3)
+    winners[0].lease.release()
 
 
 def test_without_storage_the_lease_expires_and_comes_not_back(tmp_path: Path) -> None:
