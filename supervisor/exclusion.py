@@ -21,6 +21,11 @@ from supervisor.ports import Clock
 _CHECK_INTERVAL = 1.0
 _LAST_WORDS = 10.0
 
+
+class ModelDirError(Exception):
+    """model_dir cannot be written, so nothing can be started."""
+
+
 Check = Callable[[], None]
 """Raises where model_dir may not be ours any more; to be called after every wait."""
 
@@ -47,42 +52,61 @@ def owned(
     exclusion: Exclusion,
     say: Callable[[str], None],
 ) -> Iterator[Check]:
-    """Own model_dir until the end of the block.
+    """Own model_dir until the end of the block, which may end in what the `Check` raises.
 
     Raises:
+        ModelDirError: it was deleted or moved.
         LockHeldError, LeaseHeldError: it is somebody else's.
         OSError: it cannot be used.
     """
     with ExitStack() as stack:
+        checks: list[Check] = []
         if exclusion.flock:
             with suppress(LockUnsupportedError):  # then `is_shared` is true as well
-                stack.callback(DirectoryLock(model_dir, clock.wall()).release)
-        if exclusion.lease is None:
-            yield lambda: None
-            return
+                lock = DirectoryLock(model_dir, clock.wall())
+                stack.callback(lock.release)
+                checks.append(lambda: _still_there(lock, model_dir))
+        check: Check = _nothing
+        if exclusion.lease is not None:
+            lease = _lease(model_dir, exclusion.lease, guard, say)
+            lease.acquire()
+            stack.callback(lease.release)
+            check = lease.check
+            checks.append(check)
 
-        def lost(error: Exception) -> None:
-            """In the lease's thread. The main thread has `check`, but it may hang."""
-            guard.kill_now()
-            time.sleep(_LAST_WORDS)
-            os._exit(_code(error))
+        def check_all() -> None:
+            for each in checks:
+                each()
+            reactor.call_later(_CHECK_INTERVAL, check_all)
 
-        lease = Lease(
-            LocalStorage(model_dir, writer=f".{uuid.uuid4().hex}"),
-            exclusion.lease,
-            on_renewed=guard.kill_unless_renewed,
-            on_lost=lost,
-            say=say,
-        )
-        lease.acquire()
-        stack.callback(lease.release)
+        check_all()
+        yield check
 
-        def check_again() -> None:
-            lease.check()
-            reactor.call_later(_CHECK_INTERVAL, check_again)
 
-        check_again()
-        yield lease.check
+def _nothing() -> None:
+    """Without a lease nobody can take model_dir over while we hold its lock."""
+
+
+def _still_there(lock: DirectoryLock, model_dir: Path) -> None:
+    """A trainer may run on for hours in a folder that was deleted."""
+    if not lock.holds(model_dir):  # or another one, which somebody else may own
+        raise ModelDirError(f"{model_dir} was deleted or moved while the job ran")
+
+
+def _lease(model_dir: Path, times: LeaseTimes, guard: Guard, say: Callable[[str], None]) -> Lease:
+    def lost(error: Exception) -> None:
+        """In the lease's thread. The main thread has `check`, but it may hang."""
+        guard.kill_now()
+        time.sleep(_LAST_WORDS)
+        os._exit(_code(error))
+
+    return Lease(
+        LocalStorage(model_dir, writer=f".{uuid.uuid4().hex}"),
+        times,
+        on_renewed=guard.kill_unless_renewed,
+        on_lost=lost,
+        say=say,
+    )
 
 
 def _code(error: Exception) -> ExitCode:

@@ -10,17 +10,20 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
+from errno import EDQUOT, EIO, ENOSPC, EROFS, ESTALE
+from typing import Any
 
 import yaml
 
 from supervisor.adapters.checkpoints import newest_committed
 from supervisor.adapters.clock import SystemClock
 from supervisor.adapters.console import PlainConsole
-from supervisor.adapters.journal import FileJournal, History
+from supervisor.adapters.journal import FileJournal, History, JournalError
 from supervisor.adapters.preemption import PreemptionWatch, sources
 from supervisor.adapters.processes import become_subreaper, kill_descendants, sweep
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.runlog import LogFormat, RunLog
+from supervisor.adapters.space import RoomMakingStorage, Space
 from supervisor.adapters.storage import LocalStorage
 from supervisor.adapters.summary import Summary
 from supervisor.adapters.systemd import service_manager
@@ -45,9 +48,11 @@ from supervisor.core.events import (
     SupervisorStarted,
 )
 from supervisor.core.exit_codes import ExitCode
+from supervisor.core.redaction import Redactor
+from supervisor.core.rules import DISK_FULL
 from supervisor.core.state import JobState
 from supervisor.engines.local import Launch, LocalEngine
-from supervisor.exclusion import Check, Exclusion, owned
+from supervisor.exclusion import Check, Exclusion, ModelDirError, owned
 from supervisor.guarded import guarded
 from supervisor.ports import Clock, Observer, Storage
 from supervisor.prepare import Prepared
@@ -57,10 +62,6 @@ from supervisor.runtime import Runtime
 _FIRST_LOOK = 1.0
 """How long to wait for the first word on whether this machine is to be taken away; as a rule it
 takes a few milliseconds."""
-
-
-class ModelDirError(Exception):
-    """model_dir cannot be written, so nothing can be started."""
 
 
 def run_job(prepared: Prepared, log_format: LogFormat, exclusion: Exclusion | None = None) -> int:
@@ -78,7 +79,6 @@ def run_job(prepared: Prepared, log_format: LogFormat, exclusion: Exclusion | No
     _make_model_dir(prepared)
     with ExitStack() as stack:
         instance = uuid.uuid4().hex
-        storage = LocalStorage(model_dir)
         reactor = Reactor(clock)
         guard = stack.enter_context(guarded(reactor, clock, mark=f"@{instance}"))
         means = exclusion or Exclusion.of(model_dir)
@@ -87,9 +87,13 @@ def run_job(prepared: Prepared, log_format: LogFormat, exclusion: Exclusion | No
             check = stack.enter_context(owning)
         except OSError as error:
             raise ModelDirError(f"{model_dir} cannot be locked: {error.strerror}") from error
+        space = Space(model_dir, lambda text: reactor.post(Noticed(clock.now(), text)))
+        storage = RoomMakingStorage(LocalStorage(model_dir), space)
         journal = FileJournal(storage)
         history = journal.read()
-        found = _accept_changes(prepared, history)
+        redactor = prepared.redactor(os.environ)
+        config = [redactor.params(plan.params) for plan in prepared.plans]
+        found = _accept_changes(prepared, history, config, redactor)
         reactor.stop_on_signals()
         become_subreaper()
         stack.callback(_leave_nothing_behind)
@@ -98,22 +102,28 @@ def run_job(prepared: Prepared, log_format: LogFormat, exclusion: Exclusion | No
         lineage = environment.lineage(os.environ, f"{job}@{instance}")
         preemption = _watch_for_preemption(prepared, job, lineage, clock, reactor, stack)
         screen = _screen(prepared, clock, stack)
-        log = RunLog(storage, clock, prepared.policy, screen.line, log_format)
+        log = RunLog(storage, clock, prepared.policy, screen.line, log_format, redactor.text)
         _tell_start(log, prepared, history, found, swept)
-        config = [plan.params for plan in prepared.plans]
         if history.config != config:
             journal.record_config(clock.wall(), config, [str(change) for change in found])
         summary = Summary(storage, prepared.plans, lambda text: log.say(text, level="warning"))
         summary.replay(history.transitions)
-        engine = LocalEngine(reactor, clock, os.environ, screen.mirror)
-        world = LocalWorld(job, lineage, prepared, storage, clock, reactor, engine, check)
+        engine = LocalEngine(reactor, clock, os.environ, screen.mirror, redactor.text)
+        space.in_use = lambda: engine.directory
+        world = LocalWorld(
+            job, lineage, prepared, config, storage, clock, reactor, engine, space, check
+        )
         systemd = _service_manager(prepared, clock, reactor, stack)
         observers: tuple[Observer, ...] = (log, summary, *screen.observers, *systemd)
         if (doom := preemption.standing(_FIRST_LOOK)) is not None:
             log.say(f"a preemption is announced: {doom}; nothing is started here", level="warning")
             return int(ExitCode.DRAINED)
         runtime = Runtime(world, journal, clock, observers, history.state, prepared.policy)
-        final = runtime.run(_started(job, prepared, history.state, clock))
+        try:
+            final = runtime.run(_started(job, prepared, history.state, clock))
+        except (JournalError, ModelDirError) as error:
+            log.say(f"ends now, and kills what runs: {error}", level="error")
+            raise
         assert final.exit_code is not None
         return final.exit_code
 
@@ -126,21 +136,28 @@ class LocalWorld:
         job: str,
         lineage: str,
         prepared: Prepared,
+        config: Sequence[dict[str, Any]],
         storage: Storage,
         clock: Clock,
         reactor: Reactor,
         engine: LocalEngine,
+        space: Space,
         check: Check,
     ) -> None:
-        """`check` raises once model_dir may not be ours any more."""
+        """`config` is what params.yaml shows of each phase.
+
+        `check` raises once model_dir may not be ours any more.
+        """
         self._job = job
         self._lineage = lineage
         self._check = check
         self._prepared = prepared
+        self._config = config
         self._storage = storage
         self._clock = clock
         self._reactor = reactor
         self._engine = engine
+        self._space = space
 
     def wait(self, until: float | None) -> Sequence[Event]:
         """See `ports.World`."""
@@ -159,7 +176,11 @@ class LocalWorld:
                 self._begin_phase(phase)
             case StartWorkers(attempt):
                 launch = self._launch(attempt, state)
-                self._write_params(launch, state)
+                if state.last_failure is not None and state.last_failure.rule == DISK_FULL:
+                    while self._space.free():  # the next attempt needs all the room there is
+                        pass
+                self._make_directory(f"{state.directory}/attempts/{attempt:04d}")
+                self._write_params(launch)
                 self._engine.start(launch)
             case DumpStacks(attempt):
                 self._engine.dump_stacks(attempt)
@@ -173,12 +194,9 @@ class LocalWorld:
     def _begin_phase(self, phase: int) -> None:
         wall = self._clock.wall()
         name = _directory_name(wall)
-        try:
-            while not self._storage.make_directory(name):
-                wall += timedelta(seconds=1)
-                name = _directory_name(wall)
-        except OSError as error:
-            raise ModelDirError(f"{name} cannot be made: {error.strerror}") from error
+        while not self._make_directory(name):
+            wall += timedelta(seconds=1)
+            name = _directory_name(wall)
         newest = newest_committed(self._prepared.plans[phase].checkpoints)
         self._reactor.post(PhaseBegun(self._clock.now(), phase, name, newest))
 
@@ -197,13 +215,23 @@ class LocalWorld:
             params=directory / "params.yaml",
         )
 
-    def _write_params(self, launch: Launch, state: JobState) -> None:
-        text = yaml.safe_dump(launch.plan.params, sort_keys=False, allow_unicode=True)
+    def _make_directory(self, name: str) -> bool:
         try:
-            self._storage.make_directory(f"{state.directory}/attempts/{launch.attempt:04d}")
-            self._storage.replace(f"{state.directory}/params.yaml", text.encode())
+            return self._storage.make_directory(name)
         except OSError as error:
-            raise ModelDirError(f"{state.directory} cannot be written: {error.strerror}") from error
+            raise ModelDirError(f"{name} cannot be made: {error.strerror}") from error
+
+    def _write_params(self, launch: Launch) -> None:
+        """Only a program that reads params.yaml cannot go on without it."""
+        text = yaml.safe_dump(self._config[launch.phase], sort_keys=False, allow_unicode=True)
+        name = str(launch.params.relative_to(launch.model_dir))
+        try:
+            self._storage.replace(name, text.encode())
+        except OSError as error:
+            message = f"{name} cannot be written: {error.strerror}"
+            if any("{params}" in value for value in (*launch.plan.argv, *launch.plan.env.values())):
+                raise ModelDirError(message) from error
+            self._reactor.post(Noticed(self._clock.now(), message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +293,12 @@ def _directory_name(wall: object) -> str:
 
 
 def _make_model_dir(prepared: Prepared) -> None:
-    """Make model_dir and see that it can be written."""
+    """Make model_dir and see that it can be written.
+
+    Raises:
+        ConfigError: it never can be.
+        ModelDirError: it cannot be now: the disk may be mended.
+    """
     model_dir = prepared.job.model_dir
     try:
         model_dir.mkdir(parents=True, exist_ok=True)
@@ -273,20 +306,26 @@ def _make_model_dir(prepared: Prepared) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
+        if error.errno in (EROFS, EIO, ESTALE):
+            raise ModelDirError(f"{model_dir} cannot be written: {error.strerror}") from error
+        if error.errno in (ENOSPC, EDQUOT):
+            return  # room is made where it can be, and where not it is told, once we own it
         location = (*prepared.job.locations[0], "init", "model_dir")
         message = f"cannot be written: {error.strerror} ({error.filename})"
         raise ConfigError([prepared.job.source.problem(location, message)]) from error
 
 
-def _accept_changes(prepared: Prepared, history: History) -> list[Change]:
-    """What changed in the config since the job last ran.
+def _accept_changes(
+    prepared: Prepared, history: History, config: Sequence[dict[str, Any]], redactor: Redactor
+) -> list[Change]:
+    """What changed in the config since the job last ran; a secret that changed is no change.
 
     Raises:
         ConfigError: something that must not.
     """
     if history.config is None:
         return []
-    found = changes(history.config, [plan.params for plan in prepared.plans])
+    found = changes([redactor.params(params) for params in history.config], config)
     problems = [
         Problem(prepared.job.source.name, "", message)
         for _, message in refused(history.state, found, len(prepared.plans))

@@ -36,12 +36,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
         config: object,
         *options: str,
         env: dict[str, str] | None = None,
-        within: Sequence[str] = (),
+        prefix: Sequence[str] = (),
     ) -> Running:
         path = tmp_path / "trainer.yaml"
         path.write_text(config if isinstance(config, str) else yaml.safe_dump(config))
         process = subprocess.Popen(
-            [*within, sys.executable, "-m", "supervisor", "run", str(path), *options],
+            [*prefix, sys.executable, "-m", "supervisor", "run", str(path), *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -62,7 +62,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def supervise(start: Start) -> Callable[..., Result]:
     """Runs `supervise run` on a config to its end."""
 
-    def run(config: object, *options: str, env: dict[str, str] | None = None) -> Result:
-        return start(config, *options, env=env).result()
+    def run(
+        config: object,
+        *options: str,
+        env: dict[str, str] | None = None,
+        prefix: Sequence[str] = (),
+    ) -> Result:
+        return start(config, *options, env=env, prefix=prefix).result()
 
     return run

@@ -53,6 +53,16 @@ class DirectoryLock:
         with contextlib.suppress(OSError):  # a full disk: the lock holds without it
             self._owner.write_bytes(self._written)
 
+    def holds(self, directory: Path) -> bool:
+        """Whether `directory` is still the one that was locked: not deleted, not another one."""
+        try:
+            there = directory.stat()
+        except FileNotFoundError:
+            return False
+        except OSError:  # who cannot tell goes on
+            return True
+        return os.path.samestat(there, os.fstat(self._descriptor))
+
     def release(self) -> None:
         """Give the lock back."""
         with contextlib.suppress(OSError):

@@ -145,7 +145,7 @@ def test_what_ran_beside_us_before_we_began_is_left_alone(
     """A shell with a background job that became the supervisor by `exec`."""
     config = command_config(model_dir, "exit9", "--once", success={"step": 6})
     shell = ("sh", "-c", 'sleep 3600 >/dev/null 2>&1 & echo "beside $!"; exec "$@"', "sh")
-    running = start(config, within=shell)
+    running = start(config, prefix=shell)
     out = running.wait_for("beside ")
     beside = psutil.Process(int(out.partition("beside ")[2].split()[0]))
     result = running.result()

@@ -209,11 +209,11 @@ def test_a_frozen_owner_is_taken_over_and_gives_up_when_it_wakes(
     times = LeaseTimes(duration=2.0, renew=0.4, settle=0.1)
     toy = ("wait", "--once", "--steps", "20", "--seconds", "0.2", "--diary", str(diary))
     config = command_config(model_dir, *toy, success={"step": 20})
-    first = start(config, within=leased(times, "alpha"))
+    first = start(config, prefix=leased(times, "alpha"))
     first.wait_for("waiting")
     frozen = supervisor_of(first)
     frozen.suspend()
-    second = start(config, within=leased(times, "beta"))
+    second = start(config, prefix=leased(times, "beta"))
     second.wait_for("starts after step")
     frozen.resume()
     result = first.result()
@@ -232,7 +232,7 @@ def test_a_frozen_owner_is_taken_over_and_gives_up_when_it_wakes(
 
 def test_unreachable_storage_ends_the_group(start: Start, model_dir: Path, tmp_path: Path) -> None:
     config = command_config(model_dir, "wait")
-    running = start(config, within=leased(LeaseTimes(duration=1.0, renew=0.2, settle=0.05)))
+    running = start(config, prefix=leased(LeaseTimes(duration=1.0, renew=0.2, settle=0.05)))
     running.wait_for("waiting")
     model_dir.rename(tmp_path / "unreachable")
     result = running.result()
@@ -243,13 +243,13 @@ def test_unreachable_storage_ends_the_group(start: Start, model_dir: Path, tmp_p
 
 def test_a_killed_supervisor_of_this_host_is_not_waited_for(start: Start, model_dir: Path) -> None:
     config = command_config(model_dir, "wait", "--once", success={"step": 6})
-    within = leased(LeaseTimes(settle=0.1))
-    running = start(config, within=within)
+    prefix = leased(LeaseTimes(settle=0.1))
+    running = start(config, prefix=prefix)
     running.wait_for("waiting")
     supervisor = supervisor_of(running)
     supervisor.kill()
     assert running.result().code == 128 + signal.SIGKILL
-    again = start(config, within=within).result()
+    again = start(config, prefix=prefix).result()
     assert again.code == 0
     assert "waiting up to" not in again.err
     assert written(model_dir) == {"token": None}
@@ -257,10 +257,10 @@ def test_a_killed_supervisor_of_this_host_is_not_waited_for(start: Start, model_
 
 def test_a_second_supervisor_is_refused_by_the_lease_alone(start: Start, model_dir: Path) -> None:
     config = command_config(model_dir, "wait")
-    within = leased(LeaseTimes(duration=20.0, renew=0.2, settle=0.1))
-    running = start(config, within=within)
+    prefix = leased(LeaseTimes(duration=20.0, renew=0.2, settle=0.1))
+    running = start(config, prefix=prefix)
     running.wait_for("waiting")
-    second = start(config, within=within).result()
+    second = start(config, prefix=prefix).result()
     assert second.code == 73
     assert "model_dir is owned by supervisor" in second.err
     supervisor_of(running).send_signal(signal.SIGINT)

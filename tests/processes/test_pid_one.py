@@ -43,7 +43,7 @@ def test_a_stop_of_the_container_lets_the_trainer_save(
     start: Start, model_dir: Path, number: signal.Signals, code: int
 ) -> None:
     config = command_config(model_dir, "save-on-sigterm", "--once", success={"step": 500})
-    running = start(config, within=CONTAINER)
+    running = start(config, prefix=CONTAINER)
     running.wait_for("ready to save")
     init = init_of(running)
     everything = init.children(recursive=True)
@@ -56,11 +56,11 @@ def test_a_stop_of_the_container_lets_the_trainer_save(
 
 @pytest.mark.parametrize(("kind", "code"), [("none", 0), ("assertion", 70)])
 def test_the_exit_code_passes_out(start: Start, model_dir: Path, kind: str, code: int) -> None:
-    assert start(command_config(model_dir, kind), within=CONTAINER).result().code == code
+    assert start(command_config(model_dir, kind), prefix=CONTAINER).result().code == code
 
 
 def test_zombies_of_all_kinds_are_reaped(start: Start, model_dir: Path) -> None:
-    running = start(command_config(model_dir, "zombies"), within=CONTAINER)
+    running = start(command_config(model_dir, "zombies"), prefix=CONTAINER)
     running.wait_for("waiting")
     init = init_of(running)
     enter(init, "sleep 0.01 & exit")
@@ -76,7 +76,7 @@ def test_what_a_person_runs_in_the_container_is_not_of_the_job(
     start: Start, model_dir: Path
 ) -> None:
     config = command_config(model_dir, "wait", "--once", success={"step": 6})
-    running = start(config, within=CONTAINER)
+    running = start(config, prefix=CONTAINER)
     running.wait_for("waiting")
     init = init_of(running)
     enter(init, "setsid sleep 54321 & exit")
@@ -92,7 +92,7 @@ def test_what_a_person_runs_in_the_container_is_not_of_the_job(
 
 
 def test_a_killed_supervisor_ends_the_container(start: Start, model_dir: Path) -> None:
-    running = start(command_config(model_dir, "hide"), within=CONTAINER)
+    running = start(command_config(model_dir, "hide"), prefix=CONTAINER)
     running.wait_for("waiting")
     init = init_of(running)
     everything = init.children(recursive=True)

@@ -100,6 +100,24 @@ def crash() -> None:
     os._exit(9)
 
 
+def fill_disk() -> None:
+    """Leave a record that the journal must hold, and no room to hold it in."""
+    write_failure_record(ValueError("m" * (1 << 20)), stage=Stage.TRAINING, step=None)
+    with (Path(options.model_dir) / "filler").open("wb", buffering=0) as file:
+        while True:
+            try:
+                file.write(b"x" * 65536)
+            except OSError:
+                os._exit(1)
+
+
+def read_only() -> None:
+    """What the kernel does to a file system with errors, as far as new files are concerned."""
+    for arguments in (["--bind", options.model_dir], ["-o", "remount,bind,ro"]):
+        subprocess.run(["mount", *arguments, options.model_dir], check=True)
+    os._exit(9)
+
+
 def lie() -> None:
     """Write what no honest worker would on the progress pipe."""
     descriptor = int(os.environ["SUPERVISE_PROGRESS_FD"])
@@ -152,6 +170,8 @@ MISBEHAVIOUR: dict[str, Callable[[], None]] = {
     "hide": hide,
     "zombies": leave_zombies,
     "crash": crash,
+    "fill-disk": fill_disk,
+    "read-only": read_only,
 }
 
 
