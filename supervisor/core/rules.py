@@ -48,6 +48,16 @@ RULES: tuple[Rule, ...] = (
         types=("DevicesDiffer",),
     ),
     Rule(
+        "no-usable-checkpoint",
+        Verdict.FATAL,
+        "every checkpoint is damaged",
+        "The files of every checkpoint differ from what was saved; starting afresh is not ours to "
+        "decide.",
+        "Put an undamaged copy in place, or do as the message says to start from the beginning; "
+        "then run the same command again. Suspect the storage.",
+        types=("NoUsableCheckpointError",),
+    ),
+    Rule(
         DISK_FULL,
         Verdict.RESTART,
         "disk full",
@@ -125,7 +135,8 @@ RULES: tuple[Rule, ...] = (
         "Go back to the config of the checkpoint, or use another model_dir.",
         pattern=(
             r"not compatible with the stored shape|tree structures do not match|"
-            r"Topology mismatch detected"
+            r"Topology mismatch detected|Structure mismatch: Target path|"
+            r"checkpoint in .* does not fit the config"
         ),
     ),
     Rule(

@@ -19,6 +19,7 @@ from supervisor.protocol.messages import (
     DevicesMessage,
     EvaluatedMessage,
     Message,
+    NoticeMessage,
     RestoredMessage,
     SavedMessage,
     StacksMessage,
@@ -91,6 +92,10 @@ class Reporter:
     def devices(self, platform: str, count: int, device_kind: str) -> None:
         """The accelerators that the backend found."""
         self._send(DevicesMessage(platform, count, device_kind), keep=True)
+
+    def notice(self, text: str) -> None:
+        """Have a person read `text` in the supervisor's log."""
+        self._send(NoticeMessage(text), keep=True)
 
     def dumps_stacks(self) -> None:
         """This process dumps its stacks on request."""
