@@ -94,6 +94,21 @@ def marked(mark: str) -> list[str]:
     return found
 
 
+def eventually(condition: Callable[[], object], timeout: float = 10.0) -> bool:
+    """Whether `condition` comes true in time."""
+    end = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def gone(mark: str) -> bool:
+    """Whether every process that inherited `mark` is gone, or soon is."""
+    return eventually(lambda: not marked(mark))
+
+
 def command_config(
     model_dir: Path, *toy: str, restart: dict[str, Any] | None = None, **command: Any
 ) -> dict[str, Any]:

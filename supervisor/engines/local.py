@@ -11,7 +11,7 @@ from pathlib import Path
 
 from supervisor.adapters.checkpoints import CheckpointWatcher, newest_committed
 from supervisor.adapters.output import OutputPatterns, OutputPump, read_tail
-from supervisor.adapters.processes import WorkerProcess, kill_descendants
+from supervisor.adapters.processes import WorkerProcess, kill_descendants, reap_orphans
 from supervisor.adapters.progress import ProgressPipe
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.stacks import describe_process, dump_native_stacks
@@ -54,6 +54,7 @@ class Launch:
     """What an attempt of a phase is started from. Paths are absolute."""
 
     job: str
+    lineage: str
     attempt: int
     phase: int
     plan: PhasePlan
@@ -187,7 +188,9 @@ class LocalEngine:
     def _command(self, launch: Launch) -> tuple[list[str], dict[str, str]]:
         plan = launch.plan
         values = self._placeholders(launch)
-        identity = WorkerIdentity(launch.job, launch.attempt, num_devices=plan.num_devices)
+        identity = WorkerIdentity(
+            launch.job, launch.attempt, num_devices=plan.num_devices, lineage=launch.lineage
+        )
         env = {
             **self._environ,
             **{name: placeholders.expand(value, values) for name, value in plan.env.items()},
@@ -268,6 +271,7 @@ class LocalEngine:
 
     def _look_again(self, attempt: int) -> None:
         if self._group is not None and self._group.launch.attempt == attempt:
+            reap_orphans((self._group.worker.pid,))
             self._observe(self._group)
             self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(attempt))
 

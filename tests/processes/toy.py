@@ -1,15 +1,19 @@
 """A trainer without JAX: counts steps, commits checkpoints like Orbax, misbehaves on request.
 
-    toy.py MODEL_DIR [--steps N] [--every N] [--once] [--at STEP] [--polite] [MISBEHAVIOUR]
+    toy.py MODEL_DIR [--steps N] [--every N] [--once] [--at STEP] [--strike-each] [--polite]
+           [--diary FILE] [MISBEHAVIOUR]
 
 A misbehaviour strikes right after step `--at` (0: before anything is printed); with `--once` only
-in the first attempt that gets there. With `--polite`, SIGTERM saves at the step boundary and kills.
+in the first attempt that gets there; with `--strike-each` after every multiple of that step. With
+`--polite`, SIGTERM saves at the step boundary and kills. The diary tells of every start and crash,
+and of a start while another worker of the job still lives.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import fcntl
 import os
 import signal
 import subprocess
@@ -93,6 +97,29 @@ def leave_grandchildren() -> None:
     os._exit(5)
 
 
+def hide() -> None:
+    """Leave a process in a session of its own that cannot be asked to end, then wait."""
+    hidden = (
+        "import os, signal; os.fork() and os._exit(0); os.setsid(); "
+        "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); "
+        "print(os.getpid(), 'is hidden', flush=True); signal.sigwait([signal.SIGUSR1])"
+    )
+    subprocess.run([sys.executable, "-c", hidden], check=True)
+    wait()
+
+
+def leave_zombies() -> None:
+    """Leave orphans that end at once, then wait."""
+    for _ in range(3):
+        subprocess.run(["sh", "-c", "sleep 0 & exit"], check=True, start_new_session=True)
+    wait()
+
+
+def crash() -> None:
+    note("crash")
+    os._exit(9)
+
+
 def fill_disk() -> None:
     """Leave a record that the journal must hold, and no room to hold it in."""
     write_failure_record(ValueError("m" * (1 << 20)), stage=Stage.TRAINING, step=None)
@@ -161,9 +188,35 @@ MISBEHAVIOUR: dict[str, Callable[[], None]] = {
     "gil": hold_the_interpreter_lock,
     "grandchildren": leave_grandchildren,
     "lie": lie,
+    "hide": hide,
+    "zombies": leave_zombies,
+    "crash": crash,
     "fill-disk": fill_disk,
     "read-only": read_only,
 }
+
+
+def note(what: str) -> None:
+    """One line in the diary, whole or not at all, with the attempt it belongs to."""
+    if options.diary is None:
+        return
+    line = f"{what} {os.environ['SUPERVISE_ATTEMPT']} {os.getpid()}\n"
+    diary = os.open(options.diary, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    os.write(diary, line.encode())
+    os.close(diary)
+
+
+def begin() -> None:
+    """Note the start, and whether another worker of the job still lives; leave a helper behind."""
+    if options.diary is None:
+        return
+    subprocess.Popen(["sleep", "3600"], start_new_session=True)
+    alone = os.open(f"{options.diary}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        note("OVERLAP")
+    note("start")
 
 
 def checkpoints() -> Path:
@@ -185,9 +238,9 @@ def newest() -> int:
 
 
 def misbehave(step: int) -> None:
-    if step != options.at:
+    if step != options.at and not (options.strike_each and step and step % options.at == 0):
         return
-    struck = Path(options.model_dir) / "struck"
+    struck = Path(options.model_dir) / f"struck{step if options.strike_each else ''}"
     if options.once and struck.exists():
         return
     struck.touch()
@@ -195,6 +248,7 @@ def misbehave(step: int) -> None:
 
 
 def main() -> None:
+    begin()
     enable_stack_dumps(reporter)
     misbehave(0)
     step = newest()
@@ -231,6 +285,8 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--once", action="store_true")
     parser.add_argument("--polite", action="store_true")
+    parser.add_argument("--strike-each", action="store_true")
+    parser.add_argument("--diary")
     parser.add_argument("--stage", default="TRAINING")
     options = parser.parse_args()
     reporter = Reporter.connect()
