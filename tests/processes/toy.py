@@ -224,6 +224,8 @@ def checkpoints() -> Path:
 
 
 def commit(step: int) -> None:
+    if (checkpoints() / str(step)).exists():
+        return  # told to stop right after a save
     temporary = checkpoints() / f"{step}.orbax-checkpoint-tmp"
     temporary.mkdir(parents=True, exist_ok=True)
     (temporary / "commit_success.txt").touch()
