@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,9 +44,9 @@ def guard_of(running: Running) -> psutil.Process:
 def hiding(start: Start, model_dir: Path) -> tuple[Running, psutil.Process]:
     """A supervised toy with a hidden process, and that process."""
     running = start(command_config(model_dir, "hide"))
-    out = running.wait_for(" is hidden")
-    pid = int(out.partition(" is hidden")[0].split()[-1])
-    return running, psutil.Process(pid)
+    found = re.search(r"(\d+) is hidden", running.wait_for(" is hidden"))
+    assert found
+    return running, psutil.Process(int(found[1]))
 
 
 def test_what_changed_session_dies_with_a_killed_supervisor(start: Start, model_dir: Path) -> None:

@@ -102,7 +102,7 @@ def hide() -> None:
     hidden = (
         "import os, signal; os.fork() and os._exit(0); os.setsid(); "
         "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); "
-        "print(os.getpid(), 'is hidden', flush=True); signal.sigwait([signal.SIGUSR1])"
+        "os.write(1, b'%d is hidden\\n' % os.getpid()); signal.sigwait([signal.SIGUSR1])"
     )
     subprocess.run([sys.executable, "-c", hidden], check=True)
     wait()
