@@ -1,0 +1,167 @@
+"""What the rules of the restart budget ask for, kept apart from the core that applies them.
+
+A second, independent reading of the design: folded over the journal like the core's state, but
+keeping only what was spent, what was committed, who asked for a stop, and which attempt is owed an
+answer. From that follows how every end of an attempt must be answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from supervisor.core.budget import Charge
+from supervisor.core.decisions import Decision, FinishJob, KillWorkers, StartWorkers, Wait
+from supervisor.core.events import (
+    CheckpointCommitted,
+    Event,
+    LaunchFailed,
+    PhaseBegun,
+    StopRequested,
+    StopSource,
+    SupervisorStarted,
+    WorkersGone,
+)
+from supervisor.core.exit_codes import ExitCode
+from supervisor.core.failure import Failure, Verdict
+from supervisor.core.policy import RestartPolicy
+from supervisor.ports import Transition
+
+Require = Callable[[bool, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The account of a job."""
+
+    phase: int = 0
+    restarts: int = 0
+    preemptions: int = 0
+    highest: int | None = None
+    attempts: int = 0
+    owed: bool = False
+    """The last attempt has not been answered for."""
+    free: bool = False
+    """The supervisor of the attempt died before any sign of its end."""
+    stop: StopSource | None = None
+    ended: ExitCode | None = None
+
+    def after(self, t: Transition, policy: RestartPolicy, require: Require) -> Ledger:
+        """The account after a transition; what may not be is told to `require`."""
+        event = t.event
+        require(self.ended is None or isinstance(event, SupervisorStarted), "after its end, the job goes on")
+        ledger = self._noted(event, t)
+        if isinstance(event, WorkersGone | LaunchFailed) and ledger._is_answer(event, t):
+            ledger = ledger._answered(event, t, policy, require)
+        else:
+            starts = [d for d in t.decisions if isinstance(d, StartWorkers)]
+            require(not (starts and ledger.owed), "a second attempt, the first is not answered for")
+        return ledger._decided(t.decisions, t, require)
+
+    def _noted(self, event: Event, t: Transition) -> Ledger:
+        match event:
+            case SupervisorStarted(committed=step):
+                again = self.ended in (ExitCode.FAILED, ExitCode.BUDGET_SPENT)
+                grown = self.ended is ExitCode.SUCCEEDED
+                ledger = self if grown else self._committed(step)
+                if again or grown:
+                    ledger = replace(ledger, restarts=0, preemptions=0)
+                group = t.before.group
+                told = group is not None and bool(group.exits)
+                free = self.owed and (self.free or self.stop is not None or not told)
+                return replace(ledger, stop=None, ended=None, free=free)
+            case PhaseBegun(phase=phase, committed=step) if t.before.directory is None:
+                return self._committed(step) if phase == self.phase else self
+            case CheckpointCommitted(phase=phase, step=step):
+                return self._committed(step) if phase == self.phase else self
+            case StopRequested(source=source):
+                return self if self.stop is not None else replace(self, stop=source)
+        return self
+
+    def _committed(self, step: int | None) -> Ledger:
+        if step is None or (self.highest is not None and self.highest >= step):
+            return self
+        return replace(self, highest=step, restarts=0, preemptions=0)
+
+    def _is_answer(self, event: WorkersGone | LaunchFailed, t: Transition) -> bool:
+        return self.owed and event.attempt == self.attempts
+
+    def _answered(
+        self,
+        event: WorkersGone | LaunchFailed,
+        t: Transition,
+        policy: RestartPolicy,
+        require: Require,
+    ) -> Ledger:
+        """The attempt is over: what must be decided, and what it costs."""
+        ledger = replace(self, owed=False)
+        if isinstance(event, WorkersGone):
+            ledger = ledger._committed(event.committed)
+        decision = t.decisions[0] if t.decisions else None
+        failure = event.failure
+        if failure is None or self.stop is not None:
+            return ledger
+        if isinstance(event, WorkersGone) and self.free:
+            require(isinstance(decision, StartWorkers), "a lost attempt is not started again")
+            return ledger
+        return ledger._charged(failure, decision, policy, require)
+
+    def _charged(
+        self, failure: Failure, decision: Decision | None, policy: RestartPolicy, require: Require
+    ) -> Ledger:
+        ends = decision.exit_code if isinstance(decision, FinishJob) else None
+        if failure.verdict is Verdict.FATAL:
+            require(ends is ExitCode.FAILED, "a fatal failure does not end the job with 70")
+            return self
+        limits = policy.phases[self.phase]
+        spent, limit = self.restarts, limits.max_num_restarts
+        if failure.charge is Charge.PREEMPTIONS:
+            spent, limit = self.preemptions, limits.max_num_preemptions
+        if failure.charge is not Charge.NOTHING:
+            if spent == limit:
+                require(ends is ExitCode.BUDGET_SPENT, "a spent budget does not end the job with 76")
+                return self
+            ledger = replace(self, **{str(failure.charge): spent + 1})
+        else:
+            ledger = self
+        require(isinstance(decision, StartWorkers | Wait), "a failure is not answered by a restart")
+        ledger._check_delay(decision, policy, require)
+        return ledger
+
+    def _check_delay(
+        self, decision: Decision | None, policy: RestartPolicy, require: Require
+    ) -> None:
+        delay = decision.seconds if isinstance(decision, Wait) else 0.0
+        failures = self.restarts + self.preemptions
+        nominal = 0.0
+        if failures > 1:
+            nominal = min(policy.backoff_first * 2.0 ** (failures - 2), policy.backoff_max)
+        low, high = 1.0 - policy.backoff_jitter, 1.0 + policy.backoff_jitter
+        require(low * nominal <= delay <= high * nominal, "the backoff has not its length")
+
+    def _decided(
+        self, decisions: tuple[Decision, ...], t: Transition, require: Require
+    ) -> Ledger:
+        ledger = self
+        if t.after.phase != self.phase:
+            require(t.after.phase == self.phase + 1, "a phase is left out")
+            ledger = replace(ledger, phase=t.after.phase, restarts=0, preemptions=0, highest=None)
+        for decision in decisions:
+            match decision:
+                case StartWorkers(attempt=attempt):
+                    require(attempt == self.attempts + 1, "attempt numbers do not grow by one")
+                    require(self.stop is None, "an attempt starts although somebody wants a stop")
+                    ledger = replace(ledger, attempts=attempt, owed=True, free=False)
+                case KillWorkers(attempt=attempt):
+                    require(attempt == self.attempts, "another attempt is killed")
+                case FinishJob():
+                    ledger._check_end(decision, require)
+                    ledger = replace(ledger, ended=decision.exit_code)
+        return ledger
+
+    def _check_end(self, end: FinishJob, require: Require) -> None:
+        require(not self.owed, "the job ends although its attempt is not answered for")
+        if end.exit_code in (ExitCode.DRAINED, ExitCode.STOPPED):
+            person = end.exit_code is ExitCode.STOPPED
+            wanted = StopSource.PERSON if person else StopSource.SIGTERM
+            require(self.stop is wanted, "the job is stopped for another reason than it says")
