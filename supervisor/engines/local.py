@@ -24,7 +24,7 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
-from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
+from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.core.policy import Success
 from supervisor.core.verdicts import judge, launch_failure
 from supervisor.ports import Clock
@@ -284,12 +284,11 @@ class LocalEngine:
             pattern_seen=group is not None and group.pump.success_seen,
             file_exists=self._success_file_exists(launch),
         )
-        failure: Failure | None = judge(evidence, launch.success) if exits else None
         self._reactor.post(
             WorkersGone(
                 self._clock.now(),
                 launch.attempt,
-                failure,
+                judge(evidence, launch.success),
                 resumed_from=group.resumed_from if group is not None else None,
                 step=step,
                 committed=committed,
