@@ -25,6 +25,7 @@ from supervisor.core.events import (
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import Failure, Verdict
 from supervisor.core.policy import RestartPolicy
+from supervisor.core.state import Status
 from supervisor.ports import Transition
 
 Require = Callable[[bool, str], None]
@@ -62,8 +63,8 @@ class Ledger:
         match event:
             case SupervisorStarted(committed=step):
                 again = self.ended in (ExitCode.FAILED, ExitCode.BUDGET_SPENT)
-                grown = self.ended is ExitCode.SUCCEEDED
-                ledger = self if grown else self._committed(step)
+                grown = self.ended is ExitCode.SUCCEEDED and t.after.status is not Status.SUCCEEDED
+                ledger = self if self.ended is ExitCode.SUCCEEDED else self._committed(step)
                 if again or grown:
                     ledger = replace(ledger, restarts=0, preemptions=0)
                 group = t.before.group

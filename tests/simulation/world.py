@@ -72,6 +72,8 @@ class FakeWorld:
         self._mail: list[Event] = []
         self._kill: tuple[KillWorkers, int] | None = None
         """What is to be killed, of which phase; until it is answered."""
+        self._gone: set[int] = set()
+        """The attempts that were confirmed gone: nobody looks at them any more."""
         self._looks = (0.0, 0)
 
     # --- telling ----------------------------------------------------------------------------------
@@ -218,7 +220,7 @@ class FakeWorld:
             self.post(CheckpointCommitted(self._host.clock.now(), group.phase, step))
 
     def _look_again(self, group: Group) -> None:
-        if self._host.watcher is self and group.alive:
+        if self._host.watcher is self and group.attempt not in self._gone:
             self._observe(group)
             self._host.later(_OBSERVE_INTERVAL, lambda: self._look_again(group))
 
@@ -236,6 +238,7 @@ class FakeWorld:
             return
         kill, phase = self._kill
         self._kill = None
+        self._gone.add(kill.attempt)
         group = self._own(kill.attempt)
         committed = self._host.newest(phase)
         evidence = self._evidence(kill.exits, group, phase, committed)
