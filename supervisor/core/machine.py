@@ -101,8 +101,9 @@ def _reopened(state: JobState, at: float, policy: RestartPolicy) -> Outcome:
 def _recovered(
     state: JobState, group: Group, drained: bool, at: float, policy: RestartPolicy
 ) -> Outcome:
-    """The last supervisor left a group in flight: charged only if a worker had ended first."""
-    group = replace(group, abandoned=drained or not group.exits)
+    """The last supervisor left a group in flight: charged only if it had ended by itself first."""
+    ended = group.all_ended or _some_failed(group.exits, state, policy)
+    group = replace(group, abandoned=group.abandoned or drained or not ended)
     state = replace(state, group=group)
     return _kill(state, at, "the supervisor of this attempt ended before it did", policy)
 
@@ -212,11 +213,16 @@ def _with_exits(
     state = replace(state, group=group)
     if group.all_ended:
         return _kill(state, event.at, _ended(group.exits), policy)
-    if state.drain is None and not all(ended.clean for ended in event.exits):
+    if state.drain is None and _some_failed(group.exits, state, policy):
         # One for all: the others would hang in a collective. They get the time to say farewell.
         deadline = event.at + policy.farewell
         state = replace(state, status=Status.STOPPING, group=replace(group, deadline=deadline))
     return state, decisions
+
+
+def _some_failed(exits: tuple[WorkerExit, ...], state: JobState, policy: RestartPolicy) -> bool:
+    success = policy.phases[state.phase].success
+    return any(ended.code != success.exit_code for ended in exits)
 
 
 def _ended(exits: tuple[WorkerExit, ...]) -> str:
@@ -300,9 +306,7 @@ def _failed(state: JobState, failure: Failure, at: float, policy: RestartPolicy)
     return _wait(state, delay, reason, at, policy)
 
 
-def _wait(
-    state: JobState, delay: float, reason: str, at: float, policy: RestartPolicy
-) -> Outcome:
+def _wait(state: JobState, delay: float, reason: str, at: float, policy: RestartPolicy) -> Outcome:
     if delay <= 0:
         return _start(state, reason, at, policy)
     backoff = Backoff(delay, at + delay, reason)

@@ -44,7 +44,7 @@ def judge(evidence: Evidence, success: Success, rules: tuple[Rule, ...] = RULES)
     """The failure that the evidence shows, by the first rule that matches; None: it succeeded."""
     if succeeded(evidence, success):
         return None
-    culprit = _culprit(evidence)
+    culprit = _culprit(evidence, success)
     root = _root(culprit)
     rule = next(rule for rule in rules if _matches(rule, root))
     return Failure(
@@ -82,13 +82,13 @@ def launch_failure(error: OSError, argv: tuple[str, ...]) -> Failure:
     )
 
 
-def _culprit(evidence: Evidence) -> RankEvidence:
+def _culprit(evidence: Evidence, success: Success) -> RankEvidence:
     """The rank that failed first: the earliest failure record, else the first that ended badly."""
     recorded = [rank for rank in evidence.ranks if rank.record is not None]
     if recorded:
         return min(recorded, key=lambda rank: rank.record.time if rank.record else 0.0)
     return next(
-        (rank for rank in evidence.ranks if not rank.exit.clean),
+        (rank for rank in evidence.ranks if rank.exit.code != success.exit_code),
         evidence.ranks[0] if evidence.ranks else RankEvidence(WorkerExit(rank=0)),
     )
 

@@ -81,7 +81,9 @@ def _tell_one(seed: int) -> int:
         print(f"FAILED: {result.violation!r}")
         return 1
     assert result.exit_code is not None
-    print(f"ended with {result.exit_code} ({result.exit_code.name}) after {result.runs} supervisors")
+    print(
+        f"ended with {result.exit_code} ({result.exit_code.name}) after {result.runs} supervisors"
+    )
     return 0
 
 

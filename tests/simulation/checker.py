@@ -42,7 +42,9 @@ class Checker:
             self._require(after == before and not transition.decisions, "a terminal state changes")
         self._follow_journal()
         require = self._require
-        require(self._folded.state == after.durable(), "replay gives another state than the live one")
+        require(
+            self._folded.state == after.durable(), "replay gives another state than the live one"
+        )
         require(after.attempt >= before.attempt, "attempt numbers fall")
         require((after.exit_code is not None) == after.status.terminal, "no exit code fits the end")
         account, budget = self.ledger, after.budget

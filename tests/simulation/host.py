@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -44,6 +45,12 @@ class VirtualClock:
     def wall(self) -> datetime:
         """See `ports.Clock`."""
         return _EPOCH + timedelta(seconds=self.time + self.skew)
+
+    def reach(self, until: float) -> None:
+        """Let it be `until` by `now()`, whatever rounding takes off."""
+        self.time = max(self.time, until + self._booted)
+        while self.now() < until:
+            self.time = math.nextafter(self.time, math.inf)
 
     def boot(self) -> None:
         """The machine starts again."""
@@ -155,9 +162,7 @@ class Host:
         """Start a worker group: it restores the newest checkpoint that is there."""
         ranks = tuple(range(self._scenario.world_size))
         resumed = self.newest(phase)
-        group = Group(
-            attempt, phase, success, ranks, owner, set(ranks), resumed, resumed or 0
-        )
+        group = Group(attempt, phase, success, ranks, owner, set(ranks), resumed, resumed or 0)
         if self.happens(self.faults.leftover):
             group.alive.add(LEFTOVER)
         self.groups[attempt] = group
@@ -206,9 +211,10 @@ class Host:
         if group.step >= self._target(group):
             group.printed = True
             self.files.add(group.phase)
+        spread = 20.0 if self.happens(self.faults.slow) else 2.0
         for rank in group.ranks:
             ended = WorkerExit(rank, code=group.success.exit_code)
-            self.later(self.between(0.0, 3.0), lambda ended=ended: self._end(group, ended))
+            self.later(self.between(0.0, spread), lambda ended=ended: self._end(group, ended))
 
     def _fail(self, group: Group) -> None:
         """A rank fails in one of many ways; the others are left waiting for it."""
@@ -280,7 +286,8 @@ class Host:
                 return
             self._commit(group)
             for rank in group.ranks:
-                self._end(group, WorkerExit(rank, code=self._rng.choice((0, 0, 143))))
+                code = self._rng.choice((group.success.exit_code, 0, 143))
+                self._end(group, WorkerExit(rank, code=code))
 
         self.later(self.between(10.0, 40.0) if slow else self.between(0.1, 4.0), save_and_exit)
 
@@ -330,4 +337,3 @@ class Host:
         if not success.committed:
             known = max(known, self.reached.get(phase, 0))
         return known >= success.step
-

@@ -25,7 +25,7 @@ from supervisor.core.events import (
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import Failure, Verdict
 from supervisor.core.policy import RestartPolicy
-from supervisor.core.state import Status
+from supervisor.core.state import Group, Status
 from supervisor.ports import Transition
 
 Require = Callable[[bool, str], None]
@@ -50,8 +50,11 @@ class Ledger:
     def after(self, t: Transition, policy: RestartPolicy, require: Require) -> Ledger:
         """The account after a transition; what may not be is told to `require`."""
         event = t.event
-        require(self.ended is None or isinstance(event, SupervisorStarted), "after its end, the job goes on")
-        ledger = self._noted(event, t)
+        require(
+            self.ended is None or isinstance(event, SupervisorStarted),
+            "after its end, the job goes on",
+        )
+        ledger = self._noted(event, t, policy)
         if isinstance(event, WorkersGone | LaunchFailed) and ledger._is_answer(event, t):
             ledger = ledger._answered(event, t, policy, require)
         else:
@@ -59,7 +62,7 @@ class Ledger:
             require(not (starts and ledger.owed), "a second attempt, the first is not answered for")
         return ledger._decided(t.decisions, t, require)
 
-    def _noted(self, event: Event, t: Transition) -> Ledger:
+    def _noted(self, event: Event, t: Transition, policy: RestartPolicy) -> Ledger:
         match event:
             case SupervisorStarted(committed=step):
                 again = self.ended in (ExitCode.FAILED, ExitCode.BUDGET_SPENT)
@@ -67,8 +70,7 @@ class Ledger:
                 ledger = self if self.ended is ExitCode.SUCCEEDED else self._committed(step)
                 if again or grown:
                     ledger = replace(ledger, restarts=0, preemptions=0)
-                group = t.before.group
-                told = group is not None and bool(group.exits)
+                told = self._end_was_told(t.before.group, policy)
                 free = self.owed and (self.free or self.stop is not None or not told)
                 return replace(ledger, stop=None, ended=None, free=free)
             case PhaseBegun(phase=phase, committed=step) if t.before.directory is None:
@@ -78,6 +80,14 @@ class Ledger:
             case StopRequested(source=source):
                 return self if self.stop is not None else replace(self, stop=source)
         return self
+
+    def _end_was_told(self, group: Group | None, policy: RestartPolicy) -> bool:
+        """Whether the journal tells that the attempt failed, or that all of it ended."""
+        if group is None:
+            return False
+        codes = {ended.code for ended in group.exits}
+        failed = bool(codes - {policy.phases[self.phase].success.exit_code})
+        return failed or len(group.exits) == group.world_size
 
     def _committed(self, step: int | None) -> Ledger:
         if step is None or (self.highest is not None and self.highest >= step):
@@ -120,7 +130,9 @@ class Ledger:
             spent, limit = self.preemptions, limits.max_num_preemptions
         if failure.charge is not Charge.NOTHING:
             if spent == limit:
-                require(ends is ExitCode.BUDGET_SPENT, "a spent budget does not end the job with 76")
+                require(
+                    ends is ExitCode.BUDGET_SPENT, "a spent budget does not end the job with 76"
+                )
                 return self
             ledger = replace(self, **{str(failure.charge): spent + 1})
         else:
@@ -140,9 +152,7 @@ class Ledger:
         low, high = 1.0 - policy.backoff_jitter, 1.0 + policy.backoff_jitter
         require(low * nominal <= delay <= high * nominal, "the backoff has not its length")
 
-    def _decided(
-        self, decisions: tuple[Decision, ...], t: Transition, require: Require
-    ) -> Ledger:
+    def _decided(self, decisions: tuple[Decision, ...], t: Transition, require: Require) -> Ledger:
         ledger = self
         if t.after.phase != self.phase:
             require(t.after.phase == self.phase + 1, "a phase is left out")

@@ -109,6 +109,7 @@ def _phase(rng: Random, name: str, target: int) -> PhasePolicy:
             Success(pattern="done"),
             Success(file="done"),
             Success(),
+            Success(exit_code=3),
         )
     )
     return PhasePolicy(name, rng.randint(0, 4), rng.randint(0, 3), success)

@@ -161,7 +161,11 @@ class Simulation:
         faults = self._host.faults
         rare = 0.1 if where == "while the supervisor waits" else 1.0
         if self._host.happens(faults.killed * rare):
-            raise MachineDied(where) if self._host.happens(faults.machine) else SupervisorKilled(where)
+            raise (
+                MachineDied(where)
+                if self._host.happens(faults.machine)
+                else SupervisorKilled(where)
+            )
 
     def _schedule_nuisances(self) -> None:
         benign = self.scenario.benign

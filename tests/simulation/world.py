@@ -86,7 +86,8 @@ class FakeWorld:
         while not self._mail:
             if clock.time >= self._give_up:
                 raise Violation("the job does not end although nothing goes wrong any more")
-            if not self._host.pass_time(min(due, self._give_up)) and clock.time >= due:
+            if not self._host.pass_time(min(due, self._give_up)) and until is not None:
+                clock.reach(until)
                 break
         if self._host.happens(self._host.faults.batch):
             self._pass_time(self._host.between(0.0, 20.0))
@@ -270,4 +271,3 @@ class FakeWorld:
             pattern_seen=group is not None and group.printed,
             file_exists=phase in self._host.files,
         )
-
