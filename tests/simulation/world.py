@@ -147,6 +147,7 @@ class FakeWorld:
                 if group is not None:
                     self._host.terminate(group)
             case KillWorkers():
+                self._check_exits(decision)
                 self._kill = decision, state.phase
                 for group in self._host.alive():
                     self._host.kill(group)
@@ -162,7 +163,7 @@ class FakeWorld:
         data = self._storage.content.get(JOURNAL, b"")
         if self._storage.durable.get(JOURNAL, 0) < len(data):
             raise Violation(f"{name} is carried out although the journal is not durable")
-        last = json.loads(data.splitlines()[-1])["decisions"] if data else []
+        last = json.loads(data.splitlines()[-1]).get("decisions", []) if data else []
         if not any(told["kind"] == name and told["reason"] == decision.reason for told in last):
             raise Violation(f"{name} is carried out although the journal does not tell of it")
 
@@ -197,6 +198,11 @@ class FakeWorld:
                 raise Violation(f"phase {phase} starts although phase {earlier} is not done")
         if state.phase != phase or state.directory not in self._storage.content:
             raise Violation(f"attempt {attempt} has no directory")
+
+    def _check_exits(self, kill: KillWorkers) -> None:
+        group = self._host.groups.get(kill.attempt)
+        if not set(kill.exits) <= set(group.exits if group is not None else ()):
+            raise Violation(f"attempt {kill.attempt} did not end as it is said to have")
 
     def _started(self, group: Group) -> None:
         pids = self._pids(group)
