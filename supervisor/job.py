@@ -28,6 +28,7 @@ from supervisor.core.changes import Change, changes, refused
 from supervisor.core.decisions import (
     BeginPhase,
     Decision,
+    DumpStacks,
     FinishJob,
     KillWorkers,
     SignalWorkers,
@@ -121,6 +122,8 @@ class LocalWorld:
                 launch = self._launch(attempt, state)
                 self._write_params(launch, state)
                 self._engine.start(launch)
+            case DumpStacks(attempt):
+                self._engine.dump_stacks(attempt)
             case SignalWorkers(attempt):
                 self._engine.terminate(attempt)
             case KillWorkers(attempt, exits):
@@ -222,6 +225,11 @@ def _accept_changes(prepared: Prepared, history: History) -> list[Change]:
 def _tell_start(log: RunLog, prepared: Prepared, history: History, found: Sequence[Change]) -> None:
     """What a person should know before the job goes on."""
     for plan in prepared.plans:
+        if plan.is_command and plan.progress_pattern is None:
+            log.say(
+                f"phase {plan.name!r} names no progress pattern: unless the program speaks the "
+                "worker protocol, a hang cannot be noticed"
+            )
         if plan.success_is_default:
             log.say(f"phase {plan.name!r} names no success: exit code 0 is taken for success")
     if history.torn:

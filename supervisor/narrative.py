@@ -13,6 +13,7 @@ from typing import Any, Literal
 from supervisor.core.budget import Charge
 from supervisor.core.decisions import (
     BeginPhase,
+    DumpStacks,
     FinishJob,
     KillWorkers,
     SignalWorkers,
@@ -31,7 +32,6 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
-from supervisor.core.failure import Failure
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
 from supervisor.ports import Transition
@@ -77,6 +77,9 @@ def _tell_decision(decision: Any, state: JobState, policy: RestartPolicy) -> Ite
             yield Line(MAIN, f"starting attempt {attempt} {start} ({reason})")
         case BeginPhase(_, reason):
             yield Line(MAIN, reason)
+        case DumpStacks(attempt, reason):
+            text = f"{reason}: a hang; its stacks are dumped"
+            yield Line(attempt_source(attempt), text, "error")
         case SignalWorkers(attempt, reason):
             text = f"sent SIGTERM ({reason}); SIGKILL after {policy.grace_period:g} s"
             yield Line(attempt_source(attempt), text, "warning")
@@ -187,16 +190,16 @@ def _gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[
         yield Line(source, f"checkpoint of step {event.committed} was committed")
     if event.failure is None or t.before.group.abandoned or t.before.drain is not None:
         return
-    yield from _failed(source, event.failure, t.after, policy)
+    yield from _failed(source, t.after, policy)
 
 
 def _launch_failed(t: Transition, event: LaunchFailed, policy: RestartPolicy) -> Iterator[Line]:
-    yield from _failed(attempt_source(event.attempt), event.failure, t.after, policy)
+    yield from _failed(attempt_source(event.attempt), t.after, policy)
 
 
-def _failed(
-    source: str, failure: Failure, state: JobState, policy: RestartPolicy
-) -> Iterator[Line]:
+def _failed(source: str, state: JobState, policy: RestartPolicy) -> Iterator[Line]:
+    failure = state.last_failure
+    assert failure is not None
     yield Line(source, f"failed: {failure.cause}; root cause: {failure.root_cause}", "error")
     text = f"verdict {failure.verdict} (rule {failure.rule!r}): {failure.reason}"
     yield Line(source, text, "error")

@@ -12,6 +12,7 @@ from supervisor.config.load import Job, load_job
 from supervisor.config.plan import PhasePlan, plan_phases
 from supervisor.config.problems import ConfigError, Problem, key_path, shown, unknown_key
 from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
+from supervisor.protocol.messages import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +91,12 @@ def _phase_policy(job: Job, index: int, plan: PhasePlan) -> PhasePolicy:
         name=plan.name,
         max_num_restarts=restart.max_num_restarts,
         max_num_preemptions=restart.max_num_preemptions,
+        reports_stages=not plan.is_command,
+        deadlines={Stage(name): limit for name, limit in restart.deadlines.items()},
         success=Success(
             exit_code=plan.success.exit_code,
             step=plan.success.step,
-            committed=plan.committed_success,
+            committed=not plan.is_command,
             pattern=plan.success.pattern,
             file=plan.success.file,
         ),

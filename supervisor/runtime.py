@@ -45,7 +45,7 @@ class Runtime:
                 self._handle(event)
             now = self._clock.now()
             if self.state.deadline is not None and now >= self.state.deadline:
-                self._handle(DeadlineReached(now))
+                self._handle(DeadlineReached(now, self.state.silence(now)))
         return self.state
 
     def _handle(self, event: Event) -> None:

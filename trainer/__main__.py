@@ -18,6 +18,7 @@ from supervisor.protocol.drills import Drills
 from supervisor.protocol.environment import WorkerIdentity
 from supervisor.protocol.failure import write_failure_record
 from supervisor.protocol.reporter import Reporter
+from supervisor.protocol.stacks import enable_stack_dumps
 
 USAGE = "usage: python -P -m trainer PARAMS.yaml"
 
@@ -27,6 +28,7 @@ def main() -> NoReturn:
     reporter = Reporter.connect()
     code = 0
     try:
+        enable_stack_dumps(reporter)
         _run(sys.argv[1:], reporter)
     except BaseException as error:
         code = 1

@@ -10,12 +10,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from supervisor.core import decisions as decision_types
-from supervisor.core import events as event_types
 from supervisor.core.decisions import Decision
 from supervisor.core.events import Event, SupervisorStarted
 from supervisor.core.machine import step
@@ -26,11 +24,11 @@ from supervisor.ports import Storage, Transition
 JOURNAL = "journal.jsonl"
 FORMAT = 1
 
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {
-    kind.__name__: TypeAdapter(kind)
-    for module in (event_types, decision_types)
-    for kind in vars(module).values()
-    if isinstance(kind, type) and kind.__module__ == module.__name__ and hasattr(kind, "__slots__")
+_EVENTS: dict[str, TypeAdapter[Any]] = {
+    kind.__name__: TypeAdapter(kind) for kind in get_args(Event)
+}
+_DECISIONS: dict[str, TypeAdapter[Any]] = {
+    kind.__name__: TypeAdapter(kind) for kind in get_args(Decision)
 }
 
 
@@ -65,8 +63,8 @@ class FileJournal:
         self._write(
             {
                 "time": transition.wall.isoformat(),
-                "event": _encode(transition.event),
-                "decisions": [_encode(decision) for decision in transition.decisions],
+                "event": _encode(_EVENTS, transition.event),
+                "decisions": [_encode(_DECISIONS, decision) for decision in transition.decisions],
             },
             durable=durable,
         )
@@ -81,6 +79,12 @@ class FileJournal:
             self._storage.append(JOURNAL, line, durable=durable)
         except OSError as error:
             raise JournalError(f"{JOURNAL} cannot be written: {error.strerror}") from error
+
+    def _cut(self, whole: bytes) -> None:
+        try:
+            self._storage.replace(JOURNAL, whole)
+        except OSError as error:
+            raise JournalError(f"{JOURNAL} cannot be mended: {error.strerror}") from error
 
     def read(self) -> History:
         """The job's history; a torn last line is cut off the file.
@@ -97,7 +101,7 @@ class FileJournal:
         whole, newline, rest = data.rpartition(b"\n")
         history = History(torn=len(rest))
         if rest:
-            self._storage.replace(JOURNAL, whole + newline)
+            self._cut(whole + newline)
         policy: RestartPolicy | None = None
         for number, line in enumerate(whole.splitlines(), start=1):
             policy = _replay(history, number, line, policy)
@@ -115,10 +119,12 @@ def _replay(
         if "config" in body:
             history.config = body["config"]
             return policy
-        event: Event = _decode(body["event"])
+        event: Event = _decode(_EVENTS, body["event"])
         wall = datetime.fromisoformat(body["time"])
-        decisions: tuple[Decision, ...] = tuple(_decode(item) for item in body["decisions"])
-    except (ValueError, KeyError, TypeError, ValidationError) as error:
+        decisions: tuple[Decision, ...] = tuple(
+            _decode(_DECISIONS, item) for item in body["decisions"]
+        )
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise JournalError(f"{JOURNAL} line {number} is damaged: {type(error).__name__}") from error
     if isinstance(event, SupervisorStarted):
         policy = event.policy
@@ -130,11 +136,11 @@ def _replay(
     return policy
 
 
-def _encode(value: Event | Decision) -> dict[str, Any]:
+def _encode(adapters: dict[str, TypeAdapter[Any]], value: Event | Decision) -> dict[str, Any]:
     name = type(value).__name__
-    return {"kind": name, **_ADAPTERS[name].dump_python(value, mode="json")}
+    return {"kind": name, **adapters[name].dump_python(value, mode="json")}
 
 
-def _decode(body: dict[str, Any]) -> Any:
+def _decode(adapters: dict[str, TypeAdapter[Any]], body: dict[str, Any]) -> Any:
     fields = dict(body)
-    return _ADAPTERS[fields.pop("kind")].validate_python(fields)
+    return adapters[fields.pop("kind")].validate_python(fields)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -32,7 +33,8 @@ class DirectoryLock:
             os.close(self._descriptor)
             raise LockHeldError(_who(directory, self._owner)) from None
         owner = {"pid": os.getpid(), "host": os.uname().nodename, "since": wall.isoformat()}
-        self._owner.write_text(json.dumps(owner), encoding="utf-8")
+        with contextlib.suppress(OSError):  # a full disk: the lock holds without it
+            self._owner.write_text(json.dumps(owner), encoding="utf-8")
 
     def release(self) -> None:
         """Give the lock back."""

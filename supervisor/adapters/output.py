@@ -5,6 +5,7 @@ A thread per worker, so that a busy supervisor never stops a trainer that prints
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
@@ -65,9 +66,13 @@ class OutputPump:
 
     def _pump(self) -> None:
         looking = self._patterns.step is not None or self._patterns.success is not None
-        with self._path.open("ab", buffering=0) as file:
+        with contextlib.ExitStack() as stack:
+            file = self._open()
+            if file is not None:
+                stack.enter_context(file)
             while chunk := os.read(self._read_end, _CHUNK):
-                self._write(file, chunk)
+                if file is not None:
+                    self._write(file, chunk)
                 if self._mirror is not None:
                     self._mirror(chunk)
                 if looking:
@@ -76,27 +81,46 @@ class OutputPump:
             self._look(b"\n")
         os.close(self._read_end)
 
-    def _write(self, file: io.FileIO, chunk: bytes) -> None:
-        """Keep reading whatever happens to the file: a full pipe would stop the trainer."""
+    def _open(self) -> io.FileIO | None:
         try:
-            file.write(chunk)
+            return self._path.open("ab", buffering=0)
         except OSError as error:
-            if not self._failed:
-                self._on_error(f"{self._path.name} cannot be written: {error.strerror}")
-            self._failed = True
+            self._fail(error)
+            return None
+
+    def _write(self, file: io.FileIO, chunk: bytes) -> None:
+        try:
+            rest = memoryview(chunk)
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        """Tell it once. The reading goes on: a full pipe would stop the trainer."""
+        if not self._failed:
+            self._on_error(f"{self._path.name} cannot be written: {error.strerror}")
+        self._failed = True
 
     def _look(self, chunk: bytes) -> None:
-        *lines, self._line = (self._line + chunk).split(b"\n")
+        # A progress bar ends what it shows with a carriage return.
+        *lines, self._line = (self._line + chunk).replace(b"\r", b"\n").split(b"\n")
         self._line = self._line[-_MAX_LINE:]
-        steps = []
+        newest: int | None = None
         for raw in lines:
             text = raw.decode("utf-8", "replace")
             if self._patterns.step is not None and (match := self._patterns.step.search(text)):
-                steps.append(match[1])
+                step = _step(match[1])
+                newest = newest if step is None else step
             if self._patterns.success is not None and self._patterns.success.search(text):
                 self.success_seen = True
-        if steps and steps[-1].isdecimal():
-            self._patterns.on_step(int(steps[-1]))
+        if newest is not None:
+            self._patterns.on_step(newest)
+
+
+def _step(text: str | None) -> int | None:
+    """The step in what a pattern caught; None where it is no number, or far too long for one."""
+    return int(text) if text is not None and re.fullmatch(r"\d{1,18}", text) else None
 
 
 def read_tail(path: Path, limit: int = 64 * 1024) -> str:

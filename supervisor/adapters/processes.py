@@ -75,10 +75,9 @@ class WorkerProcess:
             return WorkerExit(rank, signal=_signal_name(-code))
         return WorkerExit(rank, code=code)
 
-    def terminate(self) -> None:
-        """SIGTERM to this process alone: its data loaders must live until it has saved."""
-        if self._process.poll() is None:
-            self._process.terminate()
+    def signal(self, number: signal.Signals) -> None:
+        """Signal this process alone: its data loaders must live until it has saved."""
+        self._process.send_signal(number)
 
     def close(self) -> None:
         """Free the descriptor; the process has ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Callable
@@ -26,7 +27,8 @@ class ProgressPipe:
         self._skipping = False
         self.read_end, self.write_end = os.pipe()
         os.set_blocking(self.read_end, False)
-        fcntl.fcntl(self.read_end, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
+        with contextlib.suppress(OSError):  # this user's share of pipe memory is used up
+            fcntl.fcntl(self.read_end, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
 
     def to_environment(self) -> dict[str, str]:
         """What the worker needs in its environment to find the pipe."""

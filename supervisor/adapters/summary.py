@@ -15,7 +15,6 @@ from supervisor.core.events import (
     WorkersGone,
     WorkersStarted,
 )
-from supervisor.core.failure import Failure
 from supervisor.core.state import JobState, Status
 from supervisor.ports import Storage, Transition
 
@@ -66,9 +65,10 @@ class Summary:
                 )
             case WorkersGone() as event if transition.before != transition.after:
                 self._end(event.attempt, wall, _outcome(event, transition))
-            case LaunchFailed(_, attempt, failure):
+            case LaunchFailed(_, attempt):
                 self._attempts.append({"attempt": attempt, "started": wall})
-                self._end(attempt, wall, {"status": "FAILED", "failure": _failure(failure)})
+                failure = _failure(transition.after)
+                self._end(attempt, wall, {"status": "FAILED", "failure": failure})
             case _:
                 return False
         return True
@@ -108,9 +108,9 @@ def _outcome(event: WorkersGone, transition: Transition) -> dict[str, Any]:
         "ending_step": event.step,
         "steps_progressed": max(0, event.step - start) if event.step is not None else 0,
         "newest_committed_step": event.committed,
-        "failure": _failure(event.failure) if status == "FAILED" and event.failure else None,
+        "failure": _failure(transition.after) if status == "FAILED" else None,
     }
 
 
-def _failure(failure: Failure) -> dict[str, Any]:
-    return asdict(failure)
+def _failure(state: JobState) -> dict[str, Any] | None:
+    return asdict(state.last_failure) if state.last_failure is not None else None

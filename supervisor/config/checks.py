@@ -22,6 +22,11 @@ def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
         yield ("init", "autorestart", "min_num_devices"), message
     if restart.backoff.max < restart.backoff.first:
         yield ("init", "autorestart", "backoff", "max"), "is below backoff.first"
+    if phase.init.checkpoint.directory is not None:
+        where = ("init", "checkpoint", "directory")
+        yield from _placeholder_conflicts(
+            phase, where, phase.init.checkpoint.directory, ("model_dir",)
+        )
     if phase.command is not None:
         yield from _command_conflicts(phase)
 
@@ -37,19 +42,28 @@ def _command_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
         *((("command", "argv", index), text) for index, text in enumerate(phase.command.argv)),
         *((("command", "env", name), text) for name, text in phase.command.env.items()),
     ]
-    devices = phase.init.devices.num_devices if phase.init.devices else None
+    if phase.command.success is not None and phase.command.success.file is not None:
+        texts.append((("command", "success", "file"), phase.command.success.file))
     for where, text in texts:
-        for name in placeholders.names(text):
-            if name not in placeholders.KNOWN:
-                known = ", ".join(f"{{{known}}}" for known in placeholders.KNOWN)
-                yield where, f"unknown placeholder {{{name}}} (value {shown(text)}); known: {known}"
-            elif name == "num_devices" and devices is None:
-                yield where, "{num_devices} needs init.devices with a count"
+        yield from _placeholder_conflicts(phase, where, text, placeholders.KNOWN)
+
+
+def _placeholder_conflicts(
+    phase: Phase, where: Location, text: str, known: Sequence[str]
+) -> Iterator[tuple[Location, str]]:
+    devices = phase.init.devices.num_devices if phase.init.devices else None
+    for name in placeholders.names(text):
+        if name not in known:
+            names = ", ".join(f"{{{name}}}" for name in known)
+            yield where, f"unknown placeholder {{{name}}} (value {shown(text)}); known: {names}"
+        elif name == "num_devices" and devices is None:
+            yield where, "{num_devices} needs init.devices with a count"
 
 
 def conflicts_across(phases: Sequence[Phase]) -> Iterator[tuple[int, Location, str]]:
     """What does not fit together between phases: the phase's index, the key in it, the message."""
     names: dict[str, int] = {}
+    folders: set[str | None] = set()
     shared = phases[0].init.model_dir
     for index, phase in enumerate(phases):
         if phase.init.model_dir != shared:
@@ -64,6 +78,11 @@ def conflicts_across(phases: Sequence[Phase]) -> Iterator[tuple[int, Location, s
                 f"is not an earlier phase (value {shown(start.phase)}); there is {', '.join(names)}"
             )
             yield index, ("start_from", "phase"), message
+        folder = phase.init.checkpoint.directory
+        if folder is not None and folder in folders:
+            message = f"is that of another phase too (value {shown(folder)}); give each its own"
+            yield index, ("init", "checkpoint", "directory"), message
+        folders.add(folder)
         name = phase_name(phase, index)
         if name in names:
             yield index, ("name",), f"{name!r} is the name of two phases"

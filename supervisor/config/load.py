@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -50,11 +52,21 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
         ConfigError: with everything that is wrong.
     """
     source = read_source(path)
-    for override in overrides:
-        apply_override(source, override)
-    locations, exit_codes = _top_level(source)
-    phases: list[Phase] = []
     problems: list[Problem] = []
+    for override in overrides:
+        with _noting(problems):
+            apply_override(source, override)
+    if problems:
+        raise ConfigError(problems)
+    data = _mapping(source)
+    problems += _unknown_at_top(source, data)
+    exit_codes: Mapping[int, int] = {}
+    locations: list[Location] = []
+    phases: list[Phase] = []
+    with _noting(problems):
+        exit_codes = _exit_codes(source, data.get("exit_codes"))
+    with _noting(problems):
+        locations = _phase_locations(source, data.get("trainer"))
     for location in locations:
         try:
             phases.append(Phase.model_validate(_at(source.data, location)))
@@ -62,12 +74,12 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
             problems += _problems(source, location, error)
         else:
             problems += [
-                source.problem((*location, *where), message)
+                source.problem(_in_data(source.data, location, where), message)
                 for where, message in conflicts(phases[-1])
             ]
     if not problems:
         problems = [
-            source.problem((*locations[index], *where), message)
+            source.problem(_in_data(source.data, locations[index], where), message)
             for index, where, message in conflicts_across(phases)
         ]
     if problems:
@@ -75,31 +87,32 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
     return Job(source, tuple(phases), tuple(locations), exit_codes)
 
 
-def _top_level(source: Source) -> tuple[list[Location], Mapping[int, int]]:
-    """Where the phases stand, and the map of exit codes."""
-    data = source.data
-    if not isinstance(data, dict):
-        raise ConfigError(
-            [
-                source.problem(
-                    (), f"is not a mapping (value {shown(data)}); a config starts with `trainer:`"
-                )
-            ]
-        )
+@contextmanager
+def _noting(problems: list[Problem]) -> Iterator[None]:
+    """Add what is found wrong inside to `problems`, and go on."""
+    try:
+        yield
+    except ConfigError as error:
+        problems += error.problems
+
+
+def _mapping(source: Source) -> dict[str, Any]:
+    if isinstance(source.data, dict):
+        return source.data
+    message = f"is not a mapping (value {shown(source.data)}); a config starts with `trainer:`"
+    raise ConfigError([source.problem((), message)])
+
+
+def _unknown_at_top(source: Source, data: Mapping[str, Any]) -> Iterator[Problem]:
     known = ("trainer", "exit_codes")
-    problems = [
-        source.problem((key,), unknown_key(key, value, known))
-        for key, value in data.items()
-        if key not in known
-    ]
-    if "trainer" not in data:
-        problems.append(source.problem((), "trainer is required"))
-    if problems:
-        raise ConfigError(problems)
-    return _phase_locations(source, data["trainer"]), _exit_codes(source, data.get("exit_codes"))
+    for key, value in data.items():
+        if key not in known:
+            yield source.problem((key,), unknown_key(key, value, known))
 
 
 def _phase_locations(source: Source, trainer: Any) -> list[Location]:
+    if trainer is None:
+        raise ConfigError([source.problem(("trainer",), "is required")])
     if isinstance(trainer, dict):
         return [("trainer",)]
     if not isinstance(trainer, list):
@@ -129,7 +142,8 @@ def _exit_codes(source: Source, value: Any) -> Mapping[int, int]:
     if isinstance(value, str) and value in EXIT_CODE_PRESETS:
         return EXIT_CODE_PRESETS[value]
     if isinstance(value, dict) and all(
-        key.isdecimal() and type(code) is int and 0 <= code <= 255 for key, code in value.items()
+        re.fullmatch(r"[0-9]{1,3}", key) and type(code) is int and 0 <= code <= 255
+        for key, code in value.items()
     ):
         return {int(key): code for key, code in value.items()}
     presets = ", ".join(EXIT_CODE_PRESETS)
@@ -143,6 +157,14 @@ def _at(data: Any, location: Location) -> Any:
     return data
 
 
+_WORDS = {
+    "model_type": "is not a mapping",
+    "dict_type": "is not a mapping",
+    "list_type": "is not a list",
+}
+"""pydantic's words where they speak of classes."""
+
+
 def _problems(source: Source, base: Location, error: ValidationError) -> Iterator[Problem]:
     for item in error.errors(include_url=False):
         location = _in_data(source.data, base, item["loc"])
@@ -153,14 +175,14 @@ def _problems(source: Source, base: Location, error: ValidationError) -> Iterato
         elif item["type"] == "missing":
             yield source.problem(location, "is required")
         else:
-            message = item["msg"].removeprefix("Value error, ")
+            message = _WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
             yield source.problem(
                 location, f"{message[0].lower()}{message[1:]} (value {shown(value)})"
             )
 
 
 def _in_data(data: Any, base: Location, relative: Sequence[str | int]) -> Location:
-    """pydantic's location without the parts that only name a member of a union or a short form."""
+    """A location in the schema, without the parts that the file does not have (a short form's)."""
     location = list(base)
     current = _at(data, base)
     for index, part in enumerate(relative):

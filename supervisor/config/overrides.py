@@ -3,34 +3,58 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
-from supervisor.config.problems import ConfigError, Location, Problem, key_path
+from supervisor.config.problems import ConfigError, Location, Problem
 from supervisor.config.source import Source, parse_scalar
 
 _STEP = re.compile(r"([A-Za-z_][\w-]*)|\[(\d+)\]")
 
 
 def apply_override(source: Source, override: str) -> None:
-    """Set one key in the data; `trainer.x` in every phase, `trainer[1].x` in that one."""
+    """Set one key in the data; `trainer.x` in every phase, `trainer[1].x` in that one.
+
+    Raises:
+        ConfigError: it is not KEY=VALUE, or its key cannot be there.
+    """
     key, equals, text = override.partition("=")
     path = _parse_path(key)
     if not equals or path is None or path[0] != "trainer" or len(path) < 2:
         message = "is not KEY=VALUE with a KEY such as trainer.init.seed or trainer[1].init.seed"
         raise ConfigError([Problem(f"--set {override}", "", message)])
-    value = parse_scalar(text)
-    for location in _expanded(source, path):
-        target = source.data
-        for part in location[:-1]:
-            if isinstance(target, dict):
-                target = target.setdefault(part, {})
-            elif isinstance(target, list) and isinstance(part, int) and part < len(target):
-                target = target[part]
-            if not isinstance(target, dict | list):
-                raise ConfigError([Problem(f"--set {override}", key, "does not lead to a mapping")])
-        if not isinstance(target, dict):
-            raise ConfigError([Problem(f"--set {override}", key, "does not lead to a mapping")])
-        target[location[-1]] = value
-        source.overrides[location] = override
+    try:
+        for location in _expanded(source, path):
+            # Parsed once for each place: no two phases share a value.
+            _assign(source.data, location, parse_scalar(text))
+            source.overridden(location, override)
+    except _NoPlaceError as error:
+        raise ConfigError([Problem(f"--set {override}", key, str(error))]) from None
+    except ConfigError as error:
+        found = [Problem(f"--set {override}", key, problem.message) for problem in error.problems]
+        raise ConfigError(found) from None
+
+
+class _NoPlaceError(Exception):
+    """There is no such place in the config."""
+
+
+def _assign(data: Any, location: Location, value: Any) -> None:
+    """Set `location` in `data`; sections that are missing or empty on the way are made."""
+    target = data
+    for part in location[:-1]:
+        if isinstance(target, dict) and isinstance(part, str) and target.get(part) is None:
+            target[part] = {}
+        target = target[_checked(target, part)]
+    target[_checked(target, location[-1])] = value
+
+
+def _checked(target: Any, part: str | int) -> Any:
+    """`part`, which can be set in `target`."""
+    if isinstance(part, str) and not isinstance(target, dict):
+        raise _NoPlaceError(f"{part!r} cannot be set in what is not a mapping")
+    if isinstance(part, int) and not (isinstance(target, list) and part < len(target)):
+        raise _NoPlaceError(f"there is no [{part}]: not a list, or not as long")
+    return part
 
 
 def _parse_path(key: str) -> Location | None:
@@ -50,6 +74,6 @@ def _expanded(source: Source, path: Location) -> list[Location]:
     if isinstance(path[1], int):
         if path[1] >= len(phases):
             message = f"there is no phase {path[1]}; there are {len(phases)}, counted from 0"
-            raise ConfigError([Problem(f"--set {key_path(path)}", "", message)])
+            raise _NoPlaceError(message)
         return [("trainer", path[1], "trainer", *path[2:])]
     return [("trainer", index, "trainer", *path[1:]) for index in range(len(phases))]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from supervisor.config import placeholders
 from supervisor.config.checks import phase_name
 from supervisor.config.load import Job
 from supervisor.config.schema import Fault, Phase, SuccessConfig
@@ -29,8 +30,9 @@ class PhasePlan:
     """The resolved config, as params.yaml shows it."""
     success: SuccessConfig
     success_is_default: bool
-    committed_success: bool
-    """Whether the success step counts only once it is committed."""
+    is_command: bool
+    """Whether it is somebody else's program: it may not speak the worker protocol, and a step of
+    its success need not be in a checkpoint."""
     progress_pattern: str | None
     num_devices: int | None
     max_steps: int | None
@@ -72,7 +74,7 @@ def _plan(job: Job, index: int, directories: list[Path], sections: dict[str, Any
         params=params,
         success=success,
         success_is_default=command is not None and command.success is None,
-        committed_success=command is None,
+        is_command=command is not None,
         progress_pattern=command.progress.pattern if command and command.progress else None,
         num_devices=_num_devices(phase),
         max_steps=max_steps,
@@ -83,7 +85,8 @@ def _plan(job: Job, index: int, directories: list[Path], sections: dict[str, Any
 def _checkpoints(job: Job, index: int, *, several: bool) -> Path:
     phase = job.phases[index]
     if phase.init.checkpoint.directory is not None:
-        given = phase.init.checkpoint.directory.replace("{model_dir}", str(job.model_dir))
+        values = {"model_dir": str(job.model_dir)}
+        given = placeholders.expand(phase.init.checkpoint.directory, values)
         return Path(given).expanduser().absolute()
     root = job.model_dir / "checkpoints"
     return root / phase_name(phase, index) if several else root

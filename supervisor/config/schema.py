@@ -6,12 +6,21 @@ schema, in `trainer/config.py`, is asked by running `python -m trainer.check`.
 
 from __future__ import annotations
 
-import importlib
+import builtins
 import re
 import signal
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from supervisor.protocol.duration import parse_duration
 
@@ -24,12 +33,26 @@ def _seconds(value: Any) -> Any:
 
 
 def _steps_or_duration(value: Any) -> Any:
-    if isinstance(value, str):
-        parse_duration(value)
+    steps = type(value) is int and value >= 1
+    if not steps and not (isinstance(value, str) and parse_duration(value) > 0):
+        raise ValueError("is neither a number of steps nor a duration such as 5m")
     return value
 
 
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0)]
+def _local_path(value: str | None) -> str | None:
+    if value is None:
+        return value
+    if "://" in value:
+        raise ValueError("is on an object store; only local directories are supported so far")
+    try:
+        Path(value).expanduser()
+    except RuntimeError:
+        raise ValueError("names the home directory of nobody here") from None
+    return value
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=7 * 86400)]
+"""At most a week: more is a slip, and beyond what a wait of the operating system can hold."""
 
 
 class _Section(BaseModel):
@@ -49,8 +72,9 @@ class Devices(_Section):
         if self.type is not None:
             if self.platform != "tpu":
                 raise ValueError("type is only for platform tpu")
-            if self.count is not None and self.count != chips(self.type):
-                raise ValueError(f"type {self.type} has {chips(self.type)} chips, not {self.count}")
+            size = chips(self.type)
+            if self.count is not None and self.count != size:
+                raise ValueError(f"type {self.type} has {size} chips, not {self.count}")
         return self
 
     @property
@@ -61,18 +85,18 @@ class Devices(_Section):
 
 def chips(accelerator_type: str) -> int:
     """The chips of a TPU slice: v5e and v6e are named by chips, the others by twice as many."""
-    match = re.fullmatch(r"(v5e|v5litepod|v6e|v4|v5p|tpu7x)-(\d+)", accelerator_type)
-    if match is None:
+    match = re.fullmatch(r"(v5e|v5litepod|v6e|v4|v5p|tpu7x)-([1-9]\d{0,4})", accelerator_type)
+    by_chips = match is not None and match[1] in ("v5e", "v5litepod", "v6e")
+    if match is None or (not by_chips and int(match[2]) % 2):
         raise ValueError(f"{accelerator_type!r} is not a TPU type such as v5e-8, v4-16, v5p-8")
-    size = int(match[2])
-    return size if match[1] in ("v5e", "v5litepod", "v6e") else size // 2
+    return int(match[2]) if by_chips else int(match[2]) // 2
 
 
 class Checkpoint(_Section):
     """Where checkpoints are and how often our trainer makes one."""
 
-    directory: str | None = None
-    every: Annotated[int, Field(ge=1)] | Annotated[str, BeforeValidator(_steps_or_duration)] = 100
+    directory: Annotated[str | None, AfterValidator(_local_path)] = None
+    every: Annotated[int | str, BeforeValidator(_steps_or_duration)] = 100
     keep: Annotated[int, Field(ge=1)] = 3
 
 
@@ -83,6 +107,18 @@ class BackoffConfig(_Section):
     max: Seconds = 300.0
 
 
+StageName = Literal[
+    "STARTING",
+    "INITIALIZING",
+    "RESTORING",
+    "COMPILING",
+    "TRAINING",
+    "EVALUATING",
+    "SAVING",
+    "FINISHING",
+]
+
+
 class Autorestart(_Section):
     """When to restart, and when to give up."""
 
@@ -91,12 +127,13 @@ class Autorestart(_Section):
     min_num_devices: Annotated[int, Field(ge=1)] = 1
     grace_period: Seconds = 25.0
     backoff: BackoffConfig = BackoffConfig()
+    deadlines: dict[StageName, Seconds] = Field(default_factory=dict)
 
 
 class Init(_Section):
     """What is true of the job whichever program it runs."""
 
-    model_dir: Annotated[str, Field(min_length=1)]
+    model_dir: Annotated[str, Field(min_length=1), AfterValidator(_local_path)]
     devices: Devices | None = None
     seed: Any = None
     data_shuffle_seed: Any = None
@@ -105,13 +142,6 @@ class Init(_Section):
     loop: Any = None
     checkpoint: Checkpoint = Checkpoint()
     autorestart: Autorestart
-
-    @field_validator("model_dir")
-    @classmethod
-    def _local(cls, value: str) -> str:
-        if "://" in value:
-            raise ValueError("is on an object store; only local directories are supported so far")
-        return value
 
 
 class SuccessConfig(_Section):
@@ -151,7 +181,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
     """The regular expression `pattern`; ValueError says what is wrong with it."""
     try:
         return re.compile(pattern)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"is not a regular expression: {error}") from error
 
 
@@ -159,7 +189,7 @@ class Command(_Section):
     """Any program in place of our trainer."""
 
     argv: Annotated[list[str], Field(min_length=1)]
-    env: dict[str, str] = Field(default_factory=dict)
+    env: dict[Annotated[str, Field(pattern=r"^[^=]+$")], str] = Field(default_factory=dict)
     success: SuccessConfig | None = None
     progress: ProgressConfig | None = None
 
@@ -188,13 +218,17 @@ class Fault(_Section):
             raise ValueError("give exactly one of signal, exception, exit_code and hang")
         if self.signal is not None and self.signal not in signal.Signals.__members__:
             raise ValueError(f"{self.signal!r} is not a signal such as SIGKILL")
-        if self.exception is not None and "." not in self.exception:
-            kind = getattr(importlib.import_module("builtins"), self.exception, None)
-            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-                raise ValueError(
-                    f"{self.exception!r} is not a built-in exception; give module.Name"
-                )
+        if self.exception is not None and not _names_an_exception(self.exception):
+            raise ValueError(f"{self.exception!r} is not a built-in exception; give module.Name")
         return self
+
+
+def _names_an_exception(name: str) -> bool:
+    """Whether `name` is a built-in exception, or looks like one of a module's."""
+    if "." in name:
+        return all(part.isidentifier() for part in name.split("."))
+    kind = getattr(builtins, name, None)
+    return isinstance(kind, type) and issubclass(kind, BaseException)
 
 
 class Phase(_Section):

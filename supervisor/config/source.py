@@ -1,44 +1,56 @@
 """Reads YAML into plain data and remembers on which line each key stands.
 
 The YAML 1.2 core schema: `1e-3` is a number and `off` is a string, unlike in PyYAML's default.
-Duplicate keys are refused; aliases work, merge keys (`<<`) are not part of YAML 1.2.
+Duplicate keys and tags beyond the core schema are refused; aliases work, merge keys (`<<`) are not
+part of YAML 1.2.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from supervisor.config.problems import ConfigError, Location, Problem, key_path
+from supervisor.config.problems import ConfigError, Location, Problem, key_path, shown
 
 _MAX_BYTES = 1 << 20
+_MAX_VALUES = 100_000
+"""Aliases of aliases grow exponentially: a small file must not fill the memory."""
+_MAX_DEPTH = 50
+_TAG = "tag:yaml.org,2002:"
 
 
 class _CoreLoader(yaml.SafeLoader):
-    """Constructs only null, booleans, numbers, strings, lists and mappings."""
+    """Resolves the tags of the core schema; what they construct is in `_SCALARS`."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
 
-for _tag, _pattern, _first in (
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+def _integer(text: str) -> int:
+    """`010` is ten: octal is written `0o10`."""
+    return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+
+
+_SCALARS: dict[str, tuple[re.Pattern[str], Callable[[str], Any]]] = {}
+for _name, _pattern, _first, _construct in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""], lambda text: None),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF"), lambda text: text[0] in "tT"),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789"), _integer),
     (
         "float",
         r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
         r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
         list("-+0123456789."),
+        lambda text: float(re.sub(r"\.(?=[a-zA-Z])", "", text) if text[-1] in "fFnN" else text),
     ),
 ):
-    _CoreLoader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first
-    )
+    _SCALARS[_TAG + _name] = (re.compile(rf"(?:{_pattern})\Z"), _construct)
+    _CoreLoader.add_implicit_resolver(_TAG + _name, _SCALARS[_TAG + _name][0], _first)
+_SCALARS[_TAG + "str"] = (re.compile(r"(?s:.*)"), str)
 
 
 @dataclass
@@ -58,6 +70,13 @@ class Source:
             if location[:end] in self.lines:
                 return f"{self.name}:{self.lines[location[:end]]}"
         return self.name
+
+    def overridden(self, location: Location, override: str) -> None:
+        """Note that all below `location` now comes from the option `override`."""
+        for origins in (self.lines, self.overrides):
+            for key in [key for key in origins if key[: len(location)] == location]:
+                del origins[key]
+        self.overrides[location] = override
 
     def problem(self, location: Location, message: str) -> Problem:
         """The problem at `location`."""
@@ -86,22 +105,26 @@ def read_source(path: Path) -> Source:
 
 def parse_source(name: str, text: str) -> Source:
     """The YAML document in `text`; see `read_source`."""
-    loader = _CoreLoader(text)
+    root = _compose(name, text)
+    if root is None:
+        raise _refused(name, "is empty; a config starts with `trainer:`")
+    source = Source(name, None)
+    source.data = _plain(root, (), source, depth=0)
+    return source
+
+
+def _compose(name: str, text: str) -> yaml.Node | None:
     try:
-        root = loader.get_single_node()
-        if root is None:
-            raise _refused(name, "is empty; a config starts with `trainer:`")
-        source = Source(name, None)
-        source.data = _plain(loader, root, (), source, depth=0)
-        return source
+        return yaml.compose(text, Loader=_CoreLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{name}:{mark.line + 1}" if mark is not None else name
-        raise ConfigError([Problem(where, "", f"not valid YAML: {error.problem}")]) from error
-    except yaml.YAMLError as error:
+        raise _refused(where, f"not valid YAML: {error.problem}") from error
+    except RecursionError as error:
+        raise _refused(name, "nested too deeply") from error
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        # Characters that YAML forbids, and escapes such as "\UFFFFFFFF", which PyYAML lets through.
         raise _refused(name, f"not valid YAML: {str(error).splitlines()[0]}") from error
-    finally:
-        loader.dispose()
 
 
 def parse_scalar(text: str) -> Any:
@@ -109,40 +132,67 @@ def parse_scalar(text: str) -> Any:
     return parse_source("--set", text).data if text.strip() else None
 
 
-def _plain(
-    loader: _CoreLoader, node: yaml.Node, location: Location, source: Source, depth: int
-) -> Any:
-    if depth > 50:
-        raise _refused(f"{source.name}:{node.start_mark.line + 1}", "nested too deeply")
+def _plain(node: yaml.Node, location: Location, source: Source, depth: int) -> Any:
+    """The data of `node`, its lines noted in `source`."""
+    if depth > _MAX_DEPTH:
+        raise _refused_node(source, node, location[:1], "nested too deeply")
+    if len(source.lines) > _MAX_VALUES:
+        raise _refused_node(source, node, location[:1], f"more than {_MAX_VALUES} values")
     source.lines.setdefault(location, node.start_mark.line + 1)
-    if isinstance(node, yaml.MappingNode):
-        return dict(_items(loader, node, location, source, depth))
-    if isinstance(node, yaml.SequenceNode):
+    if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
+        return dict(_items(node, location, source, depth))
+    if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
         return [
-            _plain(loader, item, (*location, index), source, depth + 1)
+            _plain(item, (*location, index), source, depth + 1)
             for index, item in enumerate(node.value)
         ]
-    return loader.construct_object(node)
+    if isinstance(node, yaml.ScalarNode):
+        return _scalar(node, location, source)
+    raise _refused_node(source, node, location, f"tag {node.tag} does not belong in a config")
+
+
+def _scalar(node: yaml.ScalarNode, location: Location, source: Source) -> Any:
+    pattern, construct = _SCALARS.get(node.tag, (None, str))
+    if pattern is None:
+        raise _refused_node(source, node, location, f"tag {node.tag} does not belong in a config")
+    text = _text(node, location, source)
+    if pattern.match(text) is None:
+        kind = node.tag.removeprefix(_TAG)
+        raise _refused_node(source, node, location, f"is not of type {kind} (value {shown(text)})")
+    try:
+        return construct(text)
+    except ValueError:  # more digits than Python reads
+        message = f"cannot be read (value {shown(text)})"
+        raise _refused_node(source, node, location, message) from None
+
+
+def _text(node: yaml.ScalarNode, location: Location, source: Source) -> str:
+    text = str(node.value)
+    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        message = f"holds a character that no file name or argument can (value {shown(text)})"
+        raise _refused_node(source, node, location, message)
+    return text
 
 
 def _items(
-    loader: _CoreLoader, node: yaml.MappingNode, location: Location, source: Source, depth: int
+    node: yaml.MappingNode, location: Location, source: Source, depth: int
 ) -> Iterator[tuple[str, Any]]:
     seen: set[str] = set()
     for key_node, value_node in node.value:
-        line = key_node.start_mark.line + 1
-        key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
-        if not isinstance(key, str):
-            raise ConfigError(
-                [Problem(f"{source.name}:{line}", key_path(location), "a key must be text")]
-            )
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise _refused_node(source, key_node, location, "a key must be text")
+        key = _text(key_node, location, source)
         if key in seen:
-            here = key_path((*location, key))
-            raise ConfigError([Problem(f"{source.name}:{line}", here, "stands here twice")])
+            raise _refused_node(source, key_node, (*location, key), "stands here twice")
         seen.add(key)
-        source.lines[(*location, key)] = line
-        yield key, _plain(loader, value_node, (*location, key), source, depth + 1)
+        source.lines[(*location, key)] = key_node.start_mark.line + 1
+        yield key, _plain(value_node, (*location, key), source, depth + 1)
 
 
 def _refused(name: str, message: str) -> ConfigError:
     return ConfigError([Problem(name, "", message)])
+
+
+def _refused_node(source: Source, node: yaml.Node, location: Location, message: str) -> ConfigError:
+    origin = f"{source.name}:{node.start_mark.line + 1}"
+    return ConfigError([Problem(origin, key_path(location), message)])

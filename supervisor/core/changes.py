@@ -6,6 +6,7 @@ make the checkpoint of the phase unusable, or rewrite what a completed phase has
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,12 +52,28 @@ class Change:
 
 
 def changes(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list[Change]:
-    """What is different between two resolved configs, phase by phase."""
-    return [
-        Change(phase, key, before, after)
-        for phase in range(min(len(old), len(new)))
-        for key, before, after in _different(old[phase]["trainer"], new[phase]["trainer"], ())
-    ]
+    """What is different between two resolved configs, phase by phase.
+
+    Resolved paths are absolute: a model_dir that was moved, or is reached by another path, is the
+    same one and no change, nor is what stands below it.
+    """
+    found = []
+    for phase, (then, now) in enumerate(zip(old, new, strict=False)):
+        before, after = then["trainer"], now["trainer"]
+        before = _moved(before, before["init"]["model_dir"], after["init"]["model_dir"])
+        found += [Change(phase, *different) for different in _different(before, after, ())]
+    return found
+
+
+def _moved(value: Any, old: str, new: str) -> Any:
+    """`value` with the paths at and below `old` as they are below `new`."""
+    if isinstance(value, dict):
+        return {key: _moved(item, old, new) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_moved(item, old, new) for item in value]
+    if isinstance(value, str) and (value == old or value.startswith(f"{old}/")):
+        return new + value[len(old) :]
+    return value
 
 
 def refused(state: JobState, found: Sequence[Change], num_phases: int) -> Iterator[tuple[int, str]]:
@@ -97,8 +114,13 @@ def _different(old: Any, new: Any, key: Location) -> Iterator[tuple[Location, An
     if isinstance(old, dict) and isinstance(new, dict):
         for name in dict.fromkeys((*old, *new)):
             yield from _different(old.get(name, _ABSENT), new.get(name, _ABSENT), (*key, name))
-    elif old != new:
+    elif _as_text(old) != _as_text(new):
         yield key, old, new
+
+
+def _as_text(value: Any) -> str:
+    """For comparison: nan is itself, and true is not 1."""
+    return "" if value is _ABSENT else json.dumps(value, sort_keys=True, default=str)
 
 
 def _side(value: Any) -> str:

@@ -27,6 +27,14 @@ class StartWorkers:
 
 
 @dataclass(frozen=True, slots=True)
+class DumpStacks:
+    """Write down what every thread of the workers is doing. Not answered."""
+
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class SignalWorkers:
     """Ask the workers to save and exit (SIGTERM). Answered by their exits."""
 
@@ -60,7 +68,7 @@ class FinishJob:
     reason: str
 
 
-Decision = BeginPhase | StartWorkers | SignalWorkers | KillWorkers | Wait | FinishJob
+Decision = BeginPhase | StartWorkers | DumpStacks | SignalWorkers | KillWorkers | Wait | FinishJob
 
 NEEDS_DURABLE_JOURNAL = (BeginPhase, StartWorkers, FinishJob)
 """Carried out only once the journal is on disk. Killing never waits for a disk."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from supervisor.core.failure import Failure, WorkerExit
+from supervisor.core.liveness import Silence
 from supervisor.core.policy import RestartPolicy
 from supervisor.protocol.messages import Message
 
@@ -123,9 +124,13 @@ class StopRequested:
 
 @dataclass(frozen=True, slots=True)
 class DeadlineReached:
-    """The time of `JobState.deadline` has come."""
+    """The time of `JobState.deadline` has come.
+
+    The silence of the workers is part of the fact: what they said is not in the journal.
+    """
 
     at: float
+    silence: Silence | None = None
 
 
 Event = (

@@ -24,6 +24,7 @@ from supervisor.core.budget import Budget
 from supervisor.core.decisions import (
     BeginPhase,
     Decision,
+    DumpStacks,
     FinishJob,
     KillWorkers,
     SignalWorkers,
@@ -47,9 +48,10 @@ from supervisor.core.events import (
 )
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import Failure, Verdict, WorkerExit
+from supervisor.core.liveness import Liveness, Silence
 from supervisor.core.policy import RestartPolicy
-from supervisor.core.state import Backoff, Drain, Group, JobState, Liveness, Status
-from supervisor.protocol.messages import StageMessage, StepMessage
+from supervisor.core.state import Backoff, Drain, Group, Hang, JobState, Status
+from supervisor.core.verdicts import hang_failure
 
 Outcome = tuple[JobState, tuple[Decision, ...]]
 
@@ -150,6 +152,9 @@ def _workers_started(state: JobState, event: WorkersStarted, policy: RestartPoli
         return state, ()
     group = replace(group, world_size=len(event.pids))
     state = replace(state, group=group)
+    phase = policy.phases[state.phase]
+    if phase.reports_stages:
+        state = replace(state, liveness=state.liveness.started(event.at, phase.deadlines))
     if group.killing:
         return state, ()
     if state.drain is not None:
@@ -160,12 +165,8 @@ def _workers_started(state: JobState, event: WorkersStarted, policy: RestartPoli
 def _worker_reported(state: JobState, event: WorkerReported, policy: RestartPolicy) -> Outcome:
     if not _is_current(state, event.attempt):
         return state, ()
-    liveness = state.liveness
-    match event.message:
-        case StageMessage(stage, step):
-            liveness = Liveness(stage, step if step is not None else liveness.step)
-        case StepMessage(step):
-            liveness = replace(liveness, step=step)
+    overrides = policy.phases[state.phase].deadlines
+    liveness = state.liveness.heard(event.message, event.at, overrides)
     return replace(state, liveness=liveness), ()
 
 
@@ -254,7 +255,8 @@ def _workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) ->
     if group.abandoned or event.failure is None:
         reason = "the last attempt was lost with its supervisor: nothing is charged"
         return _start(state, reason, event.at, policy)
-    return _failed(state, event.failure, event.at, policy)
+    failure = hang_failure(event.failure, group.hang) if group.hang is not None else event.failure
+    return _failed(state, failure, event.at, policy)
 
 
 def _launch_failed(state: JobState, event: LaunchFailed, policy: RestartPolicy) -> Outcome:
@@ -341,12 +343,21 @@ def _stop_requested(state: JobState, event: StopRequested, policy: RestartPolicy
 def _ask_to_stop(
     state: JobState, group: Group, drain: Drain, at: float, policy: RestartPolicy
 ) -> Outcome:
-    deadline = at + policy.grace_period
-    if group.deadline is not None:
-        deadline = min(deadline, group.deadline)
-    state = replace(state, status=Status.STOPPING, group=replace(group, deadline=deadline))
     who = "stopped by a person" if drain.source is StopSource.PERSON else "told to stop (SIGTERM)"
-    return state, (SignalWorkers(group.attempt, f"{who}: save and exit"),)
+    return _signal(state, group, f"{who}: save and exit", at, policy)
+
+
+def _signal(
+    state: JobState, group: Group, reason: str, at: float, policy: RestartPolicy
+) -> Outcome:
+    """SIGTERM, and SIGKILL when the grace period is over; a deadline that is nearer stays."""
+    deadline = at + policy.grace_period
+    if group.deadline is not None and (group.hang is None or group.hang.asked):
+        deadline = min(deadline, group.deadline)
+    hang = replace(group.hang, asked=True) if group.hang is not None else None
+    group = replace(group, deadline=deadline, hang=hang)
+    state = replace(state, status=Status.STOPPING, group=group)
+    return state, (SignalWorkers(group.attempt, reason),)
 
 
 def _asked_again(
@@ -367,20 +378,43 @@ def _drained(state: JobState, drain: Drain) -> Outcome:
 
 
 def _deadline_reached(state: JobState, event: DeadlineReached, policy: RestartPolicy) -> Outcome:
-    if state.deadline is None or event.at < state.deadline:
-        return state, ()
+    group = state.group
+    if event.silence is not None:
+        if group is None or group.attempt != event.silence.attempt or group.deadline is not None:
+            return state, ()
+        return _hung(state, group, event.silence, event.at, policy)
     if state.backoff is not None:
-        return _start(state, state.backoff.reason, event.at, policy)
+        due = event.at >= state.backoff.until
+        return _start(state, state.backoff.reason, event.at, policy) if due else (state, ())
     if state.begin_again is not None:
-        return _begin(state, "its directory is not there yet", event.at, policy)
-    assert state.group is not None
-    if state.group.killing:
-        return _kill(state, event.at, "its processes are not confirmed gone yet", policy)
-    if state.drain is not None:
-        return _kill(state, event.at, "the grace period is over", policy)
-    if state.group.world_size is None:
-        return _kill(state, event.at, "nothing tells that its workers were started", policy)
-    return _kill(state, event.at, _ended(state.group.exits), policy)
+        due = event.at >= state.begin_again
+        reason = "its directory is not there yet"
+        return _begin(state, reason, event.at, policy) if due else (state, ())
+    if group is None or group.deadline is None or event.at < group.deadline:
+        return state, ()
+    return _group_overdue(state, group, event.at, policy)
+
+
+def _group_overdue(state: JobState, group: Group, at: float, policy: RestartPolicy) -> Outcome:
+    if group.killing:
+        return _kill(state, at, "its processes are not confirmed gone yet", policy)
+    if group.hang is not None and not group.hang.asked:
+        return _signal(state, group, "it hangs", at, policy)
+    if state.drain is not None or group.hang is not None:
+        return _kill(state, at, "the grace period is over", policy)
+    if group.world_size is None:
+        return _kill(state, at, "nothing tells that its workers were started", policy)
+    return _kill(state, at, _ended(group.exits), policy)
+
+
+def _hung(
+    state: JobState, group: Group, silence: Silence, at: float, policy: RestartPolicy
+) -> Outcome:
+    hang = Hang(silence.stage, silence.seconds)
+    group = replace(group, hang=hang, deadline=at + policy.stack_dump)
+    state = replace(state, status=Status.STOPPING, group=group)
+    reason = f"nothing was heard of it for {silence.seconds:.1f} s in stage {silence.stage}"
+    return state, (DumpStacks(group.attempt, reason),)
 
 
 _HANDLERS: dict[type, Callable[[JobState, Any, RestartPolicy], Outcome]] = {

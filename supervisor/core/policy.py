@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from supervisor.protocol.messages import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,11 @@ class PhasePolicy:
     max_num_restarts: int
     max_num_preemptions: int = 20
     success: Success = Success()
+    reports_stages: bool = False
+    """Whether the workers are known to speak the worker protocol: if so, they are watched from
+    their start on, else from their first word on."""
+    deadlines: Mapping[Stage, float] = field(default_factory=dict)
+    """Time limits that override the defaults and what is learned, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,8 @@ class RestartPolicy:
     """From SIGTERM to SIGKILL."""
     impatient_grace_period: float = 5.0
     """What is left of the grace period at most after a second request to stop."""
+    stack_dump: float = 2.0
+    """What the dump of a hung group's stacks may take before it is asked to stop."""
     farewell: float = 0.1
     """What the other ranks of a dead group get to write their failure records."""
     confirm_interval: float = 10.0

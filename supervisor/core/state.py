@@ -8,6 +8,7 @@ from enum import StrEnum
 from supervisor.core.budget import Budget
 from supervisor.core.events import StopSource
 from supervisor.core.failure import Failure, WorkerExit
+from supervisor.core.liveness import Liveness, Silence
 from supervisor.protocol.messages import Stage
 
 
@@ -29,6 +30,16 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Hang:
+    """The group was silent for too long, and is being ended for it."""
+
+    stage: Stage
+    seconds: float
+    asked: bool = False
+    """Whether it was asked to stop; before that its stacks are dumped."""
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """The worker group of the current attempt, from the decision to start it until it is gone."""
 
@@ -42,19 +53,12 @@ class Group:
     """`KillWorkers` was decided, and the answer is outstanding."""
     abandoned: bool = False
     """The supervisor of this group died; nothing it does is charged."""
+    hang: Hang | None = None
 
     @property
     def all_ended(self) -> bool:
         """Whether every worker's exit is known."""
         return self.world_size is not None and len(self.exits) >= self.world_size
-
-
-@dataclass(frozen=True, slots=True)
-class Liveness:
-    """What the workers said last. Volatile: cleared with every attempt."""
-
-    stage: Stage | None = None
-    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,15 @@ class JobState:
             return self.backoff.until
         if self.begin_again is not None:
             return self.begin_again
-        return self.group.deadline if self.group is not None else None
+        if self.group is None:
+            return None
+        return self.group.deadline if self.group.deadline is not None else self.liveness.expires
+
+    def silence(self, now: float) -> Silence | None:
+        """That the running group has been silent for too long, if so."""
+        if self.group is None or self.group.deadline is not None:
+            return None
+        return self.liveness.silence(self.group.attempt, now)
 
     def durable(self) -> JobState:
         """The part of this state that replaying the journal gives."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
 
+from supervisor.core.budget import Charge
 from supervisor.core.failure import Evidence, Failure, RankEvidence, Verdict, WorkerExit
 from supervisor.core.policy import Success
 from supervisor.core.rules import RULES, Rule
+from supervisor.core.state import Hang
 from supervisor.protocol.messages import printable
 
 _MAX_ROOT_CAUSE = 300
@@ -58,6 +60,20 @@ def judge(evidence: Evidence, success: Success, rules: tuple[Rule, ...] = RULES)
         exit=str(culprit.exit),
         charge=rule.charge,
         traceback=culprit.record.traceback if culprit.record is not None else "",
+    )
+
+
+def hang_failure(end: Failure, hang: Hang) -> Failure:
+    """The failure of a group that was ended because it hung; `end` is how it then ended."""
+    return replace(
+        end,
+        cause=f"hang in stage {hang.stage}",
+        verdict=Verdict.RESTART,
+        rule="hang",
+        reason=f"Nothing was heard of it for {hang.seconds:.1f} s, more than the stage may take.",
+        advice="Read the stacks in the attempt's folder; `deadlines:` sets the limit of a stage.",
+        root_cause=f"silent for {hang.seconds:.1f} s in stage {hang.stage}, then {end.exit}",
+        charge=Charge.RESTARTS,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from supervisor.adapters.output import OutputPatterns, OutputPump, read_tail
 from supervisor.adapters.processes import WorkerProcess, kill_descendants
 from supervisor.adapters.progress import ProgressPipe
 from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.stacks import describe_process, dump_native_stacks
 from supervisor.config import placeholders
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import (
@@ -36,9 +38,11 @@ from supervisor.protocol.messages import (
     Message,
     RestoredMessage,
     SavedMessage,
+    StacksMessage,
     StageMessage,
     StepMessage,
 )
+from supervisor.protocol.stacks import STACK_SIGNAL
 
 _OBSERVE_INTERVAL = 5.0
 _CONFIRM_INTERVAL = 0.01
@@ -73,6 +77,7 @@ class _Group:
     drills: list[Drill]
     """What the attempt still had before it when it started."""
     exits: list[WorkerExit] = field(default_factory=list)
+    dumps_stacks: bool = False
     stage: str | None = None
     step: int | None = None
     resumed_from: int | None = None
@@ -131,10 +136,23 @@ class LocalEngine:
         self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(launch.attempt))
         self._reactor.post(WorkersStarted(self._clock.now(), launch.attempt, (worker.pid,)))
 
+    def dump_stacks(self, attempt: int) -> None:
+        """Have the attempt's workers write down what they are doing, by all means there are."""
+        group = self._group
+        if group is None or group.launch.attempt != attempt:
+            return
+        if group.dumps_stacks:
+            group.worker.signal(STACK_SIGNAL)
+        dump_native_stacks(group.worker.pid, group.launch.directory / "rank0.native-stacks.txt")
+        self._notice(
+            f"rank 0 (pid {group.worker.pid}) is {describe_process(group.worker.pid)}; its stacks "
+            f"are in attempts/{attempt:04d}"
+        )
+
     def terminate(self, attempt: int) -> None:
         """Ask the attempt's workers to save and exit."""
         if self._group is not None and self._group.launch.attempt == attempt:
-            self._group.worker.terminate()
+            self._group.worker.signal(signal.SIGTERM)
 
     def kill(self, launch: Launch, exits: tuple[WorkerExit, ...]) -> None:
         """Kill all that is left of the attempt. Answered by `WorkersGone` once nothing is.
@@ -166,6 +184,7 @@ class LocalEngine:
             **{name: placeholders.expand(value, values) for name, value in plan.env.items()},
             **identity.to_environment(),
             environment.FAILURE_FILE: str(launch.directory / "rank0.failure.json"),
+            environment.STACKS_FILE: str(launch.directory / "rank0.stacks.txt"),
         }
         if drills := _pending_drills(launch):
             given = {
@@ -217,6 +236,8 @@ class LocalEngine:
                     group.resumed_from = step
                 case SavedMessage():
                     group.watcher.look_now()
+                case StacksMessage():
+                    group.dumps_stacks = True
         self._reactor.post(WorkerReported(self._clock.now(), attempt, 0, message))
 
     def _read_progress(self) -> None:

@@ -60,6 +60,6 @@ def committed_steps(root: Path, *, posix: bool = True) -> Iterator[tuple[int, Pa
 def _json(path: Path) -> dict[str, object] | None:
     try:
         content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None

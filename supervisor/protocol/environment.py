@@ -24,6 +24,7 @@ PROGRESS_PIPE = PREFIX + "PROGRESS_PIPE"
 """`device:inode` of the progress pipe. A data-loader child inherits the number of the descriptor,
 not the descriptor: without this it would write into whatever it opened under that number."""
 FAILURE_FILE = PREFIX + "FAILURE_FILE"
+STACKS_FILE = PREFIX + "STACKS_FILE"
 FAULTS = PREFIX + "FAULTS"
 
 STALE_TOPOLOGY = (

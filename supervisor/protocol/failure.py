@@ -12,7 +12,7 @@ import os
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +77,25 @@ def write_failure_record(
     identity = environment.WorkerIdentity.from_environment(environ)
     record = describe(error, rank=identity.rank if identity else 0, stage=stage, step=step)
     temporary = Path(f"{path}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(asdict(record)), encoding="utf-8")
+    temporary.write_bytes(_encoded(record))
     temporary.replace(path)
+
+
+def _encoded(record: FailureRecord) -> bytes:
+    """`record` as JSON of at most `MAX_RECORD` bytes: what is in it shrinks until it fits."""
+    share = 1
+    while len(data := json.dumps(asdict(record)).encode()) > MAX_RECORD:
+        share *= 2
+        message, text = _MAX_MESSAGE // share, _MAX_TRACEBACK // share
+        record = replace(
+            record,
+            exceptions=tuple(
+                replace(item, bases=item.bases[:8], message=_bounded(item.message, message))
+                for item in record.exceptions[: 16 * _MAX_EXCEPTIONS // share]
+            ),
+            traceback=_bounded(record.traceback, text),
+        )
+    return data
 
 
 def parse_failure_record(data: bytes) -> FailureRecord:

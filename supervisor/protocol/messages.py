@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,6 +21,7 @@ MAX_LINE = 4096
 """PIPE_BUF on Linux: writes of up to this size are atomic, so lines never mix."""
 
 MAX_STEP = 2**62
+_MAX_TEXT = 80
 
 
 class Stage(StrEnum):
@@ -86,8 +88,19 @@ class DevicesMessage:
     device_kind: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class StacksMessage:
+    """The worker dumps its stacks when it gets `stacks.STACK_SIGNAL`."""
+
+
 Message = (
-    StageMessage | StepMessage | RestoredMessage | SavedMessage | EvaluatedMessage | DevicesMessage
+    StageMessage
+    | StepMessage
+    | RestoredMessage
+    | SavedMessage
+    | EvaluatedMessage
+    | DevicesMessage
+    | StacksMessage
 )
 
 _NAMES: dict[type[Any], str] = {
@@ -97,6 +110,7 @@ _NAMES: dict[type[Any], str] = {
     SavedMessage: "saved",
     EvaluatedMessage: "evaluated",
     DevicesMessage: "devices",
+    StacksMessage: "stacks",
 }
 
 
@@ -105,12 +119,27 @@ def encode(message: Message) -> bytes:
     body: dict[str, Any] = {"v": PROTOCOL_VERSION, "kind": _NAMES[type(message)]}
     for name in message.__slots__:
         value = getattr(message, name)
-        body[name] = dict(value) if isinstance(value, Mapping) else value
-    line = json.dumps(body, separators=(",", ":")).encode() + b"\n"
+        if isinstance(value, Mapping):
+            value = dict(value)
+        elif isinstance(value, str):
+            value = value[:_MAX_TEXT]
+        body[name] = value
+    line = _line(body)
     if len(line) > MAX_LINE and "metrics" in body:
-        body["metrics"] = {}
-        line = json.dumps(body, separators=(",", ":")).encode() + b"\n"
+        line = _line({**body, "metrics": {}})
     return line
+
+
+def _line(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":"), default=_number).encode() + b"\n"
+
+
+def _number(value: Any) -> int | float:
+    """A step or metric of a numeric library's own type."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        return float(value)
 
 
 def decode(line: bytes) -> Message | None:
@@ -170,7 +199,7 @@ def _text(body: dict[str, Any], name: str) -> str:
     value = body.get(name, "")
     if not isinstance(value, str):
         raise ProtocolError(f"{name} is not a string")
-    return printable(value[:80])
+    return printable(value[:_MAX_TEXT])
 
 
 def _metrics(body: dict[str, Any]) -> dict[str, float]:
@@ -182,9 +211,9 @@ def _metrics(body: dict[str, Any]) -> dict[str, float]:
         if type(value) not in (int, float):
             raise ProtocolError("a metric is not a number")
         try:
-            clean[printable(name[:80])] = float(value)
+            clean[printable(name[:_MAX_TEXT])] = float(value)
         except OverflowError:
-            clean[printable(name[:80])] = math.inf
+            clean[printable(name[:_MAX_TEXT])] = math.inf
     return clean
 
 
@@ -202,4 +231,5 @@ _PARSERS: dict[str, Callable[[dict[str, Any]], Message]] = {
     "devices": lambda body: DevicesMessage(
         _text(body, "platform"), _count(body), _text(body, "device_kind")
     ),
+    "stacks": lambda body: StacksMessage(),
 }

@@ -21,6 +21,7 @@ from supervisor.protocol.messages import (
     Message,
     RestoredMessage,
     SavedMessage,
+    StacksMessage,
     Stage,
     StageMessage,
     StepMessage,
@@ -82,13 +83,18 @@ class Reporter:
         """A checkpoint of `step` was committed."""
         self._send(SavedMessage(step), keep=True)
 
-    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+    def evaluated(self, step: int, metrics: Mapping[str, SupportsFloat]) -> None:
         """An evaluation after `step` is complete."""
-        self._send(EvaluatedMessage(step, dict(metrics)), keep=True)
+        values = {name: float(value) for name, value in metrics.items()}
+        self._send(EvaluatedMessage(step, values), keep=True)
 
     def devices(self, platform: str, count: int, device_kind: str) -> None:
         """The accelerators that the backend found."""
         self._send(DevicesMessage(platform, count, device_kind), keep=True)
+
+    def dumps_stacks(self) -> None:
+        """This process dumps its stacks on request."""
+        self._send(StacksMessage(), keep=True)
 
     def _send(self, message: Message, *, keep: bool) -> None:
         if self._descriptor is None or os.getpid() != self._pid:

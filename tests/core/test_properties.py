@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.budget import Charge
-from supervisor.core.decisions import Decision, FinishJob, KillWorkers, SignalWorkers, StartWorkers
+from supervisor.core.decisions import (
+    Decision,
+    DumpStacks,
+    FinishJob,
+    KillWorkers,
+    SignalWorkers,
+    StartWorkers,
+)
 from supervisor.core.events import (
     VOLATILE,
     CheckpointCommitted,
@@ -26,6 +33,7 @@ from supervisor.core.events import (
     WorkersStarted,
 )
 from supervisor.core.failure import Verdict, WorkerExit
+from supervisor.core.liveness import Silence
 from supervisor.core.machine import step
 from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
 from supervisor.core.state import JobState, Status
@@ -33,7 +41,10 @@ from supervisor.protocol.messages import Stage, StageMessage, StepMessage
 from tests.core.history import RETRY
 
 POLICY = RestartPolicy(
-    phases=(PhasePolicy("a", 2, 1, Success(step=10)), PhasePolicy("b", 1, 0, Success(step=10)))
+    phases=(
+        PhasePolicy("a", 2, 1, Success(step=10), reports_stages=True),
+        PhasePolicy("b", 1, 0, Success(step=10)),
+    )
 )
 
 times = st.floats(0, 1000)
@@ -65,7 +76,11 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(WorkersObserved, times, attempts, pids, exits),
     st.builds(WorkersGone, times, attempts, st.one_of(st.none(), failures), steps, steps, steps),
     st.builds(StopRequested, times, st.sampled_from(StopSource)),
-    st.builds(DeadlineReached, times),
+    st.builds(
+        DeadlineReached,
+        times,
+        st.one_of(st.none(), st.builds(Silence, attempts, st.sampled_from(Stage), times)),
+    ),
 )
 histories = st.lists(events, max_size=60).map(
     lambda rest: [SupervisorStarted(0.0, "job", POLICY, None), *rest]
@@ -111,7 +126,7 @@ def check_decision(before: JobState, decision: Decision, state: JobState) -> Non
             assert attempt == before.attempt + 1
             assert state.group is not None
             assert state.group.attempt == attempt
-        case SignalWorkers(attempt) | KillWorkers(attempt):
+        case DumpStacks(attempt) | SignalWorkers(attempt) | KillWorkers(attempt):
             assert state.group is not None
             assert attempt == state.group.attempt
         case FinishJob(status):

@@ -9,6 +9,7 @@ in the first attempt that gets there.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from pathlib import Path
 from supervisor.protocol.failure import write_failure_record
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
+from supervisor.protocol.stacks import enable_stack_dumps
 
 
 def hundred_megabytes() -> None:
@@ -83,6 +85,23 @@ def lie() -> None:
     os._exit(6)
 
 
+def hang() -> None:
+    reporter.stage(Stage(options.stage))
+    while True:  # the dump of the stacks wakes it up
+        signal.pause()
+
+
+def stop() -> None:
+    reporter.stage(Stage(options.stage))
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def hold_the_interpreter_lock() -> None:
+    reporter.stage(Stage(options.stage))
+    while True:
+        ctypes.PyDLL(None).pause()
+
+
 MISBEHAVIOUR: dict[str, Callable[[], None]] = {
     "none": lambda: None,
     "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
@@ -99,6 +118,9 @@ MISBEHAVIOUR: dict[str, Callable[[], None]] = {
     "ignore-sigterm": ignore_sigterm,
     "save-on-sigterm": save_on_sigterm,
     "wait": wait,
+    "hang": hang,
+    "stop": stop,
+    "gil": hold_the_interpreter_lock,
     "grandchildren": leave_grandchildren,
     "lie": lie,
 }
@@ -133,7 +155,7 @@ def misbehave(step: int) -> None:
 
 
 def main() -> None:
-    reporter = Reporter.connect()
+    enable_stack_dumps(reporter)
     misbehave(0)
     step = newest()
     reporter.stage(Stage.RESTORING)
@@ -161,5 +183,7 @@ if __name__ == "__main__":
     parser.add_argument("--at", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--once", action="store_true")
+    parser.add_argument("--stage", default="TRAINING")
     options = parser.parse_args()
+    reporter = Reporter.connect()
     main()

@@ -1,0 +1,36 @@
+"""Looks into a process from outside: for a worker that hangs and may not be able to answer."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import psutil
+
+
+def dump_native_stacks(pid: int, path: Path) -> None:
+    """Start to write the Python and native stacks of `pid` to `path`, if py-spy is installed.
+
+    It runs beside us, and is ended with the worker if it takes too long.
+    """
+    tool = shutil.which("py-spy", path=sysconfig.get_path("scripts")) or shutil.which("py-spy")
+    if tool is None:
+        return
+    with path.open("wb") as file:
+        subprocess.Popen(
+            [tool, "dump", "--native", "--pid", str(pid)],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+
+
+def describe_process(pid: int) -> str:
+    """Whether the process runs, sleeps, waits for a disk, or is stopped."""
+    try:
+        return str(psutil.Process(pid).status())
+    except psutil.NoSuchProcess:
+        return "gone"

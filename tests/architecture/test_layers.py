@@ -1,0 +1,183 @@
+"""Guards the shape of the code: imports point downward only, the core stays pure, jax stays out."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+_BASE = {"protocol"}
+_CONFIG = _BASE | {"config"}
+_CORE = _CONFIG | {"core"}
+_PORTS = _CORE | {"ports"}
+_ADAPTERS = _PORTS | {"narrative"}
+_ENGINES = _ADAPTERS | {"adapters"}
+_TOP = _ENGINES | {"engines", "runtime", "prepare", "job"}
+
+ALLOWED: dict[str, set[str]] = {
+    "protocol": {"protocol"},
+    "config": _CONFIG,
+    "core": _CORE,
+    "ports": _CORE,
+    "narrative": _CORE - {"config"} | {"ports"},
+    "adapters": _ADAPTERS,  # and never one another: see `violations`
+    "engines": _ENGINES | {"engines"},
+    "runtime": _TOP,
+    "prepare": _TOP,
+    "job": _TOP,
+    "cli": _TOP,
+    "__main__": _TOP | {"cli"},
+    "__init__": set(),
+}
+"""Each layer below `supervisor`, and the layers that it may import."""
+
+IMPURE = {
+    "asyncio",
+    "datetime",
+    "io",
+    "logging",
+    "os",
+    "pathlib",
+    "random",
+    "secrets",
+    "shutil",
+    "socket",
+    "subprocess",
+    "sys",
+    "tempfile",
+    "threading",
+    "time",
+    "uuid",
+}
+HEAVY = {
+    "flax",
+    "grain",
+    "jax",
+    "jaxlib",
+    "numpy",
+    "optax",
+    "orbax",
+    "tensorflow",
+    "tensorstore",
+    "torch",
+    "trainer",
+}
+
+
+def imports(source: str, package: tuple[str, ...] = ()) -> Iterator[str]:
+    """The dotted names that `source`, a module of `package`, imports: at the top and inside."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*base, *([node.module] if node.module else [])))
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and _imports_by_name(node.func):
+            yield from (name for arg in node.args[:1] if isinstance(name := _constant(arg), str))
+
+
+def _imports_by_name(function: ast.expr) -> bool:
+    return (isinstance(function, ast.Attribute) and function.attr == "import_module") or (
+        isinstance(function, ast.Name) and function.id in ("import_module", "__import__")
+    )
+
+
+def _constant(node: ast.expr) -> object:
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+def violations(source: str, path: str) -> list[str]:
+    """What the module at `path` (below the root of the repository) imports and must not."""
+    parts = Path(path).with_suffix("").parts
+    found = []
+    for name in imports(source, parts[:-1]):
+        top, *rest = name.split(".")
+        if parts[0] == "trainer":
+            forbidden = top == "supervisor" and rest[:1] != ["protocol"]
+        else:
+            layer = parts[1]
+            forbidden = top in HEAVY or (layer == "core" and top in IMPURE)
+            if top == "supervisor" and rest and rest != ["__version__"]:
+                own = rest == [layer] if layer != "adapters" else name == ".".join(parts)
+                forbidden = rest[0] not in ALLOWED[layer] and not own
+        if forbidden:
+            found.append(f"{path} imports {name}")
+    return found
+
+
+MODULES = sorted(
+    str(path.relative_to(ROOT))
+    for package in ("supervisor", "trainer")
+    for path in (ROOT / package).rglob("*.py")
+)
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_imports_point_downward(path: str) -> None:
+    assert violations((ROOT / path).read_text(encoding="utf-8"), path) == []
+
+
+def test_the_sources_are_found() -> None:
+    assert "supervisor/core/machine.py" in MODULES
+    assert "trainer/__init__.py" in MODULES
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("supervisor/protocol/x.py", "from supervisor.config import load"),
+        ("supervisor/config/x.py", "from supervisor.core.state import JobState"),
+        ("supervisor/core/x.py", "from supervisor import ports"),
+        ("supervisor/core/x.py", "from supervisor.adapters.clock import SystemClock"),
+        ("supervisor/core/x.py", "import time"),
+        ("supervisor/core/x.py", "from os import path"),
+        ("supervisor/core/x.py", "def f():\n    import random"),
+        ("supervisor/core/x.py", "from ..adapters import clock"),
+        ("supervisor/ports.py", "from supervisor.narrative import x"),
+        ("supervisor/narrative.py", "from supervisor.adapters import runlog"),
+        ("supervisor/adapters/x.py", "from supervisor.adapters.lock import DirectoryLock"),
+        ("supervisor/adapters/x.py", "from . import lock"),
+        ("supervisor/adapters/x.py", "from supervisor.engines import local"),
+        ("supervisor/engines/x.py", "from supervisor.runtime import Runtime"),
+        ("supervisor/job.py", "from supervisor.cli import main"),
+        ("supervisor/cli.py", "import jax"),
+        ("supervisor/cli.py", "def f():\n    from orbax import checkpoint"),
+        ("supervisor/cli.py", "importlib.import_module('trainer.config')"),
+        ("trainer/x.py", "from supervisor.core import state"),
+        ("trainer/x.py", "import supervisor.config.load"),
+        ("trainer/x.py", "from supervisor import config"),
+    ],
+)
+def test_what_is_forbidden_is_seen(path: str, line: str) -> None:
+    assert len(violations(line, path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("supervisor/core/x.py", "from supervisor.config.problems import shown"),
+        ("supervisor/adapters/x.py", "import os\nfrom supervisor import narrative"),
+        ("supervisor/job.py", "from supervisor.runtime import Runtime"),
+        ("supervisor/cli.py", "from supervisor import __version__"),
+        ("trainer/x.py", "import jax\nfrom supervisor.protocol import reporter"),
+    ],
+)
+def test_what_is_allowed_passes(path: str, line: str) -> None:
+    assert violations(line, path) == []
+
+
+def test_the_command_line_loads_nothing_heavy() -> None:
+    """`rich` is not in the list: structlog imports it by itself. Our own use of it comes later."""
+    names = [*HEAVY, "google.cloud", "fsspec", "supervisor.adapters.terminal"]
+    program = f"import supervisor.cli, sys; print([n for n in {names} if n in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout.strip() == "[]"

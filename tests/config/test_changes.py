@@ -1,0 +1,190 @@
+"""A changed config: what is told, and what a job that has begun refuses."""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from supervisor.core.budget import Budget
+from supervisor.core.changes import Change, changes, refused
+from supervisor.core.state import JobState, Status
+
+Config = list[dict[str, Any]]
+
+
+def phase(name: str) -> dict[str, Any]:
+    return {
+        "trainer": {
+            "name": name,
+            "init": {
+                "model_dir": "/runs/x",
+                "seed": 0,
+                "devices": {"platform": "cpu", "count": 4},
+                "model": {"name": "gpt", "width": 64, "scale": math.nan, "base": "/runs/x"},
+                "optimizer": {"name": "adam", "lr": 0.1},
+                "loop": {"max_steps": 100},
+                "checkpoint": {"directory": f"/runs/x/checkpoints/{name}", "every": 10},
+                "autorestart": {"max_num_restarts": 3},
+            },
+            "fit": {"train_dataloader": {"shuffle": True}},
+            "start_from": {"directory": "/runs/x/checkpoints/before", "load": "params"},
+        }
+    }
+
+
+CONFIG: Config = [phase("one"), phase("two"), phase("three")]
+
+
+def changed(index: int, path: str, value: Any) -> Config:
+    """The config with one key of a phase set; `...` removes it."""
+    config = deepcopy(CONFIG)
+    target = config[index]["trainer"]
+    *sections, last = path.split(".")
+    for part in sections:
+        target = target.setdefault(part, {})
+    if value is ...:
+        del target[last]
+    else:
+        target[last] = value
+    return config
+
+
+NEW = JobState(job="j")
+RUNNING = JobState(job="j", attempt=2, phase=1, status=Status.RUNNING, budget=Budget(highest=40))
+NO_CHECKPOINT = JobState(job="j", attempt=2, phase=1, status=Status.RUNNING)
+FAILED = JobState(job="j", attempt=2, phase=1, status=Status.FAILED, budget=Budget(highest=40))
+SUCCEEDED = JobState(
+    job="j", attempt=4, phase=2, status=Status.SUCCEEDED, budget=Budget(highest=100)
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        ("init.seed", 1, "trainer[1].init.seed: 0 -> 1"),
+        ("init.seed", False, "trainer[1].init.seed: 0 -> false"),
+        ("init.model.depth", 3, "trainer[1].init.model.depth: (not set) -> 3"),
+        ("init.optimizer.lr", ..., "trainer[1].init.optimizer.lr: 0.1 -> (not set)"),
+        ("init.model", "none", None),
+        ("fit", {"train_dataloader": [1]}, None),
+        ("init.seed", "x" * 500, None),
+    ],
+)
+def test_a_change_is_told(path: str, value: Any, told: str | None) -> None:
+    (found,) = changes(CONFIG, changed(1, path, value))
+    assert str(found).startswith(f"trainer[1].{path}")
+    assert told is None or str(found) == told
+    assert len(str(found)) < 300
+
+
+def test_nothing_is_told_where_nothing_changed() -> None:
+    assert changes(CONFIG, deepcopy(CONFIG)) == []
+    ordered, turned = [{"a": 1, "b": 2}], [{"b": 2, "a": 1}]
+    assert changes(changed(1, "fit", ordered), changed(1, "fit", turned)) == []
+
+
+def test_only_phases_on_both_sides_are_compared() -> None:
+    assert changes(CONFIG, CONFIG[:1]) == changes(CONFIG[:1], CONFIG) == []
+
+
+def test_a_moved_model_dir_is_no_change() -> None:
+    moved = deepcopy(CONFIG)
+    for index, name in enumerate(["one", "two", "three"]):
+        trainer = moved[index]["trainer"]
+        trainer["init"]["model_dir"] = trainer["init"]["model"]["base"] = "/runs/x/y"
+        trainer["init"]["checkpoint"]["directory"] = f"/runs/x/y/checkpoints/{name}"
+        trainer["start_from"]["directory"] = "/runs/x/y/checkpoints/before"
+    assert changes(CONFIG, moved) == []
+    moved[1]["trainer"]["start_from"]["directory"] = "/elsewhere"
+    (found,) = changes(CONFIG, moved)
+    assert found == Change(
+        1, ("start_from", "directory"), "/runs/x/y/checkpoints/before", "/elsewhere"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "index", "path", "value", "message"),
+    [
+        # --- nothing has run yet
+        (NEW, 0, "init.model.width", 128, None),
+        (NEW, 1, "start_from.load", "all", None),
+        # --- the phase that runs: only what makes its checkpoint unusable
+        (RUNNING, 1, "init.model.width", 128, "checkpoint of step 40 does not fit it; take it bac"),
+        (RUNNING, 1, "init.model", ..., "checkpoint of step 40 does not fit it"),
+        (RUNNING, 1, "init.optimizer.name", "sgd", "checkpoint of step 40 does not fit it"),
+        (RUNNING, 1, "start_from.load", "all", "checkpoint of step 40 does not fit it"),
+        (RUNNING, 1, "init.optimizer.lr", 1.0, None),
+        (RUNNING, 1, "init.seed", 1, None),
+        (RUNNING, 1, "init.loop.max_steps", 50, None),
+        (RUNNING, 1, "fit.train_dataloader.shuffle", False, None),
+        (RUNNING, 1, "init.autorestart.max_num_restarts", 9, None),
+        (FAILED, 1, "init.model.width", 128, "checkpoint of step 40 does not fit it"),
+        (FAILED, 1, "init.optimizer.lr", 1.0, None),
+        # --- without a checkpoint there is nothing that it must fit
+        (NO_CHECKPOINT, 1, "init.model.width", 128, None),
+        # --- phases that are still to come
+        (RUNNING, 2, "init.model.width", 128, None),
+        (RUNNING, 2, "start_from.load", "all", None),
+        # --- phases that are complete: only what computes nothing
+        (RUNNING, 0, "init.seed", 1, "the phase is complete and cannot be changed; take it back"),
+        (RUNNING, 0, "init.model.width", 128, "the phase is complete and cannot be changed"),
+        (RUNNING, 0, "name", "uno", "the phase is complete and cannot be changed"),
+        (RUNNING, 0, "init.loop.max_steps", 200, "the phase is complete and cannot be changed"),
+        (RUNNING, 0, "init.autorestart.max_num_restarts", 9, None),
+        (RUNNING, 0, "init.devices.count", 2, None),
+        (RUNNING, 0, "init.checkpoint.every", 5, None),
+        (RUNNING, 0, "faults", [{"step": 1}], None),
+        # --- after success the last phase may only grow
+        (SUCCEEDED, 2, "init.loop.max_steps", 200, None),
+        (SUCCEEDED, 2, "init.loop.max_steps", 50, "the phase is complete and cannot be changed"),
+        (SUCCEEDED, 2, "init.loop.max_steps", "200", "the phase is complete and cannot be chang"),
+        (
+            SUCCEEDED,
+            2,
+            "command",
+            {"success": {"step": 5}},
+            "the phase is complete and cannot be changed",
+        ),
+        (SUCCEEDED, 2, "init.optimizer.lr", 1.0, "the phase is complete and cannot be changed"),
+        (SUCCEEDED, 2, "init.devices.count", 2, None),
+        (SUCCEEDED, 1, "init.loop.max_steps", 200, "the phase is complete and cannot be changed"),
+    ],
+)
+def test_what_is_refused(
+    state: JobState, index: int, path: str, value: Any, message: str | None
+) -> None:
+    found = list(refused(state, changes(CONFIG, changed(index, path, value)), 3))
+    if message is None:
+        assert found == []
+    else:
+        ((where, text),) = found
+        assert where == index
+        assert text.startswith(f"trainer[{index}].{path}")
+        assert message in text
+
+
+@pytest.mark.parametrize(
+    ("state", "num_phases", "allowed"),
+    [
+        (RUNNING, 3, True),
+        (RUNNING, 2, True),
+        (RUNNING, 1, False),
+        (NEW, 1, True),
+        (SUCCEEDED, 2, False),
+    ],
+)
+def test_the_phase_of_the_job_cannot_be_taken_away(
+    state: JobState, num_phases: int, allowed: bool
+) -> None:
+    found = list(refused(state, changes(CONFIG, CONFIG[:num_phases]), num_phases))
+    assert (found == []) is allowed
+    assert all(f"only {num_phases} phases left" in text for _, text in found)
+
+
+def test_every_refused_change_is_told() -> None:
+    config = changed(0, "init.seed", 1)
+    config[1] = changed(1, "init.model.width", 1)[1]
+    assert [index for index, _ in refused(RUNNING, changes(CONFIG, config), 3)] == [0, 1]

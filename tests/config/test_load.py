@@ -1,0 +1,336 @@
+"""Checking a config: every mistake is told with its line, its key, its value and a remedy."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.config.load import EXIT_CODE_PRESETS, known_keys
+from supervisor.config.problems import ConfigError
+from supervisor.config.schema import Phase, chips
+from tests.config.files import (
+    COMMAND,
+    FIT,
+    PHASES,
+    load,
+    problems,
+    with_command,
+    with_init,
+    with_restart,
+)
+
+MISTAKES = [
+    # --- the top of the file
+    ("just text", 'c.yaml:1: is not a mapping (value "just text"); a config starts with'),
+    ("- 1\n- 2", "c.yaml:1: is not a mapping (value [1, 2])"),
+    ("exit_codes: xpk", "c.yaml:1: trainer: is required"),
+    ("trainer:", "c.yaml:1: trainer: is required"),
+    ("trainer: []", "c.yaml:1: trainer: is an empty list; give at least one phase"),
+    ("trainer: 3", "c.yaml:1: trainer: is not a mapping or a list (value 3)"),
+    ("trainer:\n- 3", "c.yaml:2: trainer[0]: each phase is a mapping with the one key"),
+    ("trainer:\n- {trainer: {}, name: a}", "c.yaml:2: trainer[0]: each phase is a mapping"),
+    (COMMAND + "trainers: 1", "c.yaml:7: trainers: unknown key (value 1); did you mean 'trai"),
+    # --- the budget
+    (with_restart("max_num_restarts: -1"), "c.yaml:5: trainer.init.autorestart.max_num_rest"),
+    (with_restart("max_num_restarts: true"), "should be a valid integer (value true)"),
+    (with_restart("max_num_restarts: 3.0"), "should be a valid integer (value 3.0)"),
+    (with_restart("max_num_restarts: '3'"), 'should be a valid integer (value "3")'),
+    (with_restart("max_num_restarts:"), "should be a valid integer (value null)"),
+    (with_restart("{}"), "c.yaml:4: trainer.init.autorestart.max_num_restarts: is required"),
+    (
+        with_restart("max_num_restarts: 3\nmin_num_csx: 2"),
+        "c.yaml:6: trainer.init.autorestart.min_num_csx: unknown key (value 2); "
+        "did you mean 'min_num_devices'?",
+    ),
+    (with_restart("max_num_restarts: 3\nmin_num_devices: 0"), "greater than or equal to 1"),
+    (
+        with_restart("max_num_restarts: 3\nzzz: 0"),
+        "known here: backoff, deadlines, grace_period",
+    ),
+    (
+        with_restart(
+            "max_num_restarts: 3\nmin_num_devices: 5",
+            with_init("devices: {platform: cpu, count: 4}"),
+        ),
+        "c.yaml:7: trainer.init.autorestart.min_num_devices: is 5, but the job has only 4",
+    ),
+    (
+        with_restart(
+            "max_num_restarts: 3\nmin_num_devices: 9",
+            with_init("devices: {platform: tpu, type: v4-16}"),
+        ),
+        "min_num_devices: is 9, but the job has only 8 devices; at most 8",
+    ),
+    # --- durations
+    (with_restart("max_num_restarts: 3\ngrace_period: soon"), "'soon' is not a duration such"),
+    (with_restart("max_num_restarts: 3\ngrace_period: -1"), "greater than or equal to 0"),
+    (with_restart("max_num_restarts: 3\ngrace_period: .inf"), "less than or equal to 604800"),
+    (with_restart("max_num_restarts: 3\ngrace_period: 8d"), 'to 604800 (value "8d")'),
+    (with_restart("max_num_restarts: 3\ngrace_period: .nan"), "grace_period: input should be"),
+    (with_restart(f"max_num_restarts: 3\ngrace_period: {10**400}"), "grace_period: input sho"),
+    (
+        with_restart("max_num_restarts: 3\ndeadlines: {LUNCH: 1h}"),
+        "c.yaml:6: trainer.init.autorestart.deadlines.LUNCH: input should be 'STARTING', 'INITI",
+    ),
+    (
+        with_restart("max_num_restarts: 3\ndeadlines:\n  TRAINING: soon"),
+        "c.yaml:7: trainer.init.autorestart.deadlines.TRAINING: 'soon' is not a duration",
+    ),
+    (with_restart("max_num_restarts: 3\nbackoff: {max: 5s}"), "backoff.max: is below backoff."),
+    (with_init("checkpoint: {every: 0}"), "every: is neither a number of steps nor a duration"),
+    (with_init("checkpoint: {every: 0s}"), "every: is neither a number of steps nor a durati"),
+    (with_init("checkpoint: {every: true}"), "nor a duration such as 5m (value true)"),
+    (with_init("checkpoint: {every: 1.5}"), "nor a duration such as 5m (value 1.5)"),
+    (with_init("checkpoint: {every: {int: 1}}"), "c.yaml:4: trainer.init.checkpoint.every: is"),
+    (with_init("checkpoint: {every: often}"), "every: 'often' is not a duration such as 30s"),
+    (with_init("checkpoint: {keep: 0}"), "keep: input should be greater than or equal to 1"),
+    # --- places
+    (COMMAND.replace("runs/x", "''"), "c.yaml:3: trainer.init.model_dir: string should have"),
+    (COMMAND.replace("runs/x", "gs://b/x"), "is on an object store; only local directories"),
+    (COMMAND.replace("runs/x", "~nobody-here/x"), "names the home directory of nobody here"),
+    (with_init("checkpoint: {directory: 'gs://b/x'}"), "checkpoint.directory: is on an objec"),
+    (with_init("checkpoint: {directory: '{modeldir}/x'}"), "unknown placeholder {modeldir} (v"),
+    (with_init("checkpoint: {directory: '{attempt}/x'}"), '{attempt} (value "{attempt}/x"); k'),
+    # --- devices
+    (with_init("devices: {platform: tup}"), "platform: input should be 'cpu', 'gpu' or 'tpu'"),
+    (with_init("devices: {}"), "c.yaml:4: trainer.init.devices.platform: is required"),
+    (with_init("devices: {platform: cpu, count: 0}"), "greater than or equal to 1 (value 0)"),
+    (with_init("devices: {platform: cpu, type: v4-8}"), "type is only for platform tpu"),
+    (with_init("devices: {platform: tpu, type: v9-8}"), "'v9-8' is not a TPU type such as"),
+    (with_init("devices: {platform: tpu, type: v4-7}"), "'v4-7' is not a TPU type such as"),
+    (with_init("devices: {platform: tpu, type: v5e-0}"), "'v5e-0' is not a TPU type such as"),
+    (with_init("devices: {platform: tpu, type: v4-8, count: 8}"), "v4-8 has 4 chips, not 8"),
+    # --- fit or command
+    (FIT.replace("  fit: {}\n", ""), "c.yaml:1: trainer: needs either fit (our trainer) or co"),
+    (FIT + "  command: [a]\n", "c.yaml:1: trainer: needs either fit (our trainer) or command"),
+    (FIT.replace("{}", "3"), "c.yaml:6: trainer.fit: is not a mapping (value 3)"),
+    (with_init("seed: 3"), "c.yaml:4: trainer.init.seed: belongs to our trainer; a command"),
+    (with_init("model:\n  name: gpt"), "c.yaml:4: trainer.init.model: belongs to our trainer"),
+    (with_command("[]"), "c.yaml:6: trainer.command: list should have at least 1 item"),
+    (COMMAND.replace("train.py", "3"), "c.yaml:6: trainer.command[1]: input should be a valid"),
+    (COMMAND.replace("[python, train.py]", "python"), "trainer.command: is not a mapping (valu"),
+    (with_command("argv: python"), "c.yaml:7: trainer.command.argv: is not a list"),
+    (with_command("argv: [a]\nenv: {X: 1}"), "trainer.command.env.X: input should be a valid"),
+    (with_command("argv: [a]\nenv: {'A=B': x}"), "trainer.command.env.A=B: string should matc"),
+    (with_command("argv: [a]\nenv: {'': x}"), "c.yaml:8: trainer.command.env.: string should"),
+    (with_command("argv: [a]\nsucces: {}"), "succes: unknown key (value {}); did you mean 'su"),
+    # --- placeholders
+    (with_command("argv: [a, 'x{modeldir}']"), "command.argv[1]: unknown placeholder {modeldi"),
+    (COMMAND.replace("train.py", "'{what}'"), "c.yaml:6: trainer.command[1]: unknown placehol"),
+    (with_command("argv: [a]\nenv: {X: '{what}'}"), "trainer.command.env.X: unknown placehold"),
+    (with_command("argv: ['{num_devices}']"), "{num_devices} needs init.devices with a count"),
+    (
+        with_command("argv: [a]\nsuccess: {file: '{dir}/x'}"),
+        "c.yaml:8: trainer.command.success.file: unknown placeholder {dir}",
+    ),
+    # --- patterns
+    (with_command("argv: [a]\nprogress: {pattern: 'a'}"), "needs exactly one group, for the s"),
+    (with_command("argv: [a]\nprogress: {pattern: '(a)(b)'}"), "needs exactly one group, for "),
+    (with_command("argv: [a]\nprogress: {pattern: '('}"), "is not a regular expression: missi"),
+    (with_command("argv: [a]\nsuccess: {pattern: '['}"), "is not a regular expression: unterm"),
+    (with_command("argv: [a]\nsuccess: {pattern: 'a{99999999999999}'}"), "is not a regular ex"),
+    (with_command("argv: [a]\nsuccess: {step: 3, file: x}"), "give one of step, pattern and f"),
+    (with_command("argv: [a]\nsuccess: {exit_code: 256}"), "less than or equal to 255"),
+    # --- drills
+    (FIT + "  faults: [{step: 1}]", "c.yaml:7: trainer.faults[0]: give exactly one of signal"),
+    (FIT + "  faults: [{step: 1, hang: true, exit_code: 1}]", "give exactly one of signal"),
+    (FIT + "  faults: [{step: 1, hang: false}]", "give exactly one of signal, exception"),
+    (FIT + "  faults: [{step: 0, hang: true}]", "faults[0].step: input should be greater"),
+    (FIT + "  faults: [{hang: true}]", "c.yaml:7: trainer.faults[0].step: is required"),
+    (FIT + "  faults: [{step: 1, signal: SIGFOO}]", "'SIGFOO' is not a signal such as SIGKI"),
+    (FIT + "  faults: [{step: 1, exception: NoError}]", "'NoError' is not a built-in except"),
+    (FIT + "  faults: [{step: 1, exception: print}]", "'print' is not a built-in exception"),
+    (FIT + "  faults: [{step: 1, exception: '.'}]", "'.' is not a built-in exception; give m"),
+    (FIT + "  faults: [{step: 1, stp: 1, hang: true}]", "faults[0].stp: unknown key (value 1)"),
+    (COMMAND + "  faults: [{step: 1, hang: true}]", "drills need our trainer (fit)"),
+    # --- phases
+    (FIT + "  name: a b", "c.yaml:7: trainer.name: string should match pattern"),
+    (FIT + "  start_from: {phase: a}", "trainer.start_from: the first phase has none before"),
+    (PHASES.replace("runs/x", "runs/y", 1), "c.yaml:8: trainer[1].trainer.init.model_dir: all"),
+    (PHASES.replace("second", "first"), "c.yaml:7: trainer[1].trainer.name: 'first' is the"),
+    (PHASES.replace("first", "phase2").replace("    name: second\n", ""), "'phase2' is the name"),
+    (
+        PHASES + "    start_from: {phase: frist}",
+        'trainer[1].trainer.start_from.phase: is not an earlier phase (value "frist"); there',
+    ),
+    (PHASES + "    start_from: {phase: second}", 'is not an earlier phase (value "second")'),
+    (PHASES + "    start_from: {load: some}", "load: input should be 'params' or 'all'"),
+    (
+        PHASES.replace("{model_dir: runs/x,", "{model_dir: runs/x, checkpoint: {directory: c},"),
+        "c.yaml:8: trainer[1].trainer.init.checkpoint.directory: is that of another phase too",
+    ),
+    # --- exit codes
+    (COMMAND + "exit_codes: slurm", "c.yaml:7: exit_codes: is neither a preset (xpk) nor a map"),
+    (COMMAND + "exit_codes: {1: 300}", 'a map of exit codes (value {"1": 300})'),
+    (COMMAND + "exit_codes: {a: 3}", "exit_codes: is neither a preset (xpk) nor a map"),
+    (COMMAND + "exit_codes: {1: true}", "exit_codes: is neither a preset (xpk) nor a map"),
+    (COMMAND + "exit_codes: [1]", "exit_codes: is neither a preset (xpk) nor a map"),
+    (COMMAND + f"exit_codes: {{? '{'9' * 5000}' : 1}}", "exit_codes: is neither a preset"),
+]
+
+
+@pytest.mark.parametrize(("config", "expected"), MISTAKES)
+def test_one_mistake_is_told_once(config: str, expected: str) -> None:
+    (found,) = problems(config)
+    assert expected in found
+    assert found.startswith("c.yaml:")
+
+
+def test_every_problem_is_told_at_once() -> None:
+    found = problems("""\
+        exit_codes: slurm
+        trainers: 1
+        trainer:
+        - trainer:
+            init:
+              model_dir: 3
+              autorestart: {max_num_restart: 3}
+            fit: {}
+        - trainer:
+            init: {model_dir: x, autorestart: {max_num_restarts: 1}}
+    """)
+    where = [problem.split(": ")[:2] for problem in found]
+    assert where == [
+        ["c.yaml:2", "trainers"],
+        ["c.yaml:1", "exit_codes"],
+        ["c.yaml:6", "trainer[0].trainer.init.model_dir"],
+        ["c.yaml:7", "trainer[0].trainer.init.autorestart.max_num_restarts"],
+        ["c.yaml:7", "trainer[0].trainer.init.autorestart.max_num_restart"],
+        ["c.yaml:9", "trainer[1].trainer"],
+    ]
+    assert "did you mean 'max_num_restarts'?" in found[4]
+
+
+def test_a_long_value_is_cut() -> None:
+    (found,) = problems(COMMAND.replace("[python, train.py]", "x" * 5000))
+    assert len(found) < 200
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [("v5e-8", 8), ("v5litepod-16", 16), ("v6e-1", 1), ("v4-8", 4), ("v5p-12288", 6144)],
+)
+def test_chips_of_a_slice(kind: str, count: int) -> None:
+    assert chips(kind) == count
+    job = load(with_init(f"devices: {{platform: tpu, type: {kind}, count: {count}}}"))
+    assert job.phases[0].init.devices is not None
+    assert job.phases[0].init.devices.num_devices == count
+
+
+@pytest.mark.parametrize(
+    ("config", "path", "value"),
+    [
+        (COMMAND, "command.argv", ["python", "train.py"]),
+        (with_command("argv: [a]"), "command.argv", ["a"]),
+        (with_command("argv: ['{{not}} {model_dir}']"), "command.argv", ["{{not}} {model_dir}"]),
+        (with_command("argv: ['${HOME} {}']"), "command.argv", ["${HOME} {}"]),
+        (
+            with_command("argv: [a]\nprogress: {pattern: 'step (\\d+)'}"),
+            "command.progress.pattern",
+            r"step (\d+)",
+        ),
+        (with_restart("max_num_restarts: 0"), "init.autorestart.max_num_restarts", 0),
+        (
+            with_restart("max_num_restarts: 1\ngrace_period: 1.5m"),
+            "init.autorestart.grace_period",
+            90.0,
+        ),
+        (
+            with_restart("max_num_restarts: 1\ngrace_period: 7"),
+            "init.autorestart.grace_period",
+            7.0,
+        ),
+        (with_init("checkpoint: {every: 5m}"), "init.checkpoint.every", "5m"),
+        (with_init("checkpoint: {every: 50}"), "init.checkpoint.every", 50),
+        (FIT + "  faults: [{step: 2, exception: jax.errors.JaxRuntimeError}]", "faults.0.step", 2),
+        (FIT + "  faults: [{step: 2, exception: FloatingPointError}]", "faults.0.step", 2),
+        (FIT + "  name: warm-up.1", "name", "warm-up.1"),
+    ],
+)
+def test_what_is_valid_is_read(config: str, path: str, value: Any) -> None:
+    found: Any = load(config).phases[0]
+    for part in path.split("."):
+        found = found[int(part)] if part.isdecimal() else getattr(found, part)
+    assert found == value
+
+
+@pytest.mark.parametrize(
+    ("lines", "codes"),
+    [
+        ("", {}),
+        ("exit_codes: xpk", EXIT_CODE_PRESETS["xpk"]),
+        ("exit_codes: {70: 42, 75: 0}", {70: 42, 75: 0}),
+    ],
+)
+def test_exit_codes(lines: str, codes: dict[int, int]) -> None:
+    assert load(COMMAND + lines).exit_codes == codes
+
+
+def test_each_phase_knows_its_place() -> None:
+    job = load(PHASES)
+    assert [phase.name for phase in job.phases] == ["first", "second"]
+    assert job.locations == (("trainer", 0, "trainer"), ("trainer", 1, "trainer"))
+    assert load(FIT).locations == (("trainer",),)
+
+
+# --- whatever stands at a key ---------------------------------------------------------------------
+
+
+def _known_places(model: Any, place: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """Every key that the schema knows, also below lists."""
+    places = []
+    for key in known_keys(model, place):
+        places += [(*place, key), *_known_places(model, (*place, key))]
+    return places
+
+
+PLACES = _known_places(Phase)
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(min_value=10**300, max_value=10**310)
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(
+        ["5m", "1e400s", "v5e-8", "v4-1", "SIGKILL", "{model_dir}", "{x}", "~a", "("]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.text(max_size=5) | st.sampled_from([str(place[-1]) for place in PLACES]),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=6,
+)
+
+
+def test_the_known_places_are_found() -> None:
+    assert ("init", "autorestart", "backoff", "first") in PLACES
+    assert ("faults", "exit_code") in PLACES
+
+
+@given(st.sampled_from(PLACES), values, st.sampled_from([FIT, COMMAND]))
+def test_any_value_anywhere_loads_or_is_refused(
+    place: tuple[str, ...], value: Any, base: str
+) -> None:
+    data = yaml.safe_load(base)
+    target = data["trainer"]
+    for part in place[:-1]:
+        inner = target.get(part)
+        if not isinstance(inner, dict):
+            inner = [{}] if part == "faults" else {}
+            target[part] = inner
+        target = inner[0] if isinstance(inner, list) else inner
+    target[place[-1]] = value
+    text = yaml.safe_dump(data, allow_unicode=True)
+    with suppress(ConfigError):
+        assert load(text.encode("utf-8", "backslashreplace")).model_dir.is_absolute()

@@ -1,0 +1,160 @@
+"""`--set`: one key from the command line, in every phase or in one; mistakes name the option."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.config.problems import ConfigError
+from tests.config.files import COMMAND, FIT, PHASES, load, problems, with_init
+
+RESTARTS = "autorestart.max_num_restarts"
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "values"),
+    [
+        (FIT, ["trainer.init.autorestart.max_num_restarts=7"], [7]),
+        (FIT, ["trainer.init.autorestart={max_num_restarts: 8}"], [8]),
+        (FIT, [f"trainer.init.{RESTARTS}=7", f"trainer.init.{RESTARTS}=9"], [9]),
+        (PHASES, [f"trainer.init.{RESTARTS}=7"], [7, 7]),
+        (PHASES, [f"trainer[1].init.{RESTARTS}=7"], [1, 7]),
+        (PHASES, [f"trainer[0].init.{RESTARTS}=7", f"trainer.init.{RESTARTS}=0"], [0, 0]),
+        (
+            PHASES,
+            ["trainer[1]={init: {model_dir: runs/x, autorestart: {max_num_restarts: 5}}, fit: {}}"],
+            [1, 5],
+        ),
+    ],
+)
+def test_it_is_above_the_file(config: str, options: list[str], values: list[int]) -> None:
+    phases = load(config, *options).phases
+    assert [phase.init.autorestart.max_num_restarts for phase in phases] == values
+
+
+@pytest.mark.parametrize(
+    ("config", "option", "path", "value"),
+    [
+        (FIT, "trainer.init.seed=1e-3", "init.seed", 0.001),
+        (FIT, "trainer.init.seed=off", "init.seed", "off"),
+        (FIT, "trainer.init.seed=", "init.seed", None),
+        (FIT, "trainer.init.model.a-b.c=[1, x]", "init.model", {"a-b": {"c": [1, "x"]}}),
+        (FIT, "trainer.init.seed=a=b", "init.seed", "a=b"),
+        (FIT, "trainer.init.checkpoint.every=5m", "init.checkpoint.every", "5m"),
+        (FIT.replace("fit: {}", "fit:"), "trainer.fit.x=1", "fit", {"x": 1}),
+        (FIT + "  faults: [{step: 1, hang: true}]", "trainer.faults[0].step=5", "faults.0.step", 5),
+        (FIT, "trainer.faults=[{step: 4, hang: true}]", "faults.0.step", 4),
+        (COMMAND, "trainer.command[1]=other.py", "command.argv.1", "other.py"),
+    ],
+)
+def test_any_key_can_be_set(config: str, option: str, path: str, value: Any) -> None:
+    found: Any = load(config, option).phases[0]
+    for part in path.split("."):
+        found = found[int(part)] if part.isdecimal() else getattr(found, part)
+    assert found == value
+
+
+@pytest.mark.parametrize(
+    ("config", "option", "expected"),
+    [
+        (FIT, "seed=1", "--set seed=1: is not KEY=VALUE with a KEY such as"),
+        (FIT, "trainer.init.seed", "--set trainer.init.seed: is not KEY=VALUE"),
+        (FIT, "trainer=3", "--set trainer=3: is not KEY=VALUE"),
+        (FIT, "exit_codes=xpk", "--set exit_codes=xpk: is not KEY=VALUE"),
+        (FIT, "trainer..x=3", "--set trainer..x=3: is not KEY=VALUE"),
+        (FIT, "trainer[x].seed=3", "--set trainer[x].seed=3: is not KEY=VALUE"),
+        (FIT, "=", "--set =: is not KEY=VALUE"),
+        (
+            PHASES,
+            "trainer[2].init.seed=3",
+            "--set trainer[2].init.seed=3: trainer[2].init.seed: there is no phase 2; there are 2",
+        ),
+        (FIT, "trainer[0].init.seed=3", "trainer[0].init.seed: there is no [0]: not a list"),
+        (FIT, "trainer.faults[0].step=3", "trainer.faults[0].step: there is no [0]: not a list"),
+        (COMMAND, "trainer.command[2]=x", "trainer.command[2]: there is no [2]: not a list"),
+        (COMMAND, "trainer.command.argv=[x]", "'argv' cannot be set in what is not a mapping"),
+        (FIT, "trainer.init.model_dir.x=3", "'x' cannot be set in what is not a mapping"),
+        ("just text", "trainer.init.seed=3", "'trainer' cannot be set in what is not a mapping"),
+        ("trainer: [3]", "trainer.init.seed=3", "'trainer' cannot be set in what is not"),
+        (FIT, "trainer.init.seed=[1", "--set trainer.init.seed=[1: trainer.init.seed: not valid"),
+        (FIT, "trainer.init.seed=!!set {a}", "--set trainer.init.seed=!!set {a}: trainer.init.se"),
+        # What the schema refuses also names the option, not the line that it replaced.
+        (
+            FIT,
+            "trainer.init.autorestart.max_num_restarts=-1",
+            "--set trainer.init.autorestart.max_num_restarts=-1: "
+            "trainer.init.autorestart.max_num_restarts: input should be greater",
+        ),
+        (FIT, "trainer.init.sead=3", "--set trainer.init.sead=3: trainer.init.sead: unknown key"),
+        (
+            FIT,
+            "trainer.init.autorestart={max_num_restarts: -1}",
+            "--set trainer.init.autorestart={max_num_restarts: -1}: "
+            "trainer.init.autorestart.max_num_restarts: input should",
+        ),
+        (
+            with_init("checkpoint: {every: 3}"),
+            "trainer.init.checkpoint={every: 0}",
+            "--set trainer.init.checkpoint={every: 0}: trainer.init.checkpoint.every: is neither",
+        ),
+        (
+            PHASES,
+            "trainer[1].name=first",
+            "--set trainer[1].name=first: trainer[1].trainer.name: 'first' is the name of two",
+        ),
+    ],
+)
+def test_mistakes_name_the_option(config: str, option: str, expected: str) -> None:
+    (found,) = problems(config, option)
+    assert expected in found
+    assert found.startswith(f"--set {option}: ")
+
+
+def test_the_option_given_last_is_blamed() -> None:
+    (found,) = problems(
+        FIT,
+        "trainer.init.autorestart.max_num_restarts=-1",
+        "trainer.init.autorestart={max_num_restarts: -2}",
+    )
+    assert found.startswith("--set trainer.init.autorestart={max_num_restarts: -2}: ")
+    (found,) = problems(
+        FIT,
+        "trainer.init.autorestart={max_num_restarts: 1}",
+        "trainer.init.autorestart.max_num_restarts=-1",
+    )
+    assert found.startswith("--set trainer.init.autorestart.max_num_restarts=-1: ")
+
+
+def test_every_bad_option_is_told_at_once() -> None:
+    assert len(problems(FIT, "a=1", "trainer.init.seed=1", "trainer.faults[3]=1")) == 2
+
+
+def test_the_file_keeps_its_lines_beside_an_option() -> None:
+    (found,) = problems(FIT.replace("3", "-3"), "trainer.init.seed=1")
+    assert found.startswith("c.yaml:5: ")
+
+
+def test_phases_do_not_share_a_value() -> None:
+    first, second = load(PHASES, "trainer.init.model={a: [1]}").phases
+    assert first.init.model == second.init.model
+    assert first.init.model["a"] is not second.init.model["a"]
+
+
+@given(
+    st.sampled_from([FIT, COMMAND, PHASES, "trainer:", "3"]),
+    st.text()
+    | st.builds(
+        "trainer{}={}".format,
+        st.lists(
+            st.sampled_from([".init", ".seed", ".autorestart", "[0]", "[1]", ".faults", ".command"])
+        ).map("".join),
+        st.text(),
+    ),
+)
+def test_any_option_is_taken_or_refused(config: str, option: str) -> None:
+    with suppress(ConfigError):
+        assert load(config, option).phases

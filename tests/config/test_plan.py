@@ -1,0 +1,168 @@
+"""What a phase comes down to: program, environment, checkpoints, success."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.config.plan import PhasePlan, plan_phases
+from tests.config.files import COMMAND, FIT, PHASES, load, with_command, with_init
+
+RESOLVED: dict[str, Any] = {"trainer": {"init": {"loop": {"max_steps": 9}}, "fit": {"x": 1}}}
+"""What our trainer's schema answers for a phase with `fit`."""
+
+
+@pytest.fixture(autouse=True)
+def _working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def plans(config: str) -> tuple[PhasePlan, ...]:
+    job = load(config)
+    return plan_phases(job, [RESOLVED if phase.fit is not None else {} for phase in job.phases])
+
+
+def with_directories(*directories: str) -> str:
+    config = PHASES
+    for number, directory in enumerate(directories):
+        config = config.replace(
+            f"max_num_restarts: {number + 1}}}}}",
+            f"max_num_restarts: {number + 1}}}, checkpoint: {{directory: '{directory}'}}}}",
+        )
+    return config
+
+
+@pytest.mark.parametrize(
+    ("config", "directories"),
+    [
+        (FIT, ["runs/x/checkpoints"]),
+        (COMMAND, ["runs/x/checkpoints"]),
+        (PHASES, ["runs/x/checkpoints/first", "runs/x/checkpoints/second"]),
+        (
+            PHASES.replace("    name: first\n", ""),
+            ["runs/x/checkpoints/phase1", "runs/x/checkpoints/second"],
+        ),
+        (with_init("checkpoint: {directory: elsewhere}"), ["elsewhere"]),
+        (with_init("checkpoint: {directory: '{model_dir}/a/b'}"), ["runs/x/a/b"]),
+        (with_init("checkpoint: {directory: '{{model_dir}}/a'}"), ["{model_dir}/a"]),
+        (with_directories("{model_dir}/one"), ["runs/x/one", "runs/x/checkpoints/second"]),
+        (with_directories("one", "two"), ["one", "two"]),
+    ],
+)
+def test_where_checkpoints_are(config: str, directories: list[str], tmp_path: Path) -> None:
+    found = plans(config)
+    assert [plan.checkpoints for plan in found] == [tmp_path / path for path in directories]
+    shown = [plan.params["trainer"]["init"]["checkpoint"]["directory"] for plan in found]
+    assert shown == [str(tmp_path / path) for path in directories]
+
+
+def test_a_home_directory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    (plan,) = plans(COMMAND.replace("runs/x", "~/x"))
+    assert plan.checkpoints == Path("/home/me/x/checkpoints")
+
+
+@pytest.mark.parametrize(
+    ("devices", "count", "env"),
+    [
+        ("{platform: cpu, count: 4}", 4, {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"}),
+        ("{platform: cpu}", None, {"JAX_PLATFORMS": "cpu"}),
+        ("{platform: gpu, count: 2}", 2, {"JAX_PLATFORMS": "cuda"}),
+        ("{platform: tpu, type: v5p-16}", 8, {"JAX_PLATFORMS": "tpu"}),
+        ("", None, {}),
+    ],
+)
+def test_devices_are_told_to_jax(devices: str, count: int | None, env: dict[str, str]) -> None:
+    (plan,) = plans(with_init(f"devices: {devices}") if devices else COMMAND)
+    assert plan.num_devices == count
+    assert plan.env == env
+
+
+def test_a_command_may_overrule_the_environment_of_its_devices() -> None:
+    config = with_init(
+        "devices: {platform: cpu, count: 4}",
+        with_command("argv: [a]\nenv: {JAX_PLATFORMS: 'cpu,tpu', X: '{attempt}'}"),
+    )
+    (plan,) = plans(config)
+    assert plan.env == {"JAX_PLATFORMS": "cpu,tpu", "JAX_NUM_CPU_DEVICES": "4", "X": "{attempt}"}
+
+
+def test_fit_runs_our_trainer_to_a_committed_step() -> None:
+    (plan,) = plans(FIT)
+    assert plan.argv == (sys.executable, "-P", "-m", "trainer", "{params}")
+    assert (plan.success.step, plan.max_steps, plan.is_command) == (9, 9, False)
+    assert not plan.success_is_default
+    assert plan.params["trainer"]["fit"] == {"x": 1}
+    assert plan.params["trainer"]["init"]["loop"] == {"max_steps": 9}
+
+
+@pytest.mark.parametrize(
+    ("lines", "default", "step"),
+    [
+        ("argv: [a]", True, None),
+        ("argv: [a]\nsuccess: {exit_code: 3}", False, None),
+        ("argv: [a]\nsuccess: {step: 7}", False, 7),
+    ],
+)
+def test_success_of_a_command(lines: str, default: bool, step: int | None) -> None:
+    (plan,) = plans(with_command(lines))
+    assert plan.success_is_default is default
+    assert plan.success.step == plan.max_steps == step
+    assert plan.success.exit_code == (3 if "exit_code" in lines else 0)
+    assert plan.is_command
+
+
+def test_progress_of_a_command() -> None:
+    (plan,) = plans(with_command("argv: [a]\nprogress: {pattern: 'step (\\d+)'}"))
+    assert plan.progress_pattern == r"step (\d+)"
+    assert plans(COMMAND)[0].progress_pattern is None
+
+
+THREE = PHASES + PHASES.split("\n", 1)[1].split("- trainer:\n", 2)[2].join(
+    ["- trainer:\n", ""]
+).replace("second", "third")
+
+
+@pytest.mark.parametrize(
+    ("start", "source", "load_what"),
+    [
+        ("", "second", "params"),
+        ("    start_from: {phase: first}\n", "first", "params"),
+        ("    start_from: {phase: first, load: all}\n", "first", "all"),
+        ("    start_from: {load: all}\n", "second", "all"),
+    ],
+)
+def test_where_a_phase_starts_from(start: str, source: str, load_what: str, tmp_path: Path) -> None:
+    first, second, third = plans(THREE + start)
+    assert "start_from" not in first.params["trainer"]
+    assert second.params["trainer"]["start_from"]["directory"] == str(first.checkpoints)
+    assert third.params["trainer"]["start_from"] == {
+        "directory": str(tmp_path / "runs/x/checkpoints" / source),
+        "load": load_what,
+    }
+
+
+def test_params_show_defaults_and_absolute_paths(tmp_path: Path) -> None:
+    (plan,) = plans(FIT)
+    init = plan.params["trainer"]["init"]
+    assert init["model_dir"] == str(tmp_path / "runs/x")
+    assert init["autorestart"] == {
+        "max_num_restarts": 3,
+        "max_num_preemptions": 20,
+        "min_num_devices": 1,
+        "grace_period": 25.0,
+        "backoff": {"first": 10.0, "max": 300.0},
+        "deadlines": {},
+    }
+    assert plan.params["trainer"]["name"] == plan.name == "phase1"
+
+
+def test_drills_are_handed_on() -> None:
+    (plan,) = plans(FIT + "  faults: [{step: 3, signal: SIGKILL}, {step: 5, hang: true}]")
+    assert [(fault.step, fault.signal, fault.hang) for fault in plan.faults] == [
+        (3, "SIGKILL", False),
+        (5, None, True),
+    ]

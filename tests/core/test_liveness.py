@@ -1,0 +1,195 @@
+"""The hang watchdog: which silence is too long, and what is done about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core.decisions import DumpStacks, KillWorkers, SignalWorkers
+from supervisor.core.events import DeadlineReached, WorkerReported
+from supervisor.core.exit_codes import ExitCode
+from supervisor.core.failure import WorkerExit
+from supervisor.core.liveness import DEFAULT_DEADLINES, Silence
+from supervisor.core.policy import PhasePolicy, Success
+from supervisor.core.state import Status
+from supervisor.protocol.messages import EvaluatedMessage, Message, Stage, StageMessage, StepMessage
+from tests.core.history import FATAL, PREEMPTED, History, policy
+
+
+def watched(**deadlines: float) -> History:
+    """A job whose workers report their stages, running since time 0."""
+    limits = {Stage(name): seconds for name, seconds in deadlines.items()}
+    phase = PhasePolicy("only", 3, 2, Success(step=100), reports_stages=True, deadlines=limits)
+    history = History(policy(phase))
+    history.starts()
+    history.runs()
+    return history
+
+
+def says(history: History, message: Message, after: float = 0.0) -> None:
+    history.now += after
+    history.happens(WorkerReported(history.now, history.state.attempt, 0, message))
+
+
+def limit(history: History) -> float:
+    assert history.state.deadline is not None
+    return history.state.deadline - history.now
+
+
+def falls_silent(history: History) -> tuple[object, ...]:
+    assert history.state.deadline is not None
+    history.now = history.state.deadline
+    silence = history.state.silence(history.now)
+    return history.happens(DeadlineReached(history.now, silence))
+
+
+@pytest.mark.parametrize("stage", Stage)
+def test_each_stage_has_its_own_limit(stage: Stage) -> None:
+    history = watched()
+    says(history, StageMessage(stage), after=1.0)
+    assert limit(history) == DEFAULT_DEADLINES[stage]
+
+
+def test_a_worker_that_is_known_to_report_is_watched_from_its_start() -> None:
+    assert limit(watched()) == DEFAULT_DEADLINES[Stage.STARTING]
+
+
+def test_any_other_is_watched_from_its_first_word() -> None:
+    history = History(policy())
+    history.starts()
+    history.runs()
+    assert history.state.deadline is None
+    says(history, StepMessage(1))
+    assert limit(history) == DEFAULT_DEADLINES[Stage.TRAINING]
+
+
+def test_a_deadline_of_the_config_beats_what_is_learned() -> None:
+    history = watched(TRAINING=123.0)
+    for step in range(30):
+        says(history, StepMessage(step), after=1.0)
+    assert limit(history) == 123.0
+
+
+def test_every_step_winds_the_clock_but_other_words_do_not() -> None:
+    history = watched()
+    says(history, StageMessage(Stage.TRAINING))
+    deadline = history.state.deadline
+    says(history, EvaluatedMessage(1), after=5.0)
+    assert history.state.deadline == deadline
+    says(history, StepMessage(1), after=5.0)
+    assert limit(history) == DEFAULT_DEADLINES[Stage.TRAINING]
+
+
+def trained(gaps: list[float]) -> History:
+    history = watched()
+    says(history, StageMessage(Stage.TRAINING))
+    says(history, StepMessage(0))
+    for step, gap in enumerate(gaps, start=1):
+        says(history, StepMessage(step), after=gap)
+    return history
+
+
+def test_the_gap_between_steps_is_learned_without_the_warm_up() -> None:
+    assert limit(trained([90.0] * 5 + [7.0] * 9)) == DEFAULT_DEADLINES[Stage.TRAINING]
+    assert limit(trained([90.0] * 5 + [7.0] * 10)) == 5 * 7.0
+    assert limit(trained([90.0] * 5 + [7.0, 9.0] * 5)) == 5 * 9.0
+
+
+def test_what_is_learned_is_never_below_ten_seconds() -> None:
+    assert limit(trained([0.1] * 30)) == 10.0
+
+
+def test_an_interruption_of_training_is_not_a_gap_between_steps() -> None:
+    history = trained([1.0] * 4)
+    for step in range(10, 25):
+        says(history, StepMessage(step), after=3.0)
+        says(history, StageMessage(Stage.EVALUATING, step), after=0.5)
+        says(history, StageMessage(Stage.TRAINING, step), after=400.0)
+    assert history.state.liveness.learned[Stage.TRAINING].longest <= 3.0
+
+
+@pytest.mark.parametrize("stage", [Stage.EVALUATING, Stage.SAVING])
+def test_what_recurs_is_learned_without_the_first(stage: Stage) -> None:
+    history = watched()
+    for seconds in (100.0, 4.0, 6.0):
+        says(history, StageMessage(stage))
+        assert limit(history) == DEFAULT_DEADLINES[stage]
+        says(history, StageMessage(Stage.TRAINING), after=seconds)
+    says(history, StageMessage(stage))
+    assert limit(history) == 5 * 6.0
+
+
+def test_what_comes_once_is_not_learned() -> None:
+    """The next compilation may find a cold cache."""
+    history = watched()
+    for _ in range(9):
+        says(history, StageMessage(Stage.COMPILING))
+        says(history, StageMessage(Stage.TRAINING), after=2.0)
+    says(history, StageMessage(Stage.COMPILING))
+    assert limit(history) == DEFAULT_DEADLINES[Stage.COMPILING]
+
+
+def test_a_hang_is_dumped_asked_killed_and_charged() -> None:
+    history = watched()
+    says(history, StageMessage(Stage.SAVING, 7))
+    assert [type(d) for d in falls_silent(history)] == [DumpStacks]
+    assert history.state.status is Status.STOPPING
+    assert [type(d) for d in history.waits()] == [SignalWorkers]
+    assert limit(history) == history.policy.grace_period
+    assert [type(d) for d in history.waits()] == [KillWorkers]
+    history.gone()
+    assert history.state.budget.restarts == 1
+    failure = history.state.last_failure
+    assert failure is not None
+    assert (failure.rule, failure.cause) == ("hang", "hang in stage SAVING")
+    assert history.starts_decided == [1, 2]
+
+
+def test_a_hang_spends_the_restart_budget_whatever_it_then_dies_of() -> None:
+    for end in (FATAL, PREEMPTED):
+        history = watched()
+        falls_silent(history)
+        history.waits()
+        history.ends(WorkerExit(0, signal="SIGTERM"))
+        history.gone(end)
+        assert history.state.budget.restarts == 1
+        assert history.state.budget.preemptions == 0
+        assert history.finish is None
+
+
+def test_marks_of_a_dead_attempt_do_not_condemn_the_next() -> None:
+    history = trained([1.0] * 20)
+    history.ends(WorkerExit(0, code=1))
+    history.gone()
+    history.runs()
+    assert limit(history) == DEFAULT_DEADLINES[Stage.STARTING]
+    assert history.state.liveness.learned == {}
+
+
+def test_silence_of_an_earlier_attempt_or_after_a_stop_is_nothing() -> None:
+    history = watched()
+    stale = DeadlineReached(1e6, Silence(0, Stage.TRAINING, 1e6))
+    assert history.happens(stale) == ()
+    history.stops()
+    assert history.happens(DeadlineReached(1.0, Silence(1, Stage.TRAINING, 1e6))) == ()
+
+
+def test_a_stop_during_the_dump_of_a_hang_leaves_the_whole_grace_period() -> None:
+    history = watched()
+    falls_silent(history)
+    assert [type(d) for d in history.stops()] == [SignalWorkers]
+    assert limit(history) == history.policy.grace_period
+    history.waits()
+    history.gone()
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.DRAINED
+
+
+def test_a_trainer_that_finished_but_did_not_exit_has_succeeded_if_its_end_is_clean() -> None:
+    history = watched()
+    says(history, StageMessage(Stage.FINISHING, 100))
+    falls_silent(history)
+    history.waits()
+    history.ends(WorkerExit(0, code=0))
+    history.gone(None)
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.SUCCEEDED

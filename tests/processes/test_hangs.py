@@ -1,0 +1,76 @@
+"""A worker that is alive and goes nowhere: found out, its stacks kept, restarted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.running import Result, command_config
+
+Supervise = Callable[..., Result]
+
+QUICK = {"max_num_restarts": 1, "grace_period": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("kind", "stage", "said"),
+    [
+        ("hang", "INITIALIZING", "sleeping"),
+        ("hang", "COMPILING", "sleeping"),
+        ("hang", "TRAINING", "sleeping"),
+        ("hang", "SAVING", "sleeping"),
+        ("hang", "FINISHING", "sleeping"),
+        ("stop", "TRAINING", "stopped"),
+        ("gil", "EVALUATING", "sleeping"),
+    ],
+)
+def test_a_hang_is_found_out_and_restarted(
+    supervise: Supervise, model_dir: Path, kind: str, stage: str, said: str
+) -> None:
+    restart = {**QUICK, "deadlines": {stage: 0.4}}
+    toy = (kind, "--once", "--stage", stage)
+    result = supervise(command_config(model_dir, *toy, restart=restart, success={"step": 6}))
+    assert result.code == 0, result.log
+    assert result.attempts == 2
+    failure = result.summary["attempts"][0]["failure"]
+    assert failure["rule"] == "hang"
+    assert failure["cause"] == f"hang in stage {stage}"
+    assert f"in stage {stage}: a hang" in result.log
+    assert f"is {said}" in result.log
+    assert "1 of 1 restarts used" in result.log
+    (native,) = model_dir.glob("*_restartable/attempts/0001/rank0.native-stacks.txt")
+    assert "toy.py" in native.read_text()
+
+
+@pytest.mark.parametrize("kind", ["hang", "gil"])
+def test_the_python_stacks_are_dumped(supervise: Supervise, model_dir: Path, kind: str) -> None:
+    """Also while the interpreter's lock is held for ever."""
+    restart = {**QUICK, "deadlines": {"TRAINING": 0.4}}
+    supervise(command_config(model_dir, kind, "--once", restart=restart))
+    (stacks,) = model_dir.glob("*_restartable/attempts/0001/rank0.stacks.txt")
+    assert "misbehave" in stacks.read_text()
+
+
+def test_a_program_that_says_nothing_is_not_watched(supervise: Supervise, model_dir: Path) -> None:
+    config = command_config(model_dir, restart={"deadlines": {"STARTING": 0.1, "TRAINING": 0.1}})
+    config["trainer"]["command"] = ["sleep", "0.6"]
+    result = supervise(config)
+    assert result.code == 0
+    assert "a hang cannot be noticed" in result.log
+
+
+def test_steps_read_from_the_output_are_a_sign_of_life(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    config = command_config(model_dir, restart={**QUICK, "deadlines": {"TRAINING": 0.4}})
+    script = "import time; print('step 3', flush=True); time.sleep(60)"
+    config["trainer"]["command"] = {
+        "argv": ["python3", "-c", script],
+        "progress": {"pattern": r"step (\d+)"},
+    }
+    config["trainer"]["init"]["autorestart"]["max_num_restarts"] = 0
+    result = supervise(config)
+    assert result.code == 76
+    assert "hang in stage TRAINING" in result.log

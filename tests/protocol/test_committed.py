@@ -1,0 +1,173 @@
+"""Which checkpoints are committed: by the layouts of several writers, and by a real Orbax."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from supervisor.protocol.committed import committed_steps, is_committed, step_of
+
+ORBAX = {"_CHECKPOINT_METADATA": json.dumps({"commit_timestamp_nsecs": 17_000})}
+SAVING = {"_CHECKPOINT_METADATA": json.dumps({"commit_timestamp_nsecs": None})}
+MARKER = {"commit_success.txt": "x"}
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("0", 0),
+        ("9", 9),
+        ("000120", 120),
+        ("step_120", 120),
+        ("step_00000120", 120),
+        ("step-120", 120),
+        ("my_run_120", 120),
+        ("ckpt-v1.2_7", 7),
+        ("9.orbax-checkpoint-tmp", None),
+        ("9.orbax-checkpoint-tmp-1700000000", None),
+        ("step_9.orbax-checkpoint-tmp-3", None),
+        ("step9", None),
+        ("9_step", None),
+        ("-9", None),
+        ("_9", None),
+        ("9.5", None),
+        ("1" * 19, None),
+        ("", None),
+        ("metrics", None),
+        ("step_", None),
+        ("9 ", None),
+        ("9\n", None),
+    ],
+)
+def test_the_step_in_a_name(name: str, step: int | None) -> None:
+    assert step_of(name) == step
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "posix", "object_store"),
+    [
+        # Orbax: the marker everywhere; the commit timestamp where the final name means something.
+        ("9", {**ORBAX, **MARKER}, True, True),
+        ("9", MARKER, True, True),
+        ("9", ORBAX, True, False),
+        ("9", SAVING, False, False),
+        ("9", {**SAVING, **MARKER}, True, True),
+        ("9", {"_CHECKPOINT_METADATA": "{}"}, False, False),
+        ("9", {"_CHECKPOINT_METADATA": '{"commit_timestamp_nsecs": 0}'}, False, False),
+        ("9", {"_CHECKPOINT_METADATA": '{"commit_timest'}, False, False),
+        ("9", {"_CHECKPOINT_METADATA": ""}, False, False),
+        ("9", {"_CHECKPOINT_METADATA": "[1]"}, False, False),
+        ("9", {"_CHECKPOINT_METADATA": "[" * 100_000}, False, False),
+        ("9", {"_CHECKPOINT_METADATA": "\udcff"}, False, False),
+        ("9", {}, False, False),
+        ("9", {"state": "", "metrics": ""}, False, False),
+        ("000009", ORBAX, True, False),
+        ("ckpt_9", {**ORBAX, **MARKER}, True, True),
+        ("9.orbax-checkpoint-tmp", {**ORBAX, **MARKER}, False, False),
+        ("9.orbax-checkpoint-tmp-17", {**ORBAX, **MARKER}, False, False),
+        ("ckpt_9.orbax-checkpoint-tmp-0", MARKER, False, False),
+        ("final", {**ORBAX, **MARKER}, False, False),
+        # AXLearn writes `index` last, under step_*; elsewhere that name says nothing.
+        ("step_00000009", {"index": "[]"}, True, True),
+        ("9", {"index": "[]"}, False, False),
+        ("step_00000009", {"gda": ""}, False, False),
+        # Levanter writes metadata.json last, under step-*.
+        ("step-9", {"metadata.json": '{"step": 9}'}, True, True),
+        ("step-9", {"metadata.json": '{"st'}, False, False),
+        ("step-9", {}, False, False),
+        ("9", {"metadata.json": '{"step": 9}'}, False, False),
+    ],
+)
+def test_what_is_committed(
+    name: str, files: dict[str, str], posix: bool, object_store: bool, tmp_path: Path
+) -> None:
+    directory = tmp_path / name
+    directory.mkdir()
+    for file, content in files.items():
+        (directory / file).write_bytes(content.encode("utf-8", "surrogateescape"))
+    assert is_committed(directory) is posix
+    assert is_committed(directory, posix=False) is object_store
+    assert bool(list(committed_steps(tmp_path))) is posix
+
+
+def test_a_file_is_no_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "9").write_text("x")
+    assert not is_committed(tmp_path / "9")
+
+
+def checkpoint(root: Path, name: str, files: dict[str, str]) -> None:
+    (root / name).mkdir(parents=True)
+    for file, content in files.items():
+        (root / name / file).write_text(content)
+
+
+def test_newest_first_by_number(tmp_path: Path) -> None:
+    for name in ("9", "0010", "100", "run_11"):
+        checkpoint(tmp_path, name, ORBAX)
+    checkpoint(tmp_path, "200.orbax-checkpoint-tmp", ORBAX)
+    checkpoint(tmp_path, "150", {})
+    assert list(committed_steps(tmp_path)) == [
+        (100, tmp_path / "100"),
+        (11, tmp_path / "run_11"),
+        (10, tmp_path / "0010"),
+        (9, tmp_path / "9"),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["missing", "file", "empty"])
+def test_where_there_is_nothing(kind: str, tmp_path: Path) -> None:
+    root = tmp_path / "checkpoints"
+    if kind == "file":
+        root.write_text("x")
+    elif kind == "empty":
+        root.mkdir()
+    assert list(committed_steps(root)) == []
+
+
+def test_what_cannot_be_read_is_an_error_and_not_empty(tmp_path: Path) -> None:
+    root = tmp_path / "loop"
+    root.symlink_to(root)
+    with pytest.raises(OSError, match="symbolic links"):
+        list(committed_steps(root))
+
+
+REAL = """
+import os, signal, sys
+import numpy as np
+import orbax.checkpoint as ocp
+from orbax.checkpoint._src.path import atomicity
+
+manager = ocp.CheckpointManager(sys.argv[1])
+manager.save(3, args=ocp.args.StandardSave({"w": np.arange(4.0)}))
+manager.wait_until_finished()
+
+async def die(self, *args, **kwargs):  # all is written, only the commit is missing
+    os.kill(os.getpid(), signal.SIGKILL)
+
+for kind in vars(atomicity).values():
+    if isinstance(kind, type) and "finalize" in vars(kind):
+        kind.finalize = die
+manager.save(5, args=ocp.args.StandardSave({"w": np.arange(4.0)}))
+manager.wait_until_finished()
+"""
+
+
+def test_a_real_checkpoint_is_committed_and_one_killed_before_its_commit_is_not(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(REAL), str(tmp_path)],
+        env={"JAX_PLATFORMS": "cpu", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == -9, done.stderr.decode()[-2000:]
+    assert any(path.name.startswith("5") for path in tmp_path.iterdir())
+    assert [step for step, _ in committed_steps(tmp_path)] == [3]
+    assert [step for step, _ in committed_steps(tmp_path, posix=False)] == [3]

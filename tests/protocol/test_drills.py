@@ -1,0 +1,100 @@
+"""Drills: real faults, recorded before they strike, each right after its step."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.protocol.drills import Drill, Drills
+from supervisor.protocol.environment import FAULTS
+
+PROGRAM = """
+from supervisor.protocol.drills import Drills
+drills = Drills.from_environment()
+for step in range(1, 6):
+    print("step", step, flush=True)
+    drills.after_step(step)
+print("survived")
+"""
+
+
+def run(records: Path, *drills: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    given = {"drills": list(drills), "records": str(records)}
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={FAULTS: json.dumps(given), "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("fault", "returncode", "last_line"),
+    [
+        ({"signal": "SIGKILL"}, -9, ""),
+        ({"signal": "SIGTERM"}, -15, ""),
+        ({"signal": "SIGABRT"}, -6, ""),
+        ({"exit_code": 42}, 42, ""),
+        ({"exit_code": 0}, 0, ""),
+        ({"exception": "FloatingPointError", "message": "nan!"}, 1, "FloatingPointError: nan!"),
+        ({"exception": "json.decoder.JSONDecodeError"}, 1, "TypeError"),
+        ({"exception": "subprocess.SubprocessError"}, 1, "subprocess.SubprocessError: injected by"),
+    ],
+)
+def test_it_strikes_right_after_its_step(
+    fault: dict[str, Any], returncode: int, last_line: str, tmp_path: Path
+) -> None:
+    records = tmp_path / "model_dir" / "drills"
+    done = run(records, {"id": "phase1-0", "step": 3, **fault})
+    assert done.returncode == returncode
+    assert "step 3\nDRILL: firing" in done.stdout
+    assert "step 4" not in done.stdout
+    assert "survived" not in done.stdout
+    assert last_line in done.stderr.strip().rpartition("\n")[2]
+    assert names(records) == ["phase1-0"]
+
+
+def test_without_drills_nothing_happens(tmp_path: Path) -> None:
+    done = run(tmp_path / "drills")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "survived")
+    assert not (tmp_path / "drills").exists()
+    Drills.from_environment({}).after_step(1)
+
+
+def test_it_is_recorded_before_it_strikes(tmp_path: Path) -> None:
+    """Where the record cannot be made, nothing strikes: it would strike again in every attempt."""
+    (tmp_path / "drills").write_text("a file in the way")
+    done = run(tmp_path / "drills", {"id": "x", "step": 2, "exit_code": 42})
+    assert done.returncode == 1
+    assert "FileExistsError" in done.stderr
+
+
+def test_each_strikes_once_and_only_at_its_step(tmp_path: Path) -> None:
+    drills = Drills(
+        (
+            Drill("a", 2, exception="KeyError"),
+            Drill("b", 2, exception="OSError"),
+            Drill("c", 4, exception="ValueError", message="third"),
+        ),
+        tmp_path,
+    )
+    drills.after_step(1)
+    with pytest.raises(KeyError):
+        drills.after_step(2)
+    drills.after_step(2)
+    drills.after_step(3)
+    assert names(tmp_path) == ["a"]
+    with pytest.raises(ValueError, match="third"):
+        drills.after_step(4)
+    assert names(tmp_path) == ["a", "c"]
