@@ -247,15 +247,16 @@ def _workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) ->
     budget = state.budget.committed(event.committed)
     state = replace(state, group=None, budget=budget, liveness=Liveness())
     # A trainer that is asked to stop saves and exits 0: that alone is no sign of finished work.
-    believed = state.drain is None or policy.phases[state.phase].success.is_proof
+    asked = state.drain is not None or group.hang is not None
+    believed = not asked or policy.phases[state.phase].success.is_proof
     if event.failure is None and not group.abandoned and believed:
         return _phase_succeeded(state, event.at, policy)
     if state.drain is not None:
         return _drained(replace(state, last_failure=event.failure), state.drain)
-    if group.abandoned or event.failure is None:
+    failure = hang_failure(event.failure, group.hang) if group.hang is not None else event.failure
+    if group.abandoned or failure is None:
         reason = "the last attempt was lost with its supervisor: nothing is charged"
         return _start(state, reason, event.at, policy)
-    failure = hang_failure(event.failure, group.hang) if group.hang is not None else event.failure
     return _failed(state, failure, event.at, policy)
 
 

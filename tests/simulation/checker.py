@@ -12,7 +12,7 @@ from supervisor.ports import Transition
 from tests.simulation.disk import FakeStorage
 from tests.simulation.host import Host
 from tests.simulation.ledger import Ledger
-from tests.simulation.world import FakeWorld, Violation
+from tests.simulation.world import FakeWorld, ViolationError
 
 
 class Checker:
@@ -43,7 +43,8 @@ class Checker:
         self._follow_journal()
         require = self._require
         require(
-            self._folded.state == after.durable(), "replay gives another state than the live one"
+            self._folded.state.durable() == after.durable(),
+            "replay gives another state than the live one",
         )
         require(after.attempt >= before.attempt, "attempt numbers fall")
         require((after.exit_code is not None) == after.status.terminal, "no exit code fits the end")
@@ -76,7 +77,7 @@ class Checker:
 
     def _require(self, holds: bool, what: str) -> None:
         if not holds:
-            raise Violation(what)
+            raise ViolationError(what)
 
     # --- between supervisors ----------------------------------------------------------------------
 
@@ -97,7 +98,7 @@ class Checker:
         account = self.ledger
         self._require(state.exit_code == account.ended, "the exit code is not the one decided")
         again = FileJournal(self._storage).read()
-        self._require(again.state == state.durable(), "replay gives another end")
+        self._require(again.state.durable() == state.durable(), "replay gives another end")
         if account.ended is ExitCode.SUCCEEDED:
             for phase, limits in enumerate(policy.phases):
                 done = self._host.fulfilled(phase, limits.success)

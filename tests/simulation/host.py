@@ -90,6 +90,8 @@ class Group:
     records: dict[int, FailureRecord] = field(default_factory=dict)
     stuck: bool = False
     """It does not advance any more: a hang, or a collective that waits for a dead rank."""
+    deaf: bool = False
+    """It is so stuck that it does not hear SIGTERM either."""
     asked: bool = False
     printed: bool = False
     """It said that its work is done."""
@@ -199,22 +201,24 @@ class Host:
     def _hang(self, group: Group) -> None:
         self._tell(f"attempt {group.attempt} hangs")
         group.stuck = True
+        group.deaf = self.happens(0.6)
 
         def somebody_kills_it() -> None:
+            """Without a word of its own there is no watchdog: a person has to see it."""
             if group.workers and not group.dying:
                 self._end(group, WorkerExit(group.workers[0], signal="SIGKILL"))
 
-        self.later(max(0.0, self._scenario.benign - self.clock.time), somebody_kills_it)
+        self.later(max(0.0, self._scenario.benign - self.clock.time) + 1000.0, somebody_kills_it)
 
     def _finish(self, group: Group) -> None:
         """Every rank exits by itself, one after the other; hopefully because the work is done."""
         if group.step >= self._target(group):
             group.printed = True
             self.files.add(group.phase)
+        code = group.success.exit_code
         spread = 20.0 if self.happens(self.faults.slow) else 2.0
         for rank in group.ranks:
-            ended = WorkerExit(rank, code=group.success.exit_code)
-            self.later(self.between(0.0, spread), lambda ended=ended: self._end(group, ended))
+            self._end_later(self.between(0.0, spread), group, WorkerExit(rank, code=code))
 
     def _fail(self, group: Group) -> None:
         """A rank fails in one of many ways; the others are left waiting for it."""
@@ -225,7 +229,7 @@ class Host:
         if self.happens(self.faults.early_exit):
             self._finish(group)
             return
-        group.stuck = True
+        group.stuck = group.deaf = True
         rank = self._rng.choice(group.ranks)
         ended, record = self._accident(rank)
         if record is not None:
@@ -253,6 +257,9 @@ class Host:
         chain = (ExceptionInfo(kind, bases, message, "raised"),)
         return FailureRecord(rank, self.clock.time, "TRAINING", 1, chain, "Traceback ...")
 
+    def _end_later(self, delay: float, group: Group, ended: WorkerExit) -> None:
+        self.later(delay, lambda: self._end(group, ended))
+
     def _end(self, group: Group, ended: WorkerExit) -> None:
         if ended.rank not in group.alive:
             return
@@ -277,7 +284,7 @@ class Host:
         if group.asked or group.dying:
             return
         group.asked = True
-        if group.stuck or self.happens(self.faults.ignores_sigterm):
+        if group.deaf or self.happens(self.faults.ignores_sigterm):
             return
         slow = self.happens(self.faults.slow)
 
@@ -300,7 +307,7 @@ class Host:
             ended = WorkerExit(process, signal="SIGKILL")
             slow = self.happens(self.faults.slow)
             delay = self.between(0.0, 30.0) if slow else self.between(0.0, 0.05)
-            self.later(delay, lambda ended=ended: self._end(group, ended))
+            self._end_later(delay, group, ended)
 
     def lose_power(self) -> None:
         """The machine dies, and with it every process."""

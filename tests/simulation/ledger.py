@@ -11,7 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from supervisor.core.budget import Charge
-from supervisor.core.decisions import Decision, FinishJob, KillWorkers, StartWorkers, Wait
+from supervisor.core.decisions import (
+    Decision,
+    DumpStacks,
+    FinishJob,
+    KillWorkers,
+    StartWorkers,
+    Wait,
+)
 from supervisor.core.events import (
     CheckpointCommitted,
     Event,
@@ -27,6 +34,9 @@ from supervisor.core.failure import Failure, Verdict
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import Group, Status
 from supervisor.ports import Transition
+
+_ASKED = Failure("hang", Verdict.RESTART, "hang", "", "", "", 0, "")
+"""An exit as success asks for it, by a group that was asked to exit: no success."""
 
 Require = Callable[[bool, str], None]
 
@@ -44,6 +54,8 @@ class Ledger:
     """The last attempt has not been answered for."""
     free: bool = False
     """The supervisor of the attempt died before any sign of its end."""
+    hung: bool = False
+    """The attempt was ended because it was silent, whatever it said then."""
     stop: StopSource | None = None
     ended: ExitCode | None = None
 
@@ -110,7 +122,12 @@ class Ledger:
             ledger = ledger._committed(event.committed)
         decision = t.decisions[0] if t.decisions else None
         failure = event.failure
-        if failure is None or self.stop is not None:
+        if self.stop is not None:
+            return ledger
+        if failure is None:
+            asked = self.hung and not policy.phases[self.phase].success.is_proof
+            failure = _ASKED if asked else None
+        if failure is None:
             return ledger
         if isinstance(event, WorkersGone) and self.free:
             require(isinstance(decision, StartWorkers), "a lost attempt is not started again")
@@ -121,25 +138,30 @@ class Ledger:
         self, failure: Failure, decision: Decision | None, policy: RestartPolicy, require: Require
     ) -> Ledger:
         ends = decision.exit_code if isinstance(decision, FinishJob) else None
-        if failure.verdict is Verdict.FATAL:
+        charge = Charge.RESTARTS if self.hung else failure.charge
+        ledger = self
+        if failure.verdict is Verdict.FATAL and not self.hung:
             require(ends is ExitCode.FAILED, "a fatal failure does not end the job with 70")
             return self
         limits = policy.phases[self.phase]
         spent, limit = self.restarts, limits.max_num_restarts
-        if failure.charge is Charge.PREEMPTIONS:
+        if charge is Charge.PREEMPTIONS:
             spent, limit = self.preemptions, limits.max_num_preemptions
-        if failure.charge is not Charge.NOTHING:
+        if charge is not Charge.NOTHING:
             if spent == limit:
                 require(
                     ends is ExitCode.BUDGET_SPENT, "a spent budget does not end the job with 76"
                 )
                 return self
-            ledger = replace(self, **{str(failure.charge): spent + 1})
-        else:
-            ledger = self
+            ledger = ledger._spend(charge)
         require(isinstance(decision, StartWorkers | Wait), "a failure is not answered by a restart")
         ledger._check_delay(decision, policy, require)
         return ledger
+
+    def _spend(self, charge: Charge) -> Ledger:
+        if charge is Charge.RESTARTS:
+            return replace(self, restarts=self.restarts + 1)
+        return replace(self, preemptions=self.preemptions + 1)
 
     def _check_delay(
         self, decision: Decision | None, policy: RestartPolicy, require: Require
@@ -162,7 +184,9 @@ class Ledger:
                 case StartWorkers(attempt=attempt):
                     require(attempt == self.attempts + 1, "attempt numbers do not grow by one")
                     require(self.stop is None, "an attempt starts although somebody wants a stop")
-                    ledger = replace(ledger, attempts=attempt, owed=True, free=False)
+                    ledger = replace(ledger, attempts=attempt, owed=True, free=False, hung=False)
+                case DumpStacks():
+                    ledger = replace(ledger, hung=True)
                 case KillWorkers(attempt=attempt):
                     require(attempt == self.attempts, "another attempt is killed")
                 case FinishJob():

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from random import Random
 
 from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
+from supervisor.protocol.messages import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,15 @@ def _phase(rng: Random, name: str, target: int) -> PhasePolicy:
             Success(exit_code=3),
         )
     )
-    return PhasePolicy(name, rng.randint(0, 4), rng.randint(0, 3), success)
+    deadlines = {Stage.STARTING: 40.0, Stage.TRAINING: rng.uniform(20.0, 100.0)}
+    return PhasePolicy(
+        name,
+        rng.randint(0, 4),
+        rng.randint(0, 3),
+        success,
+        reports_stages=rng.choice((False, True)),
+        deadlines=rng.choice(({}, deadlines)),
+    )
 
 
 def grown(policy: RestartPolicy, rng: Random) -> RestartPolicy:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from supervisor.adapters.journal import FileJournal, JournalError
 from supervisor.core.events import StopRequested, StopSource, SupervisorStarted
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.state import JobState
 from supervisor.ports import Transition
 from supervisor.runtime import Runtime
 from tests.simulation import scenario
 from tests.simulation.checker import Checker
 from tests.simulation.disk import FakeStorage
 from tests.simulation.host import Host
-from tests.simulation.world import FakeWorld, Violation
+from tests.simulation.world import FakeWorld
 
 _PATIENCE = 4000.0
 """Virtual seconds after the last fault by which the job must have ended: three phases, a launch or
@@ -173,7 +173,7 @@ class Simulation:
             source = self._rng.choice(tuple(StopSource))
             time = self._rng.uniform(0.0, benign)
             for delay in (0.0, self._rng.choice((0.5, 3.0, 30.0)))[: self._rng.randint(1, 2)]:
-                self._host.later(time + delay, lambda source=source: self._stop(source))
+                self._host.later(time + delay, partial(self._stop, source))
         for _ in range(self._rng.choice((0, 0, 1, 3))):
             self._host.later(self._rng.uniform(0.0, benign), self._turn_the_clock_back)
         for _ in range(self._rng.choice((0, 0, 0, 1))):

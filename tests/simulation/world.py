@@ -1,4 +1,4 @@
-"""The fake world of one supervisor: carries out its decisions on the host, and tells it what happens.
+"""The fake world of one supervisor: carries out its decisions, and tells it what happens.
 
 What it tells may be lost, late, doubled and out of order. What it is asked to do is checked against
 the truth of the host before it is done.
@@ -25,7 +25,6 @@ from supervisor.core.events import (
     Event,
     LaunchFailed,
     PhaseBegun,
-    StopRequested,
     WorkerReported,
     WorkersGone,
     WorkersObserved,
@@ -44,7 +43,7 @@ _NO_TIME_PASSES = 1000
 """So many looks at one point in time are a loop without end."""
 
 
-class Violation(AssertionError):
+class ViolationError(AssertionError):
     """Something happened that must never happen, or did not happen that must."""
 
 
@@ -85,7 +84,7 @@ class FakeWorld:
         due = self._give_up if until is None else until - clock.now() + clock.time
         while not self._mail:
             if clock.time >= self._give_up:
-                raise Violation("the job does not end although nothing goes wrong any more")
+                raise ViolationError("the job does not end although nothing goes wrong any more")
             if not self._host.pass_time(min(due, self._give_up)) and until is not None:
                 clock.reach(until)
                 break
@@ -106,7 +105,7 @@ class FakeWorld:
         now = self._host.clock.time
         self._looks = (now, looks + 1 if now == time else 0)
         if looks > _NO_TIME_PASSES:
-            raise Violation("the supervisor runs in circles")
+            raise ViolationError("the supervisor runs in circles")
 
     def post(self, event: Event, *, surely: bool = False) -> None:
         """Tell the supervisor: with some luck, soon and once. `surely`: as signals arrive."""
@@ -162,10 +161,10 @@ class FakeWorld:
         name = type(decision).__name__
         data = self._storage.content.get(JOURNAL, b"")
         if self._storage.durable.get(JOURNAL, 0) < len(data):
-            raise Violation(f"{name} is carried out although the journal is not durable")
+            raise ViolationError(f"{name} is carried out although the journal is not durable")
         last = json.loads(data.splitlines()[-1]).get("decisions", []) if data else []
         if not any(told["kind"] == name and told["reason"] == decision.reason for told in last):
-            raise Violation(f"{name} is carried out although the journal does not tell of it")
+            raise ViolationError(f"{name} is carried out although the journal does not tell of it")
 
     def _begin(self, phase: int) -> None:
         wall = self._host.clock.wall()
@@ -190,19 +189,19 @@ class FakeWorld:
     def _check_start(self, attempt: int, phase: int, state: JobState) -> None:
         if alive := self._host.alive():
             others = [group.attempt for group in alive]
-            raise Violation(f"attempt {attempt} starts although {others} still live")
+            raise ViolationError(f"attempt {attempt} starts although {others} still live")
         if attempt <= max(self._host.groups, default=0):
-            raise Violation(f"attempt {attempt} starts again")
+            raise ViolationError(f"attempt {attempt} starts again")
         for earlier in range(phase):
             if not self._host.fulfilled(earlier, self._policy.phases[earlier].success):
-                raise Violation(f"phase {phase} starts although phase {earlier} is not done")
+                raise ViolationError(f"phase {phase} starts although phase {earlier} is not done")
         if state.phase != phase or state.directory not in self._storage.content:
-            raise Violation(f"attempt {attempt} has no directory")
+            raise ViolationError(f"attempt {attempt} has no directory")
 
     def _check_exits(self, kill: KillWorkers) -> None:
         group = self._host.groups.get(kill.attempt)
         if not set(kill.exits) <= set(group.exits if group is not None else ()):
-            raise Violation(f"attempt {kill.attempt} did not end as it is said to have")
+            raise ViolationError(f"attempt {kill.attempt} did not end as it is said to have")
 
     def _started(self, group: Group) -> None:
         pids = self._pids(group)
