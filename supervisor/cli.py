@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from supervisor.adapters.lock import LockHeldError
 from supervisor.adapters.trainer_check import TrainerCheckError
 from supervisor.config.problems import ConfigError
 from supervisor.core.exit_codes import ExitCode
+from supervisor.core.redaction import Redactor
 from supervisor.job import ModelDirError, run_job
 from supervisor.prepare import Prepared, prepare
 
@@ -56,9 +58,11 @@ def _run(prepared: Prepared, log_format: str) -> int:
 
 def _validate(prepared: Prepared) -> int:
     """Print the resolved config of each phase, and what each device count would do."""
+    redactor = prepared.redactor(os.environ)
     for plan, rungs in zip(prepared.plans, prepared.rungs, strict=True):
-        print(f"# phase {plan.name}: {' '.join(plan.argv)}")
-        print(yaml.safe_dump(plan.params, sort_keys=False, allow_unicode=True), end="")
+        print(f"# phase {plan.name}: {redactor.text(' '.join(plan.argv))}")
+        params = redactor.params(plan.params)
+        print(yaml.safe_dump(params, sort_keys=False, allow_unicode=True), end="")
         for rung in rungs:
             print(f"# {_rung(rung)}")
     return 0
@@ -69,8 +73,9 @@ def _rung(rung: dict[str, object]) -> str:
 
 
 def _complain(code: int, *lines: str) -> int:
+    redactor = Redactor(os.environ)
     for line in lines:
-        print(f"supervise: {line}", file=sys.stderr)
+        print(f"supervise: {redactor.text(line)}", file=sys.stderr)
     return int(code)
 
 

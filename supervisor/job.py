@@ -10,19 +10,25 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
+from errno import EDQUOT, EIO, ENOSPC, EROFS, ESTALE
+from pathlib import Path
+from typing import Any
 
 import yaml
 
 from supervisor.adapters.checkpoints import newest_committed
 from supervisor.adapters.clock import SystemClock
 from supervisor.adapters.console import PlainConsole
-from supervisor.adapters.journal import FileJournal, History
+from supervisor.adapters.journal import FileJournal, History, JournalError
 from supervisor.adapters.lock import DirectoryLock
+from supervisor.adapters.preemption import PreemptionWatch, sources
 from supervisor.adapters.processes import become_subreaper, kill_descendants, sweep
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.runlog import LogFormat, RunLog
+from supervisor.adapters.space import RoomMakingStorage, Space
 from supervisor.adapters.storage import LocalStorage
 from supervisor.adapters.summary import Summary
+from supervisor.adapters.systemd import service_manager
 from supervisor.config.problems import ConfigError, Problem
 from supervisor.core.changes import Change, changes, refused
 from supervisor.core.decisions import (
@@ -35,12 +41,29 @@ from supervisor.core.decisions import (
     StartWorkers,
     Wait,
 )
-from supervisor.core.events import Event, PhaseBegun, SupervisorStarted
+from supervisor.core.events import (
+    Event,
+    Noticed,
+    PhaseBegun,
+    StopRequested,
+    StopSource,
+    SupervisorStarted,
+)
+from supervisor.core.exit_codes import ExitCode
+from supervisor.core.redaction import Redactor
+from supervisor.core.rules import DISK_FULL
 from supervisor.core.state import JobState
 from supervisor.engines.local import Launch, LocalEngine
 from supervisor.ports import Clock, Observer, Storage
 from supervisor.prepare import Prepared
+from supervisor.protocol import environment
 from supervisor.runtime import Runtime
+
+_FIRST_LOOK = 1.0
+"""How long to wait for the first word on whether this machine is to be taken away; as a rule it
+takes a few milliseconds."""
+
+_LOOK_INTERVAL = 2.0
 
 
 class ModelDirError(Exception):
@@ -59,31 +82,56 @@ def run_job(prepared: Prepared, log_format: LogFormat) -> int:
     model_dir = prepared.job.model_dir
     _make_model_dir(prepared)
     with ExitStack() as stack:
-        stack.callback(DirectoryLock(model_dir, clock.wall()).release)
-        storage = LocalStorage(model_dir)
+        lock = DirectoryLock(model_dir, clock.wall())
+        stack.callback(lock.release)
+        reactor = Reactor(clock)
+        space = Space(model_dir, lambda text: reactor.post(Noticed(clock.now(), text)))
+        storage = RoomMakingStorage(LocalStorage(model_dir), space)
         journal = FileJournal(storage)
         history = journal.read()
-        found = _accept_changes(prepared, history)
-        reactor = Reactor(clock)
+        redactor = prepared.redactor(os.environ)
+        config = [redactor.params(plan.params) for plan in prepared.plans]
+        found = _accept_changes(prepared, history, config, redactor)
         reactor.stop_on_signals()
         become_subreaper()
         stack.callback(_leave_nothing_behind)
+        job = history.state.job or uuid.uuid4().hex[:12]
+        preemption = _watch_for_preemption(prepared, job, clock, reactor, stack)
         screen = _screen(prepared, clock, stack)
-        log = RunLog(storage, clock, prepared.policy, screen.line, log_format)
+        log = RunLog(storage, clock, prepared.policy, screen.line, log_format, redactor.text)
         _tell_start(log, prepared, history, found)
-        config = [plan.params for plan in prepared.plans]
         if history.config != config:
             journal.record_config(clock.wall(), config, [str(change) for change in found])
         summary = Summary(storage, prepared.plans, lambda text: log.say(text, level="warning"))
         summary.replay(history.transitions)
-        engine = LocalEngine(reactor, clock, os.environ, screen.mirror)
-        job = history.state.job or uuid.uuid4().hex[:12]
-        world = LocalWorld(job, prepared, storage, clock, reactor, engine)
-        observers: tuple[Observer, ...] = (log, summary, *screen.observers)
+        engine = LocalEngine(reactor, clock, os.environ, screen.mirror, redactor.text)
+        space.in_use = lambda: engine.directory
+        world = LocalWorld(job, prepared, config, storage, clock, reactor, engine, space)
+        systemd = _service_manager(prepared, clock, reactor, stack)
+        observers: tuple[Observer, ...] = (log, summary, *screen.observers, *systemd)
+        if (doom := preemption.standing(_FIRST_LOOK)) is not None:
+            log.say(f"a preemption is announced: {doom}; nothing is started here", level="warning")
+            return int(ExitCode.DRAINED)
+        _still_ours(lock, model_dir, reactor)
         runtime = Runtime(world, journal, clock, observers, history.state, prepared.policy)
-        final = runtime.run(_started(job, prepared, history.state, clock))
+        try:
+            final = runtime.run(_started(job, prepared, history.state, clock))
+        except (JournalError, ModelDirError) as error:
+            log.say(f"ends now, and kills what runs: {error}", level="error")
+            raise
         assert final.exit_code is not None
         return final.exit_code
+
+
+def _still_ours(lock: DirectoryLock, model_dir: Path, reactor: Reactor) -> None:
+    """Look whether model_dir is still there, now and in a while: a trainer may run for hours more.
+
+    Raises:
+        ModelDirError: it is gone, or another one: somebody else may own that.
+    """
+    if not lock.holds(model_dir):
+        raise ModelDirError(f"{model_dir} was deleted or moved while the job ran")
+    reactor.call_later(_LOOK_INTERVAL, lambda: _still_ours(lock, model_dir, reactor))
 
 
 class LocalWorld:
@@ -93,17 +141,22 @@ class LocalWorld:
         self,
         job: str,
         prepared: Prepared,
+        config: Sequence[dict[str, Any]],
         storage: Storage,
         clock: Clock,
         reactor: Reactor,
         engine: LocalEngine,
+        space: Space,
     ) -> None:
+        """`config` is what params.yaml shows of each phase."""
         self._job = job
         self._prepared = prepared
+        self._config = config
         self._storage = storage
         self._clock = clock
         self._reactor = reactor
         self._engine = engine
+        self._space = space
 
     def wait(self, until: float | None) -> Sequence[Event]:
         """See `ports.World`."""
@@ -120,7 +173,11 @@ class LocalWorld:
                 self._begin_phase(phase)
             case StartWorkers(attempt):
                 launch = self._launch(attempt, state)
-                self._write_params(launch, state)
+                if state.last_failure is not None and state.last_failure.rule == DISK_FULL:
+                    while self._space.free():  # the next attempt needs all the room there is
+                        pass
+                self._make_directory(f"{state.directory}/attempts/{attempt:04d}")
+                self._write_params(launch)
                 self._engine.start(launch)
             case DumpStacks(attempt):
                 self._engine.dump_stacks(attempt)
@@ -134,12 +191,9 @@ class LocalWorld:
     def _begin_phase(self, phase: int) -> None:
         wall = self._clock.wall()
         name = _directory_name(wall)
-        try:
-            while not self._storage.make_directory(name):
-                wall += timedelta(seconds=1)
-                name = _directory_name(wall)
-        except OSError as error:
-            raise ModelDirError(f"{name} cannot be made: {error.strerror}") from error
+        while not self._make_directory(name):
+            wall += timedelta(seconds=1)
+            name = _directory_name(wall)
         newest = newest_committed(self._prepared.plans[phase].checkpoints)
         self._reactor.post(PhaseBegun(self._clock.now(), phase, name, newest))
 
@@ -157,13 +211,23 @@ class LocalWorld:
             params=directory / "params.yaml",
         )
 
-    def _write_params(self, launch: Launch, state: JobState) -> None:
-        text = yaml.safe_dump(launch.plan.params, sort_keys=False, allow_unicode=True)
+    def _make_directory(self, name: str) -> bool:
         try:
-            self._storage.make_directory(f"{state.directory}/attempts/{launch.attempt:04d}")
-            self._storage.replace(f"{state.directory}/params.yaml", text.encode())
+            return self._storage.make_directory(name)
         except OSError as error:
-            raise ModelDirError(f"{state.directory} cannot be written: {error.strerror}") from error
+            raise ModelDirError(f"{name} cannot be made: {error.strerror}") from error
+
+    def _write_params(self, launch: Launch) -> None:
+        """Only a program that reads params.yaml cannot go on without it."""
+        text = yaml.safe_dump(self._config[launch.phase], sort_keys=False, allow_unicode=True)
+        name = str(launch.params.relative_to(launch.model_dir))
+        try:
+            self._storage.replace(name, text.encode())
+        except OSError as error:
+            message = f"{name} cannot be written: {error.strerror}"
+            if any("{params}" in value for value in (*launch.plan.argv, *launch.plan.env.values())):
+                raise ModelDirError(message) from error
+            self._reactor.post(Noticed(self._clock.now(), message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +250,45 @@ def _screen(prepared: Prepared, clock: Clock, stack: ExitStack) -> _Screen:
     return _Screen(view.line, None, (view,))
 
 
+def _watch_for_preemption(
+    prepared: Prepared, job: str, clock: Clock, reactor: Reactor, stack: ExitStack
+) -> PreemptionWatch:
+    """Listen for announcements. What a command leaves behind is swept like a worker is."""
+    environ = {**environment.scrubbed(os.environ), environment.JOB: job}
+    config = prepared.job.phases[0].init.autorestart.preemption
+
+    def doomed(text: str) -> None:
+        reactor.post(StopRequested(clock.now(), StopSource.PREEMPTION, text))
+
+    def tell(text: str) -> None:
+        reactor.post(Noticed(clock.now(), text))
+
+    watch = PreemptionWatch(sources(config, environ), doomed, tell)
+    stack.callback(watch.close)
+    return watch
+
+
+def _service_manager(
+    prepared: Prepared, clock: Clock, reactor: Reactor, stack: ExitStack
+) -> tuple[Observer, ...]:
+    manager = service_manager(os.environ, prepared.policy, clock, reactor.call_later)
+    if manager is None:
+        return ()
+    stack.callback(manager.close)
+    return (manager,)
+
+
 def _directory_name(wall: object) -> str:
     return f"{wall:%Y%m%d_%H%M%S}_restartable"
 
 
 def _make_model_dir(prepared: Prepared) -> None:
-    """Make model_dir and see that it can be written."""
+    """Make model_dir and see that it can be written.
+
+    Raises:
+        ConfigError: it never can be.
+        ModelDirError: it cannot be now: the disk may be mended.
+    """
     model_dir = prepared.job.model_dir
     try:
         model_dir.mkdir(parents=True, exist_ok=True)
@@ -199,20 +296,26 @@ def _make_model_dir(prepared: Prepared) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
+        if error.errno in (EROFS, EIO, ESTALE):
+            raise ModelDirError(f"{model_dir} cannot be written: {error.strerror}") from error
+        if error.errno in (ENOSPC, EDQUOT):
+            return  # room is made where it can be, and where not it is told, once we own it
         location = (*prepared.job.locations[0], "init", "model_dir")
         message = f"cannot be written: {error.strerror} ({error.filename})"
         raise ConfigError([prepared.job.source.problem(location, message)]) from error
 
 
-def _accept_changes(prepared: Prepared, history: History) -> list[Change]:
-    """What changed in the config since the job last ran.
+def _accept_changes(
+    prepared: Prepared, history: History, config: Sequence[dict[str, Any]], redactor: Redactor
+) -> list[Change]:
+    """What changed in the config since the job last ran; a secret that changed is no change.
 
     Raises:
         ConfigError: something that must not.
     """
     if history.config is None:
         return []
-    found = changes(history.config, [plan.params for plan in prepared.plans])
+    found = changes([redactor.params(params) for params in history.config], config)
     problems = [
         Problem(prepared.job.source.name, "", message)
         for _, message in refused(history.state, found, len(prepared.plans))

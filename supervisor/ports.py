@@ -82,8 +82,13 @@ class Storage(Protocol):
         """Make `data` the content of a file: whole or not at all, and durable."""
         ...
 
-    def append(self, path: str, data: bytes, *, durable: bool = False) -> None:
-        """Add `data` to a file; with `durable`, return only once it is safe."""
+    def append(
+        self, path: str, data: bytes, *, at: int | None = None, durable: bool = False
+    ) -> None:
+        """Add `data` to a file, whole or not at all; with `durable`, return only once it is safe.
+
+        With `at`, the file must end there: it fails where somebody else has changed or removed it.
+        """
         ...
 
     def make_directory(self, path: str) -> bool:

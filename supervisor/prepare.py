@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from supervisor.config.load import Job, load_job
 from supervisor.config.plan import PhasePlan, plan_phases
 from supervisor.config.problems import ConfigError, Problem, key_path, shown, unknown_key
 from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
+from supervisor.core.redaction import Redactor, flags
 from supervisor.protocol.messages import Stage
 
 
@@ -24,6 +25,11 @@ class Prepared:
     policy: RestartPolicy
     rungs: tuple[list[dict[str, Any]], ...]
     """For each phase what the trainer would do on each device count; empty for a command."""
+
+    def redactor(self, environ: Mapping[str, str]) -> Redactor:
+        """Knows the secrets that are in `environ` and in the commands of the phases."""
+        given = (each for plan in self.plans for each in (plan.env, flags(plan.argv)))
+        return Redactor(environ, *given)
 
 
 def prepare(path: Path, overrides: Sequence[str]) -> Prepared:

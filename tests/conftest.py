@@ -6,13 +6,18 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import settings
 
 from tests.running import MARK, Result, Running, Start, marked
+
+# A busy machine is no failure.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 @pytest.fixture
@@ -27,11 +32,16 @@ def start(tmp_path: Path) -> Iterator[Start]:
     name, _, value = mark.partition("=")
     started: list[subprocess.Popen[bytes]] = []
 
-    def begin(config: object, *options: str, env: dict[str, str] | None = None) -> Running:
+    def begin(
+        config: object,
+        *options: str,
+        env: dict[str, str] | None = None,
+        prefix: Sequence[str] = (),
+    ) -> Running:
         path = tmp_path / "trainer.yaml"
         path.write_text(config if isinstance(config, str) else yaml.safe_dump(config))
         process = subprocess.Popen(
-            [sys.executable, "-m", "supervisor", "run", str(path), *options],
+            [*prefix, sys.executable, "-m", "supervisor", "run", str(path), *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -52,7 +62,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def supervise(start: Start) -> Callable[..., Result]:
     """Runs `supervise run` on a config to its end."""
 
-    def run(config: object, *options: str, env: dict[str, str] | None = None) -> Result:
-        return start(config, *options, env=env).result()
+    def run(
+        config: object,
+        *options: str,
+        env: dict[str, str] | None = None,
+        prefix: Sequence[str] = (),
+    ) -> Result:
+        return start(config, *options, env=env, prefix=prefix).result()
 
     return run

@@ -1,7 +1,11 @@
 """The journal: every event that changed the job, with the decisions it led to, one JSON line each.
 
 It is the truth: the state of a job is what folding `machine.step` over its events gives. A last
-line without its end is what a crash in the middle of a write leaves; it is cut off and told.
+line without its end is what a crash in the middle of a write leaves; it is cut off and told. A
+record is written whole or not at all, and only behind the one before it: where the file is not what
+this supervisor left (removed, cut, written to by another), it stops rather than write what cannot
+be replayed.
+
 Lines of kind `config` keep the resolved config, so that a changed one can be told as a diff.
 """
 
@@ -53,6 +57,8 @@ class FileJournal:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        self._size: int | None = None
+        """Where the journal ends, once it was read."""
 
     def append(self, transition: Transition, *, durable: bool) -> None:
         """See `ports.Journal`.
@@ -76,9 +82,11 @@ class FileJournal:
     def _write(self, body: dict[str, Any], *, durable: bool) -> None:
         line = json.dumps({"v": FORMAT, **body}, separators=(",", ":")).encode() + b"\n"
         try:
-            self._storage.append(JOURNAL, line, durable=durable)
+            self._storage.append(JOURNAL, line, at=self._size, durable=durable)
         except OSError as error:
             raise JournalError(f"{JOURNAL} cannot be written: {error.strerror}") from error
+        if self._size is not None:
+            self._size += len(line)
 
     def _cut(self, whole: bytes) -> None:
         try:
@@ -95,6 +103,7 @@ class FileJournal:
         try:
             data = self._storage.read(JOURNAL)
         except FileNotFoundError:
+            self._size = 0
             return History()
         except OSError as error:
             raise JournalError(f"{JOURNAL} cannot be read: {error.strerror}") from error
@@ -102,6 +111,7 @@ class FileJournal:
         history = History(torn=len(rest))
         if rest:
             self._cut(whole + newline)
+        self._size = len(whole + newline)
         policy: RestartPolicy | None = None
         for number, line in enumerate(whole.splitlines(), start=1):
             policy = _replay(history, number, line, policy)

@@ -36,9 +36,20 @@ class DirectoryLock:
         with contextlib.suppress(OSError):  # a full disk: the lock holds without it
             self._owner.write_text(json.dumps(owner), encoding="utf-8")
 
+    def holds(self, directory: Path) -> bool:
+        """Whether `directory` is still the one that was locked: not deleted, not another one."""
+        try:
+            there = directory.stat()
+        except FileNotFoundError:
+            return False
+        except OSError:  # who cannot tell goes on
+            return True
+        return os.path.samestat(there, os.fstat(self._descriptor))
+
     def release(self) -> None:
         """Give the lock back."""
-        self._owner.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it may be read-only by now
+            self._owner.unlink(missing_ok=True)
         os.close(self._descriptor)
 
 

@@ -1,11 +1,18 @@
-"""Takes a worker's output: into its file, by patterns, and on to our own standard output.
+"""Takes a worker's output: into its files, by patterns, and on to our own standard output.
 
-A thread per worker, so that a busy supervisor never stops a trainer that prints.
+A thread per worker, so that a busy supervisor never stops a trainer that prints. What is mirrored
+is passed on as it is: whoever reads a container's log gets the trainer's bytes. (In a terminal,
+where an escape sequence could do harm, nothing is mirrored.)
+
+The output of an attempt is bounded, because a trainer that prints a warning a thousand times a
+second must not fill the disk that its checkpoints need. `rank0.log` is always the newest part. When
+it is full it becomes `rank0.first.log` the first time, and from then on `rank0.previous.log`, so
+that how it began and how it ended are both there; a line at the head of the newest part says how
+much was dropped between them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import re
@@ -14,7 +21,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+MAX_OUTPUT = 64 << 20
+"""Bytes kept of one worker's output in one attempt: an hour of chatter, and little beside a single
+checkpoint of any model worth supervising."""
+
+_PARTS = 3
 _CHUNK = 64 * 1024
+_TAIL = 64 * 1024
 _MAX_LINE = 64 * 1024
 
 
@@ -38,13 +51,11 @@ class OutputPump:
         on_error: Callable[[str], None],
     ) -> None:
         """Write to `path` and, if given, to `mirror`. `write_end` is for the worker."""
-        self._on_error = on_error
-        self._failed = False
         self.success_seen = False
         """Whether the success pattern occurred."""
         self._patterns = patterns
         self._mirror = mirror
-        self._path = path
+        self._file = OutputFile(path, on_error)
         self._read_end, self.write_end = os.pipe()
         self._line = b""
         self._thread = threading.Thread(target=self._pump, name="output", daemon=True)
@@ -64,43 +75,22 @@ class OutputPump:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
+    def tail(self) -> str:
+        """The last part of what was read: evidence, also where the disk took none of it."""
+        return self._file.tail()
+
     def _pump(self) -> None:
         looking = self._patterns.step is not None or self._patterns.success is not None
-        with contextlib.ExitStack() as stack:
-            file = self._open()
-            if file is not None:
-                stack.enter_context(file)
-            while chunk := os.read(self._read_end, _CHUNK):
-                if file is not None:
-                    self._write(file, chunk)
-                if self._mirror is not None:
-                    self._mirror(chunk)
-                if looking:
-                    self._look(chunk)
+        while chunk := os.read(self._read_end, _CHUNK):
+            self._file.write(chunk)
+            if self._mirror is not None:
+                self._mirror(chunk)
+            if looking:
+                self._look(chunk)
         if looking and self._line:
             self._look(b"\n")
+        self._file.close()
         os.close(self._read_end)
-
-    def _open(self) -> io.FileIO | None:
-        try:
-            return self._path.open("ab", buffering=0)
-        except OSError as error:
-            self._fail(error)
-            return None
-
-    def _write(self, file: io.FileIO, chunk: bytes) -> None:
-        try:
-            rest = memoryview(chunk)
-            while rest:
-                rest = rest[file.write(rest) :]
-        except OSError as error:
-            self._fail(error)
-
-    def _fail(self, error: OSError) -> None:
-        """Tell it once. The reading goes on: a full pipe would stop the trainer."""
-        if not self._failed:
-            self._on_error(f"{self._path.name} cannot be written: {error.strerror}")
-        self._failed = True
 
     def _look(self, chunk: bytes) -> None:
         # A progress bar ends what it shows with a carriage return.
@@ -123,12 +113,111 @@ def _step(text: str | None) -> int | None:
     return int(text) if text is not None and re.fullmatch(r"\d{1,18}", text) else None
 
 
-def read_tail(path: Path, limit: int = 64 * 1024) -> str:
-    """The last `limit` bytes of a file as text; empty if it is not there."""
+class OutputFile:
+    """The bounded record of one worker's output. Writing never fails: what is lost is counted."""
+
+    def __init__(
+        self, path: Path, on_error: Callable[[str], None], *, limit: int = MAX_OUTPUT
+    ) -> None:
+        self._path = path
+        self._on_error = on_error
+        self._part = limit // _PARTS
+        self._file: io.FileIO | None = None
+        self._size = 0
+        self._begins = 0
+        """Where the output begins in the newest part, after our own line."""
+        self._previous = 0
+        """How much output is in the part that is dropped next; 0 while there is none."""
+        self._dropped = 0
+        self._lost = 0
+        self._tail = b""
+        self._failed = False
+
+    def write(self, chunk: bytes) -> None:
+        """Add `chunk`; the reading goes on whatever happens here: a full pipe stops the trainer."""
+        self._tail = (self._tail + chunk)[-_TAIL:]
+        rest = memoryview(chunk)
+        try:
+            while rest:
+                rest = rest[self._write_some(rest) :]
+            self._failed = False
+        except OSError as error:
+            self._lost += len(rest)
+            if not self._failed:
+                self._on_error(f"{self._path.name} cannot be written: {error.strerror}")
+            self._failed = True
+
+    def tail(self) -> str:
+        """The last part of the output, whether or not it could be written."""
+        return self._tail.decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        if self._file is not None:
+            self._file.close()
+
+    def _write_some(self, data: memoryview) -> int:
+        """Write the part of `data` that fits, up to the end of a line if it has one."""
+        if self._file is None:
+            self._file = self._path.open("ab", buffering=0)
+            self._size = os.fstat(self._file.fileno()).st_size
+        if self._lost:
+            self._put(f"\n[supervise: {self._lost} bytes could not be written here]\n".encode())
+            self._lost = 0
+        room = max(0, self._part - self._size)
+        if len(data) > room:
+            whole_lines = bytes(data[:room]).rfind(b"\n") + 1
+            if not whole_lines and self._size > self._begins:
+                self._rotate()
+                return 0
+            data = data[: whole_lines or room]
+        return self._put(data)
+
+    def _put(self, data: bytes | memoryview) -> int:
+        assert self._file is not None
+        written = self._file.write(data)
+        self._size += written
+        return written
+
+    def _rotate(self) -> None:
+        """Set the newest part aside, and begin another that says what became of those before."""
+        first, previous = _older(self._path)
+        if first.exists():
+            self._path.replace(previous)
+            self._dropped += self._previous
+            self._previous = self._size - self._begins
+            note = f"the output before this is in {previous.name}"
+            if self._dropped:
+                note += f"; {self._dropped} bytes between it and {first.name} were dropped"
+        else:
+            self._path.replace(first)
+            note = f"the output before this is in {first.name}"
+        self.close()
+        self._file = None
+        self._file, self._size = self._path.open("wb", buffering=0), 0
+        self._begins = self._put(f"[supervise: {note}]\n".encode())
+
+
+def _older(path: Path) -> tuple[Path, Path]:
+    """Where the first part and the one before the newest are."""
+    return path.with_name(f"{path.stem}.first.log"), path.with_name(f"{path.stem}.previous.log")
+
+
+def read_tail(path: Path, limit: int = _TAIL) -> str:
+    """The last `limit` bytes of an output as text, across its parts; empty if there is none."""
+    first, previous = _older(path)
+    data = b""
+    for part in (path, previous, first):
+        if len(data) < limit:
+            data = _read_end(part, limit - len(data)) + data
+    return data.decode("utf-8", "replace")
+
+
+def _read_end(path: Path, limit: int) -> bytes:
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - limit))
-            return file.read().decode("utf-8", "replace")
-    except FileNotFoundError:
-        return ""
+            return file.read()
+    except OSError:
+        return b""

@@ -1,4 +1,8 @@
-"""Reads a worker's progress pipe: bounded, and trusting nothing that comes out of it."""
+"""Reads a worker's progress pipe: bounded, and trusting nothing that comes out of it.
+
+Of steps that were reported in a row only the last is handed on: a worker that floods the pipe, or a
+supervisor that was busy for a while, costs no more than the newest news.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import os
 from collections.abc import Callable
 
 from supervisor.protocol import environment
-from supervisor.protocol.messages import MAX_LINE, Message, ProtocolError, decode
+from supervisor.protocol.messages import MAX_LINE, Message, ProtocolError, StepMessage, decode
 
 _PIPE_SIZE = 1 << 18
 
@@ -25,6 +29,7 @@ class ProgressPipe:
         self._refused = False
         self._line = b""
         self._skipping = False
+        self._step: StepMessage | None = None
         self.read_end, self.write_end = os.pipe()
         os.set_blocking(self.read_end, False)
         with contextlib.suppress(OSError):  # this user's share of pipe memory is used up
@@ -48,15 +53,13 @@ class ProgressPipe:
 
     def read(self) -> bool:
         """Read up to one pipe's worth; False once the last writer has closed it."""
-        for _ in range(2):
-            try:
-                chunk = os.read(self.read_end, _PIPE_SIZE)
-            except BlockingIOError:
-                return True
-            if not chunk:
-                return False
-            self._take(chunk)
-        return True
+        try:
+            chunk = os.read(self.read_end, _PIPE_SIZE)
+        except BlockingIOError:
+            return True
+        self._take(chunk)
+        self._hand_on_step()
+        return bool(chunk)
 
     def _take(self, chunk: bytes) -> None:
         *lines, self._line = (self._line + chunk).split(b"\n")
@@ -75,8 +78,16 @@ class ProgressPipe:
         except ProtocolError as error:
             self._refuse(str(error))
             return
-        if message is not None:
+        if isinstance(message, StepMessage):
+            self._step = message
+        elif message is not None:
+            self._hand_on_step()
             self._on_message(message)
+
+    def _hand_on_step(self) -> None:
+        if self._step is not None:
+            self._on_message(self._step)
+            self._step = None
 
     def _refuse(self, reason: str) -> None:
         if not self._refused:

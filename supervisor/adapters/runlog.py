@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
 import structlog
 
+from supervisor.core.events import WorkerReported
 from supervisor.core.policy import RestartPolicy
 from supervisor.narrative import MAIN, Level, tell
 from supervisor.ports import Clock, Storage, Transition
 from supervisor.protocol.messages import printable
 
 LogFormat = Literal["text", "json"]
+
+_MAX_REPORTS = 100.0
+_REPORTS_PER_SECOND = 1.0
+_MAX_WAITING = 1000
 
 
 class RunLog:
@@ -25,11 +31,16 @@ class RunLog:
         policy: RestartPolicy,
         console: Callable[[str], None],
         console_format: LogFormat = "text",
+        redact: Callable[[str], str] = str,
     ) -> None:
+        """`redact` takes the secrets out of a line."""
         self._storage = storage
         self._policy = policy
         self._console = console
         self._format = console_format
+        self._redact = redact
+        self._clock = clock
+        self._allowance = _Allowance()
         self._directory: str | None = None
         self._waiting: list[str] = []
         self._broken = False
@@ -46,12 +57,17 @@ class RunLog:
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""
         self._directory = transition.after.directory or self._directory
+        reported = isinstance(transition.event, WorkerReported)
         for line in tell(transition, self._policy):
+            if reported and not self._allowance.take(self._clock.now()):
+                continue
+            if left_out := self._allowance.left_out():
+                self.say(f"{left_out} more reports of the worker are not shown", level="warning")
             self.say(line.text, source=line.source, level=line.level)
 
     def say(self, text: str, *, source: str = MAIN, level: Level = "info") -> None:
         """Log one line."""
-        getattr(self._log, level)(printable(text), source=source)
+        getattr(self._log, level)(printable(self._redact(text)), source=source)
 
     def _write(self, event: dict[str, Any]) -> None:
         """Both forms of one log event."""
@@ -71,10 +87,34 @@ class RunLog:
             if not self._broken:
                 self._console(f"run.log cannot be written: {error.strerror}")
             self._broken = True
-            del self._waiting[:-1000]
+            del self._waiting[:-_MAX_WAITING]
             return
         self._waiting.clear()
         self._broken = False
+
+
+class _Allowance:
+    """How much a worker may say here: some at once, little in the long run, whatever it sends."""
+
+    def __init__(self) -> None:
+        self._left = _MAX_REPORTS
+        self._at = -math.inf
+        self._refused = 0
+
+    def take(self, now: float) -> bool:
+        """Whether one more line may be written."""
+        self._left = min(_MAX_REPORTS, self._left + (now - self._at) * _REPORTS_PER_SECOND)
+        self._at = now
+        if self._left < 1:
+            self._refused += 1
+            return False
+        self._left -= 1
+        return True
+
+    def left_out(self) -> int:
+        """How many lines were refused since this was asked last."""
+        refused, self._refused = self._refused, 0
+        return refused
 
 
 class _Sink:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 from pathlib import Path
 
@@ -20,27 +22,37 @@ class LocalStorage:
         """See `ports.Storage`."""
         target = self._root / path
         temporary = target.with_name(f".{target.name}.tmp")
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(target)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
         _sync_directory(target.parent)
 
-    def append(self, path: str, data: bytes, *, durable: bool = False) -> None:
+    def append(
+        self, path: str, data: bytes, *, at: int | None = None, durable: bool = False
+    ) -> None:
         """See `ports.Storage`."""
         target = self._root / path
-        created = durable and not target.exists()
-        descriptor = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        new = 0 if at else os.O_CREAT
+        descriptor = os.open(target, os.O_WRONLY | os.O_APPEND | new, 0o666)
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
-            if durable:
-                os.fsync(descriptor)
+            size = os.fstat(descriptor).st_size
+            if at is not None and size != at:
+                raise OSError(errno.ESTALE, f"it has {size} bytes where it should have {at}", path)
+            try:
+                _write(descriptor, data, durable=durable)
+            except OSError:
+                os.ftruncate(descriptor, size)
+                raise
         finally:
             os.close(descriptor)
-        if created:
+        if durable and size == 0:
             _sync_directory(target.parent)
 
     def make_directory(self, path: str) -> bool:
@@ -55,6 +67,14 @@ class LocalStorage:
     def local(self, path: str) -> Path:
         """See `ports.Storage`."""
         return self._root / path
+
+
+def _write(descriptor: int, data: bytes, *, durable: bool) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+    if durable:
+        os.fsync(descriptor)
 
 
 def _sync_directory(directory: Path) -> None:

@@ -28,6 +28,7 @@ class Summary:
         self._storage = storage
         self._plans = plans
         self._on_error = on_error
+        self._broken = False
         self._attempts: list[dict[str, Any]] = []
 
     def replay(self, transitions: Sequence[Transition]) -> None:
@@ -43,8 +44,11 @@ class Summary:
             data = json.dumps(body, indent=2).encode() + b"\n"
             try:
                 self._storage.replace(f"{transition.after.directory}/summary.json", data)
+                self._broken = False
             except OSError as error:
-                self._on_error(f"summary.json cannot be written: {error.strerror}")
+                if not self._broken:
+                    self._on_error(f"summary.json cannot be written: {error.strerror}")
+                self._broken = True
 
     def _take(self, transition: Transition) -> bool:
         """Update the records; whether anything changed."""

@@ -36,6 +36,8 @@ def _command_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
     for key in TRAINER_SECTIONS:
         if getattr(phase.init, key) is not None:
             yield ("init", key), "belongs to our trainer; a command has its own"
+    if phase.start_from is not None:
+        yield ("start_from",), "belongs to our trainer; a command starts from what it likes"
     if phase.faults:
         yield ("faults",), "drills need our trainer (fit); a command does not know of them"
     texts: list[tuple[Location, str]] = [
@@ -70,7 +72,7 @@ def conflicts_across(phases: Sequence[Phase]) -> Iterator[tuple[int, Location, s
             value = shown(phase.init.model_dir)
             message = f"all phases share one model_dir: {value} is not {shown(shared)}"
             yield index, ("init", "model_dir"), message
-        start = phase.start_from
+        start = phase.start_from if phase.fit is not None else None
         if start is not None and index == 0:
             yield index, ("start_from",), "the first phase has none before it"
         elif start is not None and start.phase is not None and start.phase not in names:

@@ -32,6 +32,8 @@ class Rule:
     exit_codes: tuple[int, ...] = ()
 
 
+DISK_FULL = "disk-full"
+
 _FIX_CODE = "Fix the program; run the same command again to go on from the newest checkpoint."
 _FIX_CONFIG = "Correct the config; run the same command again."
 _NONE_NEEDED = "None needed: it is restarted."
@@ -46,7 +48,7 @@ RULES: tuple[Rule, ...] = (
         types=("DevicesDiffer",),
     ),
     Rule(
-        "disk-full",
+        DISK_FULL,
         Verdict.RESTART,
         "disk full",
         "No space was left on the device; it may be freed.",

@@ -6,7 +6,7 @@ import json
 import re
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from supervisor.adapters.checkpoints import CheckpointWatcher, newest_committed
@@ -26,7 +26,7 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
-from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
+from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
 from supervisor.core.policy import Success
 from supervisor.core.verdicts import judge, launch_failure
 from supervisor.ports import Clock
@@ -92,17 +92,26 @@ class LocalEngine:
         clock: Clock,
         environ: Mapping[str, str],
         mirror: Callable[[bytes], None] | None,
+        redact: Callable[[str], str] = str,
     ) -> None:
-        """`environ` is what workers inherit; rank 0's output also goes to `mirror`, if given."""
+        """`environ` is what workers inherit; rank 0's output also goes to `mirror`, if given.
+
+        `redact` takes the secrets out of what is told of a failure.
+        """
         self._reactor = reactor
         self._clock = clock
         self._environ = environment.scrubbed(environ)
         self._mirror = mirror
+        self._redact = redact
         self._group: _Group | None = None
+
+    @property
+    def directory(self) -> Path | None:
+        """The directory of the attempt that runs."""
+        return self._group.launch.directory if self._group is not None else None
 
     def start(self, launch: Launch) -> None:
         """Start the attempt's workers. Answered by `WorkersStarted` or `LaunchFailed`."""
-        launch.directory.mkdir(parents=True, exist_ok=True)
         argv, env = self._command(launch)
         pipe = ProgressPipe(
             lambda message: self._heard(launch.attempt, message),
@@ -122,7 +131,7 @@ class LocalEngine:
             pipe.close_write_end()
             pipe.close()
             pump.abandon()
-            failure = launch_failure(error, tuple(argv))
+            failure = self._redacted(launch_failure(error, tuple(argv)))
             self._reactor.post(LaunchFailed(self._clock.now(), launch.attempt, failure))
             return
         pipe.close_write_end()
@@ -305,15 +314,23 @@ class LocalEngine:
             pattern_seen=group is not None and group.pump.success_seen,
             file_exists=self._success_file_exists(launch),
         )
+        failure = judge(evidence, launch.success)
         self._reactor.post(
             WorkersGone(
                 self._clock.now(),
                 launch.attempt,
-                judge(evidence, launch.success),
+                self._redacted(failure) if failure is not None else None,
                 resumed_from=group.resumed_from if group is not None else None,
                 step=step,
                 committed=committed,
             )
+        )
+
+    def _redacted(self, failure: Failure) -> Failure:
+        return replace(
+            failure,
+            root_cause=self._redact(failure.root_cause),
+            traceback=self._redact(failure.traceback),
         )
 
     def _rank_evidence(
@@ -322,7 +339,11 @@ class LocalEngine:
         return RankEvidence(
             exit=ended,
             record=self._failure_record(launch.directory / f"rank{ended.rank}.failure.json"),
-            tail=read_tail(launch.directory / f"rank{ended.rank}.log"),
+            tail=(
+                group.pump.tail()
+                if group is not None
+                else read_tail(launch.directory / f"rank{ended.rank}.log")
+            ),
             stage=group.stage if group is not None else None,
         )
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from queue import Queue
+from queue import Empty, Queue
 
 import pytest
 from hypothesis import given
@@ -96,6 +96,12 @@ def test_a_line_without_an_end_is_passed_over(size: int, heard: Heard) -> None:
     heard.say(line(1) + b"x" * size + b"\n" + line(2))
     assert saved(heard) == [1, 2]
     assert len(heard.refused) == 1
+
+
+def test_the_end_of_such_a_line_is_no_message(heard: Heard) -> None:
+    heard.say(b"x" * (MAX_LINE + 1))
+    heard.say(line(1) + line(2))
+    assert saved(heard) == [2]
 
 
 def test_the_longest_line_is_taken(heard: Heard) -> None:
@@ -431,10 +437,14 @@ def test_a_directory_that_cannot_be_read_is_told_once(watch: Watch, tmp_path: Pa
     root.symlink_to(root)  # unreadable for root too
     watched = watch(root, 0.001)
     assert "cannot be watched: Too many levels" in watched.errors.get(timeout=PATIENCE)
+    with pytest.raises(Empty):
+        watched.errors.get(timeout=0.3)  # hundreds of looks
     root.unlink()
     commit(root, 4)
-    assert watched.commits.get(timeout=PATIENCE) == 4  # it went on looking, and told no more
-    assert watched.errors.empty()
+    assert watched.commits.get(timeout=PATIENCE) == 4  # it went on looking
+    root.rename(tmp_path / "away")
+    root.symlink_to(root)
+    assert "cannot be watched" in watched.errors.get(timeout=PATIENCE)  # that is another time
 
 
 def test_after_stop_nothing_is_told(tmp_path: Path) -> None:

@@ -148,6 +148,7 @@ MISTAKES = [
     (FIT + "  faults: [{step: 1, exception: '.'}]", "'.' is not a built-in exception; give m"),
     (FIT + "  faults: [{step: 1, stp: 1, hang: true}]", "faults[0].stp: unknown key (value 1)"),
     (COMMAND + "  faults: [{step: 1, hang: true}]", "drills need our trainer (fit)"),
+    (COMMAND + "  start_from: {load: all}", "trainer.start_from: belongs to our trainer"),
     # --- phases
     (FIT + "  name: a b", "c.yaml:7: trainer.name: string should match pattern"),
     (FIT + "  start_from: {phase: a}", "trainer.start_from: the first phase has none before"),

@@ -156,6 +156,7 @@ def test_params_show_defaults_and_absolute_paths(tmp_path: Path) -> None:
         "grace_period": 25.0,
         "backoff": {"first": 10.0, "max": 300.0},
         "deadlines": {},
+        "preemption": {"source": "auto"},
     }
     assert plan.params["trainer"]["name"] == plan.name == "phase1"
 

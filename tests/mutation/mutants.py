@@ -100,7 +100,13 @@ def _logic(body: list[ast.stmt]) -> Iterator[ast.expr | ast.stmt]:
 
 
 def _of(node: ast.AST) -> Iterator[tuple[str, Change]]:
-    """The changes that one expression allows."""
+    """The changes that one expression or statement allows."""
+    yield from _of_conditions(node)
+    yield from _of_values(node)
+    yield from _of_effects(node)
+
+
+def _of_conditions(node: ast.AST) -> Iterator[tuple[str, Change]]:
     match node:
         case ast.Compare(ops=[op]):
             for other in _COMPARISONS[type(op)]:
@@ -114,9 +120,13 @@ def _of(node: ast.AST) -> Iterator[tuple[str, Change]]:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             same = ast.BoolOp(ast.And(), [operand, operand])
             yield "without not", _become(node, same)
-        case ast.If(test=test) | ast.IfExp(test=test):
-            for value in (True, False):
-                yield f"always {value}", _set(node, "test", ast.Constant(value))
+        case ast.If() | ast.IfExp():
+            for always in (True, False):
+                yield f"always {always}", _set(node, "test", ast.Constant(always))
+
+
+def _of_values(node: ast.AST) -> Iterator[tuple[str, Change]]:
+    match node:
         case ast.BinOp(op=op) if type(op) in _ARITHMETIC:
             yield _ARITHMETIC[type(op)].__name__, _set(node, "op", _ARITHMETIC[type(op)]())
         case ast.Constant(value=bool(value)):
@@ -129,6 +139,10 @@ def _of(node: ast.AST) -> Iterator[tuple[str, Change]]:
             members = _ENUMS[enum]
             other_name = members[(members.index(name) + 1) % len(members)]
             yield other_name, _set(node, "attr", other_name)
+
+
+def _of_effects(node: ast.AST) -> Iterator[tuple[str, Change]]:
+    match node:
         case ast.Call(keywords=[_, *_] as keywords):
             for keyword in keywords:
                 rest_of_it = [kept for kept in keywords if kept is not keyword]

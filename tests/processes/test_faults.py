@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from supervisor.adapters.output import MAX_OUTPUT
 from tests.running import Result, command_config
 
 Supervise = Callable[..., Result]
@@ -127,9 +129,23 @@ def test_a_command_that_cannot_be_started(
     assert result.summary["attempts"][0]["status"] == "FAILED"
 
 
-def test_hundred_megabytes_are_all_there(supervise: Supervise, model_dir: Path) -> None:
+def test_of_hundred_megabytes_the_first_and_the_newest_are_kept(
+    supervise: Supervise, model_dir: Path
+) -> None:
     result = supervise(command_config(model_dir, "hundred-megabytes", "--once", "--at", "0"))
-    assert len(result.rank_log(1)) == 100_000_000
+    (directory,) = model_dir.glob("*_restartable/attempts/0001")
+    parts = {path.name: path.read_bytes() for path in directory.glob("*.log")}
+    assert sorted(parts) == ["rank0.first.log", "rank0.log", "rank0.previous.log"]
+    assert sum(map(len, parts.values())) <= MAX_OUTPUT
+    head, _, newest = parts["rank0.log"].partition(b"\n")
+    dropped = re.fullmatch(rb"\[supervise: .*previous.log; (\d+) bytes .* were dropped\]", head)
+    assert dropped
+    older = parts["rank0.previous.log"].partition(b"\n")[2]
+    kept = (parts["rank0.first.log"], older, newest)
+    assert sum(map(len, kept)) + int(dropped[1]) == 100_000_000
+    assert all(part.endswith(b"\n") for part in kept), "cut between lines"
+    assert result.code == 0
+    assert b"starts after step 0" in result.rank_log(2)
 
 
 def test_lies_on_the_progress_pipe_are_told(supervise: Supervise, model_dir: Path) -> None:

@@ -74,6 +74,24 @@ def leave_grandchildren() -> None:
     os._exit(5)
 
 
+def fill_disk() -> None:
+    """Leave a record that the journal must hold, and no room to hold it in."""
+    write_failure_record(ValueError("m" * (1 << 20)), stage=Stage.TRAINING, step=None)
+    with (Path(options.model_dir) / "filler").open("wb", buffering=0) as file:
+        while True:
+            try:
+                file.write(b"x" * 65536)
+            except OSError:
+                os._exit(1)
+
+
+def read_only() -> None:
+    """What the kernel does to a file system with errors, as far as new files are concerned."""
+    for arguments in (["--bind", options.model_dir], ["-o", "remount,bind,ro"]):
+        subprocess.run(["mount", *arguments, options.model_dir], check=True)
+    os._exit(9)
+
+
 def lie() -> None:
     """Write what no honest worker would on the progress pipe."""
     descriptor = int(os.environ["SUPERVISE_PROGRESS_FD"])
@@ -123,6 +141,8 @@ MISBEHAVIOUR: dict[str, Callable[[], None]] = {
     "gil": hold_the_interpreter_lock,
     "grandchildren": leave_grandchildren,
     "lie": lie,
+    "fill-disk": fill_disk,
+    "read-only": read_only,
 }
 
 

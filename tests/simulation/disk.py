@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from errno import ENOSPC
+from errno import ENOSPC, ESTALE
 from pathlib import Path
 from random import Random
 
@@ -32,14 +32,19 @@ class FakeStorage:
         self.durable[path] = len(data)
         self._effect(f"after {path} was replaced")
 
-    def append(self, path: str, data: bytes, *, durable: bool = False) -> None:
+    def append(
+        self, path: str, data: bytes, *, at: int | None = None, durable: bool = False
+    ) -> None:
         """See `ports.Storage`."""
         self._effect(f"before {path} is written")
         before = self.content.get(path, b"")
+        if at is not None and at != len(before):
+            raise OSError(ESTALE, f"it has {len(before)} bytes, not {at}", path)
         torn = self._rng.randrange(len(data) + 1)
         self.content[path] = before + data[:torn]
         self._effect(f"in the middle of writing {path}")
         if self._rng.random() < self.write_fails:
+            self.content[path] = before
             raise OSError(ENOSPC, "No space left on device", path)
         self.content[path] = before + data
         if durable:

@@ -90,7 +90,9 @@ class Ledger:
             case CheckpointCommitted(phase=phase, step=step):
                 return self._committed(step) if phase == self.phase else self
             case StopRequested(source=source):
-                return self if self.stop is not None else replace(self, stop=source)
+                first = self.stop in (None, StopSource.PREEMPTION)
+                announced = source is StopSource.PREEMPTION and self.stop is not None
+                return replace(self, stop=source) if first and not announced else self
         return self
 
     def _end_was_told(self, group: Group | None, policy: RestartPolicy) -> bool:
@@ -155,7 +157,7 @@ class Ledger:
                 return self
             ledger = ledger._spend(charge)
         require(isinstance(decision, StartWorkers | Wait), "a failure is not answered by a restart")
-        ledger._check_delay(decision, policy, require)
+        ledger._check_delay(decision, charge, policy, require)
         return ledger
 
     def _spend(self, charge: Charge) -> Ledger:
@@ -164,15 +166,17 @@ class Ledger:
         return replace(self, preemptions=self.preemptions + 1)
 
     def _check_delay(
-        self, decision: Decision | None, policy: RestartPolicy, require: Require
+        self, decision: Decision | None, charge: Charge, policy: RestartPolicy, require: Require
     ) -> None:
         delay = decision.seconds if isinstance(decision, Wait) else 0.0
         failures = self.restarts + self.preemptions
         nominal = 0.0
         if failures > 1:
             nominal = min(policy.backoff_first * 2.0 ** (failures - 2), policy.backoff_max)
-        low, high = 1.0 - policy.backoff_jitter, 1.0 + policy.backoff_jitter
-        require(low * nominal <= delay <= high * nominal, "the backoff has not its length")
+        jitter = policy.backoff_jitter * nominal
+        least = policy.corroboration if charge is Charge.PREEMPTIONS else 0.0
+        right = max(nominal - jitter, least) <= delay <= max(nominal + jitter, least)
+        require(right, "the backoff has not its length")
 
     def _decided(self, decisions: tuple[Decision, ...], t: Transition, require: Require) -> Ledger:
         ledger = self
@@ -198,5 +202,8 @@ class Ledger:
         require(not self.owed, "the job ends although its attempt is not answered for")
         if end.exit_code in (ExitCode.DRAINED, ExitCode.STOPPED):
             person = end.exit_code is ExitCode.STOPPED
-            wanted = StopSource.PERSON if person else StopSource.SIGTERM
-            require(self.stop is wanted, "the job is stopped for another reason than it says")
+            require(self.stop is not None, "the job is stopped although nobody wants that")
+            require(
+                (self.stop is StopSource.PERSON) == person,
+                "the job is stopped for another reason than it says",
+            )
