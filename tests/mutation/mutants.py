@@ -89,7 +89,7 @@ def _logic(body: list[ast.stmt]) -> Iterator[ast.expr | ast.stmt]:
     pending: list[ast.AST] = list(body)
     while pending:
         node = pending.pop(0)
-        if isinstance(node, ast.FunctionDef | ast.JoinedStr):
+        if isinstance(node, ast.FunctionDef | ast.JoinedStr) or _is_text(node):
             continue
         if isinstance(node, ast.expr | ast.stmt):
             yield node
@@ -97,6 +97,15 @@ def _logic(body: list[ast.stmt]) -> Iterator[ast.expr | ast.stmt]:
             pending += [node.value] if node.value is not None else []
         else:
             pending += ast.iter_child_nodes(node)
+
+
+def _is_text(node: ast.AST) -> bool:
+    """Whether it only chooses words."""
+    if isinstance(node, ast.IfExp):
+        return _is_text(node.body) and _is_text(node.orelse)
+    return isinstance(node, ast.JoinedStr) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
 
 
 def _of(node: ast.AST) -> Iterator[tuple[str, Change]]:
