@@ -18,7 +18,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerExit:
-    """How rank `rank` ended: by an exit `code` or by a `signal` (its name), never both."""
+    """How rank `rank` ended: by an exit `code` or by a `signal` (its name), never both.
+
+    Neither: nobody saw how it ended.
+    """
 
     rank: int
     code: int | None = None
@@ -30,7 +33,9 @@ class WorkerExit:
         return self.code == 0
 
     def __str__(self) -> str:
-        return f"exit code {self.code}" if self.signal is None else f"killed by {self.signal}"
+        if self.signal is not None:
+            return f"killed by {self.signal}"
+        return f"exit code {self.code}" if self.code is not None else "ended unseen"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
 
 from supervisor.core.budget import Charge
@@ -46,7 +46,7 @@ def judge(evidence: Evidence, success: Success, rules: tuple[Rule, ...] = RULES)
     """The failure that the evidence shows, by the first rule that matches; None: it succeeded."""
     if succeeded(evidence, success):
         return None
-    culprit = _culprit(evidence)
+    culprit = _culprit(evidence, success)
     root = _root(culprit)
     rule = next(rule for rule in rules if _matches(rule, root))
     return Failure(
@@ -63,17 +63,23 @@ def judge(evidence: Evidence, success: Success, rules: tuple[Rule, ...] = RULES)
     )
 
 
-def hang_failure(end: Failure, hang: Hang) -> Failure:
-    """The failure of a group that was ended because it hung; `end` is how it then ended."""
-    return replace(
-        end,
+def hang_failure(end: Failure | None, hang: Hang) -> Failure:
+    """The failure of a group that was ended because it hung; `end` is how it then ended.
+
+    None: as it does when it succeeds, which is what a trainer does that saves when it is asked to.
+    """
+    ended = end.exit if end is not None else "well"
+    return Failure(
         cause=f"hang in stage {hang.stage}",
         verdict=Verdict.RESTART,
         rule="hang",
         reason=f"Nothing was heard of it for {hang.seconds:.1f} s, more than the stage may take.",
         advice="Read the stacks in the attempt's folder; `deadlines:` sets the limit of a stage.",
-        root_cause=f"silent for {hang.seconds:.1f} s in stage {hang.stage}, then {end.exit}",
+        root_cause=f"silent for {hang.seconds:.1f} s in stage {hang.stage}, then ended: {ended}",
+        rank=end.rank if end is not None else 0,
+        exit=ended,
         charge=Charge.RESTARTS,
+        traceback=end.traceback if end is not None else "",
     )
 
 
@@ -98,13 +104,13 @@ def launch_failure(error: OSError, argv: tuple[str, ...]) -> Failure:
     )
 
 
-def _culprit(evidence: Evidence) -> RankEvidence:
+def _culprit(evidence: Evidence, success: Success) -> RankEvidence:
     """The rank that failed first: the earliest failure record, else the first that ended badly."""
     recorded = [rank for rank in evidence.ranks if rank.record is not None]
     if recorded:
         return min(recorded, key=lambda rank: rank.record.time if rank.record else 0.0)
     return next(
-        (rank for rank in evidence.ranks if not rank.exit.clean),
+        (rank for rank in evidence.ranks if rank.exit.code != success.exit_code),
         evidence.ranks[0] if evidence.ranks else RankEvidence(WorkerExit(rank=0)),
     )
 

@@ -318,7 +318,7 @@ class LocalEngine:
             pattern_seen=group is not None and group.pump.success_seen,
             file_exists=self._success_file_exists(launch),
         )
-        failure = judge(evidence, launch.success) if exits else None
+        failure = judge(evidence, launch.success)
         self._reactor.post(
             WorkersGone(
                 self._clock.now(),

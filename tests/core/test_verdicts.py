@@ -129,6 +129,21 @@ def test_of_several_records_the_earliest_decides_whatever_the_exit_codes_say() -
     assert (failure.rule, failure.rank, failure.verdict) == ("assertion", 1, Verdict.FATAL)
 
 
+def test_without_records_the_first_rank_that_ended_otherwise_than_success_asks_for_decides() -> (
+    None
+):
+    failure = judge(Evidence((died(3, rank=0), died(0, rank=1))), Success(exit_code=3))
+    assert failure is not None
+    assert (failure.rule, failure.rank) == ("early-exit", 1)
+
+
+def test_an_end_that_nobody_saw_is_a_failure() -> None:
+    failure = judge(Evidence(()), ANY)
+    assert failure is not None
+    assert (failure.rule, failure.verdict) == ("unknown", Verdict.RESTART)
+    assert failure.exit == "ended unseen"
+
+
 def test_the_root_cause_is_one_printable_line() -> None:
     failure = judge(
         Evidence((died(types=("builtins.ValueError",), message="a\x1b[2Jb\nsecond" + "x" * 9999),)),
