@@ -360,4 +360,5 @@ def _describe_drill(drill: Drill) -> str:
     kind = drill.signal or drill.exception
     if drill.exit_code is not None:
         kind = f"exit code {drill.exit_code}"
-    return f"{kind or 'hang'} right after step {drill.step}"
+    when = f"right after step {drill.step}" if drill.stage is None else f"in stage {drill.stage}"
+    return f"{kind or 'hang'} {when}"
