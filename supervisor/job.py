@@ -18,11 +18,13 @@ from supervisor.adapters.clock import SystemClock
 from supervisor.adapters.console import PlainConsole
 from supervisor.adapters.journal import FileJournal, History
 from supervisor.adapters.lock import DirectoryLock
+from supervisor.adapters.preemption import PreemptionWatch, sources
 from supervisor.adapters.processes import become_subreaper, kill_descendants, sweep
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.runlog import LogFormat, RunLog
 from supervisor.adapters.storage import LocalStorage
 from supervisor.adapters.summary import Summary
+from supervisor.adapters.systemd import service_manager
 from supervisor.config.problems import ConfigError, Problem
 from supervisor.core.changes import Change, changes, refused
 from supervisor.core.decisions import (
@@ -35,12 +37,25 @@ from supervisor.core.decisions import (
     StartWorkers,
     Wait,
 )
-from supervisor.core.events import Event, PhaseBegun, SupervisorStarted
+from supervisor.core.events import (
+    Event,
+    Noticed,
+    PhaseBegun,
+    StopRequested,
+    StopSource,
+    SupervisorStarted,
+)
+from supervisor.core.exit_codes import ExitCode
 from supervisor.core.state import JobState
 from supervisor.engines.local import Launch, LocalEngine
 from supervisor.ports import Clock, Observer, Storage
 from supervisor.prepare import Prepared
+from supervisor.protocol import environment
 from supervisor.runtime import Runtime
+
+_FIRST_LOOK = 1.0
+"""How long to wait for the first word on whether this machine is to be taken away; as a rule it
+takes a few milliseconds."""
 
 
 class ModelDirError(Exception):
@@ -68,6 +83,8 @@ def run_job(prepared: Prepared, log_format: LogFormat) -> int:
         reactor.stop_on_signals()
         become_subreaper()
         stack.callback(_leave_nothing_behind)
+        job = history.state.job or uuid.uuid4().hex[:12]
+        preemption = _watch_for_preemption(prepared, job, clock, reactor, stack)
         screen = _screen(prepared, clock, stack)
         log = RunLog(storage, clock, prepared.policy, screen.line, log_format)
         _tell_start(log, prepared, history, found)
@@ -77,9 +94,12 @@ def run_job(prepared: Prepared, log_format: LogFormat) -> int:
         summary = Summary(storage, prepared.plans, lambda text: log.say(text, level="warning"))
         summary.replay(history.transitions)
         engine = LocalEngine(reactor, clock, os.environ, screen.mirror)
-        job = history.state.job or uuid.uuid4().hex[:12]
         world = LocalWorld(job, prepared, storage, clock, reactor, engine)
-        observers: tuple[Observer, ...] = (log, summary, *screen.observers)
+        systemd = _service_manager(prepared, clock, reactor, stack)
+        observers: tuple[Observer, ...] = (log, summary, *screen.observers, *systemd)
+        if (doom := preemption.standing(_FIRST_LOOK)) is not None:
+            log.say(f"a preemption is announced: {doom}; nothing is started here", level="warning")
+            return int(ExitCode.DRAINED)
         runtime = Runtime(world, journal, clock, observers, history.state, prepared.policy)
         final = runtime.run(_started(job, prepared, history.state, clock))
         assert final.exit_code is not None
@@ -184,6 +204,34 @@ def _screen(prepared: Prepared, clock: Clock, stack: ExitStack) -> _Screen:
     view = TerminalView(prepared.plans, prepared.policy, clock)
     stack.callback(view.close)
     return _Screen(view.line, None, (view,))
+
+
+def _watch_for_preemption(
+    prepared: Prepared, job: str, clock: Clock, reactor: Reactor, stack: ExitStack
+) -> PreemptionWatch:
+    """Listen for announcements. What a command leaves behind is swept like a worker is."""
+    environ = {**environment.scrubbed(os.environ), environment.JOB: job}
+    config = prepared.job.phases[0].init.autorestart.preemption
+
+    def doomed(text: str) -> None:
+        reactor.post(StopRequested(clock.now(), StopSource.PREEMPTION, text))
+
+    def tell(text: str) -> None:
+        reactor.post(Noticed(clock.now(), text))
+
+    watch = PreemptionWatch(sources(config, environ), doomed, tell)
+    stack.callback(watch.close)
+    return watch
+
+
+def _service_manager(
+    prepared: Prepared, clock: Clock, reactor: Reactor, stack: ExitStack
+) -> tuple[Observer, ...]:
+    manager = service_manager(os.environ, prepared.policy, clock, reactor.call_later)
+    if manager is None:
+        return ()
+    stack.callback(manager.close)
+    return (manager,)
 
 
 def _directory_name(wall: object) -> str:

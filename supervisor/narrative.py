@@ -70,6 +70,19 @@ def attempt_source(attempt: int) -> str:
     return f"attempt {attempt}"
 
 
+def status_line(state: JobState, policy: RestartPolicy) -> str:
+    """Where the job stands, in one line."""
+    parts = [f"{state.status}: phase {policy.phases[state.phase].name!r}"]
+    if state.attempt:
+        parts.append(f"attempt {state.attempt}")
+    if state.liveness.stage is not None:
+        parts.append(str(state.liveness.stage))
+    if state.liveness.step is not None:
+        parts.append(f"step {state.liveness.step}")
+    parts.append(_step(state.budget.highest, "no checkpoint yet", "last checkpoint: step {}"))
+    return ", ".join(parts)
+
+
 def _tell_decision(decision: Any, state: JobState, policy: RestartPolicy) -> Iterator[Line]:
     match decision:
         case StartWorkers(attempt, _, reason):
@@ -210,8 +223,9 @@ def _failed(source: str, state: JobState, policy: RestartPolicy) -> Iterator[Lin
 
 
 def _stop(t: Transition, event: StopRequested, policy: RestartPolicy) -> Iterator[Line]:
-    if t.before.drain is None:
-        yield Line(MAIN, f"asked to stop by {event.source}", "warning")
+    if t.after.drain != t.before.drain:
+        detail = f": {event.detail}" if event.detail else ""
+        yield Line(MAIN, f"asked to stop by {event.source}{detail}", "warning")
     elif t.after != t.before:
         yield Line(MAIN, "asked to stop again: the grace period is shortened", "warning")
 

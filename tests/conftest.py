@@ -11,8 +11,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import settings
 
 from tests.running import MARK, Result, Running, Start, marked
+
+# A busy machine is no failure.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 @pytest.fixture

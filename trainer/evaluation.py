@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from trainer.config import ValidationConfig
 from trainer.data import Batch, validation_batches
 from trainer.feed import Feed
 from trainer.state import Blueprint, TrainState
 from trainer.step import jit_evaluation_loss
-from trainer.termination import Termination
 
 
 class Evaluation:
@@ -25,14 +26,14 @@ class Evaluation:
         """Whether the state after `step` is to be measured."""
         return step % self._config.every == 0
 
-    def run(self, state: TrainState, termination: Termination) -> float | None:
-        """The mean loss of `state`, in nats a token; None where a request to stop came between."""
+    def run(self, state: TrainState, stop: Callable[[], bool]) -> float | None:
+        """The mean loss of `state`, in nats a token; None where `stop` said so in between."""
         if not self._batches:
             config = self._config
             self._batches = validation_batches(config.dataloader, self._batch_size, config.steps)
         total = 0.0
         for batch in self._batches:
-            if termination.requested:
+            if stop():
                 return None
             total += float(self._loss(state, self._feed.put(batch)))
         return total / len(self._batches)

@@ -12,6 +12,7 @@ from typing import Any
 
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
+from trainer import distributed
 from trainer.cadence import Cadence
 from trainer.checkpoint import Checkpoints
 from trainer.evaluation import Evaluation
@@ -40,10 +41,10 @@ class Loop:
 
     def run(self) -> None:
         """Train to the end and save there; on a request to stop, save and die of its signal."""
-        termination = Termination()
+        termination = Termination(distributed.preemption_notice())
         self.reporter.stage(Stage.TRAINING, self.step)
         while self.step < self.max_steps:
-            if termination.requested:
+            if termination.requested(self.step):
                 self._save_now()
                 termination.die()
             self._advance()
@@ -63,7 +64,7 @@ class Loop:
     def _evaluate(self, evaluation: Evaluation, termination: Termination) -> None:
         self.in_flight.drain()
         self.reporter.stage(Stage.EVALUATING, self.step)
-        loss = evaluation.run(self.state, termination)
+        loss = evaluation.run(self.state, lambda: termination.requested(self.step))
         if loss is not None:
             print(f"step {self.step}  validation loss {loss:.4f}", flush=True)
             self.reporter.evaluated(self.step, {"loss": loss})

@@ -10,6 +10,7 @@ import jax
 from supervisor.protocol.drills import Drills
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
+from trainer import distributed
 from trainer.cadence import Cadence
 from trainer.checkpoint import Checkpoints, newest_step, restore, restore_parts
 from trainer.config import ConfigError, StartFrom, TrainerConfig
@@ -36,6 +37,7 @@ def train(
     if _is_complete(config, reporter):
         return
     reporter.stage(Stage.INITIALIZING)
+    distributed.initialize()
     rung_found = _initialize(config, reporter, num_devices)
     loader, loop = config.fit.train_dataloader, config.init.loop
     feed = Feed(make_mesh(rung_found), rung_found)
@@ -66,6 +68,7 @@ def train(
     ).run()
     reporter.stage(Stage.FINISHING, loop.max_steps)
     checkpoints.close()
+    distributed.leave()
 
 
 def _is_complete(config: TrainerConfig, reporter: Reporter) -> bool:

@@ -43,7 +43,7 @@ def train_step(
     metrics = {
         "loss": loss / len(tokens),
         "gradient_norm": optax.tree.norm(gradients),
-        "learning_rate": rate,
+        "learning_rate": jnp.asarray(rate),
     }
     return TrainState(state.step + 1, params, optimizer, rngs), metrics
 

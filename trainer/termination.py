@@ -1,7 +1,8 @@
 """SIGTERM asks the trainer to save at the next step boundary and go.
 
 Before the loop runs there is nothing to save and the signal kills at once, as it does by default.
-The process dies of the signal in the end, so that its parent sees what it asked for.
+The process dies of the signal in the end, so that its parent sees what it asked for. Repeats change
+nothing: a save that has begun is finished.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import NoReturn
 
@@ -19,16 +20,26 @@ from supervisor.protocol import environment
 class Termination:
     """Remembers the first request to stop."""
 
-    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        """Handle SIGTERM from here on, and SIGINT where no supervisor forwards it."""
+    def __init__(
+        self,
+        notice: Callable[[int], bool] | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        """Handle SIGTERM from here on, and SIGINT where no supervisor forwards it.
+
+        Where somebody else handles SIGTERM and answers `notice` for it, leave it to them.
+        """
         self._signal: int | None = None
-        signal.signal(signal.SIGTERM, self._note)
+        self._notice = notice
+        if notice is None:
+            signal.signal(signal.SIGTERM, self._note)
         if environment.JOB not in environ:
             signal.signal(signal.SIGINT, self._note)
 
-    @property
-    def requested(self) -> bool:
-        """Whether this process is asked to stop."""
+    def requested(self, step: int) -> bool:
+        """Whether this process is asked to stop after `step`."""
+        if self._notice is not None and self._notice(step):
+            self._signal = self._signal or signal.SIGTERM
         return self._signal is not None
 
     def die(self) -> NoReturn:

@@ -47,19 +47,23 @@ class Reactor:
 
     def wait(self, until: float | None) -> list[Event]:
         """The events that have come; blocks until there is one, or until the time `until`."""
+        self._look(0.0)  # timers and descriptors get their turn also when events never cease
         while not self._events:
             now = self._clock.now()
             if until is not None and now >= until:
                 break
             due = min((t for t in (until, self._next_timer()) if t is not None), default=None)
-            for key, _ in self._selector.select(None if due is None else max(0.0, due - now)):
-                if key.fd in self._selector.get_map():  # an earlier callback may have forgotten it
-                    key.data()
-            self._run_timers()
+            self._look(None if due is None else max(0.0, due - now))
         events = []
         while self._events:
             events.append(self._events.popleft())
         return events
+
+    def _look(self, timeout: float | None) -> None:
+        for key, _ in self._selector.select(timeout):
+            if key.fd in self._selector.get_map():  # an earlier callback may have forgotten it
+                key.data()
+        self._run_timers()
 
     def stop_on_signals(self) -> None:
         """Turn SIGTERM, SIGINT and SIGHUP into events."""

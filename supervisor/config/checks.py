@@ -36,6 +36,10 @@ def _command_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
     for key in TRAINER_SECTIONS:
         if getattr(phase.init, key) is not None:
             yield ("init", key), "belongs to our trainer; a command has its own"
+    if phase.start_from is not None:
+        yield ("start_from",), "belongs to our trainer; a command starts from what it likes"
+    if phase.start_from is not None:
+        yield ("start_from",), "belongs to our trainer; a command starts from what it likes"
     if phase.faults:
         yield ("faults",), "drills need our trainer (fit); a command does not know of them"
     texts: list[tuple[Location, str]] = [

@@ -119,6 +119,14 @@ StageName = Literal[
 ]
 
 
+class Preemption(_Section):
+    """Who may announce that the machine will be taken away."""
+
+    source: Literal["auto", "gce", "none"] = "auto"
+    file: Annotated[str, Field(min_length=1)] | None = None
+    command: Annotated[list[str], Field(min_length=1)] | None = None
+
+
 class Autorestart(_Section):
     """When to restart, and when to give up."""
 
@@ -128,6 +136,7 @@ class Autorestart(_Section):
     grace_period: Seconds = 25.0
     backoff: BackoffConfig = BackoffConfig()
     deadlines: dict[StageName, Seconds] = Field(default_factory=dict)
+    preemption: Preemption = Preemption()
 
 
 class Init(_Section):

@@ -21,6 +21,8 @@ class StopSource(StrEnum):
     """The system: service manager, container runtime, the end of the machine."""
     PERSON = "a person"
     """Ctrl-C."""
+    PREEMPTION = "an announced preemption"
+    """Whoever owns the machine will take it away soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,8 @@ class StopRequested:
 
     at: float
     source: StopSource
+    detail: str = ""
+    """What was said, and by whom, where that is more than the source."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from supervisor.core.backoff import backoff_delay
-from supervisor.core.budget import Budget
+from supervisor.core.budget import Budget, Charge
 from supervisor.core.decisions import (
     BeginPhase,
     Decision,
@@ -295,6 +295,8 @@ def _failed(state: JobState, failure: Failure, at: float, policy: RestartPolicy)
     state = replace(state, budget=budget)
     reason = f"attempt {state.attempt} failed: {failure.cause}"
     delay = backoff_delay(budget.failures, policy, salt=f"{state.job}/{state.attempt}")
+    if failure.charge is Charge.PREEMPTIONS:
+        delay = max(delay, policy.corroboration)
     return _wait(state, delay, reason, at)
 
 
@@ -330,8 +332,14 @@ def _stop_requested(state: JobState, event: StopRequested, policy: RestartPolicy
 def _ask_to_stop(
     state: JobState, group: Group, drain: Drain, at: float, policy: RestartPolicy
 ) -> Outcome:
-    who = "stopped by a person" if drain.source is StopSource.PERSON else "told to stop (SIGTERM)"
-    return _signal(state, group, f"{who}: save and exit", at, policy)
+    return _signal(state, group, f"{_WHO[drain.source]}: save and exit", at, policy)
+
+
+_WHO = {
+    StopSource.SIGTERM: "told to stop (SIGTERM)",
+    StopSource.PERSON: "stopped by a person",
+    StopSource.PREEMPTION: "a preemption is announced",
+}
 
 
 def _signal(
@@ -350,7 +358,14 @@ def _signal(
 def _asked_again(
     state: JobState, drain: Drain, event: StopRequested, policy: RestartPolicy
 ) -> Outcome:
-    """Impatience shortens the grace period; an echo within a second does not."""
+    """Impatience shortens the grace period; an echo within a second does not.
+
+    Nor does an announcement, nor the signal that it announced: that one says who stopped the job.
+    """
+    if event.source is StopSource.PREEMPTION:
+        return state, ()
+    if drain.source is StopSource.PREEMPTION:
+        return replace(state, drain=Drain(event.source, event.at)), ()
     group = state.group
     if group is None or group.deadline is None or event.at - drain.at <= 1.0:
         return state, ()

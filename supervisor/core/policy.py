@@ -54,6 +54,9 @@ class RestartPolicy:
     """What is left of the grace period at most after a second request to stop."""
     stack_dump: float = 2.0
     """What the dump of a hung group's stacks may take before it is asked to stop."""
+    corroboration: float = 1.0
+    """After a worker died of a SIGTERM that was not ours, the time in which we may get one too, or
+    hear of a preemption: before it is over, nothing is started on a host that may be doomed."""
     farewell: float = 0.1
     """What the other ranks of a dead group get to write their failure records."""
     confirm_interval: float = 10.0

@@ -82,6 +82,14 @@ class WorkerIdentity:
         )
 
 
+_OUR_SERVICE_MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
+"""systemd's, for its main process: a worker that answers in our place would say that we live."""
+
+
 def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
-    """`environ` without what an outer supervisor may have left in it."""
-    return {name: value for name, value in environ.items() if not name.startswith(PREFIX)}
+    """`environ` without what an outer supervisor may have left in it, and what is for us alone."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(PREFIX) and name not in _OUR_SERVICE_MANAGER
+    }

@@ -48,7 +48,10 @@ MISTAKES = [
         "did you mean 'min_num_devices'?",
     ),
     (with_restart("max_num_restarts: 3\nmin_num_devices: 0"), "greater than or equal to 1"),
-    (with_restart("max_num_restarts: 3\nzzz: 0"), "known here: backoff, grace_period, max_num"),
+    (
+        with_restart("max_num_restarts: 3\nzzz: 0"),
+        "known here: backoff, deadlines, grace_period",
+    ),
     (
         with_restart(
             "max_num_restarts: 3\nmin_num_devices: 5",
@@ -70,6 +73,14 @@ MISTAKES = [
     (with_restart("max_num_restarts: 3\ngrace_period: 8d"), 'to 604800 (value "8d")'),
     (with_restart("max_num_restarts: 3\ngrace_period: .nan"), "grace_period: input should be"),
     (with_restart(f"max_num_restarts: 3\ngrace_period: {10**400}"), "grace_period: input sho"),
+    (
+        with_restart("max_num_restarts: 3\ndeadlines: {LUNCH: 1h}"),
+        "c.yaml:6: trainer.init.autorestart.deadlines.LUNCH: input should be 'STARTING', 'INITI",
+    ),
+    (
+        with_restart("max_num_restarts: 3\ndeadlines:\n  TRAINING: soon"),
+        "c.yaml:7: trainer.init.autorestart.deadlines.TRAINING: 'soon' is not a duration",
+    ),
     (with_restart("max_num_restarts: 3\nbackoff: {max: 5s}"), "backoff.max: is below backoff."),
     (with_init("checkpoint: {every: 0}"), "every: is neither a number of steps nor a duration"),
     (with_init("checkpoint: {every: 0s}"), "every: is neither a number of steps nor a durati"),
@@ -139,6 +150,7 @@ MISTAKES = [
     (FIT + "  faults: [{step: 1, exception: '.'}]", "'.' is not a built-in exception; give m"),
     (FIT + "  faults: [{step: 1, stp: 1, hang: true}]", "faults[0].stp: unknown key (value 1)"),
     (COMMAND + "  faults: [{step: 1, hang: true}]", "drills need our trainer (fit)"),
+    (COMMAND + "  start_from: {load: all}", "trainer.start_from: belongs to our trainer"),
     # --- phases
     (FIT + "  name: a b", "c.yaml:7: trainer.name: string should match pattern"),
     (FIT + "  start_from: {phase: a}", "trainer.start_from: the first phase has none before"),

@@ -93,7 +93,7 @@ def test_a_command_may_overrule_the_environment_of_its_devices() -> None:
 def test_fit_runs_our_trainer_to_a_committed_step() -> None:
     (plan,) = plans(FIT)
     assert plan.argv == (sys.executable, "-P", "-m", "trainer", "{params}")
-    assert (plan.success.step, plan.max_steps, plan.committed_success) == (9, 9, True)
+    assert (plan.success.step, plan.max_steps, plan.is_command) == (9, 9, False)
     assert not plan.success_is_default
     assert plan.params["trainer"]["fit"] == {"x": 1}
     assert plan.params["trainer"]["init"]["loop"] == {"max_steps": 9}
@@ -112,7 +112,7 @@ def test_success_of_a_command(lines: str, default: bool, step: int | None) -> No
     assert plan.success_is_default is default
     assert plan.success.step == plan.max_steps == step
     assert plan.success.exit_code == (3 if "exit_code" in lines else 0)
-    assert not plan.committed_success
+    assert plan.is_command
 
 
 def test_progress_of_a_command() -> None:
@@ -155,6 +155,8 @@ def test_params_show_defaults_and_absolute_paths(tmp_path: Path) -> None:
         "min_num_devices": 1,
         "grace_period": 25.0,
         "backoff": {"first": 10.0, "max": 300.0},
+        "deadlines": {},
+        "preemption": {"source": "auto"},
     }
     assert plan.params["trainer"]["name"] == plan.name == "phase1"
 

@@ -212,7 +212,11 @@ def test_lost_answer_to_start_is_made_good_by_the_next_observation() -> None:
 
 @pytest.mark.parametrize(
     ("source", "code"),
-    [(StopSource.SIGTERM, ExitCode.DRAINED), (StopSource.PERSON, ExitCode.STOPPED)],
+    [
+        (StopSource.SIGTERM, ExitCode.DRAINED),
+        (StopSource.PERSON, ExitCode.STOPPED),
+        (StopSource.PREEMPTION, ExitCode.DRAINED),
+    ],
 )
 def test_a_stop_asks_waits_kills_and_can_be_resumed(source: StopSource, code: ExitCode) -> None:
     history = started()
@@ -247,6 +251,45 @@ def test_a_second_request_never_lengthens_the_grace() -> None:
     history.now = history.policy.grace_period - 1.0
     history.stops()
     assert history.state.deadline == history.policy.grace_period
+
+
+def test_an_announced_preemption_is_announced_again_and_then_signalled_at_no_cost() -> None:
+    history = started()
+    history.runs()
+    history.stops(StopSource.PREEMPTION)
+    for source in (StopSource.PREEMPTION, StopSource.SIGTERM):
+        history.now += 5.0
+        assert history.stops(source) == ()
+        assert history.state.deadline == history.policy.grace_period
+    history.now += 5.0
+    history.stops()
+    assert history.state.deadline == history.now + history.policy.impatient_grace_period
+
+
+def test_a_person_who_stops_a_job_that_is_being_preempted_has_stopped_it() -> None:
+    history = started()
+    history.runs()
+    history.stops(StopSource.PREEMPTION)
+    history.stops(StopSource.PERSON)
+    history.ends(KILLED)
+    history.gone()
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.STOPPED
+
+
+@pytest.mark.parametrize("source", [StopSource.SIGTERM, StopSource.PREEMPTION])
+def test_a_sigterm_to_the_worker_is_not_answered_before_ours_can_have_come(
+    source: StopSource,
+) -> None:
+    history = started()
+    history.runs()
+    history.ends(WorkerExit(0, signal="SIGTERM"))
+    history.gone(PREEMPTED)
+    assert history.state.deadline == history.now + history.policy.corroboration
+    history.stops(source)
+    assert history.starts_decided == [1]
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.DRAINED
 
 
 def test_a_stop_while_the_workers_are_being_started_reaches_them() -> None:

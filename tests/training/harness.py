@@ -94,8 +94,20 @@ class Trainer:
 
     def run(self, *faults: Mapping, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run to the end, with these drills; `options` are for subprocess.run."""
+        return subprocess.run(
+            self._command(), **self._options(faults), timeout=120, check=False, **options
+        )
+
+    def start(self, *faults: Mapping) -> subprocess.Popen[str]:
+        """The same, without waiting for its end."""
+        return subprocess.Popen(self._command(), **self._options(faults))
+
+    def _command(self) -> list[str]:
         params = self.folder / "params.yaml"
         params.write_text(yaml.safe_dump(self.mapping))
+        return [sys.executable, "-P", "-m", "trainer", str(params)]
+
+    def _options(self, faults: tuple[Mapping, ...]) -> dict[str, Any]:
         drills = [{"id": f"fault-{index}"} | fault for index, fault in enumerate(faults)]
         environ = scrubbed(os.environ) | {
             "JAX_PLATFORMS": "cpu",
@@ -108,16 +120,12 @@ class Trainer:
                 {"drills": drills, "records": str(self.folder / "drills")}
             ),
         }
-        return subprocess.run(
-            [sys.executable, "-P", "-m", "trainer", str(params)],
-            env=environ | self.extra,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=120,
-            check=False,
-            **options,
-        )
+        return {
+            "env": environ | self.extra,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.STDOUT,
+            "text": True,
+        }
 
     def finish(self, **options: Any) -> str:
         """Run to the end, which must be a good one; what it printed."""

@@ -121,7 +121,7 @@ def test_gradients_are_clipped_by_their_global_norm() -> None:
 @pytest.fixture
 def termination() -> Iterator[Termination]:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield Termination({})
+    yield Termination(environ={})
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -134,9 +134,9 @@ def test_an_evaluation_repeats_itself_and_is_left_on_request(termination: Termin
         {"every": 4, "steps": 2, "dataloader": {"paths": "stdlib/json/tool.py"}}
     )
     evaluation, state = Evaluation(config, blueprint, feed), blueprint.fresh()
-    loss = evaluation.run(state, termination)
+    loss = evaluation.run(state, lambda: termination.requested(0))
     assert loss is not None
     assert abs(loss - np.log(264)) < 1.5
-    assert evaluation.run(state, termination) == loss
+    assert evaluation.run(state, lambda: termination.requested(0)) == loss
     os.kill(os.getpid(), signal.SIGTERM)
-    assert evaluation.run(state, termination) is None
+    assert evaluation.run(state, lambda: termination.requested(0)) is None

@@ -1,0 +1,253 @@
+"""Listens for the announcement that this machine will be taken away, to save before SIGTERM comes.
+
+Google's metadata server knows of a preemption earlier than the operating system does, and answers
+a request the moment it changes its mind; anything else that knows can write a file, or be asked by
+a command. Each source has a thread of its own, because asking blocks; none of them can block, slow
+down or end the job by being broken.
+"""
+
+from __future__ import annotations
+
+import http.client
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from supervisor.config.schema import Preemption
+
+_GCE_HOST = "169.254.169.254"
+"""metadata.google.internal: by its address, because name servers have bad days too."""
+_GCE_HOST_VARIABLE = "GCE_METADATA_HOST"
+_GCE_PRODUCT = Path("/sys/class/dmi/id/product_name")
+_LONG_POLL = 60
+_PATIENCE = 15.0
+"""What the server gets beyond a long poll before it is taken for dead."""
+_PAUSE = 1.0
+_COMMAND_PAUSE = 5.0
+_MAX_BACKOFF = 60.0
+_TELL_AFTER = 3
+_MAX_TEXT = 300
+
+
+class Source(Protocol):
+    """Somebody who may know that the machine will be taken away."""
+
+    pause: float
+    """How long to leave it in peace between two looks."""
+    quick: bool
+    """Whether a first look takes no time, where all is well."""
+
+    def look(self) -> Announcement | None:
+        """What is announced, if anything is; may block.
+
+        Raises:
+            OSError, http.client.HTTPException: it could not be asked.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What was announced, and by whom."""
+
+    text: str
+    doomed: bool = True
+    """Whether the job cannot stay on this machine."""
+
+
+class PreemptionWatch:
+    """Asks sources until one of them says that the machine is doomed."""
+
+    def __init__(
+        self, sources: Sequence[Source], doomed: Callable[[str], None], tell: Callable[[str], None]
+    ) -> None:
+        """`doomed` gets such an announcement, once for each source, and `tell` what a person
+        should know besides; both are called in a thread of the source."""
+        self._doomed = doomed
+        self._tell = tell
+        self._announced: str | None = None
+        self._closed = threading.Event()
+        self._first_looks: list[threading.Event] = []
+        for source in sources:
+            looked = threading.Event()
+            if source.quick:
+                self._first_looks.append(looked)
+            threading.Thread(target=self._watch, args=(source, looked), daemon=True).start()
+
+    def standing(self, patience: float) -> str | None:
+        """The announcement that stands already; waits `patience` for the quick sources' answers."""
+        until = time.monotonic() + patience
+        for looked in self._first_looks:
+            looked.wait(max(0.0, until - time.monotonic()))
+        return self._announced
+
+    def close(self) -> None:
+        """Ask nobody any more. A question under way gets its answer, and nobody hears it."""
+        self._closed.set()
+
+    def _watch(self, source: Source, looked: threading.Event) -> None:
+        failures = 0
+        while not self._closed.is_set():
+            pause = source.pause
+            try:
+                announcement = source.look()
+            except (OSError, http.client.HTTPException) as error:
+                announcement = None
+                failures += 1
+                pause = min(_MAX_BACKOFF, pause * 2.0 ** (failures - 1))
+                if failures == _TELL_AFTER:
+                    self._tell(f"{source} does not answer ({error}); it is asked again and again")
+            else:
+                failures = 0
+            if announcement is not None and not self._closed.is_set():
+                if announcement.doomed:
+                    self._announced = announcement.text
+                    self._doomed(announcement.text)
+                else:
+                    self._tell(announcement.text)
+            looked.set()
+            if announcement is not None and announcement.doomed:
+                return
+            self._closed.wait(pause)
+
+
+def sources(
+    config: Preemption,
+    environ: Mapping[str, str],
+    product: Path = _GCE_PRODUCT,
+) -> list[Source]:
+    """Whom `config` says to ask. `environ` is what a command gets, and may name another metadata
+    server, as it does for Google's own libraries."""
+    found: list[Source] = []
+    if config.source == "gce" or (config.source == "auto" and _on_gce(environ, product)):
+        host = environ.get(_GCE_HOST_VARIABLE) or _GCE_HOST
+        found += [GceMetadata(host, key) for key in _GCE_MEANING]
+    if config.file is not None:
+        found.append(AnnouncementFile(Path(config.file).expanduser().absolute()))
+    if config.command is not None:
+        found.append(AnnouncementCommand(config.command, environ))
+    return found
+
+
+def _on_gce(environ: Mapping[str, str], product: Path) -> bool:
+    if environ.get(_GCE_HOST_VARIABLE):
+        return True
+    try:
+        return product.read_text().startswith("Google")
+    except OSError:
+        return False
+
+
+_GCE_MEANING: dict[str, dict[str, bool]] = {
+    "instance/preempted": {"TRUE": True},
+    "instance/maintenance-event": {
+        "TERMINATE_ON_HOST_MAINTENANCE": True,
+        "MIGRATE_ON_HOST_MAINTENANCE": False,
+    },
+}
+"""The keys to watch, and for each value that is an announcement whether the machine is doomed. A
+live migration is not: it pauses the machine, and the job goes on. Values not here are none."""
+
+
+class GceMetadata:
+    """One key of the metadata server of Google Compute Engine."""
+
+    pause = _PAUSE
+    quick = True
+
+    def __init__(self, host: str, key: str) -> None:
+        self._host = host
+        self._key = key
+        self._etag = "NONE"
+
+    def __str__(self) -> str:
+        return f"the metadata server at {self._host}"
+
+    def look(self) -> Announcement | None:
+        """See `Source`: answers at once the first time, then when the value changes."""
+        query = f"wait_for_change=true&timeout_sec={_LONG_POLL}&last_etag={self._etag}"
+        # No urllib: it would ask a proxy, whose metadata would be another machine's.
+        connection = http.client.HTTPConnection(self._host, timeout=_LONG_POLL + _PATIENCE)
+        try:
+            connection.request(
+                "GET",
+                f"/computeMetadata/v1/{self._key}?{query}",
+                headers={"Metadata-Flavor": "Google"},
+            )
+            response = connection.getresponse()
+            value = response.read(_MAX_TEXT).decode("utf-8", "replace").strip()
+        finally:
+            connection.close()
+        if response.status != http.client.OK:
+            raise OSError(f"status {response.status}")
+        if response.getheader("Metadata-Flavor") != "Google":
+            raise OSError("what answers is no metadata server")
+        self._etag = response.getheader("ETag") or "NONE"
+        doomed = _GCE_MEANING[self._key].get(value)
+        if doomed is None:
+            return None
+        return Announcement(f"{self} says {self._key} is {value}", doomed)
+
+
+class AnnouncementFile:
+    """A file that announces a preemption by being there; its first line says why."""
+
+    pause = _PAUSE
+    quick = True
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __str__(self) -> str:
+        return f"the file {self._path}"
+
+    def look(self) -> Announcement | None:
+        """See `Source`."""
+        try:
+            with self._path.open("rb") as file:
+                text = file.read(_MAX_TEXT)
+        except FileNotFoundError:
+            return None
+        return Announcement(f"{self} is there{_quoted(text)}")
+
+
+class AnnouncementCommand:
+    """A command that announces a preemption by ending with exit code 0 and a line that says why.
+
+    It may take as long as it likes, and is run again after any other end. The line is required:
+    the supervisor kills all its descendants when an attempt ends, and reaps them; then this
+    command's exit code is lost and reads as 0.
+    """
+
+    pause = _COMMAND_PAUSE
+    quick = False
+
+    def __init__(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+        self._argv = list(argv)
+        self._environ = dict(environ)
+
+    def __str__(self) -> str:
+        return f"the command {self._argv[0]!r}"
+
+    def look(self) -> Announcement | None:
+        """See `Source`."""
+        done = subprocess.run(
+            self._argv,
+            env=self._environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+        if done.returncode != 0 or not done.stdout.strip():
+            return None
+        return Announcement(f"{self} says{_quoted(done.stdout)}")
+
+
+def _quoted(text: bytes) -> str:
+    lines = text[:_MAX_TEXT].decode("utf-8", "replace").split("\n", 1)
+    return f": {lines[0].strip()}" if lines[0].strip() else ""

@@ -1,0 +1,251 @@
+"""The journal: what is written is what is read, a torn end is cut, and damage is never ignored."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from supervisor.adapters.journal import JOURNAL, FileJournal, JournalError
+from supervisor.adapters.storage import LocalStorage
+from supervisor.core.budget import Charge
+from supervisor.core.decisions import Decision
+from supervisor.core.events import (
+    VOLATILE,
+    CheckpointCommitted,
+    DeadlineReached,
+    Event,
+    PhaseBegun,
+    SupervisorStarted,
+    WorkersGone,
+    WorkersObserved,
+    WorkersStarted,
+)
+from supervisor.core.failure import Failure, Verdict, WorkerExit
+from supervisor.core.machine import step
+from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
+from supervisor.core.state import JobState
+from supervisor.ports import Transition
+from supervisor.protocol.messages import Stage
+
+NOW = datetime(2025, 3, 4, 5, 6, 7, 890, tzinfo=UTC)
+POLICY = RestartPolicy((PhasePolicy("one", 2, 3, Success(step=10, committed=True)),))
+KILLED = Failure("killed", Verdict.RESTART, "rule", "why", "what", "SIGKILL", 0, "exit",
+                 Charge.RESTARTS, "trace\nback")  # fmt: skip
+EXITS = (WorkerExit(0, signal="SIGKILL"),)
+
+STORY: tuple[Event, ...] = (
+    SupervisorStarted(0.0, "job", POLICY, None),
+    PhaseBegun(0.1, 0, "dir", None),
+    WorkersStarted(0.2, 1, (7,)),
+    CheckpointCommitted(3.0, 0, 5),
+    WorkersObserved(4.0, 1, (7,), EXITS),
+    WorkersGone(4.2, 1, KILLED, None, 6, 5),
+    WorkersStarted(4.4, 2, (8,)),
+    WorkersObserved(5.0, 2, (8,), EXITS),
+    WorkersGone(5.2, 2, KILLED, 5, None, 5),
+    DeadlineReached(1e9),
+    SupervisorStarted(0.5, "job", POLICY, 5),
+)
+
+
+def journal(folder: Path) -> FileJournal:
+    return FileJournal(LocalStorage(folder))
+
+
+def tell(folder: Path, *events: Event) -> list[Transition]:
+    """Journal what the core makes of `events`, as the runtime does."""
+    state, told = JobState(), []
+    for event in events:
+        after, decisions = step(state, event, POLICY)
+        told.append(Transition(event, state, after, decisions, NOW))
+        journal(folder).append(told[-1], durable=False)
+        state = after
+    return told
+
+
+@pytest.mark.parametrize("length", range(len(STORY) + 1))
+def test_replaying_is_folding(length: int, tmp_path: Path) -> None:
+    told = tell(tmp_path, *STORY[:length])
+    history = journal(tmp_path).read()
+    assert history.transitions == told
+    assert history.state == (told[-1].after if told else JobState())
+    assert history.torn == 0
+
+
+def test_the_story_goes_somewhere() -> None:
+    """Else the test above says nothing."""
+    state = JobState()
+    kinds = set()
+    for event in STORY:
+        state, decisions = step(state, event, POLICY)
+        kinds |= {type(decision).__name__ for decision in decisions}
+    assert kinds >= {"BeginPhase", "StartWorkers", "KillWorkers", "Wait"}
+    assert state.attempt == 3
+
+
+policies = st.builds(
+    RestartPolicy,
+    phases=st.lists(
+        st.builds(
+            PhasePolicy,
+            name=st.text(),
+            success=st.from_type(Success),
+            deadlines=st.dictionaries(st.sampled_from(Stage), st.floats()),
+        )
+    ).map(tuple),
+    grace_period=st.floats(),
+)
+
+
+def events(kind: type) -> st.SearchStrategy[Any]:
+    """Any event of this kind."""
+    if kind is SupervisorStarted:
+        return st.builds(SupervisorStarted, policy=policies)
+    return st.from_type(kind)
+
+
+JOURNALLED = [kind for kind in get_args(Event) if kind not in VOLATILE]
+
+
+@pytest.mark.parametrize("kind", JOURNALLED, ids=lambda kind: kind.__name__)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_every_event_is_read_back(kind: type, tmp_path: Path, data: st.DataObject) -> None:
+    event = data.draw(events(kind))
+    (tmp_path / JOURNAL).unlink(missing_ok=True)
+    first, second = STORY[0], Transition(event, JobState(), JobState(), (), NOW)
+    tell(tmp_path, first)
+    journal(tmp_path).append(second, durable=True)
+    read = journal(tmp_path).read().transitions[1]
+    assert repr(read.event) == repr(event)  # repr: nan is not itself
+    assert read.wall == NOW
+
+
+@pytest.mark.parametrize("kind", get_args(Decision), ids=lambda kind: kind.__name__)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_every_decision_is_read_back(kind: type, tmp_path: Path, data: st.DataObject) -> None:
+    decisions = tuple(data.draw(st.lists(st.from_type(kind), max_size=3)))
+    (tmp_path / JOURNAL).unlink(missing_ok=True)
+    transition = Transition(STORY[0], JobState(), JobState(), decisions, NOW)
+    journal(tmp_path).append(transition, durable=False)
+    assert repr(journal(tmp_path).read().transitions[0].decisions) == repr(decisions)
+
+
+def test_text_that_is_no_unicode_does_not_make_it_unreadable(tmp_path: Path) -> None:
+    """File names may hold anything; a journal that cannot be read stops the job for good."""
+    event = PhaseBegun(0.1, 0, "dir\udcff", None)
+    transition = Transition(event, JobState(), JobState(), (), NOW)
+    tell(tmp_path, STORY[0])
+    journal(tmp_path).append(transition, durable=False)
+    assert len(journal(tmp_path).read().transitions) == 2
+
+
+def test_no_journal_is_a_new_job(tmp_path: Path) -> None:
+    history = journal(tmp_path).read()
+    assert (history.state, history.config, history.transitions) == (JobState(), None, [])
+
+
+def test_the_last_config_is_kept(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        journal(tmp_path).record_config(NOW, [{"trainer": {"seed": seed}}], ["what changed"])
+    tell(tmp_path, *STORY[:2])
+    history = journal(tmp_path).read()
+    assert history.config == [{"trainer": {"seed": 2}}]
+    assert len(history.transitions) == 2
+
+
+def test_a_torn_end_is_cut_and_counted_wherever_it_tore(tmp_path: Path) -> None:
+    told = tell(tmp_path, *STORY[:3])
+    path = tmp_path / JOURNAL
+    whole = path.read_bytes()
+    last = whole.rindex(b"\n", 0, -1) + 1
+    for cut in (last + 1, last + 40, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        history = journal(tmp_path).read()
+        assert history.torn == cut - last
+        assert history.transitions == told[:2]
+        assert path.read_bytes() == whole[:last]
+        assert journal(tmp_path).read().torn == 0
+    path.write_bytes(whole[:10])  # nothing but a torn line
+    assert journal(tmp_path).read().torn == 10
+    assert journal(tmp_path).read().state == JobState()
+
+
+LINE = {"v": 1, "time": NOW.isoformat(), "decisions": []}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"garbage",
+        b"\xff\xfe",
+        b"3",
+        b"[]",
+        b"[" * 100_000,
+        b"{}",
+        b'{"v": 1}',
+        json.dumps({**LINE, "event": {"kind": "Nonsense"}}).encode(),
+        json.dumps({**LINE, "event": {"kind": "Wait", "seconds": 1, "reason": ""}}).encode(),
+        json.dumps({**LINE, "event": {"kind": ["x"]}}).encode(),
+        json.dumps({**LINE, "event": {"at": 1}}).encode(),
+        json.dumps({**LINE, "event": {"kind": "DeadlineReached", "at": "soon"}}).encode(),
+        json.dumps({**LINE, "event": {"kind": "DeadlineReached"}}).encode(),
+        json.dumps({**LINE, "event": "DeadlineReached"}).encode(),
+        json.dumps({**LINE, "time": 3, "event": {"kind": "DeadlineReached", "at": 1}}).encode(),
+        json.dumps(
+            {**LINE, "decisions": [{"kind": "DeadlineReached", "at": 1}],
+             "event": {"kind": "DeadlineReached", "at": 1}}
+        ).encode(),
+    ],
+)  # fmt: skip
+def test_a_damaged_line_in_the_middle_stops_everything(line: bytes, tmp_path: Path) -> None:
+    tell(tmp_path, *STORY[:4])
+    path = tmp_path / JOURNAL
+    lines = path.read_bytes().splitlines()
+    damaged = b"\n".join([*lines[:2], line, *lines[3:]]) + b"\n"
+    path.write_bytes(damaged)
+    with pytest.raises(JournalError, match=r"journal\.jsonl line 3 is damaged"):
+        journal(tmp_path).read()
+    assert path.read_bytes() == damaged
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (json.dumps({**LINE, "v": 2}) + "\n", "line 1 has format 2, not 1"),
+        (
+            json.dumps({**LINE, "event": {"kind": "DeadlineReached", "at": 1}}) + "\n",
+            "line 1 comes before any SupervisorStarted",
+        ),
+    ],
+)
+def test_a_journal_of_another_kind_is_refused(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / JOURNAL).write_text(content)
+    with pytest.raises(JournalError, match=message):
+        journal(tmp_path).read()
+
+
+def test_what_cannot_be_written_or_read_is_a_journal_error(tmp_path: Path) -> None:
+    (tmp_path / JOURNAL).mkdir()
+    with pytest.raises(JournalError, match="cannot be written: Is a directory"):
+        tell(tmp_path, STORY[0])
+    with pytest.raises(JournalError, match="cannot be read: Is a directory"):
+        journal(tmp_path).read()
+    nowhere = tmp_path / "nowhere"
+    with pytest.raises(JournalError, match="cannot be written: No such file"):
+        journal(nowhere).record_config(NOW, [], [])
+
+
+def test_a_torn_end_that_cannot_be_cut_is_a_journal_error(tmp_path: Path) -> None:
+    (tmp_path / JOURNAL).write_bytes(b"torn")
+    (tmp_path / f".{JOURNAL}.tmp").mkdir()  # where the mended one would be written
+    with pytest.raises(JournalError, match="cannot be mended: Is a directory"):
+        journal(tmp_path).read()

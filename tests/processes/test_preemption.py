@@ -1,0 +1,154 @@
+"""A preemption is announced: the job saves at once and leaves, free of charge."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.adapters.preemption import AnnouncementFile, GceMetadata, sources
+from supervisor.config.schema import Preemption
+from tests.processes.metadata_server import MetadataServer
+from tests.running import Result, Start, command_config
+
+Supervise = Callable[..., Result]
+PREEMPTED = "says instance/preempted is TRUE"
+TERMINATE = "TERMINATE_ON_HOST_MAINTENANCE"
+
+
+@pytest.fixture
+def metadata() -> Iterator[MetadataServer]:
+    with MetadataServer().serving() as server:
+        yield server
+
+
+def saving(model_dir: Path, **restart: Any) -> dict[str, Any]:
+    """A job whose trainer waits for SIGTERM, and then saves step 300."""
+    toy = ("save-on-sigterm", "--once")
+    return command_config(model_dir, *toy, restart=restart, success={"step": 500})
+
+
+def assert_drained(result: Result, announced: str) -> None:
+    assert result.code == 75, result.log
+    assert announced in result.log
+    assert "sent SIGTERM (a preemption is announced: save and exit)" in result.log
+    assert result.attempts == 1
+    assert result.summary["attempts"][0]["status"] == "DRAINED"
+    assert result.summary["highest_committed_step"] == 300
+    assert result.summary["preemptions_used"] == result.summary["restarts_used"] == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("preempted", "TRUE"), ("maintenance-event", TERMINATE)]
+)
+def test_the_metadata_server_announces(
+    start: Start, model_dir: Path, metadata: MetadataServer, key: str, value: str
+) -> None:
+    metadata.failures = 2
+    running = start(saving(model_dir), env={"GCE_METADATA_HOST": metadata.host})
+    running.wait_for("ready to save")
+    metadata.wait_for_waiting(key)
+    metadata.set(key, value)
+    said = f"asked to stop by an announced preemption: the metadata server at {metadata.host} says"
+    assert_drained(running.result(), f"{said} instance/{key} is {value}")
+    assert len(metadata.requests) <= 8, "it is asked politely"
+
+
+def test_a_live_migration_is_told_and_the_job_stays(
+    start: Start, model_dir: Path, metadata: MetadataServer
+) -> None:
+    running = start(saving(model_dir), env={"GCE_METADATA_HOST": metadata.host})
+    running.wait_for("ready to save")
+    metadata.wait_for_waiting("maintenance-event")
+    metadata.set("maintenance-event", "MIGRATE_ON_HOST_MAINTENANCE")
+    running.wait_for("instance/maintenance-event is MIGRATE_ON_HOST_MAINTENANCE")
+    metadata.set("maintenance-event", "NONE")
+    metadata.wait_for_waiting("maintenance-event")
+    metadata.set("preempted", "TRUE")
+    assert_drained(running.result(), PREEMPTED)
+
+
+def test_an_announcement_during_backoff_ends_the_job_at_once(
+    start: Start, model_dir: Path, metadata: MetadataServer
+) -> None:
+    restart = {"max_num_restarts": 5, "backoff": {"first": 3000, "max": 3000}}
+    job = command_config(model_dir, "SIGKILL", "--at", "0", restart=restart)
+    running = start(job, env={"GCE_METADATA_HOST": metadata.host})
+    running.wait_for("before attempt 3")
+    metadata.wait_for_waiting("preempted")
+    metadata.set("preempted", "TRUE")
+    result = running.result()
+    assert result.code == 75
+    assert result.attempts == 2
+    assert PREEMPTED in result.log
+
+
+def test_nothing_is_started_on_a_host_that_is_doomed_already(
+    supervise: Supervise, model_dir: Path, metadata: MetadataServer
+) -> None:
+    """The service manager starts us again after 75, as long as the machine lives."""
+    metadata.set("preempted", "TRUE")
+    result = supervise(saving(model_dir), env={"GCE_METADATA_HOST": metadata.host})
+    assert result.code == 75
+    assert f"{PREEMPTED}; nothing is started here" in result.out
+    assert "starting attempt" not in result.out
+    again = supervise(command_config(model_dir, success={"step": 6}))
+    assert again.code == 0
+
+
+def test_a_metadata_server_that_is_none_does_no_harm(
+    start: Start, model_dir: Path, metadata: MetadataServer
+) -> None:
+    """A proxy or a captive portal that says TRUE to everything."""
+    metadata.genuine = False
+    metadata.set("preempted", "TRUE")
+    running = start(saving(model_dir), env={"GCE_METADATA_HOST": metadata.host})
+    running.wait_for("does not answer (what answers is no metadata server)")
+    metadata.genuine = True
+    assert_drained(running.result(), PREEMPTED)
+
+
+def test_a_file_announces(start: Start, model_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "going"
+    running = start(saving(model_dir, preemption={"file": str(file)}))
+    running.wait_for("ready to save")
+    file.write_text("spot market: outbid\nand more\n")
+    assert_drained(running.result(), f"the file {file} is there: spot market: outbid")
+
+
+def test_a_command_announces_with_a_line_and_exit_0(
+    start: Start, model_dir: Path, tmp_path: Path
+) -> None:
+    """It says that it was started and waits to hear what to say; exit 1 takes the line back."""
+    script = 'echo > started; read line < answer; echo "$line"; test "$line" != "not yet"'
+    command = ["sh", "-c", f"cd {tmp_path} && {script}"]
+    started, answer = tmp_path / "started", tmp_path / "answer"
+    for pipe in (started, answer):
+        os.mkfifo(pipe)
+    running = start(saving(model_dir, preemption={"command": command}))
+    running.wait_for("ready to save")
+    for line in ("not yet", "the queue takes this node back"):
+        started.read_text()
+        answer.write_text(f"{line}\n")
+    assert_drained(running.result(), f"the command 'sh' says: {line}")
+
+
+def test_gce_is_asked_only_where_there_is_evidence_of_it(tmp_path: Path) -> None:
+    def kinds(source: str, environ: dict[str, str], product: str) -> list[str]:
+        file = tmp_path / "product_name"
+        file.write_text(product)
+        config = Preemption.model_validate({"source": source})
+        return [type(one).__name__ for one in sources(config, environ, file)]
+
+    gce = [GceMetadata.__name__] * 2
+    assert kinds("auto", {}, "Google Compute Engine\n") == gce
+    assert kinds("auto", {"GCE_METADATA_HOST": "host"}, "KVM\n") == gce
+    assert kinds("auto", {}, "KVM\n") == []
+    assert kinds("none", {"GCE_METADATA_HOST": "host"}, "Google Compute Engine\n") == []
+    assert kinds("gce", {}, "KVM\n") == gce
+    assert sources(Preemption(), {}, tmp_path / "nowhere") == []
+    (only,) = sources(Preemption(source="none", file="x"), {})
+    assert isinstance(only, AnnouncementFile)

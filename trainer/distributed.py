@@ -1,0 +1,55 @@
+"""One process among several: joining the others, and stopping at the same step as they do.
+
+`jax.distributed` takes SIGTERM for itself: a handler of ours from before is overwritten, and one
+from after would silence its preemption notice. So where it is initialised the notice is asked for
+at every step boundary, and all processes are told yes at the same step.
+"""
+
+# mypy: allow-untyped-calls
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+import jax
+from jax.experimental import multihost_utils
+
+_SHUTDOWN_TIMEOUT = 10  # seconds; jax waits 5 minutes for processes that are gone
+_BEFORE_THE_FIRST = 1
+
+
+def initialize(environ: Mapping[str, str] = os.environ) -> None:
+    """Join the processes that `JAX_COORDINATOR_ADDRESS` brings together; alone without it.
+
+    JAX reads the address itself, but how many processes there are and which of them this is only
+    from the schedulers it knows.
+    """
+    address = environ.get("JAX_COORDINATOR_ADDRESS")
+    if not address:
+        return
+    jax.distributed.initialize(
+        address,
+        num_processes=int(environ.get("JAX_NUM_PROCESSES", "1")),
+        process_id=int(environ.get("JAX_PROCESS_ID", "0")),
+        cluster_detection_method="deactivate",
+        shutdown_timeout_seconds=_SHUTDOWN_TIMEOUT,
+    )
+
+
+def preemption_notice() -> Callable[[int], bool] | None:
+    """What to ask at each boundary whether all processes stop there; None where this one is alone.
+
+    The number to ask with is the step and no other: Orbax asks too, whenever it saves, and the
+    place to stop is the highest number that anybody asked with, plus one. A SIGTERM before the
+    first question is answered at number 1, which a resumed run never reaches: so 1 comes first.
+    """
+    if not jax.distributed.is_initialized():
+        return None
+    early = multihost_utils.reached_preemption_sync_point(_BEFORE_THE_FIRST)
+    return lambda step: early or multihost_utils.reached_preemption_sync_point(step)
+
+
+def leave() -> None:
+    """Wait for the others at the end of the work: the first process serves them all."""
+    if jax.distributed.is_initialized():
+        jax.distributed.shutdown()
