@@ -66,7 +66,7 @@ def _tried(against: Callable[[], str]) -> str:
 
 
 def _faults(outcomes: list[Outcome]) -> str:
-    return "; ".join(f"{o.fault.name}: {o.problem}" for o in outcomes if o.problem)
+    return "; ".join(f"{o.fault.name}: {o.problem}" for o in outcomes if o.problem)[:1000]
 
 
 def _same_bits(config: dict[str, Any], struck: Path, undisturbed: Path) -> str:

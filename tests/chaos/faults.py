@@ -65,7 +65,6 @@ _OUTSIDE_SIGNALS = {
     "SIGBUS": "crash",
     "SIGFPE": "crash",
     "SIGHUP": "unknown",
-    "SIGQUIT": "unknown",
 }
 _DRILLED_SIGNALS = {
     "SIGKILL": "sigkill",
@@ -73,16 +72,13 @@ _DRILLED_SIGNALS = {
     "SIGSEGV": "crash",
     "SIGABRT": "crash",
     "SIGBUS": "crash",
-    "SIGILL": "crash",
 }
 _EXIT_CODES = {
     0: "early-exit",
     1: "unknown",
-    3: "unknown",
     134: "crash",
     137: "sigkill",
     143: "sigterm",
-    255: "unknown",
 }
 _JAX = "jax.errors.JaxRuntimeError"
 _EXCEPTIONS = [

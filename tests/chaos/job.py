@@ -145,8 +145,9 @@ class Job:
             if self._news.wait_for(lambda: holds() or not self.running, timeout) and holds():
                 return
         ended = "" if self.running else f"; the command ended: {self.exit_code()}"
-        shown = "\n".join(line.text for line in self.lines[-30:])
-        raise StormError(f"waited {timeout:g} s for {what}{ended}; the last lines:\n{shown}")
+        shown = [line.text for line in self.lines[-15:]]
+        shown += (self.folder / f"run{self.runs}.stderr").read_text().splitlines()[-15:]
+        raise StormError("\n      ".join([f"waited {timeout:g} s for {what}{ended}", *shown]))
 
     def wait_for_line(self, pattern: str, after: int, timeout: float = 60.0) -> None:
         """Wait for a line of the supervisor that matches, from index `after` on."""
