@@ -153,7 +153,10 @@ class LocalEngine:
             return
         if group.dumps_stacks:
             group.worker.signal(STACK_SIGNAL)
-        dump_native_stacks(group.worker.pid, group.launch.directory / "rank0.native-stacks.txt")
+        try:
+            dump_native_stacks(group.worker.pid, group.launch.directory / "rank0.native-stacks.txt")
+        except OSError as error:
+            self._notice(f"the native stacks of rank 0 cannot be taken: {error}")
         self._notice(
             f"rank 0 (pid {group.worker.pid}) is {describe_process(group.worker.pid)}; its stacks "
             f"are in attempts/{attempt:04d}"
@@ -384,4 +387,5 @@ def _describe_drill(drill: Drill) -> str:
     kind = drill.signal or drill.exception
     if drill.exit_code is not None:
         kind = f"exit code {drill.exit_code}"
-    return f"{kind or 'hang'} right after step {drill.step}"
+    when = f"right after step {drill.step}" if drill.stage is None else f"in stage {drill.stage}"
+    return f"{kind or 'hang'} {when}"

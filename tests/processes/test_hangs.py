@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.running import Result, command_config
+from tests.running import Result, Start, command_config
 
 Supervise = Callable[..., Result]
 
@@ -74,3 +75,18 @@ def test_steps_read_from_the_output_are_a_sign_of_life(
     result = supervise(config)
     assert result.code == 76
     assert "hang in stage TRAINING" in result.log
+
+
+def test_a_hang_is_handled_also_where_the_attempts_folder_is_lost(
+    start: Start, model_dir: Path
+) -> None:
+    restart = {**QUICK, "deadlines": {"COMPILING": 1.0}}
+    toy = ("hang", "--once", "--stage", "COMPILING")
+    config = command_config(model_dir, *toy, restart=restart)
+    running = start(config)
+    running.wait_for("stage COMPILING")
+    (attempts,) = model_dir.glob("*_restartable/attempts")
+    shutil.rmtree(attempts)
+    result = running.result()
+    assert result.code == 0, result.log
+    assert result.summary["attempts"][0]["failure"]["rule"] == "hang"
