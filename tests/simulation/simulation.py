@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 
 from supervisor.adapters.journal import FileJournal, JournalError
-from supervisor.core.events import StopRequested, StopSource, SupervisorStarted
+from supervisor.core.events import DeadlineReached, StopRequested, StopSource, SupervisorStarted
 from supervisor.core.exit_codes import ExitCode
 from supervisor.ports import Transition
 from supervisor.runtime import Runtime
@@ -16,7 +16,7 @@ from tests.simulation import scenario
 from tests.simulation.checker import Checker
 from tests.simulation.disk import FakeStorage
 from tests.simulation.host import Host
-from tests.simulation.world import FakeWorld
+from tests.simulation.world import FakeWorld, ViolationError
 
 _PATIENCE = 4000.0
 """Virtual seconds after the last fault by which the job must have ended: three phases, a launch or
@@ -198,6 +198,11 @@ class Simulation:
         """See `ports.Observer`."""
         self._events += 1
         self.moments.append(Moment(self._host.clock.time, transition))
+        event = transition.event
+        if isinstance(event, DeadlineReached) and event.silence is not None:
+            assert self._world is not None
+            if self._world.unread(event.silence.attempt, event.at):
+                raise ViolationError("a worker is called silent although its word is unread")
 
     def _tell(self, text: str) -> None:
         self.moments.append(Moment(self._host.clock.time, text))

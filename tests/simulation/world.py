@@ -68,7 +68,8 @@ class FakeWorld:
         self._effect = effect
         self._tell = tell
         self._give_up = give_up
-        self._mail: list[Event] = []
+        self._mail: list[tuple[float, Event]] = []
+        """What has come, and when, and was not read yet."""
         self._kill: tuple[KillWorkers, int] | None = None
         """What is to be killed, of which phase; until it is answered."""
         self._gone: set[int] = set()
@@ -88,17 +89,27 @@ class FakeWorld:
             if not self._host.pass_time(min(due, self._give_up)) and until is not None:
                 clock.reach(until)
                 break
-        if self._host.happens(self._host.faults.batch):
-            self._pass_time(self._host.between(0.0, 20.0))
+        self._dawdle()
         self._check_that_time_passes()
-        events, self._mail = self._mail, []
+        events = [event for _, event in self._mail]
+        self._mail = []
+        if events:
+            self._dawdle()
         return events
 
-    def _pass_time(self, seconds: float) -> None:
-        """The supervisor is slow, or the machine was suspended."""
-        until = self._host.clock.time + seconds
-        while self._host.pass_time(until):
-            pass
+    def _dawdle(self) -> None:
+        """The supervisor may be slow, or stopped for a while, and find or leave more mail."""
+        if self._host.happens(self._host.faults.batch):
+            until = self._host.clock.time + self._host.between(0.0, 20.0)
+            while self._host.pass_time(until):
+                pass
+
+    def unread(self, attempt: int, until: float) -> bool:
+        """Whether a word of the attempt came by that time, and nobody has read it yet."""
+        return any(
+            isinstance(event, WorkerReported) and event.attempt == attempt and came <= until
+            for came, event in self._mail
+        )
 
     def _check_that_time_passes(self) -> None:
         time, looks = self._looks
@@ -127,7 +138,7 @@ class FakeWorld:
     def _arrive(self, event: Event) -> None:
         if self._host.watcher is self:  # else this supervisor is gone
             self.told.append(event)
-            self._mail.append(event)
+            self._mail.append((self._host.clock.now(), event))
 
     # --- carrying out -----------------------------------------------------------------------------
 
