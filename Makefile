@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install run test check simulate mutants lock clean
+.PHONY: install run test check simulate chaos mutants lock clean
 
 install: $(STAMP)
 
@@ -30,6 +30,10 @@ check: install
 SEEDS ?= 10000
 simulate: install
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
+
+# One real JAX job in a storm of faults, about five minutes. SEED=K decides which, and when.
+chaos: install
+	$(BIN)/python -m tests.chaos --json runs/chaos.json $(if $(SEED),--seed $(SEED))
 
 # Whether the fast tests notice a change to the decision core: many minutes, not a part of CI.
 mutants: install

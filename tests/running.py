@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -80,6 +81,12 @@ class Running:
 
 
 Start = Callable[..., Running]
+
+
+def may_mount() -> bool:
+    """Whether a file system can be mounted here, in a mount namespace of its own."""
+    unshare = shutil.which("unshare")
+    return unshare is not None and subprocess.run([unshare, "-m", "true"]).returncode == 0
 
 
 def marked(mark: str) -> list[str]:

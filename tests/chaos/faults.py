@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from supervisor.core.rules import DISK_FULL
 from tests.chaos import strikes
 from tests.chaos.job import Job
 
@@ -41,6 +42,8 @@ class Fault:
     """Of the command, where the fault ends that."""
     room: int = 0
     """Steps that pass while it strikes, at 70 a second: until then nothing else may."""
+    needs_disk: bool = False
+    """Whether model_dir must be on a small disk of its own."""
 
     @property
     def stage(self) -> str | None:
@@ -64,7 +67,13 @@ _OUTSIDE_SIGNALS = {
     "SIGABRT": "crash",
     "SIGBUS": "crash",
     "SIGFPE": "crash",
+    "SIGILL": "crash",
+    "SIGTRAP": "crash",
+    "SIGSYS": "crash",
     "SIGHUP": "unknown",
+    "SIGQUIT": "unknown",
+    "SIGALRM": "unknown",
+    "SIGXCPU": "unknown",
 }
 _DRILLED_SIGNALS = {
     "SIGKILL": "sigkill",
@@ -161,6 +170,7 @@ def _outside() -> list[Fault]:
     return [
         *signals,
         fault("trainer: stopped", "SIGSTOP to the trainer", _rule("hang"), stopped, Effect.ATTEMPT),
+        Fault("disk", "disk full", _rule(DISK_FULL), strike=strikes.fill_disk, needs_disk=True),
         fault(
             "files: lost",
             "attempts folder lost, trainer killed",
@@ -184,6 +194,7 @@ def _harmless() -> list[Fault]:
 
     return [
         fault("harmless", "SIGINT to the trainer", strikes.signal_to_trainer("SIGINT")),
+        fault("harmless", "SIGPIPE to the trainer", strikes.signal_to_trainer("SIGPIPE")),
         fault("harmless", "SIGUSR2 to the trainer", strikes.signal_to_trainer("SIGUSR2")),
         fault("paused", "supervisor stopped for 1 s", strikes.pause_supervisor(1.0), room=70),
         fault("paused", "supervisor stopped for 5 s", strikes.pause_supervisor(5.0), room=350),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.chaos.schedule import Schedule, make_schedule
 from tests.chaos.storm import Outcome, Struck, outcomes, ride
 from tests.training.harness import tiny
 
+_DISK = "64m"
 _DEADLINES = {
     "STARTING": 12,
     "INITIALIZING": 6,
@@ -32,9 +34,10 @@ class Report:
 
     outcomes: list[Outcome]
     checks: list[Check]
-    skipped: list[str]
     attempts: int
     runs: int
+    skipped: list[str] = field(default_factory=list)
+    """The kinds that this machine cannot do, and why."""
 
     @property
     def good(self) -> bool:
@@ -44,15 +47,21 @@ class Report:
 
 def run_storm(
     seed: int,
-    count: int,
+    count: int | None,
     folder: Path,
     *,
-    cache: Path | None = None,
+    own_disk: bool,
     say: Callable[[str], None] = lambda text: None,
 ) -> Report:
-    """Run the storm of `seed` in `folder`; `cache` is a compilation cache to share."""
-    schedule = make_schedule(seed, CATALOGUE, count)
-    environ = _environ(cache or folder / "cache")
+    """Run the storm of `seed` with `count` faults (None: one of every kind) in `folder`.
+
+    `own_disk`: model_dir gets a small disk of its own. That is mounted and never unmounted, so this
+    process must be in a mount namespace of its own.
+    """
+    possible = [fault for fault in CATALOGUE if own_disk or not fault.needs_disk]
+    skipped = [f"{f.name}: no file system can be mounted here" for f in CATALOGUE if f.needs_disk]
+    schedule = make_schedule(seed, possible, count or len(possible))
+    environ = _environ(folder / "cache")
     undisturbed = _config(folder / "undisturbed" / "run", schedule.max_steps)
     config = _config(folder / "struck" / "run", schedule.max_steps)
     say(f"the undisturbed run: {schedule.max_steps} steps")
@@ -65,10 +74,19 @@ def run_storm(
         quiet.end()
     say(f"the storm: {len(schedule.planned)} faults in {len(schedule.chapters)} runs")
     job = Job(folder / "struck", config, environ)
+    if own_disk:
+        _mount(job.model_dir)
     try:
-        return _storm(schedule, job, config, quiet.checkpoints)
+        report = _storm(schedule, job, config, quiet.checkpoints)
     finally:
         job.end()
+    return report if own_disk else replace(report, skipped=skipped)
+
+
+def _mount(model_dir: Path) -> None:
+    model_dir.mkdir()
+    argv = ["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "none", str(model_dir)]
+    subprocess.run(argv, check=True)
 
 
 def _storm(schedule: Schedule, job: Job, config: dict[str, Any], undisturbed: Path) -> Report:
@@ -82,7 +100,7 @@ def _storm(schedule: Schedule, job: Job, config: dict[str, Any], undisturbed: Pa
         job.end()
     told = outcomes(schedule, struck, job)
     checks = failed + check(job, code, told, config, undisturbed)
-    return Report(told, checks, [], attempts=job.attempt, runs=job.runs)
+    return Report(told, checks, attempts=job.attempt, runs=job.runs)
 
 
 def _environ(cache: Path) -> dict[str, str]:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from errno import ENOSPC
 from pathlib import Path
 
 from supervisor.protocol.committed import committed_steps
@@ -120,6 +121,26 @@ def stop_while_restoring(job: Job) -> str:
 
 
 # --- files -------------------------------------------------------------------------------------
+
+_LEFT = 64 << 10
+"""Bytes that are left on a full disk: enough for the journal, too little for a checkpoint."""
+
+
+def fill_disk(job: Job) -> str:
+    """Fill model_dir's disk until the trainer has failed of it."""
+    seen = len(job.lines)
+    ballast = job.model_dir / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(_LEFT))
+        except OSError as error:
+            if error.errno != ENOSPC:
+                raise
+        file.truncate(file.tell() - _LEFT)
+    job.wait_for_line("^verdict", seen)
+    ballast.unlink()
+    return ""
 
 
 def lose(pattern: str) -> Strike:

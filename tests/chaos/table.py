@@ -39,10 +39,15 @@ def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
         )
 
 
-def summary(outcomes: Sequence[Outcome], checks: Sequence[Check]) -> Iterator[str]:
+def summary(
+    outcomes: Sequence[Outcome], checks: Sequence[Check], skipped: Sequence[str]
+) -> Iterator[str]:
     """How many faults of how many kinds, how long they took, and what holds."""
     kinds = {one.fault.name for one in outcomes if one.at is not None}
-    yield f"{sum(one.at is not None for one in outcomes)} faults of {len(kinds)} kinds struck."
+    struck = sum(one.at is not None for one in outcomes)
+    yield f"{struck} faults of {len(kinds)} kinds struck; {len(skipped)} kinds SKIPPED."
+    for kind in skipped:
+        yield f"SKIPPED  {kind}"
     timed = sorted(one.next_step_after for one in outcomes if one.next_step_after is not None)
     if timed:
         middle = timed[len(timed) // 2]
@@ -53,7 +58,9 @@ def summary(outcomes: Sequence[Outcome], checks: Sequence[Check]) -> Iterator[st
             yield f"      {check.against}"
 
 
-def as_json(outcomes: Sequence[Outcome], checks: Sequence[Check]) -> dict[str, Any]:
+def as_json(
+    outcomes: Sequence[Outcome], checks: Sequence[Check], skipped: Sequence[str]
+) -> dict[str, Any]:
     """The same for tools. Durations are seconds."""
     return {
         "faults": [
@@ -74,6 +81,7 @@ def as_json(outcomes: Sequence[Outcome], checks: Sequence[Check]) -> dict[str, A
             {"claim": check.claim, "holds": check.holds, "against": check.against}
             for check in checks
         ],
+        "skipped": list(skipped),
     }
 
 

@@ -6,16 +6,14 @@ The disks are real: small file systems of their own, mounted where nobody else s
 from __future__ import annotations
 
 import json
-import shutil
 import signal
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.running import Result, Start, command_config
+from tests.running import Result, Start, command_config, may_mount
 
 Supervise = Callable[..., Result]
 
@@ -32,11 +30,6 @@ exit $code
 
 SETTLED = "until grep -q pids {model_dir}/*/summary.json; do :; done"
 """Waits until the supervisor has written all that it writes while nothing happens."""
-
-
-def may_mount() -> bool:
-    unshare = shutil.which("unshare")
-    return unshare is not None and subprocess.run([unshare, "-m", "true"]).returncode == 0
 
 
 needs_mount = pytest.mark.skipif(not may_mount(), reason="only root can mount a file system")
