@@ -197,7 +197,7 @@ class LocalWorld:
         while not self._make_directory(name):
             wall += timedelta(seconds=1)
             name = _directory_name(wall)
-        newest = newest_committed(self._prepared.plans[phase].checkpoints)
+        newest = _newest_committed(self._prepared, phase)
         self._reactor.post(PhaseBegun(self._clock.now(), phase, name, newest))
 
     def _launch(self, attempt: int, state: JobState) -> Launch:
@@ -363,8 +363,16 @@ def _tell_start(
 
 def _started(job: str, prepared: Prepared, state: JobState, clock: Clock) -> SupervisorStarted:
     phase = min(state.phase, len(prepared.plans) - 1)
-    committed = newest_committed(prepared.plans[phase].checkpoints)
+    committed = _newest_committed(prepared, phase)
     return SupervisorStarted(clock.now(), job, prepared.policy, committed)
+
+
+def _newest_committed(prepared: Prepared, phase: int) -> int | None:
+    directory = prepared.plans[phase].checkpoints
+    try:
+        return newest_committed(directory)
+    except OSError as error:
+        raise ModelDirError(f"{directory} cannot be read: {error.strerror}") from error
 
 
 def _leave_nothing_behind() -> None:

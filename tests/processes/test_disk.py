@@ -49,6 +49,18 @@ def after(result: Result) -> Result:
     return result
 
 
+def test_checkpoints_that_cannot_be_read_end_the_run_in_words(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    model_dir.mkdir()
+    (model_dir / "checkpoints").symlink_to("checkpoints")
+    result = supervise(command_config(model_dir))
+    assert result.code == 74
+    assert "checkpoints cannot be read: Too many levels of symbolic links" in result.err
+    assert "Traceback" not in result.err
+    assert result.attempts == 0
+
+
 def shell(model_dir: Path, script: str, restarts: int = 3) -> dict[str, Any]:
     """A config whose trainer is a shell script."""
     config = command_config(model_dir, restart={"max_num_restarts": restarts})

@@ -23,6 +23,7 @@ QUICK = {"max_num_restarts": 1, "grace_period": 0.3}
         ("hang", "TRAINING", "sleeping"),
         ("hang", "SAVING", "sleeping"),
         ("hang", "FINISHING", "sleeping"),
+        ("loader", "TRAINING", "sleeping"),
         ("stop", "TRAINING", "stopped"),
         ("gil", "EVALUATING", "sleeping"),
     ],
@@ -43,6 +44,14 @@ def test_a_hang_is_found_out_and_restarted(
     assert "1 of 1 restarts used" in result.log
     (native,) = model_dir.glob("*_restartable/attempts/0001/rank0.native-stacks.txt")
     assert "toy.py" in native.read_text()
+
+
+@pytest.mark.parametrize("stage", ["COMPILING", "EVALUATING", "SAVING"])
+def test_what_may_take_long_is_no_hang(supervise: Supervise, model_dir: Path, stage: str) -> None:
+    restart = {**QUICK, "deadlines": {"TRAINING": 0.4}}
+    result = supervise(command_config(model_dir, "linger", "--stage", stage, restart=restart))
+    assert result.code == 0, result.log
+    assert result.attempts == 1
 
 
 @pytest.mark.parametrize("kind", ["hang", "gil"])

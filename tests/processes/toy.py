@@ -155,6 +155,22 @@ def hang() -> None:
         signal.pause()
 
 
+def wait_for_a_loader() -> None:
+    """A batch that never comes: the loader's process lives, and says nothing."""
+    reporter.stage(Stage(options.stage))
+    argv = [sys.executable, "-c", "import signal; signal.pause()"]
+    loader = subprocess.Popen(argv, stdout=subprocess.PIPE)
+    assert loader.stdout is not None
+    loader.stdout.read()
+
+
+def linger() -> None:
+    """Take long in a stage, as a compilation, an evaluation or a save may."""
+    reporter.stage(Stage(options.stage))
+    time.sleep(1.0)
+    reporter.stage(Stage.TRAINING)
+
+
 def stop() -> None:
     reporter.stage(Stage(options.stage))
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -184,6 +200,8 @@ MISBEHAVIOUR: dict[str, Callable[[], None]] = {
     "save-with-loader": save_with_the_help_of_a_loader,
     "wait": wait,
     "hang": hang,
+    "loader": wait_for_a_loader,
+    "linger": linger,
     "stop": stop,
     "gil": hold_the_interpreter_lock,
     "grandchildren": leave_grandchildren,
