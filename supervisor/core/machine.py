@@ -150,7 +150,6 @@ def _workers_started(state: JobState, event: WorkersStarted, policy: RestartPoli
     if group.killing or group.world_size is not None:
         return state, ()
     group = replace(group, world_size=len(event.pids))
-    state = replace(state, group=group)
     phase = policy.phases[state.phase]
     if phase.reports_stages:
         state = replace(state, liveness=state.liveness.started(event.at, phase.deadlines))
@@ -306,7 +305,7 @@ def _wait(state: JobState, delay: float, reason: str, at: float, policy: Restart
 
 
 def _finish(state: JobState, status: Status, code: ExitCode, reason: str) -> Outcome:
-    state = replace(state, status=status, exit_code=int(code), backoff=None, begin_again=None)
+    state = replace(state, status=status, exit_code=int(code), backoff=None)
     return state, (FinishJob(status, code, reason),)
 
 

@@ -8,7 +8,7 @@ from supervisor.core.decisions import DumpStacks, KillWorkers, SignalWorkers
 from supervisor.core.events import DeadlineReached, WorkerReported
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import WorkerExit
-from supervisor.core.liveness import DEFAULT_DEADLINES, Silence
+from supervisor.core.liveness import DEFAULT_DEADLINES, Liveness, Silence
 from supervisor.core.policy import PhasePolicy, Success
 from supervisor.core.state import Status
 from supervisor.protocol.messages import EvaluatedMessage, Message, Stage, StageMessage, StepMessage
@@ -206,12 +206,35 @@ def test_marks_of_a_dead_attempt_do_not_condemn_the_next() -> None:
     assert history.state.liveness.learned == {}
 
 
+@pytest.mark.parametrize("launches", [False, True])
+def test_nobody_is_listened_for_between_two_attempts(launches: bool) -> None:
+    history = watched()
+    history.ends(WorkerExit(0, code=1))
+    history.gone()
+    says(history, StageMessage(Stage.STARTING))
+    if launches:
+        history.runs()
+        history.ends(WorkerExit(0, code=1))
+        history.gone()
+    else:
+        history.cannot_launch()
+    assert history.state.backoff is not None
+    assert history.state.liveness == Liveness()
+
+
 def test_silence_of_an_earlier_attempt_or_after_a_stop_is_nothing() -> None:
     history = watched()
     stale = DeadlineReached(1e6, Silence(0, Stage.TRAINING, 1e6))
     assert history.happens(stale) == ()
     history.stops()
     assert history.happens(DeadlineReached(1.0, Silence(1, Stage.TRAINING, 1e6))) == ()
+
+
+def test_a_group_that_ends_while_its_stacks_are_dumped_is_only_confirmed_gone() -> None:
+    history = watched()
+    falls_silent(history)
+    assert [type(d) for d in history.ends(WorkerExit(0, code=1))] == [KillWorkers]
+    assert [type(d) for d in history.waits()] == [KillWorkers], "nobody is left to be asked"
 
 
 def test_a_stop_during_the_dump_of_a_hang_leaves_the_whole_grace_period() -> None:

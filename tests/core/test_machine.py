@@ -141,6 +141,17 @@ def test_backoff_none_before_the_first_retry_then_doubling_and_reset_by_progress
     assert not any(isinstance(d, Wait) for d in history.gone(committed=7))
 
 
+def test_why_an_attempt_starts() -> None:
+    history = started()
+    history.fails()
+    history.fails()
+    assert [d.reason for d in history.decided if isinstance(d, StartWorkers)] == [
+        "phase 'only' starts",
+        "attempt 1 failed: killed",
+        "attempt 2 failed: killed",
+    ]
+
+
 def test_no_attempt_starts_before_the_last_is_confirmed_gone() -> None:
     history = started()
     history.runs()
@@ -496,6 +507,7 @@ def test_a_stop_during_backoff_ends_at_once() -> None:
     history.gone()
     assert history.state.status is Status.BACKOFF
     history.stops()
+    assert history.state.deadline is None
     assert history.finish is not None
     assert history.finish.exit_code == ExitCode.DRAINED
 
