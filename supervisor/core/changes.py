@@ -78,7 +78,7 @@ def _moved(value: Any, old: str, new: str) -> Any:
 
 def refused(state: JobState, found: Sequence[Change], num_phases: int) -> Iterator[tuple[int, str]]:
     """The changes that `state` forbids: the phase, and the message with its remedy."""
-    if num_phases <= state.phase and state.attempt > 0:
+    if num_phases <= state.phase:
         message = f"the job is in phase {state.phase + 1} already; give it back its phases"
         yield num_phases - 1, f"there are only {num_phases} phases left: {message}"
     for change in found:
