@@ -120,7 +120,7 @@ def _different(old: Any, new: Any, key: Location) -> Iterator[tuple[Location, An
 
 def _as_text(value: Any) -> str:
     """For comparison: nan is itself, and true is not 1."""
-    return "" if value is _ABSENT else json.dumps(value, sort_keys=True, default=str)
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def _side(value: Any) -> str:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.redaction import REDACTED, Redactor
+from supervisor.core.redaction import REDACTED, Redactor, flags
 
 TOKENS = [
     "hf_" + "aB3" * 11,
@@ -105,9 +105,24 @@ def test_a_commands_secrets_are_not_in_its_params() -> None:
 def test_what_our_trainer_reads_keeps_its_meaning() -> None:
     """Values that a name or another place would make secrets of: only tokens themselves go."""
     redactor = Redactor({"A_TOKEN": "training-data"})
-    init = {"eos_token": "</s>", "api_key": "q", "path": "/training-data", "t": TOKENS[0]}
+    init = {"eos_token": "</s>", "api_key": "q", "path": "/training-data", "t": [7, TOKENS[0]]}
     clean: dict[str, Any] = redactor.params({"trainer": {"init": init, "fit": {}}})
-    assert clean["trainer"]["init"] == {**init, "t": REDACTED}
+    assert clean["trainer"]["init"] == {**init, "t": [7, REDACTED]}
+
+
+@pytest.mark.parametrize(
+    ("argv", "found"),
+    [
+        ([], {}),
+        (["train", "x=1"], {}),
+        (["--a=1", "b"], {"--a": "1"}),
+        (["--a", "1", "b"], {"--a": "1"}),
+        (["--a", "-b", "--c"], {"--a": "", "-b": "", "--c": ""}),
+        (["--a=1=2"], {"--a": "1=2"}),
+    ],
+)
+def test_flags_and_their_values(argv: list[str], found: dict[str, str]) -> None:
+    assert flags(argv) == found
 
 
 @given(st.text(max_size=300), st.sampled_from(TOKENS))
