@@ -135,7 +135,7 @@ def read_only() -> None:
     """What the kernel does to a file system with errors, as far as new files are concerned."""
     # Made read-only aside, where nobody has a file open, and then put in its place as it is.
     aside = f"{options.model_dir}.aside"
-    os.mkdir(aside)
+    Path(aside).mkdir()
     for arguments in (
         ["--bind", options.model_dir, aside],
         ["-o", "remount,bind,ro", aside],
