@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
-from supervisor.core.budget import Charge
+from supervisor.core.outcome import Charge as Charge
+from supervisor.core.outcome import Confidence as Confidence
+from supervisor.core.outcome import Verdict as Verdict
 from supervisor.protocol.failure import FailureRecord
-
-
-class Verdict(StrEnum):
-    """What to do about a failure."""
-
-    RESTART = "RESTART"
-    FATAL = "FATAL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +29,12 @@ class WorkerExit:
 
 @dataclass(frozen=True, slots=True)
 class RankEvidence:
-    """All that is known of one rank's end. `tail` is the last part of its output."""
+    """All that is known of one rank's end."""
 
     exit: WorkerExit
     record: FailureRecord | None = None
-    tail: str = ""
+    output: str = ""
+    """What of its output may tell why it ended: see `digest`."""
     stage: str | None = None
 
 
@@ -74,5 +69,8 @@ class Failure:
     rank: int
     exit: str
     charge: Charge = Charge.RESTARTS
+    confidence: Confidence = Confidence.LOW
+    signature: str | None = None
+    """The same for the same failure; None where a repetition proves nothing."""
     traceback: str = ""
     """The traceback as the worker recorded it; empty where it left no record."""

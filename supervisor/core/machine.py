@@ -283,6 +283,9 @@ def _failed(state: JobState, failure: Failure, at: float, policy: RestartPolicy)
     if failure.verdict is Verdict.FATAL:
         return _finish(state, Status.FAILED, ExitCode.FAILED, failure.reason)
     limits = policy.phases[state.phase]
+    state = replace(state, budget=state.budget.failed(failure.signature))
+    if state.budget.repeats_too_often(limits):
+        return _finish(state, Status.FAILED, ExitCode.FAILED, _repeated(state.budget))
     budget = state.budget.charge(failure.charge, limits)
     if budget is None:
         limit = getattr(limits, f"max_num_{failure.charge}")
@@ -298,6 +301,13 @@ def _failed(state: JobState, failure: Failure, at: float, policy: RestartPolicy)
     if failure.charge is Charge.PREEMPTIONS:
         delay = max(delay, policy.corroboration)
     return _wait(state, delay, reason, at)
+
+
+def _repeated(budget: Budget) -> str:
+    return (
+        f"the same failure came {budget.repeats} times without a new checkpoint between "
+        f"(signature {budget.signature}): it would come again"
+    )
 
 
 def _wait(state: JobState, delay: float, reason: str, at: float) -> Outcome:

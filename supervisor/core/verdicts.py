@@ -1,31 +1,61 @@
-"""From the evidence of an attempt's end to success or a judged failure."""
+"""From the evidence of an attempt's end to success or a judged failure.
+
+Every error that any rank left is judged by itself; what is told of the attempt is the judgement
+of the one that most likely came first: a culprit's before a victim's, and an exception that ended
+a program before one that somebody caught. How a process ended counts where nothing was said.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
+from functools import lru_cache
 
-from supervisor.core.budget import Charge
-from supervisor.core.failure import Evidence, Failure, RankEvidence, Verdict, WorkerExit
+from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
+from supervisor.core.outcome import Charge, Confidence, Verdict
 from supervisor.core.policy import Success
+from supervisor.core.rootcause import Chain, Origin, Raised, chain_of_record, chains_of_text
 from supervisor.core.rules import RULES, Rule
+from supervisor.core.signature import signature
 from supervisor.core.state import Hang
 from supervisor.protocol.messages import printable
 
 _MAX_ROOT_CAUSE = 300
-_EXCEPTION_LINE = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*|KeyboardInterrupt)(?:: (.*))?")
-_SIGNAL_CODES = {128 + 9: "SIGKILL", 128 + 15: "SIGTERM", 128 + 6: "SIGABRT", 128 + 11: "SIGSEGV"}
+_SIGNAL_CODES = {
+    128 + 1: "SIGHUP",
+    128 + 2: "SIGINT",
+    128 + 4: "SIGILL",
+    128 + 6: "SIGABRT",
+    128 + 7: "SIGBUS",
+    128 + 8: "SIGFPE",
+    128 + 9: "SIGKILL",
+    128 + 11: "SIGSEGV",
+    128 + 15: "SIGTERM",
+}
+_FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGHUP", "SIGINT", "SIGUSR1", "SIGUSR2"})
+"""Signals that end a program which need not have done anything wrong: what it had caught and
+logged before says nothing about its end."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Root:
-    """What the rules look at: the types and messages of one rank's exceptions, and its exit."""
+class _Judgement:
+    """One error of one rank (none: its exit alone), with the rule that decides about it."""
 
-    types: frozenset[str]
-    text: str
-    line: str
-    exit: WorkerExit
+    rule: Rule
+    rank: RankEvidence
+    chain: Chain | None
+    member: Raised | None
+    time: float
+
+    @property
+    def order(self) -> tuple[int, float]:
+        """Less is more likely to be the root cause."""
+        if self.chain is None:
+            return 100, self.time
+        caught = self.chain.origin in (Origin.LOGGED, Origin.OUTPUT)
+        return 10 * caught + 5 * self.rule.victim + self.chain.origin, self.time
 
 
 def succeeded(evidence: Evidence, success: Success) -> bool:
@@ -46,25 +76,22 @@ def judge(evidence: Evidence, success: Success, rules: tuple[Rule, ...] = RULES)
     """The failure that the evidence shows, by the first rule that matches; None: it succeeded."""
     if succeeded(evidence, success):
         return None
-    culprit = _culprit(evidence)
-    root = _root(culprit)
-    rule = next(rule for rule in rules if _matches(rule, root))
-    return Failure(
-        cause=rule.cause,
-        verdict=rule.verdict,
-        rule=rule.name,
-        reason=rule.reason,
-        advice=rule.advice,
-        root_cause=printable(root.line[:_MAX_ROOT_CAUSE]),
-        rank=culprit.exit.rank,
-        exit=str(culprit.exit),
-        charge=rule.charge,
-        traceback=culprit.record.traceback if culprit.record is not None else "",
-    )
+    found = [
+        judgement
+        for number, rank in enumerate(evidence.ranks)
+        for judgement in _judgements(rank, number, rules)
+    ]
+    return _failure(min(found, key=lambda judgement: judgement.order), evidence)
 
 
 def hang_failure(end: Failure, hang: Hang) -> Failure:
-    """The failure of a group that was ended because it hung; `end` is how it then ended."""
+    """The failure of a group that was ended because it hung; `end` is how it then ended.
+
+    A rank whose program had failed for good before may hang in its exit handlers for minutes,
+    waiting for the others: that was no hang.
+    """
+    if end.verdict is Verdict.FATAL and end.confidence is not Confidence.LOW:
+        return end
     return replace(
         end,
         cause=f"hang in stage {hang.stage}",
@@ -74,6 +101,8 @@ def hang_failure(end: Failure, hang: Hang) -> Failure:
         advice="Read the stacks in the attempt's folder; `deadlines:` sets the limit of a stage.",
         root_cause=f"silent for {hang.seconds:.1f} s in stage {hang.stage}, then {end.exit}",
         charge=Charge.RESTARTS,
+        confidence=Confidence.HIGH,
+        signature=None,
     )
 
 
@@ -98,53 +127,114 @@ def launch_failure(error: OSError, argv: tuple[str, ...]) -> Failure:
     )
 
 
-def _culprit(evidence: Evidence) -> RankEvidence:
-    """The rank that failed first: the earliest failure record, else the first that ended badly."""
-    recorded = [rank for rank in evidence.ranks if rank.record is not None]
-    if recorded:
-        return min(recorded, key=lambda rank: rank.record.time if rank.record else 0.0)
-    return next(
-        (rank for rank in evidence.ranks if not rank.exit.clean),
-        evidence.ranks[0] if evidence.ranks else RankEvidence(WorkerExit(rank=0)),
+def _judgements(rank: RankEvidence, number: int, rules: Sequence[Rule]) -> Iterator[_Judgement]:
+    """What can be said of one rank's end."""
+    time = rank.record.time if rank.record is not None else float("inf")
+    for chain in _chains(rank):
+        rule, member = _decide(rules, chain, rank)
+        if rule.about_text or chain.origin is not Origin.OUTPUT:
+            yield _Judgement(rule, rank, chain, member, time)
+    rule, _ = _decide(rules, None, rank)
+    yield _Judgement(rule, rank, None, None, number + 1000 * rank.exit.clean)
+
+
+def _chains(rank: RankEvidence) -> Sequence[Chain]:
+    """The errors of a rank: its record if it left one, else what its output shows.
+
+    In the output, the end of the program alone counts where it was ended from outside.
+    """
+    if rank.record is not None and (recorded := chain_of_record(rank.record)) is not None:
+        return (recorded,)
+    if rank.exit.clean or not rank.output:
+        return ()
+    found = chains_of_text(rank.output)
+    if _signal(rank.exit) in _FROM_OUTSIDE:
+        return [chain for chain in found if chain.origin <= Origin.ABORT]
+    return found
+
+
+def _decide(
+    rules: Sequence[Rule], chain: Chain | None, rank: RankEvidence
+) -> tuple[Rule, Raised | None]:
+    """The first rule that matches, and the outermost error of the chain that it matches."""
+    members = tuple(reversed(chain.members)) if chain is not None else ()
+    stage = rank.stage or (chain.stage if chain is not None else None)
+    for rule in rules:
+        if not _matches_end(rule, rank.exit, stage):
+            continue
+        if not rule.about_text:
+            return rule, members[0] if members else None
+        for member in members:
+            if _matches_error(rule, member):
+                return rule, member
+    raise AssertionError("the last rule matches anything")
+
+
+def _matches_end(rule: Rule, ended: WorkerExit, stage: str | None) -> bool:
+    if rule.signals and _signal(ended) not in rule.signals:
+        return False
+    if rule.stages and stage not in rule.stages:
+        return False
+    return not rule.exit_codes or ended.code in rule.exit_codes
+
+
+def _matches_error(rule: Rule, error: Raised) -> bool:
+    if rule.types and not (error.type and _names(error) & _wanted(rule.types)):
+        return False
+    return not rule.pattern or re.search(rule.pattern, error.text) is not None
+
+
+@lru_cache
+def _wanted(types: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(types)
+
+
+def _names(error: Raised) -> set[str]:
+    """The names that a rule may call the error by: those of its types, and `module.*`."""
+    names = {"BaseException"}
+    for name in (error.type, *error.bases):
+        parts = name.split(".")
+        names |= {".".join(parts[index:]) for index in range(len(parts))}
+        names |= {".".join([*parts[:index], "*"]) for index in range(1, len(parts))}
+    return names
+
+
+def _signal(ended: WorkerExit) -> str | None:
+    return ended.signal or _SIGNAL_CODES.get(ended.code if ended.code is not None else -1)
+
+
+def _failure(judgement: _Judgement, evidence: Evidence) -> Failure:
+    rule, rank, chain, member = judgement.rule, judgement.rank, judgement.chain, judgement.member
+    line = member.line if member is not None else str(rank.exit)
+    return Failure(
+        cause=rule.cause,
+        verdict=rule.verdict,
+        rule=rule.name,
+        reason=rule.reason,
+        advice=rule.advice,
+        root_cause=printable(line[:_MAX_ROOT_CAUSE]),
+        rank=rank.exit.rank,
+        exit=str(rank.exit),
+        charge=rule.charge,
+        confidence=_confidence(rule, chain),
+        signature=_signature(judgement, evidence),
+        traceback=rank.record.traceback if rank.record is not None else "",
     )
 
 
-def _root(rank: RankEvidence) -> _Root:
-    record = rank.record
-    if record is not None and record.exceptions:
-        innermost = record.exceptions[-1]
-        line = f"{innermost.type}: {innermost.message}".splitlines()[0]
-        types = frozenset(name.rpartition(".")[2] for e in record.exceptions for name in e.bases)
-        text = "\n".join(exception.message for exception in record.exceptions)
-        return _Root(types, text, line, rank.exit)
-    if rank.exit.clean:
-        return _Root(frozenset(), "", str(rank.exit), rank.exit)
-    found = _last_exception(rank.tail)
-    if found is None:
-        return _Root(frozenset(), rank.tail, str(rank.exit), rank.exit)
-    kind, line = found
-    return _Root(frozenset({kind, "BaseException"}), line, line, rank.exit)
+def _confidence(rule: Rule, chain: Chain | None) -> Confidence:
+    caught = chain is not None and chain.origin in (Origin.LOGGED, Origin.OUTPUT)
+    if caught and rule.confidence is Confidence.HIGH:
+        return Confidence.MEDIUM
+    return Confidence.LOW if caught else rule.confidence
 
 
-def _last_exception(tail: str) -> tuple[str, str] | None:
-    """The type and the line of the last Python exception that `tail` shows with its traceback."""
-    _, marker, after = tail.rpartition("Traceback (most recent call last):")
-    if not marker:
+def _signature(judgement: _Judgement, evidence: Evidence) -> str | None:
+    chain, member, record = judgement.chain, judgement.member, judgement.rank.record
+    if judgement.rule.transient or chain is None or member is None:
         return None
-    for line in after.splitlines()[1:]:
-        match = _EXCEPTION_LINE.fullmatch(line)
-        if match is not None:
-            return match[1].rpartition(".")[2], line
-    return None
-
-
-def _matches(rule: Rule, root: _Root) -> bool:
-    if rule.types and root.types.isdisjoint(rule.types):
-        return False
-    if rule.pattern and not re.search(rule.pattern, root.text):
-        return False
-    code = root.exit.code
-    signal = root.exit.signal or (_SIGNAL_CODES.get(code) if code is not None else None)
-    if rule.signals and signal not in rule.signals:
-        return False
-    return not rule.exit_codes or code in rule.exit_codes
+    if chain.origin is Origin.OUTPUT:
+        return None
+    stage = (record.stage if record is not None else None) or judgement.rank.stage
+    step = record.step if record is not None and record.step is not None else evidence.step
+    return signature(member.type, member.text, chain.frames, stage, step)
