@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install run test check lock clean
+.PHONY: install run test check simulate chaos mutants lock clean
 
 install: $(STAMP)
 
@@ -25,6 +25,19 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# The decision core in a world that fails at random. SEED=K replays one history and tells all of it.
+SEEDS ?= 10000
+simulate: install
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
+
+# One real JAX job in a storm of faults, about five minutes. SEED=K decides which, and when.
+chaos: install
+	$(BIN)/python -m tests.chaos --json runs/chaos.json $(if $(SEED),--seed $(SEED))
+
+# Whether the fast tests notice a change to the decision core: many minutes, not a part of CI.
+mutants: install
+	$(BIN)/python -m tests.mutation
 
 # Needs uv on the PATH. The lock holds names, versions, markers and hashes; no addresses.
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11

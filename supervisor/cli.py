@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 import yaml
 
 from supervisor import __version__
 from supervisor.adapters.journal import JournalError
+from supervisor.adapters.lease import LeaseExpiredError, LeaseHeldError, LeaseTakenError
 from supervisor.adapters.lock import LockHeldError
+from supervisor.adapters.processes import SweepError
 from supervisor.adapters.trainer_check import TrainerCheckError
 from supervisor.config.problems import ConfigError
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.redaction import Redactor
-from supervisor.job import ModelDirError, run_job
+from supervisor.exclusion import Exclusion, ModelDirError
+from supervisor.job import run_job
 from supervisor.prepare import Prepared, prepare
 
 
@@ -30,14 +35,18 @@ class _Parser(argparse.ArgumentParser):
         self.exit(ExitCode.USAGE, f"{self.prog}: {message}\n")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+def main(argv: Sequence[str] | None = None, exclusion: Exclusion | None = None) -> int:
+    """Run the command line; returns the exit code.
+
+    `exclusion` takes the place of what the file system of model_dir asks for.
+    """
     options = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _terminated)  # until the job has a handler of its own
     try:
         prepared = prepare(options.config, options.set)
         if options.command == "validate":
             return _validate(prepared)
-        return _run(prepared, options.log_format)
+        return _run(prepared, options.log_format, exclusion)
     except ConfigError as error:
         return _complain(ExitCode.INVALID_CONFIG, *(str(problem) for problem in error.problems))
     except TrainerCheckError as error:
@@ -46,12 +55,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(ExitCode.STOPPED, "interrupted before anything was started")
 
 
-def _run(prepared: Prepared, log_format: str) -> int:
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(_complain(ExitCode.DRAINED, "told to stop before anything was started"))
+
+
+def _run(prepared: Prepared, log_format: str, exclusion: Exclusion | None) -> int:
     try:
-        code = run_job(prepared, "json" if log_format == "json" else "text")
-    except LockHeldError as error:
+        code = run_job(prepared, "json" if log_format == "json" else "text", exclusion)
+    except (LockHeldError, LeaseHeldError, LeaseTakenError) as error:
         code = _complain(ExitCode.OWNED, str(error))
-    except (JournalError, ModelDirError) as error:
+    except (JournalError, ModelDirError, LeaseExpiredError, SweepError) as error:
         code = _complain(ExitCode.CANNOT_WRITE, f"{error}; run the same command again to resume")
     return prepared.job.exit_codes.get(code, code)
 

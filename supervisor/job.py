@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from errno import EDQUOT, EIO, ENOSPC, EROFS, ESTALE
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -20,7 +19,6 @@ from supervisor.adapters.checkpoints import newest_committed
 from supervisor.adapters.clock import SystemClock
 from supervisor.adapters.console import PlainConsole
 from supervisor.adapters.journal import FileJournal, History, JournalError
-from supervisor.adapters.lock import DirectoryLock
 from supervisor.adapters.preemption import PreemptionWatch, sources
 from supervisor.adapters.processes import become_subreaper, kill_descendants, sweep
 from supervisor.adapters.reactor import Reactor
@@ -54,6 +52,8 @@ from supervisor.core.redaction import Redactor
 from supervisor.core.rules import DISK_FULL
 from supervisor.core.state import JobState
 from supervisor.engines.local import Launch, LocalEngine
+from supervisor.exclusion import Check, Exclusion, ModelDirError, owned
+from supervisor.guarded import guarded
 from supervisor.ports import Clock, Observer, Storage
 from supervisor.prepare import Prepared
 from supervisor.protocol import environment
@@ -63,28 +63,30 @@ _FIRST_LOOK = 1.0
 """How long to wait for the first word on whether this machine is to be taken away; as a rule it
 takes a few milliseconds."""
 
-_LOOK_INTERVAL = 2.0
 
-
-class ModelDirError(Exception):
-    """model_dir cannot be written, so nothing can be started."""
-
-
-def run_job(prepared: Prepared, log_format: LogFormat) -> int:
+def run_job(prepared: Prepared, log_format: LogFormat, exclusion: Exclusion | None = None) -> int:
     """Run the job until it ends; returns its exit code, before any mapping.
 
     Raises:
         ConfigError: model_dir cannot be used, or the config does not fit the job that is in it.
-        LockHeldError: another supervisor owns model_dir.
+        LockHeldError, LeaseHeldError, LeaseTakenError: another supervisor owns model_dir.
+        LeaseExpiredError: another may own it by now.
+        SweepError: what an earlier supervisor left behind cannot be killed.
         JournalError, ModelDirError: model_dir cannot be written (any more).
     """
     clock = SystemClock()
     model_dir = prepared.job.model_dir
     _make_model_dir(prepared)
     with ExitStack() as stack:
-        lock = DirectoryLock(model_dir, clock.wall())
-        stack.callback(lock.release)
+        instance = uuid.uuid4().hex
         reactor = Reactor(clock)
+        guard = stack.enter_context(guarded(reactor, clock, mark=f"@{instance}"))
+        means = exclusion or Exclusion.of(model_dir)
+        owning = owned(model_dir, clock, reactor, guard, means, _complain)
+        try:
+            check = stack.enter_context(owning)
+        except OSError as error:
+            raise ModelDirError(f"{model_dir} cannot be locked: {error.strerror}") from error
         space = Space(model_dir, lambda text: reactor.post(Noticed(clock.now(), text)))
         storage = RoomMakingStorage(LocalStorage(model_dir), space)
         journal = FileJournal(storage)
@@ -95,24 +97,27 @@ def run_job(prepared: Prepared, log_format: LogFormat) -> int:
         reactor.stop_on_signals()
         become_subreaper()
         stack.callback(_leave_nothing_behind)
+        swept = sweep(history.state.job) if history.state.job else []
         job = history.state.job or uuid.uuid4().hex[:12]
-        preemption = _watch_for_preemption(prepared, job, clock, reactor, stack)
+        lineage = environment.lineage(os.environ, f"{job}@{instance}")
+        preemption = _watch_for_preemption(prepared, job, lineage, clock, reactor, stack)
         screen = _screen(prepared, clock, stack)
         log = RunLog(storage, clock, prepared.policy, screen.line, log_format, redactor.text)
-        _tell_start(log, prepared, history, found)
+        _tell_start(log, prepared, history, found, swept)
         if history.config != config:
             journal.record_config(clock.wall(), config, [str(change) for change in found])
         summary = Summary(storage, prepared.plans, lambda text: log.say(text, level="warning"))
         summary.replay(history.transitions)
         engine = LocalEngine(reactor, clock, os.environ, screen.mirror, redactor.text)
         space.in_use = lambda: engine.directory
-        world = LocalWorld(job, prepared, config, storage, clock, reactor, engine, space)
+        world = LocalWorld(
+            job, lineage, prepared, config, storage, clock, reactor, engine, space, check
+        )
         systemd = _service_manager(prepared, clock, reactor, stack)
         observers: tuple[Observer, ...] = (log, summary, *screen.observers, *systemd)
         if (doom := preemption.standing(_FIRST_LOOK)) is not None:
             log.say(f"a preemption is announced: {doom}; nothing is started here", level="warning")
             return int(ExitCode.DRAINED)
-        _still_ours(lock, model_dir, reactor)
         runtime = Runtime(world, journal, clock, observers, history.state, prepared.policy)
         try:
             final = runtime.run(_started(job, prepared, history.state, clock))
@@ -123,23 +128,13 @@ def run_job(prepared: Prepared, log_format: LogFormat) -> int:
         return final.exit_code
 
 
-def _still_ours(lock: DirectoryLock, model_dir: Path, reactor: Reactor) -> None:
-    """Look whether model_dir is still there, now and in a while: a trainer may run for hours more.
-
-    Raises:
-        ModelDirError: it is gone, or another one: somebody else may own that.
-    """
-    if not lock.holds(model_dir):
-        raise ModelDirError(f"{model_dir} was deleted or moved while the job ran")
-    reactor.call_later(_LOOK_INTERVAL, lambda: _still_ours(lock, model_dir, reactor))
-
-
 class LocalWorld:
     """The runtime's world on this host."""
 
     def __init__(
         self,
         job: str,
+        lineage: str,
         prepared: Prepared,
         config: Sequence[dict[str, Any]],
         storage: Storage,
@@ -147,9 +142,15 @@ class LocalWorld:
         reactor: Reactor,
         engine: LocalEngine,
         space: Space,
+        check: Check,
     ) -> None:
-        """`config` is what params.yaml shows of each phase."""
+        """`config` is what params.yaml shows of each phase.
+
+        `check` raises once model_dir may not be ours any more.
+        """
         self._job = job
+        self._lineage = lineage
+        self._check = check
         self._prepared = prepared
         self._config = config
         self._storage = storage
@@ -160,7 +161,9 @@ class LocalWorld:
 
     def wait(self, until: float | None) -> Sequence[Event]:
         """See `ports.World`."""
-        return self._reactor.wait(until)
+        events = self._reactor.wait(until)
+        self._check()
+        return events
 
     def carry_out(self, decision: Decision, state: JobState) -> None:
         """See `ports.World`.
@@ -194,7 +197,7 @@ class LocalWorld:
         while not self._make_directory(name):
             wall += timedelta(seconds=1)
             name = _directory_name(wall)
-        newest = newest_committed(self._prepared.plans[phase].checkpoints)
+        newest = _newest_committed(self._prepared, phase)
         self._reactor.post(PhaseBegun(self._clock.now(), phase, name, newest))
 
     def _launch(self, attempt: int, state: JobState) -> Launch:
@@ -202,6 +205,7 @@ class LocalWorld:
         directory = self._storage.local(state.directory)
         return Launch(
             job=self._job,
+            lineage=self._lineage,
             attempt=attempt,
             phase=state.phase,
             plan=self._prepared.plans[state.phase],
@@ -250,11 +254,17 @@ def _screen(prepared: Prepared, clock: Clock, stack: ExitStack) -> _Screen:
     return _Screen(view.line, None, (view,))
 
 
+def _complain(text: str) -> None:
+    """Before there is a run.log."""
+    print(f"supervise: {text}", file=sys.stderr, flush=True)
+
+
 def _watch_for_preemption(
-    prepared: Prepared, job: str, clock: Clock, reactor: Reactor, stack: ExitStack
+    prepared: Prepared, job: str, lineage: str, clock: Clock, reactor: Reactor, stack: ExitStack
 ) -> PreemptionWatch:
-    """Listen for announcements. What a command leaves behind is swept like a worker is."""
-    environ = {**environment.scrubbed(os.environ), environment.JOB: job}
+    """Listen for announcements. What a command leaves behind is killed and swept as of a worker."""
+    ours = {environment.JOB: job, environment.LINEAGE: lineage}
+    environ = {**environment.scrubbed(os.environ), **ours}
     config = prepared.job.phases[0].init.autorestart.preemption
 
     def doomed(text: str) -> None:
@@ -325,7 +335,13 @@ def _accept_changes(
     return found
 
 
-def _tell_start(log: RunLog, prepared: Prepared, history: History, found: Sequence[Change]) -> None:
+def _tell_start(
+    log: RunLog,
+    prepared: Prepared,
+    history: History,
+    found: Sequence[Change],
+    swept: Sequence[int],
+) -> None:
     """What a person should know before the job goes on."""
     for plan in prepared.plans:
         if plan.is_command and plan.progress_pattern is None:
@@ -340,15 +356,23 @@ def _tell_start(log: RunLog, prepared: Prepared, history: History, found: Sequen
         log.say(text, level="warning")
     for change in found:
         log.say(f"the config changed: {change}", level="warning")
-    if history.state.job and (left := sweep(history.state.job)):
-        pids = ", ".join(str(pid) for pid in left)
+    if swept:
+        pids = ", ".join(str(pid) for pid in swept)
         log.say(f"killed what an earlier supervisor left behind: pid {pids}", level="warning")
 
 
 def _started(job: str, prepared: Prepared, state: JobState, clock: Clock) -> SupervisorStarted:
     phase = min(state.phase, len(prepared.plans) - 1)
-    committed = newest_committed(prepared.plans[phase].checkpoints)
+    committed = _newest_committed(prepared, phase)
     return SupervisorStarted(clock.now(), job, prepared.policy, committed)
+
+
+def _newest_committed(prepared: Prepared, phase: int) -> int | None:
+    directory = prepared.plans[phase].checkpoints
+    try:
+        return newest_committed(directory)
+    except OSError as error:
+        raise ModelDirError(f"{directory} cannot be read: {error.strerror}") from error
 
 
 def _leave_nothing_behind() -> None:

@@ -38,6 +38,7 @@ from supervisor.ports import Transition
 from supervisor.protocol.messages import (
     DevicesMessage,
     EvaluatedMessage,
+    NoticeMessage,
     RestoredMessage,
     Stage,
     StageMessage,
@@ -169,6 +170,8 @@ def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> It
         case EvaluatedMessage(step, metrics):
             shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
             yield Line(source, f"evaluation after step {step}: {shown}")
+        case NoticeMessage(text):
+            yield Line(source, text, "warning")
         case StageMessage(stage) if stage not in (Stage.TRAINING, Stage.EVALUATING):
             yield Line(source, f"stage {stage}")
 

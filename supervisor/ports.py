@@ -47,7 +47,10 @@ class World(Protocol):
     """All that the runtime acts on and hears from."""
 
     def wait(self, until: float | None) -> Sequence[Event]:
-        """The events that have come; blocks until there is one, or until the time `until`."""
+        """The events that have come; blocks until there is one, or until the time `until`.
+
+        Nothing only if there was none until a moment past `until`.
+        """
         ...
 
     def carry_out(self, decision: Decision, state: JobState) -> None:

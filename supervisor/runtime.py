@@ -40,12 +40,15 @@ class Runtime:
         """Handle `first` and all that follows; returns the terminal state."""
         self._handle(first)
         while not self.state.status.terminal:
+            began = self._clock.now()
             events = self._world.wait(self.state.deadline)
             for event in sorted(events, key=lambda event: not isinstance(event, StopRequested)):
                 self._handle(event)
-            now = self._clock.now()
-            if self.state.deadline is not None and now >= self.state.deadline:
-                self._handle(DeadlineReached(now, self.state.silence(now)))
+            # Silence is known only up to where the last look began: a supervisor that was stopped
+            # meanwhile has more to read.
+            known = began if events else self._clock.now()
+            if self.state.deadline is not None and known >= self.state.deadline:
+                self._handle(DeadlineReached(known, self.state.silence(known)))
         return self.state
 
     def _handle(self, event: Event) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,6 +83,12 @@ class Running:
 Start = Callable[..., Running]
 
 
+def may_mount() -> bool:
+    """Whether a file system can be mounted here, in a mount namespace of its own."""
+    unshare = shutil.which("unshare")
+    return unshare is not None and subprocess.run([unshare, "-m", "true"]).returncode == 0
+
+
 def marked(mark: str) -> list[str]:
     """The command lines of the living processes that inherited `mark`."""
     found = []
@@ -92,6 +99,21 @@ def marked(mark: str) -> list[str]:
         except OSError:
             continue
     return found
+
+
+def eventually(condition: Callable[[], object], timeout: float = 10.0) -> bool:
+    """Whether `condition` comes true in time."""
+    end = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def gone(mark: str) -> bool:
+    """Whether every process that inherited `mark` is gone, or soon is."""
+    return eventually(lambda: not marked(mark))
 
 
 def command_config(

@@ -17,6 +17,7 @@ from typing import NoReturn
 from supervisor.protocol.drills import Drills
 from supervisor.protocol.environment import WorkerIdentity
 from supervisor.protocol.failure import write_failure_record
+from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
 from supervisor.protocol.stacks import enable_stack_dumps
 
@@ -25,11 +26,13 @@ USAGE = "usage: python -P -m trainer PARAMS.yaml"
 
 def main() -> NoReturn:
     """Run, and leave with 0, or with 1 and a failure record."""
-    reporter = Reporter.connect()
+    drills = Drills.from_environment()
+    reporter = Reporter.connect(on_stage=drills.on_entering)
     code = 0
     try:
         enable_stack_dumps(reporter)
-        _run(sys.argv[1:], reporter)
+        drills.on_entering(Stage.STARTING)  # where a worker is from the first, without a word
+        _run(sys.argv[1:], reporter, drills)
     except BaseException as error:
         code = 1
         stage, step = reporter.current
@@ -43,7 +46,7 @@ def main() -> NoReturn:
         os._exit(code)
 
 
-def _run(arguments: list[str], reporter: Reporter) -> None:
+def _run(arguments: list[str], reporter: Reporter, drills: Drills) -> None:
     # Imported here, so that a failing import leaves a record too; jax only after the config is
     # known to be good. While importing, there is no garbage worth collecting: a quicker start.
     import yaml
@@ -61,7 +64,7 @@ def _run(arguments: list[str], reporter: Reporter) -> None:
     gc.freeze()
     gc.enable()
     identity = WorkerIdentity.from_environment()
-    train(config, reporter, Drills.from_environment(), identity.num_devices if identity else None)
+    train(config, reporter, drills, identity.num_devices if identity else None)
 
 
 if __name__ == "__main__":

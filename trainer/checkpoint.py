@@ -1,31 +1,63 @@
 """Checkpoints: the whole state and the data's position, saved by Orbax in the background.
 
 Orbax decides by a directory's name what is a checkpoint; a crash can leave the name without the
-content. So this module decides by `supervisor.protocol.committed`, like the supervisor does, and
-clears away what is not committed before Orbax looks.
+content, and a disk can change the content. So this module decides by
+`supervisor.protocol.committed`, like the supervisor does, and verifies by `trainer.integrity`.
+What is not committed is cleared away before Orbax looks. What is damaged is moved into `corrupt/`,
+a name that nobody takes for a step, and the checkpoint before it is taken. What is sound but does
+not fit the config is left alone, and said.
 """
 
 # mypy: allow-untyped-calls, disable-error-code="attr-defined"
 from __future__ import annotations
 
+import errno
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from itertools import count
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from supervisor.protocol.committed import committed_steps, is_committed
+from trainer import integrity
+from trainer.fingerprint import Fingerprint, differences
+from trainer.integrity import DamagedError
 from trainer.state import TrainState
 
 Position = Mapping[str, Any]
 """Where the data iterator is: what its `get_state` returned."""
 
+Say = Callable[[str], None]
+"""Tells a person one line."""
+
+T = TypeVar("T")
+
+CORRUPT = "corrupt"
+
+_MISMATCH = re.compile(
+    r"not compatible with the stored shape|tree structures do not match|Structure mismatch|"
+    r"Topology mismatch detected"
+)
+"""What Orbax says where a checkpoint is sound, but of something else."""
+
 
 class NoCheckpointError(FileNotFoundError):
     """There is no committed checkpoint where the phase must start from one."""
+
+
+class NoUsableCheckpointError(RuntimeError):
+    """There were checkpoints, and all of them are damaged: only a person may start afresh."""
+
+
+class CheckpointMismatchError(ValueError):
+    """The checkpoint is sound, but of another model or optimizer than the config describes."""
 
 
 def newest_step(directory: Path) -> int | None:
@@ -34,20 +66,36 @@ def newest_step(directory: Path) -> int | None:
 
 
 class Checkpoints:
-    """Saves into one directory. Only one process group may do so at a time."""
+    """Saves into one directory and restores from it. Only one process may do so at a time."""
 
-    def __init__(self, directory: Path, keep: int) -> None:
+    def __init__(self, directory: Path, keep: int, fingerprint: Fingerprint, say: Say) -> None:
         """Make `directory` ready, without what a killed save left there; keep the newest `keep`."""
-        _clear_uncommitted(directory)
+        directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
+        self._keep = keep
+        self._fingerprint = fingerprint
+        self._say = say
         self._saving: int | None = None
-        self._manager = ocp.CheckpointManager(
-            directory,
-            options=ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True),
-        )
+        self._recording: Thread | None = None
+        self._clear_uncommitted()
+
+    def verified(self) -> int | None:
+        """The newest step whose files are sound; damaged newer ones are moved aside.
+
+        Raises:
+            NoUsableCheckpointError, CheckpointMismatchError: see there.
+        """
+        found = self._newest(lambda path: None)
+        return None if found is None else found[0]
+
+    def restore(self, abstract: TrainState) -> tuple[int, TrainState, Position] | None:
+        """The newest sound checkpoint, as `verified`; None: nothing was ever committed."""
+        found = self._newest(lambda path: _restore(path, abstract))
+        return None if found is None else (found[0], *found[1])
 
     def save(self, state: TrainState, step: int, position: Position) -> None:
         """Begin to save; `state` may be donated once this returns. Waits for an earlier save."""
+        self.settle()
         self._manager.save(
             step,
             args=ocp.args.Composite(
@@ -65,28 +113,171 @@ class Checkpoints:
         return newest_step(self._directory)
 
     def committed(self, *, wait: bool = False) -> int | None:
-        """The step of a save that was committed since the last call, told once.
+        """The step of a save that was committed since the last call, told once. Its manifest is
+        recorded in the background; until then it is a checkpoint that cannot be verified.
 
         Raises:
             Exception: whatever made the save fail in the background.
         """
+        if self._saving is None:
+            return None
         if wait:
             self._manager.wait_until_finished()
-        if self._saving is None or self._manager.is_saving_in_progress():
+        if self._manager.is_saving_in_progress():
             return None
         self._manager.check_for_errors()
         step, self._saving = self._saving, None
+        self._recording = Thread(target=self._record, args=(step,), name="manifest")
+        self._recording.start()
         return step
+
+    def settle(self) -> None:
+        """Wait until the manifest of the last committed save is written."""
+        if self._recording is not None:
+            self._recording.join()
+            self._recording = None
 
     def close(self) -> None:
         """Wait for saves and stop the threads that make them."""
         self._manager.close()
+        self.settle()
+
+    @cached_property
+    def _manager(self) -> Any:
+        """Made for the first save: it lists steps only once, and must not know of damaged ones."""
+        return ocp.CheckpointManager(
+            self._directory,
+            options=ocp.CheckpointManagerOptions(
+                max_to_keep=self._keep, cleanup_tmp_directories=True
+            ),
+        )
+
+    def _record(self, step: int) -> None:
+        versions = {"jax": jax.__version__, "orbax": ocp.__version__}
+        try:
+            integrity.record(self._directory / str(step), self._fingerprint, versions)
+        except (OSError, DamagedError) as error:
+            self._say(f"step {step}  no manifest could be written: {error}")
+
+    def _newest(self, read: Callable[[Path], T]) -> tuple[int, T] | None:
+        for step, path in committed_steps(self._directory):
+            try:
+                return step, _load(path, self._fingerprint, self._say, read)
+            except DamagedError as damage:
+                self._set_aside(path, str(damage))
+        corrupt = self._directory / CORRUPT
+        if corrupt.is_dir() and any(corrupt.iterdir()):
+            raise NoUsableCheckpointError(
+                f"every checkpoint is damaged: put a good copy in place, or remove {corrupt} "
+                "(they are there, with the reasons) to train from the beginning. A step moved back "
+                f"without its {integrity.MANIFEST} is restored unverified"
+            )
+        return None
+
+    def _set_aside(self, path: Path, reason: str) -> None:
+        corrupt = self._directory / CORRUPT
+        corrupt.mkdir(exist_ok=True)
+        names = (f"{path.name}-{number}" for number in count(1))
+        name = next(name for name in names if not (corrupt / name).exists())
+        path.rename(corrupt / name)
+        (corrupt / f"{name}.reason.txt").write_text(reason + "\n", encoding="utf-8")
+        self._say(f"the checkpoint in {path} is damaged ({reason}): moved to {CORRUPT}/{name}")
+
+    def _clear_uncommitted(self) -> None:
+        """Remove steps that only look saved: Orbax would count them, and not save them again. One
+        with a manifest was committed, so something took its mark: that is damage."""
+        for entry in self._directory.glob("[0-9]*"):
+            if not entry.name.isdecimal() or not entry.is_dir() or is_committed(entry):
+                continue
+            if (entry / integrity.MANIFEST).exists():
+                self._set_aside(entry, "the mark of its commit is gone")
+                continue
+            print(f"removing {entry}: its save was never committed", flush=True)
+            shutil.rmtree(entry)
+
+
+def restore_parts(
+    directory: Path, parts: dict[str, Any], fingerprint: Fingerprint, say: Say
+) -> tuple[int, dict[str, Any]]:
+    """The newest committed step under `directory`, and those `parts` of its state.
+
+    `parts` maps names of `TrainState`'s fields to their abstract trees. The directory is another
+    phase's: nothing in it is moved, and what that phase ended with is not replaced by less.
+
+    Raises:
+        NoCheckpointError: nothing is committed there.
+        NoUsableCheckpointError: the newest step is damaged.
+        CheckpointMismatchError: it does not fit the config.
+    """
+    found = next(committed_steps(directory), None)
+    if found is None:
+        raise NoCheckpointError(
+            f"start_from: no committed checkpoint in {directory}: the phase to start from must "
+            "have saved one"
+        )
+    step, path = found
+    wanted = {name: ocp.args.StandardRestore(tree) for name, tree in parts.items()}
+    try:
+        restored = _load(path, fingerprint, say, lambda path: _read(path, **wanted))
+    except DamagedError as damage:
+        raise NoUsableCheckpointError(
+            f"start_from: the checkpoint in {path} is damaged ({damage}); it belongs to another "
+            "phase and is left as it is: put an undamaged copy in its place, or train that phase "
+            "again"
+        ) from damage
+    return step, {name: restored[name] for name in parts}
+
+
+def _load(path: Path, fingerprint: Fingerprint, say: Say, read: Callable[[Path], T]) -> T:
+    """What `read` makes of the committed checkpoint in `path`, after it is verified.
+
+    An exception of `read` is a sign of damage only where there is no manifest. Files that are
+    what they were at the commit are not to blame, and a fault of anything else would move one good
+    checkpoint after the other aside.
+
+    Raises:
+        DamagedError: it is not what was committed.
+        CheckpointMismatchError: it is sound, but does not fit the config.
+    """
+    manifest = integrity.read(path)
+    if manifest is None:
+        say(f"the checkpoint in {path} has no manifest: it is used unverified")
+    else:
+        different = differences(manifest.fingerprint, fingerprint)
+        if different:
+            raise CheckpointMismatchError(_mismatch(path, "; ".join(different)))
+        manifest.verify(path)
+    try:
+        return read(path)
+    except Exception as error:
+        if _MISMATCH.search(str(error)):
+            raise CheckpointMismatchError(_mismatch(path, str(error))) from error
+        if manifest is None and _suggests_damage(error):
+            first = next(iter(str(error).splitlines()), "")[:300]
+            raise DamagedError(f"cannot be restored: {type(error).__name__}: {first}") from error
+        raise
+
+
+def _mismatch(path: Path, how: str) -> str:
+    return f"the checkpoint in {path} does not fit the config: {how}"
+
+
+def _suggests_damage(error: Exception) -> bool:
+    """Whether `error` can come from the files: not from memory, devices or permissions."""
+    if isinstance(error, OSError):
+        return error.errno in (None, errno.ENOENT, errno.ENOTDIR, errno.EIO)
+    return not isinstance(error, MemoryError | jax.errors.JaxRuntimeError)
 
 
 def restore(directory: Path, step: int, abstract: TrainState) -> tuple[TrainState, Position]:
-    """The state and the data's position of the committed `step`, laid out as in `abstract`."""
+    """The state and the data's position of the committed `step`, unverified, laid out as in
+    `abstract`."""
+    return _restore(directory / str(step), abstract)
+
+
+def _restore(path: Path, abstract: TrainState) -> tuple[TrainState, Position]:
     restored = _read(
-        directory / str(step),
+        path,
         params=ocp.args.StandardRestore(abstract.params),
         optimizer=ocp.args.StandardRestore(abstract.optimizer),
         rngs=ocp.args.StandardRestore(abstract.rngs),
@@ -97,33 +288,6 @@ def restore(directory: Path, step: int, abstract: TrainState) -> tuple[TrainStat
     return state, restored.progress["data"]
 
 
-def restore_parts(directory: Path, parts: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    """The newest committed step under `directory`, and those `parts` of its state.
-
-    `parts` maps names of `TrainState`'s fields to their abstract trees.
-
-    Raises:
-        NoCheckpointError: nothing is committed there.
-    """
-    step = newest_step(directory)
-    if step is None:
-        raise NoCheckpointError(
-            f"start_from: no committed checkpoint in {directory}: the phase to start from must "
-            "have saved one"
-        )
-    wanted = {name: ocp.args.StandardRestore(tree) for name, tree in parts.items()}
-    restored = _read(directory / str(step), **wanted)
-    return step, {name: restored[name] for name in parts}
-
-
 def _read(path: Path, **items: Any) -> Any:
     reader = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
     return reader.restore(path, args=ocp.args.Composite(**items))
-
-
-def _clear_uncommitted(directory: Path) -> None:
-    """Remove steps that only look saved: Orbax would count them, and refuse to save them again."""
-    for entry in directory.glob("[0-9]*"):
-        if entry.name.isdecimal() and entry.is_dir() and not is_committed(entry):
-            print(f"removing {entry}: its save was never committed", flush=True)
-            shutil.rmtree(entry)

@@ -76,13 +76,14 @@ class Loop:
         self.checkpoints.save(self.state, self.step, self.batches.get_state())
 
     def _save_now(self) -> None:
-        """Return with this step committed."""
+        """Return with this step committed, and its manifest written."""
         self.in_flight.drain()
         self.reporter.stage(Stage.SAVING, self.step)
         self._tell_committed(wait=True)
         if self.checkpoints.newest() != self.step:
             self.checkpoints.save(self.state, self.step, self.batches.get_state())
             self._tell_committed(wait=True)
+        self.checkpoints.settle()
 
     def _tell_committed(self, *, wait: bool = False) -> None:
         step = self.checkpoints.committed(wait=wait)

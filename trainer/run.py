@@ -12,11 +12,12 @@ from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
 from trainer import distributed
 from trainer.cadence import Cadence
-from trainer.checkpoint import Checkpoints, newest_step, restore, restore_parts
-from trainer.config import ConfigError, StartFrom, TrainerConfig
+from trainer.checkpoint import Checkpoints, Say, restore_parts
+from trainer.config import ConfigError, InitConfig, StartFrom, TrainerConfig
 from trainer.data import training_batches
 from trainer.evaluation import Evaluation
 from trainer.feed import Feed
+from trainer.fingerprint import fingerprint, fingerprint_across
 from trainer.inflight import InFlight
 from trainer.loop import Loop
 from trainer.mesh import make_mesh, require_devices
@@ -34,7 +35,13 @@ def train(
         DevicesDiffer: the backend does not have `num_devices` (None: any number will do).
         ConfigError: the config cannot be trained on the devices found.
     """
-    if _is_complete(config, reporter):
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+        reporter.notice(text)
+
+    checkpoints = _checkpoints(config.init, say)
+    if _is_complete(config, checkpoints, reporter):
         return
     reporter.stage(Stage.INITIALIZING)
     distributed.initialize()
@@ -43,10 +50,11 @@ def train(
     feed = Feed(make_mesh(rung_found), rung_found)
     blueprint = Blueprint.of(config.init, feed.mesh)
     batches = training_batches(loader, loop.global_batch_size, config.init.data_shuffle_seed)
-    checkpoints = Checkpoints(config.init.checkpoint.directory, config.init.checkpoint.keep)
 
     reporter.stage(Stage.RESTORING)
-    state, step = _start(config, blueprint, batches, reporter)
+    state, restored = _start(config, checkpoints, blueprint, batches, say)
+    reporter.restored(restored)
+    step = restored or 0
 
     reporter.stage(Stage.COMPILING, step)
     tokens = feed.abstract(loader.sequence_length + 1)
@@ -71,9 +79,17 @@ def train(
     distributed.leave()
 
 
-def _is_complete(config: TrainerConfig, reporter: Reporter) -> bool:
-    step = newest_step(config.init.checkpoint.directory)
+def _checkpoints(init: InitConfig, say: Say) -> Checkpoints:
+    where = init.checkpoint
+    return Checkpoints(where.directory, where.keep, fingerprint(init), say)
+
+
+def _is_complete(config: TrainerConfig, checkpoints: Checkpoints, reporter: Reporter) -> bool:
     max_steps = config.init.loop.max_steps
+    if (checkpoints.newest() or 0) < max_steps:
+        return False
+    reporter.stage(Stage.RESTORING)
+    step = checkpoints.verified()
     if step is None or step < max_steps:
         return False
     print(f"nothing to do: step {step} is committed, max_steps is {max_steps}", flush=True)
@@ -98,29 +114,33 @@ def _initialize(config: TrainerConfig, reporter: Reporter, num_devices: int | No
 
 
 def _start(
-    config: TrainerConfig, blueprint: Blueprint, batches: Any, reporter: Reporter
-) -> tuple[TrainState, int]:
-    """The state to train from and its step; `batches` is moved to where that state left off."""
+    config: TrainerConfig,
+    checkpoints: Checkpoints,
+    blueprint: Blueprint,
+    batches: Any,
+    say: Say,
+) -> tuple[TrainState, int | None]:
+    """The state to train from and the step it was saved at (None: a fresh one); `batches` is moved
+    to where that state left off."""
     directory = config.init.checkpoint.directory
-    step = newest_step(directory)
-    if step is not None:
-        state, position = restore(directory, step, blueprint.abstract)
+    restored = checkpoints.restore(blueprint.abstract)
+    if restored is not None:
+        step, state, position = restored
         batches.set_state(position)
         print(f"restored step {step} from {directory}", flush=True)
-    elif config.start_from is not None:
-        state = _from_other_phase(config.start_from, blueprint)
-    else:
-        state = blueprint.fresh()
-        print(f"fresh start: no committed checkpoint in {directory}", flush=True)
-    reporter.restored(step)
-    return state, step or 0
+        return state, step
+    if config.start_from is not None:
+        return _from_other_phase(config.start_from, blueprint, say), None
+    print(f"fresh start: no committed checkpoint in {directory}", flush=True)
+    return blueprint.fresh(), None
 
 
-def _from_other_phase(source: StartFrom, blueprint: Blueprint) -> TrainState:
+def _from_other_phase(source: StartFrom, blueprint: Blueprint, say: Say) -> TrainState:
     """A fresh state, with what `source` says in place of its own."""
     names = ("params",) if source.load == "params" else ("params", "optimizer", "rngs")
     wanted = {name: getattr(blueprint.abstract, name) for name in names}
-    step, parts = restore_parts(source.directory, wanted)
+    shared = fingerprint_across(blueprint.config, source)
+    step, parts = restore_parts(source.directory, wanted, shared, say)
     loaded = ", ".join(names)
     print(f"fresh start with {loaded} of step {step} from {source.directory}", flush=True)
     return replace(blueprint.fresh(), **parts)

@@ -3,26 +3,34 @@
 A worker gets a session and a process group of its own and is killed by the kernel when the
 supervisor dies. The supervisor is a *child subreaper*: whatever a worker leaves behind, also in a
 session of its own, becomes our child and stays below us in the process tree. So "everything of the
-attempt" is all of our descendants, and no bookkeeping can miss one.
+attempt" is all of our descendants, and no bookkeeping can miss one. All but those in our own
+session: a worker starts in another one and no process can join a session, so these are the guard,
+our helpers, and what the shell that became us by `exec` had in the background.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import subprocess
+import time
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 from supervisor.core.failure import WorkerExit
+from supervisor.host.guard import marked
 from supervisor.protocol import environment
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_EXITING_TIMEOUT = 1.0
+_PF_EXITING = 0x4  # of the kernel's task flags
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
@@ -92,44 +100,104 @@ def become_subreaper() -> None:
 
 
 def kill_descendants(workers: Sequence[int]) -> int:
-    """SIGKILL every descendant and reap those that are ours; returns how many still live.
+    """SIGKILL every process of the job and reap those that are ours; returns how many are left.
 
     `workers` are the direct children that `WorkerProcess` reaps itself.
     """
-    alive = 0
-    for process in psutil.Process().children(recursive=True):
+    left = 0
+    for process in _descendants():
         try:
-            if process.status() == psutil.STATUS_ZOMBIE:
-                if process.pid not in workers:
-                    _reap(process.pid)
+            if process.status() != psutil.STATUS_ZOMBIE:
+                process.kill()
+            elif process.pid in workers or _reap(process.pid):
                 continue
-            alive += 1
-            process.kill()
+            left += 1  # a zombie that cannot be reaped yet has threads that still live
         except psutil.NoSuchProcess:
             continue
-    return alive
+    return left
 
 
-def sweep(job: str) -> list[int]:
-    """SIGKILL the processes that an earlier supervisor of `job` left behind; returns their pids."""
-    mark = f"{environment.JOB}={job}".encode()
+def reap_orphans(workers: Sequence[int]) -> None:
+    """Reap the zombies that `workers` left to us, and nothing that somebody here waits for."""
+    waitable = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    try:
+        if os.waitid(os.P_ALL, 0, waitable) is None:  # saves the look at all processes
+            return
+    except ChildProcessError:
+        return
+    for process in _descendants(recursive=False):
+        with suppress(psutil.NoSuchProcess):
+            if process.pid not in workers and process.status() == psutil.STATUS_ZOMBIE:
+                _reap(process.pid)
+
+
+class SweepError(Exception):
+    """Processes of an earlier supervisor of the job cannot be killed: nothing may be started."""
+
+
+def sweep(job: str, timeout: float = 10.0) -> list[int]:
+    """Kill what an earlier supervisor of `job` left behind; returns the pids, confirmed gone.
+
+    Raises:
+        SweepError: some were still there after `timeout` seconds.
+    """
+    marks = (f"\0{environment.JOB}={job}\0".encode(), f"{job}@".encode())
+    end = time.monotonic() + timeout
+    killed: list[int] = []
+    while found := [(pid, pidfd) for pid, pidfd in marked(*marks) if pid != os.getpid()]:
+        for _, pidfd in found:
+            with suppress(OSError):  # it is gone, or another user's
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        left = [pid for pid, pidfd in found if not _ends(pidfd, end)]
+        if left:
+            pids = ", ".join(str(pid) for pid in left)
+            raise SweepError(f"what an earlier supervisor left behind cannot be killed: pid {pids}")
+        killed += [pid for pid, _ in found]
+    for pidfd in _exiting():  # whose they are cannot be seen any more; it takes them an instant
+        _ends(pidfd, min(end, time.monotonic() + _EXITING_TIMEOUT))
+    return killed
+
+
+def _ends(pidfd: int, end: float) -> bool:
+    """Whether the process, with all of its threads, is gone by the time `end`."""
+    try:
+        return bool(select.select([pidfd], [], [], max(0.0, end - time.monotonic()))[0])
+    finally:
+        os.close(pidfd)
+
+
+def _exiting() -> list[int]:
+    """The processes that have lost their memory, hence their environment, but not yet all else."""
     found = []
-    for process in psutil.process_iter():
-        try:
-            variables = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-            if mark in variables and process.pid != os.getpid():
-                process.kill()
-                found.append(process.pid)
-        except (OSError, psutil.NoSuchProcess):  # gone, or another user's: not our worker
-            continue
+    for pid in psutil.pids():
+        with suppress(OSError):
+            pidfd = os.pidfd_open(pid)
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            gone = fields[0] in "ZX" and int(fields[17]) <= 1
+            if int(fields[6]) & _PF_EXITING and not gone:
+                found.append(pidfd)
+            else:
+                os.close(pidfd)
     return found
 
 
-def _reap(pid: int) -> None:
+def _descendants(*, recursive: bool = True) -> list[psutil.Process]:
+    """Those of the job."""
+    ours = os.getsid(0)
+    found = []
+    for process in psutil.Process().children(recursive=recursive):
+        with suppress(ProcessLookupError):
+            if os.getsid(process.pid) != ours:
+                found.append(process)
+    return found
+
+
+def _reap(pid: int) -> bool:
+    """Whether a zombie is gone for good."""
     try:
-        os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:  # a zombie of a parent that still lives
-        return
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:  # its parent still lives, and is killed itself
+        return False
 
 
 def _signal_name(number: int) -> str:

@@ -50,10 +50,12 @@ class Reactor:
         self._look(0.0)  # timers and descriptors get their turn also when events never cease
         while not self._events:
             now = self._clock.now()
-            if until is not None and now >= until:
-                break
             due = min((t for t in (until, self._next_timer()) if t is not None), default=None)
             self._look(None if due is None else max(0.0, due - now))
+            # Over only after a look that began past it: a process that was stopped meanwhile must
+            # not take for silence what it has not read yet.
+            if until is not None and now >= until:
+                break
         events = []
         while self._events:
             events.append(self._events.popleft())

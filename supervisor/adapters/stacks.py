@@ -14,6 +14,9 @@ def dump_native_stacks(pid: int, path: Path) -> None:
     """Start to write the Python and native stacks of `pid` to `path`, if py-spy is installed.
 
     It runs beside us, and is ended with the worker if it takes too long.
+
+    Raises:
+        OSError: they cannot be written there, or there is no process to be had for it.
     """
     tool = shutil.which("py-spy", path=sysconfig.get_path("scripts")) or shutil.which("py-spy")
     if tool is None:

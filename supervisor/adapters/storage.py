@@ -11,8 +11,10 @@ from pathlib import Path
 class LocalStorage:
     """Files below `root`. Whatever is durable has its directory entry synced as well."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, writer: str = "") -> None:
+        """`writer` keeps those apart that may replace the same file at the same time."""
         self._root = root
+        self._writer = writer
 
     def read(self, path: str) -> bytes:
         """See `ports.Storage`."""
@@ -21,7 +23,7 @@ class LocalStorage:
     def replace(self, path: str, data: bytes) -> None:
         """See `ports.Storage`."""
         target = self._root / path
-        temporary = target.with_name(f".{target.name}.tmp")
+        temporary = target.with_name(f".{target.name}{self._writer}.tmp")
         try:
             with temporary.open("wb") as file:
                 file.write(data)

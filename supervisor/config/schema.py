@@ -211,14 +211,21 @@ class StartFrom(_Section):
 
 
 class Fault(_Section):
-    """A drill: a real fault, right after optimizer step `step`; exactly one kind."""
+    """A drill: a real fault, right after a step or on entering a stage; exactly one kind."""
 
-    step: Annotated[int, Field(ge=1)]
+    step: Annotated[int, Field(ge=1)] | None = None
+    stage: StageName | None = None
     signal: str | None = None
     exception: str | None = None
     message: str = "injected by a drill"
     exit_code: Annotated[int, Field(ge=0, le=255)] | None = None
     hang: bool = False
+
+    @model_validator(mode="after")
+    def _one_moment(self) -> Self:
+        if (self.step is None) == (self.stage is None):
+            raise ValueError("give either step or stage: when it strikes")
+        return self
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:

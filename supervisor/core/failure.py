@@ -12,7 +12,10 @@ from supervisor.protocol.failure import FailureRecord
 
 @dataclass(frozen=True, slots=True)
 class WorkerExit:
-    """How rank `rank` ended: by an exit `code` or by a `signal` (its name), never both."""
+    """How rank `rank` ended: by an exit `code` or by a `signal` (its name), never both.
+
+    Neither: nobody saw how it ended.
+    """
 
     rank: int
     code: int | None = None
@@ -24,7 +27,9 @@ class WorkerExit:
         return self.code == 0
 
     def __str__(self) -> str:
-        return f"exit code {self.code}" if self.signal is None else f"killed by {self.signal}"
+        if self.signal is not None:
+            return f"killed by {self.signal}"
+        return f"exit code {self.code}" if self.code is not None else "ended unseen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +79,8 @@ class Failure:
     """The same for the same failure; None where a repetition proves nothing."""
     traceback: str = ""
     """The traceback as the worker recorded it; empty where it left no record."""
+
+    @property
+    def ends_the_job(self) -> bool:
+        """Whether it is FATAL on account of what was said, not only of how a process ended."""
+        return self.verdict is Verdict.FATAL and self.confidence is not Confidence.LOW

@@ -72,7 +72,7 @@ def _supervisor_started(
     drained = state.drain is not None
     state = replace(state, job=event.job, drain=None, liveness=Liveness(), exit_code=None)
     if state.status is Status.SUCCEEDED:
-        return _reopened(state, policy)
+        return _reopened(state, event.at, policy)
     state = replace(state, budget=state.budget.committed(event.committed))
     if state.status is Status.FAILED:
         state = replace(
@@ -81,18 +81,20 @@ def _supervisor_started(
     if state.group is not None:
         return _recovered(state, state.group, drained, event.at, policy)
     if state.backoff is not None:
-        return _wait(state, state.backoff.delay, state.backoff.reason, event.at)
-    return _begin(state, "the job starts" if state.attempt == 0 else "the job goes on")
+        return _wait(state, state.backoff.delay, state.backoff.reason, event.at, policy)
+    reason = "the job starts" if state.attempt == 0 else "the job goes on"
+    return _begin(state, reason, event.at, policy)
 
 
-def _reopened(state: JobState, policy: RestartPolicy) -> Outcome:
+def _reopened(state: JobState, at: float, policy: RestartPolicy) -> Outcome:
     """A job that succeeded is run again: over, unless there is more to do than there was."""
     target = policy.phases[state.phase].success.step
     if state.reached is not None and target is not None and target > state.reached:
         state = replace(state, budget=state.budget.fresh(), directory=None)
-        return _begin(state, f"the target grew from step {state.reached} to {target}")
+        reason = f"the target grew from step {state.reached} to {target}"
+        return _begin(state, reason, at, policy)
     if state.phase + 1 < len(policy.phases):
-        return _next_phase(state, "a phase was added")
+        return _next_phase(state, "a phase was added", at, policy)
     return _finish(
         state, Status.SUCCEEDED, ExitCode.SUCCEEDED, "the job has succeeded already: nothing to do"
     )
@@ -101,27 +103,29 @@ def _reopened(state: JobState, policy: RestartPolicy) -> Outcome:
 def _recovered(
     state: JobState, group: Group, drained: bool, at: float, policy: RestartPolicy
 ) -> Outcome:
-    """The last supervisor left a group in flight: charged only if a worker had ended first."""
-    group = replace(group, abandoned=drained or not group.exits)
+    """The last supervisor left a group in flight: charged only if it had ended by itself first."""
+    ended = group.all_ended or _some_failed(group.exits, state, policy)
+    group = replace(group, abandoned=group.abandoned or drained or not ended)
     state = replace(state, group=group)
     return _kill(state, at, "the supervisor of this attempt ended before it did", policy)
 
 
-def _begin(state: JobState, reason: str) -> Outcome:
+def _begin(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Outcome:
     """Start the phase if it has no directory yet, else the next attempt."""
     if state.directory is None:
-        state = replace(state, status=Status.STARTING, backoff=None)
+        again = at + policy.confirm_interval
+        state = replace(state, status=Status.STARTING, backoff=None, begin_again=again)
         return state, (BeginPhase(state.phase, reason),)
-    return _start(state, reason)
+    return _start(state, reason, at, policy)
 
 
-def _start(state: JobState, reason: str) -> Outcome:
+def _start(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Outcome:
     attempt = state.attempt + 1
     state = replace(
         state,
         status=Status.STARTING,
         attempt=attempt,
-        group=Group(attempt),
+        group=Group(attempt, deadline=at + policy.launch_timeout),
         liveness=Liveness(),
         backoff=None,
     )
@@ -132,11 +136,11 @@ def _phase_begun(state: JobState, event: PhaseBegun, policy: RestartPolicy) -> O
     if event.phase != state.phase or state.directory is not None:
         return state, ()
     budget = state.budget.committed(event.committed)
-    state = replace(state, directory=event.directory, budget=budget)
+    state = replace(state, directory=event.directory, budget=budget, begin_again=None)
     if state.drain is not None:
         return _drained(state, state.drain)
     name = policy.phases[event.phase].name
-    return _start(state, f"phase {name!r} starts")
+    return _start(state, f"phase {name!r} starts", event.at, policy)
 
 
 # --- the attempt lives -------------------------------------------------------------------------
@@ -155,7 +159,7 @@ def _workers_started(state: JobState, event: WorkersStarted, policy: RestartPoli
         return state, ()
     if state.drain is not None:
         return _ask_to_stop(state, group, state.drain, event.at, policy)
-    return replace(state, status=Status.RUNNING), ()
+    return replace(state, status=Status.RUNNING, group=replace(group, deadline=None)), ()
 
 
 def _worker_reported(state: JobState, event: WorkerReported, policy: RestartPolicy) -> Outcome:
@@ -210,11 +214,16 @@ def _with_exits(
     state = replace(state, group=group)
     if group.all_ended:
         return _kill(state, event.at, _ended(group.exits), policy)
-    if state.drain is None and not all(ended.clean for ended in event.exits):
+    if state.drain is None and _some_failed(group.exits, state, policy):
         # One for all: the others would hang in a collective. They get the time to say farewell.
         deadline = event.at + policy.farewell
         state = replace(state, status=Status.STOPPING, group=replace(group, deadline=deadline))
     return state, decisions
+
+
+def _some_failed(exits: tuple[WorkerExit, ...], state: JobState, policy: RestartPolicy) -> bool:
+    success = policy.phases[state.phase].success
+    return any(ended.code != success.exit_code for ended in exits)
 
 
 def _ended(exits: tuple[WorkerExit, ...]) -> str:
@@ -238,14 +247,16 @@ def _workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) ->
     budget = state.budget.committed(event.committed)
     state = replace(state, group=None, budget=budget, liveness=Liveness())
     # A trainer that is asked to stop saves and exits 0: that alone is no sign of finished work.
-    believed = state.drain is None or policy.phases[state.phase].success.is_proof
+    asked = state.drain is not None or group.hang is not None
+    believed = not asked or policy.phases[state.phase].success.is_proof
     if event.failure is None and not group.abandoned and believed:
-        return _phase_succeeded(state, policy)
+        return _phase_succeeded(state, event.at, policy)
     if state.drain is not None:
         return _drained(replace(state, last_failure=event.failure), state.drain)
-    if group.abandoned or event.failure is None:
-        return _start(state, "the last attempt was lost with its supervisor: nothing is charged")
     failure = hang_failure(event.failure, group.hang) if group.hang is not None else event.failure
+    if group.abandoned or failure is None:
+        reason = "the last attempt was lost with its supervisor: nothing is charged"
+        return _start(state, reason, event.at, policy)
     return _failed(state, failure, event.at, policy)
 
 
@@ -258,19 +269,19 @@ def _launch_failed(state: JobState, event: LaunchFailed, policy: RestartPolicy) 
     return _failed(state, event.failure, event.at, policy)
 
 
-def _phase_succeeded(state: JobState, policy: RestartPolicy) -> Outcome:
+def _phase_succeeded(state: JobState, at: float, policy: RestartPolicy) -> Outcome:
     name = policy.phases[state.phase].name
     if state.phase + 1 < len(policy.phases):
         if state.drain is None:
-            return _next_phase(state, f"phase {name!r} succeeded")
+            return _next_phase(state, f"phase {name!r} succeeded", at, policy)
         return _drained(_in_phase(state, state.phase + 1), state.drain)
     state = replace(state, reached=policy.phases[state.phase].success.step)
     reason = f"phase {name!r} succeeded" if len(policy.phases) > 1 else "the job succeeded"
     return _finish(state, Status.SUCCEEDED, ExitCode.SUCCEEDED, reason)
 
 
-def _next_phase(state: JobState, reason: str) -> Outcome:
-    return _begin(_in_phase(state, state.phase + 1), reason)
+def _next_phase(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Outcome:
+    return _begin(_in_phase(state, state.phase + 1), reason, at, policy)
 
 
 def _in_phase(state: JobState, phase: int) -> JobState:
@@ -300,7 +311,7 @@ def _failed(state: JobState, failure: Failure, at: float, policy: RestartPolicy)
     delay = backoff_delay(budget.failures, policy, salt=f"{state.job}/{state.attempt}")
     if failure.charge is Charge.PREEMPTIONS:
         delay = max(delay, policy.corroboration)
-    return _wait(state, delay, reason, at)
+    return _wait(state, delay, reason, at, policy)
 
 
 def _repeated(budget: Budget) -> str:
@@ -310,15 +321,15 @@ def _repeated(budget: Budget) -> str:
     )
 
 
-def _wait(state: JobState, delay: float, reason: str, at: float) -> Outcome:
+def _wait(state: JobState, delay: float, reason: str, at: float, policy: RestartPolicy) -> Outcome:
     if delay <= 0:
-        return _start(state, reason)
+        return _start(state, reason, at, policy)
     backoff = Backoff(delay, at + delay, reason)
     return replace(state, status=Status.BACKOFF, backoff=backoff), (Wait(delay, reason),)
 
 
 def _finish(state: JobState, status: Status, code: ExitCode, reason: str) -> Outcome:
-    state = replace(state, status=status, exit_code=int(code), backoff=None)
+    state = replace(state, status=status, exit_code=int(code), backoff=None, begin_again=None)
     return state, (FinishJob(status, code, reason),)
 
 
@@ -334,8 +345,11 @@ def _stop_requested(state: JobState, event: StopRequested, policy: RestartPolicy
     if group is None:
         # Without a group the job waits (BACKOFF), or its phase is just beginning and will notice.
         return _drained(state, drain) if state.backoff is not None else (state, ())
-    if group.killing or group.world_size is None:
+    if group.killing:
         return state, ()
+    if group.world_size is None:  # asked as soon as it runs; but nobody waits for that for ever
+        group = replace(group, deadline=event.at + policy.grace_period)
+        return replace(state, group=group), ()
     return _ask_to_stop(state, group, drain, event.at, policy)
 
 
@@ -397,16 +411,26 @@ def _deadline_reached(state: JobState, event: DeadlineReached, policy: RestartPo
         return _hung(state, group, event.silence, event.at, policy)
     if state.backoff is not None:
         due = event.at >= state.backoff.until
-        return _start(state, state.backoff.reason) if due else (state, ())
+        return _start(state, state.backoff.reason, event.at, policy) if due else (state, ())
+    if state.begin_again is not None:
+        due = event.at >= state.begin_again
+        reason = "its directory is not there yet"
+        return _begin(state, reason, event.at, policy) if due else (state, ())
     if group is None or group.deadline is None or event.at < group.deadline:
         return state, ()
+    return _group_overdue(state, group, event.at, policy)
+
+
+def _group_overdue(state: JobState, group: Group, at: float, policy: RestartPolicy) -> Outcome:
     if group.killing:
-        return _kill(state, event.at, "its processes are not confirmed gone yet", policy)
+        return _kill(state, at, "its processes are not confirmed gone yet", policy)
     if group.hang is not None and not group.hang.asked:
-        return _signal(state, group, "it hangs", event.at, policy)
+        return _signal(state, group, "it hangs", at, policy)
     if state.drain is not None or group.hang is not None:
-        return _kill(state, event.at, "the grace period is over", policy)
-    return _kill(state, event.at, _ended(group.exits), policy)
+        return _kill(state, at, "the grace period is over", policy)
+    if group.world_size is None:
+        return _kill(state, at, "nothing tells that its workers were started", policy)
+    return _kill(state, at, _ended(group.exits), policy)
 
 
 def _hung(

@@ -66,7 +66,10 @@ class RestartPolicy:
     farewell: float = 0.1
     """What the other ranks of a dead group get to write their failure records."""
     confirm_interval: float = 10.0
-    """After this long without word that a killed group is gone, it is killed again."""
+    """After this long without word that a killed group is gone, it is killed again; and without
+    word that a phase has begun, it is begun again."""
+    launch_timeout: float = 300.0
+    """After this long without word that a group runs, it is killed and counts as failed."""
     backoff_first: float = 10.0
     backoff_max: float = 300.0
     backoff_jitter: float = 0.2

@@ -205,7 +205,9 @@ class _Reader:
         if inside:
             self.chained = True
             return
-        before = next((line for line in reversed(self.lines[max(0, number - 3) : number]) if line), "")
+        before = next(
+            (line for line in reversed(self.lines[max(0, number - 3) : number]) if line), ""
+        )
         if before.startswith("Exception ignored"):
             self.ignored = True
         elif before.startswith(("Exception in thread", "Process ")):
@@ -283,8 +285,7 @@ def _unwrapped(chain: Chain) -> Chain:
     genuine = tuple(
         member
         for member in members
-        if member.type.rpartition(".")[2] not in _WRAPPERS
-        and not _CALLBACK.search(member.line)
+        if member.type.rpartition(".")[2] not in _WRAPPERS and not _CALLBACK.search(member.line)
     )
     return replace(chain, members=genuine or members)
 

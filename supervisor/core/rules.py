@@ -52,6 +52,8 @@ class Rule:
         return bool(self.types or self.pattern)
 
 
+DISK_FULL = "disk-full"
+
 _FIX_CODE = "Fix the program; run the same command again to go on from the newest checkpoint."
 _FIX_CONFIG = "Correct the config; run the same command again."
 _NONE_NEEDED = "None needed: it is restarted."
@@ -75,7 +77,17 @@ _OF_THE_TEXT: tuple[Rule, ...] = (
         types=("DevicesDiffer",),
     ),
     Rule(
-        "disk-full",
+        "no-usable-checkpoint",
+        _FATAL,
+        "every checkpoint is damaged",
+        "The files of every checkpoint differ from what was saved; starting afresh is not ours to "
+        "decide.",
+        "Put an undamaged copy in place, or do as the message says to start from the beginning; "
+        "then run the same command again. Suspect the storage.",
+        types=("NoUsableCheckpointError",),
+    ),
+    Rule(
+        DISK_FULL,
         _POLICY,
         "disk full",
         "No space was left on the device; it may be freed.",
@@ -112,7 +124,8 @@ _OF_THE_TEXT: tuple[Rule, ...] = (
         "credentials are missing or have expired",
         "The storage or the hub does not accept who we say we are; a new token may.",
         "Renew the credentials (gcloud auth, service account, HF_TOKEN).",
-        pattern=r"invalid_grant|Invalid Credentials|invalid_token|ExpiredToken|token (?:has )?expired|"
+        pattern=r"invalid_grant|Invalid Credentials|invalid_token|ExpiredToken|"
+        r"token (?:has )?expired|"
         r"[Cc]redentials? (?:has |have )?expired|[Uu]nable to locate credentials|"
         r"default credentials were not found|could not be refreshed|RequestTimeTooSkewed|"
         r"AccessTokenExpired|Reauthentication is needed|InvalidAccessKeyId|NoCredentialsError|"
@@ -210,7 +223,8 @@ _OF_THE_TEXT: tuple[Rule, ...] = (
         "accelerator busy or not ready",
         "The accelerator is held by another process or not ready yet; it may be free in a while.",
         "Look for another process on the accelerator.",
-        pattern=r"TPU is already in use|libtpu_lockfile|libtpu.so already in use|iommu group|/dev/vfio|"
+        pattern=r"TPU is already in use|libtpu_lockfile|libtpu.so already in use|iommu group|"
+        r"/dev/vfio|"
         r"/dev/accel|TPU initialization failed|No accelerator found|TPU platform|"
         r"[Dd]evice or resource busy|CUDA_ERROR_(?:NOT_READY|SYSTEM_NOT_READY|NO_DEVICE)|"
         r"Failed to get (?:global TPU topology|TPU metadata)",
@@ -289,7 +303,8 @@ _OF_THE_TEXT: tuple[Rule, ...] = (
         r"Error parsing|[Cc]orrupt|[Tt]runcated|Error opening \"\w+\" driver: (?:Metadata at|Error "
         r"reading) (?:local )?(?:file)?.*(?:does not exist|/local/|d/[0-9a-f]+)|"
         r"Error reading .{0,200}in OCDBT database|No structure could be identified|"
-        r"manifest\.ocdbt|[Uu]npack failed|incomplete input|[Uu]nexpected end of (?:data|input|file)|"
+        r"manifest\.ocdbt|[Uu]npack failed|incomplete input|[Uu]nexpected end of (?:data|input|"
+        r"file)|"
         r"[Bb]ad magic|BadZipFile|not a zip file|UnpicklingError|zlib\.error|zstd|"
         r"Failed to read .{0,60}_?METADATA|not a valid (?:checkpoint|msgpack)|ExtraData|OutOfData",
     ),
@@ -327,7 +342,8 @@ _OF_THE_TEXT: tuple[Rule, ...] = (
         "NaN or Inf in the training",
         "The numbers are no numbers any more; an earlier state and other luck may avoid it.",
         "Look at the data and the learning rate at that step.",
-        pattern=r"^[^\n]*(?:\b(?:nan|NaN|NAN|NaNs|nans|inf|Inf|[Nn]on-?[Ff]inite|not finite|isfinite|"
+        pattern=r"^[^\n]*(?:\b(?:nan|NaN|NAN|NaNs|nans|inf|Inf|[Nn]on-?[Ff]inite|not finite|"
+        r"isfinite|"
         r"all_?finite|tree_all_finite|is_?nan)\b|\b[Dd]iverged\b|\bloss (?:spike|explo))",
     ),
     Rule(
@@ -337,7 +353,9 @@ _OF_THE_TEXT: tuple[Rule, ...] = (
         "The newest checkpoint holds another model or optimizer than the config describes.",
         "Go back to the config of the checkpoint, or use another model_dir.",
         pattern=r"not compatible with the stored shape|tree structures? (?:do|does) not match|"
-        r"Topology mismatch detected|state dict keys do not match|StepAlreadyExistsError|"
+        r"Topology mismatch detected|Structure mismatch: Target path|"
+        r"checkpoint in .* does not fit the config|state dict keys do not match|"
+        r"StepAlreadyExistsError|"
         r"[Dd]ict key mismatch|PyTreeDef mismatch|on-disk (?:tree|structure)|"
         r"do not match, target dict|Custom node type mismatch|[Tt]ree structure mismatch|"
         r"was not found in the checkpoint|[Cc]heckpoint path should be absolute|"
@@ -349,7 +367,8 @@ _OF_THE_TEXT: tuple[Rule, ...] = (
         "shapes or shardings do not fit",
         "The shapes, dtypes or shardings in the program do not fit each other.",
         _FIX_CODE,
-        pattern=r"[Ii]ncompatible shapes|dot_general requires|cannot reshape|could not be broadcast|"
+        pattern=r"[Ii]ncompatible shapes|dot_general requires|cannot reshape|"
+        r"could not be broadcast|"
         r"Non-hashable static arg|product of mesh_shape|Resource axis.*not found in mesh|"
         r"Array has been deleted|Buffer has been (?:deleted|donated)|donated buffer|"
         r"Incorrect output shape|divisible by|[Ss]hape mismatch|out_specs|in_specs|mesh axis|"
@@ -369,7 +388,8 @@ _OF_THE_TEXT: tuple[Rule, ...] = (
         "a file is missing or may not be read",
         "What the configuration names does not exist or is not allowed.",
         _FIX_CONFIG,
-        pattern=rf"{_HTTP}(?:403|404|410)\b|\b404 (?:Not Found|Client Error|GET)|does not have storage|"
+        pattern=rf"{_HTTP}(?:403|404|410)\b|\b404 (?:Not Found|Client Error|GET)|"
+        rf"does not have storage|"
         r"RepositoryNotFound|EntryNotFound|RevisionNotFound|GatedRepo|NoSuch(?:Key|Bucket)|"
         rf"AccessDenied|{_STATUS}(?:NOT_FOUND|PERMISSION_DENIED)\b|[Nn]o such file or directory|"
         r"Permission denied|Read-only file system|\[Errno (?:1|2|13|17|20|21|30|36)\]|"
@@ -415,7 +435,8 @@ _OF_THE_STATUS: tuple[Rule, ...] = (
         _FIX_CONFIG,
         pattern=r"error: (?:unrecognized|the following|argument|invalid|ambiguous)|"
         r"FATAL Flags parsing error|Could not override|Key '.*' is not in struct|"
-        r"^\S*python\S*: (?:No module named|can't open file)|[Cc]ommand not found|[Ee]xec format error",
+        r"^\S*python\S*: (?:No module named|can't open file)|[Cc]ommand not found|"
+        r"[Ee]xec format error",
     ),
 )
 

@@ -89,6 +89,8 @@ class JobState:
     phase: int = 0
     directory: str | None = None
     """The phase's directory; None until it has begun."""
+    begin_again: float | None = None
+    """When `BeginPhase` is decided again, because nothing has answered it."""
     budget: Budget = field(default_factory=Budget)
     group: Group | None = None
     liveness: Liveness = field(default_factory=Liveness)
@@ -104,6 +106,8 @@ class JobState:
         """When something is due although nothing happens; None: nothing is."""
         if self.backoff is not None:
             return self.backoff.until
+        if self.begin_again is not None:
+            return self.begin_again
         if self.group is None:
             return None
         return self.group.deadline if self.group.deadline is not None else self.liveness.expires

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
 from functools import lru_cache
 
 from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
-from supervisor.core.outcome import Charge, Confidence, Verdict
+from supervisor.core.outcome import Confidence, Verdict
 from supervisor.core.policy import Success
 from supervisor.core.rootcause import Chain, Origin, Raised, chain_of_record, chains_of_text
 from supervisor.core.rules import RULES, Rule
@@ -76,33 +76,36 @@ def judge(evidence: Evidence, success: Success, rules: tuple[Rule, ...] = RULES)
     """The failure that the evidence shows, by the first rule that matches; None: it succeeded."""
     if succeeded(evidence, success):
         return None
+    ranks = evidence.ranks or (RankEvidence(WorkerExit(rank=0)),)
     found = [
         judgement
-        for number, rank in enumerate(evidence.ranks)
-        for judgement in _judgements(rank, number, rules)
+        for number, rank in enumerate(ranks)
+        for judgement in _judgements(rank, number, success, rules)
     ]
     return _failure(min(found, key=lambda judgement: judgement.order), evidence)
 
 
-def hang_failure(end: Failure, hang: Hang) -> Failure:
+def hang_failure(end: Failure | None, hang: Hang) -> Failure:
     """The failure of a group that was ended because it hung; `end` is how it then ended.
 
+    None: as it does when it succeeds, which is what a trainer does that saves when it is asked to.
     A rank whose program had failed for good before may hang in its exit handlers for minutes,
     waiting for the others: that was no hang.
     """
-    if end.verdict is Verdict.FATAL and end.confidence is not Confidence.LOW:
+    if end is not None and end.ends_the_job:
         return end
-    return replace(
-        end,
+    ended = end.exit if end is not None else "well"
+    return Failure(
         cause=f"hang in stage {hang.stage}",
         verdict=Verdict.RESTART,
         rule="hang",
         reason=f"Nothing was heard of it for {hang.seconds:.1f} s, more than the stage may take.",
         advice="Read the stacks in the attempt's folder; `deadlines:` sets the limit of a stage.",
-        root_cause=f"silent for {hang.seconds:.1f} s in stage {hang.stage}, then {end.exit}",
-        charge=Charge.RESTARTS,
+        root_cause=f"silent for {hang.seconds:.1f} s in stage {hang.stage}, then ended: {ended}",
+        rank=end.rank if end is not None else 0,
+        exit=ended,
         confidence=Confidence.HIGH,
-        signature=None,
+        traceback=end.traceback if end is not None else "",
     )
 
 
@@ -127,7 +130,9 @@ def launch_failure(error: OSError, argv: tuple[str, ...]) -> Failure:
     )
 
 
-def _judgements(rank: RankEvidence, number: int, rules: Sequence[Rule]) -> Iterator[_Judgement]:
+def _judgements(
+    rank: RankEvidence, number: int, success: Success, rules: Sequence[Rule]
+) -> Iterator[_Judgement]:
     """What can be said of one rank's end."""
     time = rank.record.time if rank.record is not None else float("inf")
     for chain in _chains(rank):
@@ -135,7 +140,8 @@ def _judgements(rank: RankEvidence, number: int, rules: Sequence[Rule]) -> Itera
         if rule.about_text or chain.origin is not Origin.OUTPUT:
             yield _Judgement(rule, rank, chain, member, time)
     rule, _ = _decide(rules, None, rank)
-    yield _Judgement(rule, rank, None, None, number + 1000 * rank.exit.clean)
+    ended_well = rank.exit.code == success.exit_code
+    yield _Judgement(rule, rank, None, None, number + 1000 * ended_well)
 
 
 def _chains(rank: RankEvidence) -> Sequence[Chain]:

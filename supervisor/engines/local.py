@@ -11,7 +11,7 @@ from pathlib import Path
 
 from supervisor.adapters.checkpoints import CheckpointWatcher, newest_committed
 from supervisor.adapters.output import OutputPatterns, OutputPump, read_tail
-from supervisor.adapters.processes import WorkerProcess, kill_descendants
+from supervisor.adapters.processes import WorkerProcess, kill_descendants, reap_orphans
 from supervisor.adapters.progress import ProgressPipe
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.stacks import describe_process, dump_native_stacks
@@ -54,6 +54,7 @@ class Launch:
     """What an attempt of a phase is started from. Paths are absolute."""
 
     job: str
+    lineage: str
     attempt: int
     phase: int
     plan: PhasePlan
@@ -152,7 +153,10 @@ class LocalEngine:
             return
         if group.dumps_stacks:
             group.worker.signal(STACK_SIGNAL)
-        dump_native_stacks(group.worker.pid, group.launch.directory / "rank0.native-stacks.txt")
+        try:
+            dump_native_stacks(group.worker.pid, group.launch.directory / "rank0.native-stacks.txt")
+        except OSError as error:
+            self._notice(f"the native stacks of rank 0 cannot be taken: {error}")
         self._notice(
             f"rank 0 (pid {group.worker.pid}) is {describe_process(group.worker.pid)}; its stacks "
             f"are in attempts/{attempt:04d}"
@@ -187,7 +191,9 @@ class LocalEngine:
     def _command(self, launch: Launch) -> tuple[list[str], dict[str, str]]:
         plan = launch.plan
         values = self._placeholders(launch)
-        identity = WorkerIdentity(launch.job, launch.attempt, num_devices=plan.num_devices)
+        identity = WorkerIdentity(
+            launch.job, launch.attempt, num_devices=plan.num_devices, lineage=launch.lineage
+        )
         env = {
             **self._environ,
             **{name: placeholders.expand(value, values) for name, value in plan.env.items()},
@@ -268,6 +274,7 @@ class LocalEngine:
 
     def _look_again(self, attempt: int) -> None:
         if self._group is not None and self._group.launch.attempt == attempt:
+            reap_orphans((self._group.worker.pid,))
             self._observe(self._group)
             self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(attempt))
 
@@ -314,7 +321,7 @@ class LocalEngine:
             pattern_seen=group is not None and group.pump.success_seen,
             file_exists=self._success_file_exists(launch),
         )
-        failure = judge(evidence, launch.success) if exits else None
+        failure = judge(evidence, launch.success)
         self._reactor.post(
             WorkersGone(
                 self._clock.now(),
@@ -339,7 +346,7 @@ class LocalEngine:
         return RankEvidence(
             exit=ended,
             record=self._failure_record(launch.directory / f"rank{ended.rank}.failure.json"),
-            tail=(
+            output=(
                 group.pump.tail()
                 if group is not None
                 else read_tail(launch.directory / f"rank{ended.rank}.log")
@@ -380,4 +387,5 @@ def _describe_drill(drill: Drill) -> str:
     kind = drill.signal or drill.exception
     if drill.exit_code is not None:
         kind = f"exit code {drill.exit_code}"
-    return f"{kind or 'hang'} right after step {drill.step}"
+    when = f"right after step {drill.step}" if drill.stage is None else f"in stage {drill.stage}"
+    return f"{kind or 'hang'} {when}"

@@ -1,4 +1,4 @@
-"""Drills: real faults that a worker inflicts on itself at a step, because the config asks for them.
+"""Drills: real faults that a worker inflicts on itself, because the config asks for them.
 
 A drill fires once per job: before it fires it leaves a file, made durable, by which the supervisor
 (and every later attempt) knows.
@@ -16,14 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.protocol import environment
+from supervisor.protocol.messages import Stage
 
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """A fault that strikes right after optimizer step `step`. Exactly one of the others is set."""
+    """A fault: when it strikes (one of `step` and `stage`), and exactly one of what it is."""
 
     id: str
-    step: int
+    step: int | None = None
+    """Right after this optimizer step."""
+    stage: str | None = None
+    """When an attempt enters this stage for the first time."""
     signal: str | None = None
     exception: str | None = None
     message: str = "injected by a drill"
@@ -36,9 +40,11 @@ class Drills:
 
     def __init__(self, drills: tuple[Drill, ...], records: Path) -> None:
         """`records` is the directory in which a drill is recorded before it fires."""
-        self._by_step: dict[int, list[Drill]] = {}
+        self._due: dict[int | str, list[Drill]] = {}
         for drill in drills:
-            self._by_step.setdefault(drill.step, []).append(drill)
+            moment = drill.step if drill.stage is None else drill.stage
+            if moment is not None:
+                self._due.setdefault(moment, []).append(drill)
         self._records = records
 
     @classmethod
@@ -50,7 +56,14 @@ class Drills:
 
     def after_step(self, step: int) -> None:
         """Fire what is due after optimizer step `step`."""
-        for drill in self._by_step.pop(step, ()):
+        self._fire_due(step)
+
+    def on_entering(self, stage: Stage) -> None:
+        """Fire what is due in `stage`, which was entered and told of just now."""
+        self._fire_due(stage.value)
+
+    def _fire_due(self, moment: int | str) -> None:
+        for drill in self._due.pop(moment, ()):
             self._record(drill)
             _fire(drill)
 

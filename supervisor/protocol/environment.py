@@ -26,6 +26,9 @@ not the descriptor: without this it would write into whatever it opened under th
 FAILURE_FILE = PREFIX + "FAILURE_FILE"
 STACKS_FILE = PREFIX + "STACKS_FILE"
 FAULTS = PREFIX + "FAULTS"
+LINEAGE = PREFIX + "LINEAGE"
+"""`job@instance` of the supervisor, after those of the supervisors that it runs under itself: by
+this the guard and the next supervisor find what a dead supervisor left, nested ones included."""
 
 STALE_TOPOLOGY = (
     "MEGASCALE_COORDINATOR_ADDRESS",
@@ -53,6 +56,7 @@ class WorkerIdentity:
     rank: int = 0
     world_size: int = 1
     num_devices: int | None = None
+    lineage: str | None = None
 
     def to_environment(self) -> dict[str, str]:
         """The variables that say this to a worker."""
@@ -65,6 +69,8 @@ class WorkerIdentity:
         }
         if self.num_devices is not None:
             variables[NUM_DEVICES] = str(self.num_devices)
+        if self.lineage is not None:
+            variables[LINEAGE] = self.lineage
         return variables
 
     @classmethod
@@ -79,7 +85,13 @@ class WorkerIdentity:
             rank=int(environ.get(RANK, "0")),
             world_size=int(environ.get(WORLD_SIZE, "1")),
             num_devices=int(devices) if devices else None,
+            lineage=environ.get(LINEAGE),
         )
+
+
+def lineage(environ: Mapping[str, str], mark: str) -> str:
+    """The lineage of what a supervisor with this environment and this mark starts."""
+    return "/".join((*environ.get(LINEAGE, "").split(), mark))
 
 
 _OUR_SERVICE_MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")

@@ -21,6 +21,8 @@ MAX_LINE = 4096
 """PIPE_BUF on Linux: writes of up to this size are atomic, so lines never mix."""
 
 MAX_STEP = 2**62
+MAX_NOTICE = 300
+"""Characters of a notice: fits in a line even if JSON makes each of them two surrogates."""
 _MAX_TEXT = 80
 
 
@@ -93,6 +95,13 @@ class StacksMessage:
     """The worker dumps its stacks when it gets `stacks.STACK_SIGNAL`."""
 
 
+@dataclass(frozen=True, slots=True)
+class NoticeMessage:
+    """One line that a person should read; what is over `MAX_NOTICE` characters is cut off."""
+
+    text: str
+
+
 Message = (
     StageMessage
     | StepMessage
@@ -101,6 +110,7 @@ Message = (
     | EvaluatedMessage
     | DevicesMessage
     | StacksMessage
+    | NoticeMessage
 )
 
 _NAMES: dict[type[Any], str] = {
@@ -111,18 +121,20 @@ _NAMES: dict[type[Any], str] = {
     EvaluatedMessage: "evaluated",
     DevicesMessage: "devices",
     StacksMessage: "stacks",
+    NoticeMessage: "notice",
 }
 
 
 def encode(message: Message) -> bytes:
     """One line with its newline, at most `MAX_LINE` bytes: metrics that do not fit are dropped."""
     body: dict[str, Any] = {"v": PROTOCOL_VERSION, "kind": _NAMES[type(message)]}
+    longest = MAX_NOTICE if isinstance(message, NoticeMessage) else _MAX_TEXT
     for name in message.__slots__:
         value = getattr(message, name)
         if isinstance(value, Mapping):
             value = dict(value)
         elif isinstance(value, str):
-            value = value[:_MAX_TEXT]
+            value = value[:longest]
         body[name] = value
     line = _line(body)
     if len(line) > MAX_LINE and "metrics" in body:
@@ -195,11 +207,11 @@ def _count(body: dict[str, Any]) -> int:
     return count
 
 
-def _text(body: dict[str, Any], name: str) -> str:
+def _text(body: dict[str, Any], name: str, limit: int = _MAX_TEXT) -> str:
     value = body.get(name, "")
     if not isinstance(value, str):
         raise ProtocolError(f"{name} is not a string")
-    return printable(value[:_MAX_TEXT])
+    return printable(value[:limit])
 
 
 def _metrics(body: dict[str, Any]) -> dict[str, float]:
@@ -232,4 +244,5 @@ _PARSERS: dict[str, Callable[[dict[str, Any]], Message]] = {
         _text(body, "platform"), _count(body), _text(body, "device_kind")
     ),
     "stacks": lambda body: StacksMessage(),
+    "notice": lambda body: NoticeMessage(_text(body, "text", MAX_NOTICE)),
 }

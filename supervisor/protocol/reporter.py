@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import SupportsFloat
 
@@ -19,6 +19,7 @@ from supervisor.protocol.messages import (
     DevicesMessage,
     EvaluatedMessage,
     Message,
+    NoticeMessage,
     RestoredMessage,
     SavedMessage,
     StacksMessage,
@@ -35,11 +36,22 @@ _MAX_PENDING = 64
 class Reporter:
     """Says on the progress pipe what this worker does. Safe to call from any thread."""
 
-    def __init__(self, descriptor: int | None, *, step_interval: float = 0.1) -> None:
-        """Report on `descriptor` (None: nowhere), a step at most every `step_interval` seconds."""
+    def __init__(
+        self,
+        descriptor: int | None,
+        *,
+        step_interval: float = 0.1,
+        on_stage: Callable[[Stage], None] = lambda stage: None,
+    ) -> None:
+        """Report on `descriptor` (None: nowhere), a step at most every `step_interval` seconds.
+
+        `on_stage` is called with each stage entered, once it is reported; what it raises, `stage`
+        raises.
+        """
         self._descriptor = descriptor
         self._pid = os.getpid()
         self._interval = step_interval
+        self._on_stage = on_stage
         self._next_step_at = _NEVER if descriptor is None else 0.0
         self._pending: list[bytes] = []
         self._lock = threading.Lock()
@@ -47,9 +59,14 @@ class Reporter:
         self._step: int | None = None
 
     @classmethod
-    def connect(cls, environ: Mapping[str, str] = os.environ) -> Reporter:
+    def connect(
+        cls,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        on_stage: Callable[[Stage], None] = lambda stage: None,
+    ) -> Reporter:
         """The reporter of this process: a silent one where no supervisor's pipe is open."""
-        return cls(_progress_descriptor(environ))
+        return cls(_progress_descriptor(environ), on_stage=on_stage)
 
     @property
     def current(self) -> tuple[Stage, int | None]:
@@ -64,6 +81,7 @@ class Reporter:
         if self._descriptor is not None:
             self._next_step_at = 0.0
         self._send(StageMessage(stage, step), keep=True)
+        self._on_stage(stage)
 
     def step(self, step: int, metrics: Mapping[str, SupportsFloat] | None = None) -> None:
         """Optimizer step `step` is complete. Metrics are converted to float only if it is sent."""
@@ -91,6 +109,10 @@ class Reporter:
     def devices(self, platform: str, count: int, device_kind: str) -> None:
         """The accelerators that the backend found."""
         self._send(DevicesMessage(platform, count, device_kind), keep=True)
+
+    def notice(self, text: str) -> None:
+        """Have a person read `text` in the supervisor's log."""
+        self._send(NoticeMessage(text), keep=True)
 
     def dumps_stacks(self) -> None:
         """This process dumps its stacks on request."""

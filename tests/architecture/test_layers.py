@@ -12,15 +12,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_BASE = {"protocol"}
+_BASE = {"protocol", "host"}
 _CONFIG = _BASE | {"config"}
 _CORE = _CONFIG | {"core"}
 _PORTS = _CORE | {"ports"}
 _ADAPTERS = _PORTS | {"narrative"}
 _ENGINES = _ADAPTERS | {"adapters"}
-_TOP = _ENGINES | {"engines", "runtime", "prepare", "job"}
+_TOP = _ENGINES | {"engines", "runtime", "prepare", "guarded", "exclusion", "job"}
 
 ALLOWED: dict[str, set[str]] = {
+    "host": {"host"},
     "protocol": {"protocol"},
     "config": _CONFIG,
     "core": _CORE,
@@ -30,6 +31,8 @@ ALLOWED: dict[str, set[str]] = {
     "engines": _ENGINES | {"engines"},
     "runtime": _TOP,
     "prepare": _TOP,
+    "guarded": _TOP,
+    "exclusion": _TOP,
     "job": _TOP,
     "cli": _TOP,
     "__main__": _TOP | {"cli"},

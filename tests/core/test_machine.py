@@ -207,6 +207,41 @@ def test_lost_answer_to_start_is_made_good_by_the_next_observation() -> None:
     assert history.state.group.killing
 
 
+def test_a_start_that_nothing_answers_counts_as_failed_in_the_end() -> None:
+    history = started()
+    assert history.state.deadline == history.policy.launch_timeout
+    assert [type(d) for d in history.waits()] == [KillWorkers]
+    history.gone(RETRY)
+    assert history.state.budget.restarts == 1
+    assert history.starts_decided == [1, 2]
+
+
+def test_an_answered_start_has_no_deadline() -> None:
+    history = started()
+    history.runs()
+    assert history.state.deadline is None
+
+
+def test_a_phase_that_nothing_answers_is_begun_again() -> None:
+    history = History(policy())
+    history.happens(SupervisorStarted(0.0, "job", history.policy, None))
+    assert history.state.deadline == history.policy.confirm_interval
+    assert [type(d) for d in history.waits()] == [BeginPhase]
+    assert history.state.deadline == 2 * history.policy.confirm_interval
+    history.begins()
+    assert history.starts_decided == [1]
+    assert history.state.deadline == history.now + history.policy.launch_timeout
+
+
+def test_ranks_that_end_as_success_asks_for_are_waited_for() -> None:
+    history = started(policy(PhasePolicy("only", 1, 1, Success(exit_code=3))))
+    history.runs(workers=3)
+    history.ends(WorkerExit(1, code=3))
+    assert history.state.deadline is None
+    history.ends(WorkerExit(1, code=3), WorkerExit(0, code=0))
+    assert history.state.deadline is not None
+
+
 # --- stopping ------------------------------------------------------------------------------------
 
 
@@ -296,6 +331,17 @@ def test_a_stop_while_the_workers_are_being_started_reaches_them() -> None:
     history = started()
     assert history.stops() == ()
     assert [type(d) for d in history.runs()] == [SignalWorkers]
+
+
+def test_a_stop_does_not_wait_for_a_start_longer_than_its_grace() -> None:
+    history = started()
+    history.now = 2.0
+    history.stops()
+    assert history.state.deadline == 2.0 + history.policy.grace_period
+    assert [type(d) for d in history.waits()] == [KillWorkers]
+    history.gone(RETRY)
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.DRAINED
 
 
 def test_a_stop_before_the_phase_has_begun_starts_nothing() -> None:
@@ -500,6 +546,36 @@ def test_a_worker_that_ended_in_a_drain_is_not_charged() -> None:
     history.gone(PREEMPTED)
     assert history.state.budget.preemptions == 0
     assert history.starts_decided == [1, 2]
+
+
+def test_a_drain_is_not_charged_although_two_supervisors_are_killed_over_it() -> None:
+    history = started()
+    history.runs()
+    history.stops()
+    history.ends(WorkerExit(0, signal="SIGTERM"))
+    history.starts()
+    history.starts()
+    history.gone(PREEMPTED)
+    assert history.state.budget.preemptions == 0
+
+
+def test_a_group_of_which_only_some_ended_well_was_lost_not_finished() -> None:
+    history = started(policy(PhasePolicy("only", 1, 1, Success())))
+    history.runs(workers=2)
+    history.ends(WorkerExit(1, code=0))
+    history.starts()
+    history.gone(None)
+    assert history.starts_decided == [1, 2]
+    assert history.finish is None
+
+
+def test_a_group_of_which_one_failed_is_charged_after_a_crash() -> None:
+    history = started()
+    history.runs(workers=2)
+    history.ends(WorkerExit(1, code=1))
+    history.starts()
+    history.gone(RETRY)
+    assert history.state.budget.restarts == 1
 
 
 def test_backoff_is_armed_again() -> None:

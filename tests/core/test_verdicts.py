@@ -20,7 +20,7 @@ def died(
     code: int | None = 1,
     signal: str | None = None,
     *,
-    tail: str = "",
+    output: str = "",
     types: tuple[str, ...] = (),
     message: str = "",
     rank: int = 0,
@@ -31,7 +31,7 @@ def died(
         bases = (*types, "builtins.Exception", "builtins.BaseException", "builtins.object")
         chain = (ExceptionInfo(types[0], bases, message, "raised"),)
         record = FailureRecord(rank, time, "TRAINING", 3, chain, "Traceback ...")
-    return RankEvidence(WorkerExit(rank, code=code, signal=signal), record, tail)
+    return RankEvidence(WorkerExit(rank, code=code, signal=signal), record, output)
 
 
 def rule_of(*ranks: RankEvidence) -> str:
@@ -80,7 +80,7 @@ def test_success(success: Success, evidence: Evidence, expected: bool) -> None:
         (died(0), "early-exit"),
         (died(types=("builtins.AssertionError",)), "assertion"),
         (died(types=("builtins.ModuleNotFoundError", "builtins.ImportError")), "broken-program"),
-        (died(types=("builtins.ValueError",), message="bad luck"), "exception"),
+        (died(types=("builtins.ValueError",), message="bad luck"), "program-error"),
         (died(types=("jax.errors.TracerBoolConversionError",)), "tracing"),
         (died(types=("x.JaxRuntimeError",), message="E1000 CompileTimeHbmOom"), "compile"),
         (died(types=("x.JaxRuntimeError",), message="RESOURCE_EXHAUSTED: x"), "out-of-memory"),
@@ -98,15 +98,23 @@ def test_success(success: Success, evidence: Evidence, expected: bool) -> None:
         (died(types=("trainer.devices.DevicesDiffer",), message="4, not 8"), "devices-differ"),
         (died(types=("builtins.FileNotFoundError",), message="x"), "missing-file"),
         (
+            died(types=("trainer.checkpoint.NoUsableCheckpointError",), message="DATA_LOSS"),
+            "no-usable-checkpoint",
+        ),
+        (
+            died(types=("builtins.ValueError",), message="Structure mismatch: Target path ('b',)"),
+            "checkpoint-structure",
+        ),
+        (
             died(
                 134,
-                tail="Traceback (most recent call last):\n  File x\n"
+                output="Traceback (most recent call last):\n  File x\n"
                 "AssertionError: no\nfurther teardown noise",
             ),
             "assertion",
         ),
-        (died(tail="AssertionError: a word in a log, no traceback"), "unknown"),
-        (died(0, tail="Traceback (most recent call last):\nValueError: caught\n"), "early-exit"),
+        (died(output="AssertionError: a word in a log, no traceback"), "unknown"),
+        (died(0, output="Traceback (most recent call last):\nValueError: caught\n"), "early-exit"),
     ],
 )
 def test_the_first_matching_rule(rank: RankEvidence, rule: str) -> None:
@@ -119,6 +127,21 @@ def test_of_several_records_the_earliest_decides_whatever_the_exit_codes_say() -
     failure = judge(Evidence((victim, culprit)), ANY)
     assert failure is not None
     assert (failure.rule, failure.rank, failure.verdict) == ("assertion", 1, Verdict.FATAL)
+
+
+def test_without_records_the_first_rank_that_ended_otherwise_than_success_asks_for_decides() -> (
+    None
+):
+    failure = judge(Evidence((died(3, rank=0), died(0, rank=1))), Success(exit_code=3))
+    assert failure is not None
+    assert (failure.rule, failure.rank) == ("early-exit", 1)
+
+
+def test_an_end_that_nobody_saw_is_a_failure() -> None:
+    failure = judge(Evidence(()), ANY)
+    assert failure is not None
+    assert (failure.rule, failure.verdict) == ("unknown", Verdict.RESTART)
+    assert failure.exit == "ended unseen"
 
 
 def test_the_root_cause_is_one_printable_line() -> None:

@@ -28,13 +28,22 @@ def test_systemd_restarts_by_the_exit_codes() -> None:
     prevented = {int(code) for code in service()["RestartPreventExitStatus"].split()}
     assert prevented == {code for code in ExitCode if not code.run_again and code != 0}
     assert service()["Restart"] == "on-failure"
+    succeeded = {int(code) for code in service()["SuccessExitStatus"].split()}
+    forced = {int(code) for code in service()["RestartForceExitStatus"].split()}
+    assert succeeded == {ExitCode.DRAINED, ExitCode.STOPPED}
+    assert forced == {code for code in succeeded if ExitCode(code).run_again}
 
 
 def test_the_unit_leaves_the_trainer_its_grace_and_the_supervisor_its_life() -> None:
     assert service()["KillMode"] == "mixed"
     assert float(service()["TimeoutStopSec"]) > 25.0 + 10.0
     assert service()["OOMPolicy"] == "continue"
-    assert service()["Type"] == "exec"
+
+
+def test_systemd_replaces_a_supervisor_that_hangs() -> None:
+    assert service()["Type"] == "notify"
+    assert service()["NotifyAccess"] == "main"
+    assert float(service()["WatchdogSec"]) >= 4 * 5.0, "it is petted every 5 s"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")

@@ -127,6 +127,21 @@ def test_a_failed_assertion_in_the_trainer_ends_the_job(
     assert "after step 2" in result.log
 
 
+def test_a_job_whose_only_checkpoint_is_damaged_ends_and_says_what_to_do(
+    supervise: Supervise, model_dir: Path, cache: dict[str, str]
+) -> None:
+    job = config(model_dir, max_steps=5)
+    assert supervise(job, env=cache).code == 0
+    with (model_dir / "checkpoints" / "5" / "progress" / "metadata").open("ab") as file:
+        file.write(b" ")
+    result = supervise(job, "--set", "trainer.init.loop.max_steps=7", env=cache)
+    assert result.code == 70
+    assert "WARNING: the checkpoint in" in result.log
+    assert "moved to corrupt/5-1" in result.log
+    assert "rule 'no-usable-checkpoint'" in result.log
+    assert f"remove {model_dir}/checkpoints/corrupt" in result.log
+
+
 def test_a_missing_tpu_is_an_error_and_never_a_run_on_the_cpu(
     supervise: Supervise, model_dir: Path
 ) -> None:

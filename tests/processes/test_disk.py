@@ -6,16 +6,14 @@ The disks are real: small file systems of their own, mounted where nobody else s
 from __future__ import annotations
 
 import json
-import shutil
 import signal
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.running import Result, Start, command_config
+from tests.running import Result, Start, command_config, may_mount
 
 Supervise = Callable[..., Result]
 
@@ -34,11 +32,6 @@ SETTLED = "until grep -q pids {model_dir}/*/summary.json; do :; done"
 """Waits until the supervisor has written all that it writes while nothing happens."""
 
 
-def may_mount() -> bool:
-    unshare = shutil.which("unshare")
-    return unshare is not None and subprocess.run([unshare, "-m", "true"]).returncode == 0
-
-
 needs_mount = pytest.mark.skipif(not may_mount(), reason="only root can mount a file system")
 
 
@@ -54,6 +47,18 @@ def after(result: Result) -> Result:
     assert "Traceback" not in result.err + result.out
     result.model_dir = result.model_dir.with_name("run.after")
     return result
+
+
+def test_checkpoints_that_cannot_be_read_end_the_run_in_words(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    model_dir.mkdir()
+    (model_dir / "checkpoints").symlink_to("checkpoints")
+    result = supervise(command_config(model_dir))
+    assert result.code == 74
+    assert "checkpoints cannot be read: Too many levels of symbolic links" in result.err
+    assert "Traceback" not in result.err
+    assert result.attempts == 0
 
 
 def shell(model_dir: Path, script: str, restarts: int = 3) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.running import Result, command_config
+from tests.running import Result, Start, command_config
 
 Supervise = Callable[..., Result]
 
@@ -22,6 +23,7 @@ QUICK = {"max_num_restarts": 1, "grace_period": 0.3}
         ("hang", "TRAINING", "sleeping"),
         ("hang", "SAVING", "sleeping"),
         ("hang", "FINISHING", "sleeping"),
+        ("loader", "TRAINING", "sleeping"),
         ("stop", "TRAINING", "stopped"),
         ("gil", "EVALUATING", "sleeping"),
     ],
@@ -42,6 +44,14 @@ def test_a_hang_is_found_out_and_restarted(
     assert "1 of 1 restarts used" in result.log
     (native,) = model_dir.glob("*_restartable/attempts/0001/rank0.native-stacks.txt")
     assert "toy.py" in native.read_text()
+
+
+@pytest.mark.parametrize("stage", ["COMPILING", "EVALUATING", "SAVING"])
+def test_what_may_take_long_is_no_hang(supervise: Supervise, model_dir: Path, stage: str) -> None:
+    restart = {**QUICK, "deadlines": {"TRAINING": 0.4}}
+    result = supervise(command_config(model_dir, "linger", "--stage", stage, restart=restart))
+    assert result.code == 0, result.log
+    assert result.attempts == 1
 
 
 @pytest.mark.parametrize("kind", ["hang", "gil"])
@@ -74,3 +84,18 @@ def test_steps_read_from_the_output_are_a_sign_of_life(
     result = supervise(config)
     assert result.code == 76
     assert "hang in stage TRAINING" in result.log
+
+
+def test_a_hang_is_handled_also_where_the_attempts_folder_is_lost(
+    start: Start, model_dir: Path
+) -> None:
+    restart = {**QUICK, "deadlines": {"COMPILING": 1.0}}
+    toy = ("hang", "--once", "--stage", "COMPILING")
+    config = command_config(model_dir, *toy, restart=restart)
+    running = start(config)
+    running.wait_for("stage COMPILING")
+    (attempts,) = model_dir.glob("*_restartable/attempts")
+    shutil.rmtree(attempts)
+    result = running.result()
+    assert result.code == 0, result.log
+    assert result.summary["attempts"][0]["failure"]["rule"] == "hang"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +54,40 @@ def test_a_deaf_trainer_is_killed_after_the_grace_period(start: Start, model_dir
     assert result.code == 75
     assert "killed by SIGKILL" in result.log or "killing what is left" in result.log
     assert "the grace period is over" in result.log
+
+
+def test_data_loaders_live_until_the_trainer_has_saved(start: Start, model_dir: Path) -> None:
+    running = waiting(start, model_dir, "save-with-loader", "ready to save")
+    running.signal(signal.SIGTERM)
+    result = running.result()
+    assert result.code == 75
+    assert result.summary["highest_committed_step"] == 300
+
+
+def test_a_second_request_shortens_the_grace_period(start: Start, model_dir: Path) -> None:
+    running = waiting(start, model_dir, "ignore-sigterm", "deaf", grace_period=3000)
+    heard = False
+    while not heard:
+        running.signal(signal.SIGTERM)
+        with suppress(AssertionError):
+            running.wait_for("asked to stop again: the grace period is shortened", timeout=0.5)
+            heard = True
+    result = running.result()
+    assert result.code == 75
+    assert "the grace period is over" in result.log
+
+
+def test_sigterm_before_the_job_is_known_is_a_drain_too(tmp_path: Path) -> None:
+    """A service manager must not take it for a clean end: it would not start the job again."""
+    config = tmp_path / "trainer.yaml"
+    os.mkfifo(config)
+    command = [sys.executable, "-m", "supervisor", "run", str(config)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    with config.open("w"):  # it has come to read it
+        process.terminate()
+        _, complaint = process.communicate(timeout=30)
+    assert process.returncode == 75
+    assert complaint == "supervise: told to stop before anything was started\n"
 
 
 def test_a_stop_during_backoff_ends_at_once(start: Start, model_dir: Path) -> None:

@@ -1,15 +1,19 @@
 """A trainer without JAX: counts steps, commits checkpoints like Orbax, misbehaves on request.
 
-    toy.py MODEL_DIR [--steps N] [--every N] [--once] [--at STEP] [MISBEHAVIOUR]
+    toy.py MODEL_DIR [--steps N] [--every N] [--once] [--at STEP] [--strike-each] [--polite]
+           [--diary FILE] [MISBEHAVIOUR]
 
 A misbehaviour strikes right after step `--at` (0: before anything is printed); with `--once` only
-in the first attempt that gets there.
+in the first attempt that gets there; with `--strike-each` after every multiple of that step. With
+`--polite`, SIGTERM saves at the step boundary and kills. The diary tells of every start and crash,
+and of a start while another worker of the job still lives.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import fcntl
 import os
 import signal
 import subprocess
@@ -61,6 +65,25 @@ def save_on_sigterm() -> None:
         signal.pause()
 
 
+def save_with_the_help_of_a_loader() -> None:
+    """Save only what comes through a child, as a data pipeline that has to tell its position."""
+    loader = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def save(*_: object) -> None:
+        assert loader.stdin is not None
+        assert loader.stdout is not None
+        loader.stdin.write(b"position\n")
+        loader.stdin.flush()
+        if loader.stdout.readline() == b"position\n":
+            commit(int(options.at) * 100)
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, save)
+    print("ready to save", flush=True)
+    while True:
+        signal.pause()
+
+
 def wait() -> None:
     print("waiting", flush=True)
     signal.pause()
@@ -72,6 +95,29 @@ def leave_grandchildren() -> None:
     assert child.stdout is not None
     child.stdout.readline()
     os._exit(5)
+
+
+def hide() -> None:
+    """Leave a process in a session of its own that cannot be asked to end, then wait."""
+    hidden = (
+        "import os, signal; os.fork() and os._exit(0); os.setsid(); "
+        "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); "
+        "os.write(1, b'%d is hidden\\n' % os.getpid()); signal.sigwait([signal.SIGUSR1])"
+    )
+    subprocess.run([sys.executable, "-c", hidden], check=True)
+    wait()
+
+
+def leave_zombies() -> None:
+    """Leave orphans that end at once, then wait."""
+    for _ in range(3):
+        subprocess.run(["sh", "-c", "sleep 0 & exit"], check=True, start_new_session=True)
+    wait()
+
+
+def crash() -> None:
+    note("crash")
+    os._exit(9)
 
 
 def fill_disk() -> None:
@@ -109,6 +155,22 @@ def hang() -> None:
         signal.pause()
 
 
+def wait_for_a_loader() -> None:
+    """A batch that never comes: the loader's process lives, and says nothing."""
+    reporter.stage(Stage(options.stage))
+    argv = [sys.executable, "-c", "import signal; signal.pause()"]
+    loader = subprocess.Popen(argv, stdout=subprocess.PIPE)
+    assert loader.stdout is not None
+    loader.stdout.read()
+
+
+def linger() -> None:
+    """Take long in a stage, as a compilation, an evaluation or a save may."""
+    reporter.stage(Stage(options.stage))
+    time.sleep(1.0)
+    reporter.stage(Stage.TRAINING)
+
+
 def stop() -> None:
     reporter.stage(Stage(options.stage))
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -135,15 +197,44 @@ MISBEHAVIOUR: dict[str, Callable[[], None]] = {
     "value-error": lambda: fail(ValueError("bad luck")),
     "ignore-sigterm": ignore_sigterm,
     "save-on-sigterm": save_on_sigterm,
+    "save-with-loader": save_with_the_help_of_a_loader,
     "wait": wait,
     "hang": hang,
+    "loader": wait_for_a_loader,
+    "linger": linger,
     "stop": stop,
     "gil": hold_the_interpreter_lock,
     "grandchildren": leave_grandchildren,
     "lie": lie,
+    "hide": hide,
+    "zombies": leave_zombies,
+    "crash": crash,
     "fill-disk": fill_disk,
     "read-only": read_only,
 }
+
+
+def note(what: str) -> None:
+    """One line in the diary, whole or not at all, with the attempt it belongs to."""
+    if options.diary is None:
+        return
+    line = f"{what} {os.environ['SUPERVISE_ATTEMPT']} {os.getpid()}\n"
+    diary = os.open(options.diary, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    os.write(diary, line.encode())
+    os.close(diary)
+
+
+def begin() -> None:
+    """Note the start, and whether another worker of the job still lives; leave a helper behind."""
+    if options.diary is None:
+        return
+    subprocess.Popen(["sleep", "3600"], start_new_session=True)
+    alone = os.open(f"{options.diary}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        note("OVERLAP")
+    note("start")
 
 
 def checkpoints() -> Path:
@@ -151,6 +242,8 @@ def checkpoints() -> Path:
 
 
 def commit(step: int) -> None:
+    if (checkpoints() / str(step)).exists():
+        return  # told to stop right after a save
     temporary = checkpoints() / f"{step}.orbax-checkpoint-tmp"
     temporary.mkdir(parents=True, exist_ok=True)
     (temporary / "commit_success.txt").touch()
@@ -165,9 +258,9 @@ def newest() -> int:
 
 
 def misbehave(step: int) -> None:
-    if step != options.at:
+    if step != options.at and not (options.strike_each and step and step % options.at == 0):
         return
-    struck = Path(options.model_dir) / "struck"
+    struck = Path(options.model_dir) / f"struck{step if options.strike_each else ''}"
     if options.once and struck.exists():
         return
     struck.touch()
@@ -175,6 +268,7 @@ def misbehave(step: int) -> None:
 
 
 def main() -> None:
+    begin()
     enable_stack_dumps(reporter)
     misbehave(0)
     step = newest()
@@ -182,7 +276,14 @@ def main() -> None:
     reporter.restored(step or None)
     print(f"starts after step {step}", flush=True)
     reporter.stage(Stage.TRAINING, step)
+    asked: list[int] = []
+    if options.polite:
+        signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     while step < options.steps:
+        if asked:
+            commit(step)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
         step += 1
         time.sleep(options.seconds)
         reporter.step(step, {"loss": 1.0 / step})
@@ -203,6 +304,9 @@ if __name__ == "__main__":
     parser.add_argument("--at", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--once", action="store_true")
+    parser.add_argument("--polite", action="store_true")
+    parser.add_argument("--strike-each", action="store_true")
+    parser.add_argument("--diary")
     parser.add_argument("--stage", default="TRAINING")
     options = parser.parse_args()
     reporter = Reporter.connect()

@@ -1,8 +1,9 @@
-"""Drills: real faults, recorded before they strike, each right after its step."""
+"""Drills: real faults, recorded before they strike, each right after its step or in its stage."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 
 from supervisor.protocol.drills import Drill, Drills
 from supervisor.protocol.environment import FAULTS
+from supervisor.protocol.messages import Stage
+from supervisor.protocol.reporter import Reporter
 
 PROGRAM = """
 from supervisor.protocol.drills import Drills
@@ -78,6 +81,23 @@ def test_it_is_recorded_before_it_strikes(tmp_path: Path) -> None:
     done = run(tmp_path / "drills", {"id": "x", "step": 2, "exit_code": 42})
     assert done.returncode == 1
     assert "FileExistsError" in done.stderr
+
+
+def test_of_a_stage_it_strikes_when_that_is_entered_for_the_first_time(tmp_path: Path) -> None:
+    compiling = Drill("c", stage="COMPILING", exception="KeyError")
+    drills = Drills((compiling, Drill("e", stage="EVALUATING", exception="OSError")), tmp_path)
+    read_end, write_end = os.pipe()
+    reporter = Reporter(write_end, on_stage=drills.on_entering)
+    reporter.stage(Stage.RESTORING)
+    with pytest.raises(KeyError):
+        reporter.stage(Stage.COMPILING, 3)
+    reporter.stage(Stage.COMPILING, 3)
+    drills.after_step(4)
+    assert names(tmp_path) == ["c"]
+    told = os.read(read_end, 65536).splitlines()
+    assert b"COMPILING" in told[1], "the supervisor knows of the stage before the drill strikes"
+    for descriptor in (read_end, write_end):
+        os.close(descriptor)
 
 
 def test_each_strikes_once_and_only_at_its_step(tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from supervisor.protocol.messages import (
     MAX_LINE,
+    MAX_NOTICE,
     MAX_STEP,
     DevicesMessage,
     EvaluatedMessage,
     Message,
+    NoticeMessage,
     ProtocolError,
     RestoredMessage,
     SavedMessage,
@@ -38,6 +40,7 @@ messages = st.one_of(
     st.builds(SavedMessage, steps),
     st.builds(EvaluatedMessage, steps, metrics),
     st.builds(DevicesMessage, short, st.integers(min_value=0, max_value=10**6), short),
+    st.builds(NoticeMessage, short),
 )
 
 
@@ -53,6 +56,7 @@ def test_what_is_encoded_is_read_back(message: Message) -> None:
     st.one_of(
         st.builds(StepMessage, steps, st.dictionaries(st.text(), st.floats(), min_size=50)),
         st.builds(DevicesMessage, st.text(min_size=900), st.just(1), st.text(min_size=900)),
+        st.builds(NoticeMessage, st.text(st.characters(min_codepoint=0x10000), min_size=400)),
     )
 )
 def test_a_line_never_exceeds_an_atomic_write(message: Message) -> None:
@@ -64,6 +68,10 @@ def test_a_line_never_exceeds_an_atomic_write(message: Message) -> None:
 def test_metrics_that_do_not_fit_are_dropped_and_the_step_stays() -> None:
     many = {f"metric {number} {'x' * 50}": 0.5 for number in range(64)}
     assert decode(encode(StepMessage(7, many))) == StepMessage(7)
+
+
+def test_a_notice_is_cut_off_where_it_is_too_long() -> None:
+    assert decode(encode(NoticeMessage("a" * 999))) == NoticeMessage("a" * MAX_NOTICE)
 
 
 class Integer:
@@ -103,7 +111,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=5,
 )
-KINDS = ["stage", "step", "restored", "saved", "evaluated", "devices", "heartbeat"]
+KINDS = ["stage", "step", "restored", "saved", "evaluated", "devices", "notice", "heartbeat"]
 
 
 @given(
@@ -116,6 +124,7 @@ KINDS = ["stage", "step", "restored", "saved", "evaluated", "devices", "heartbea
             "platform": json_values,
             "count": json_values,
             "device_kind": json_values,
+            "text": json_values,
         },
     )
 )
@@ -126,12 +135,14 @@ def test_any_object_is_a_message_or_a_protocol_error(body: dict[str, Any]) -> No
         assert (message is None) == (body["kind"] == "heartbeat")
         for text in _texts(message):
             assert text.isprintable()
-            assert len(text) <= 80 * 10
+            assert len(text) <= MAX_NOTICE * 10
 
 
 def _texts(message: Message | None) -> list[str]:
     if isinstance(message, DevicesMessage):
         return [message.platform, message.device_kind]
+    if isinstance(message, NoticeMessage):
+        return [message.text]
     if isinstance(message, StepMessage | EvaluatedMessage):
         return list(message.metrics)
     return []

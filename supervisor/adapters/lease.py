@@ -1,0 +1,247 @@
+"""One supervisor per model_dir among many hosts: a lease in a file that all of them see.
+
+The owner writes `lease.json` anew every `renew` seconds. Whoever wants it watches: content that
+does not change for `duration` seconds of the watcher's own clock has no living owner. Clocks of
+two hosts are never compared. What follows from these numbers (60 s, renewed every 10 s):
+
+* An owner that cannot renew (frozen, cut off, storage gone) must not have workers any more once
+  somebody may take over. The guard process, which needs neither the supervisor nor the storage,
+  kills them `duration - renew` seconds after the last renewal *began*: ahead of any takeover.
+* An owner finds another's token at its next look, at most `renew` seconds after it can run again:
+  it kills its group and gives up. A whole host that was frozen, clock included, and wakes after a
+  takeover may therefore have workers for up to `renew` seconds more. That is the bound.
+* Taking over is writing, waiting for `settle` seconds, and reading back: no shared file system is
+  asked for more than replacing a file. Of two that write in that time the later one wins. One that
+  is delayed by more than `settle` between its last look and its write wins later, and is found
+  at the earlier one's next renewal. Where `flock` works it rules this out on one host.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from supervisor.host.identity import Identity
+from supervisor.ports import Storage
+
+LEASE = "lease.json"
+_LOCAL = {
+    *("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay"),
+    *("tmpfs", "ramfs", "rootfs"),
+}
+_LOOK = 0.5
+"""Seconds between two looks at another's lease, and before a failed renewal is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """In seconds; the same for all who share a model_dir."""
+
+    duration: float = 60.0
+    renew: float = 10.0
+    settle: float = 1.0
+
+    @property
+    def kill(self) -> float:
+        """Without a renewal for so long the workers are killed."""
+        return self.duration - self.renew
+
+
+class LeaseHeldError(Exception):
+    """Another supervisor has the lease and renews it; the text says who, and what to do."""
+
+
+class LeaseTakenError(Exception):
+    """Another supervisor has taken our lease over: model_dir is not ours any more."""
+
+
+class LeaseExpiredError(Exception):
+    """The lease could not be renewed in time: model_dir may not be ours any more."""
+
+
+class Lease:
+    """The lease on a model_dir: taken, then kept by a thread of its own until released."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        times: LeaseTimes,
+        *,
+        on_renewed: Callable[[float], None],
+        on_lost: Callable[[Exception], None],
+        say: Callable[[str], None],
+    ) -> None:
+        """Both callbacks come from the lease's thread, where nothing but it can hold them up.
+
+        `on_renewed` is told for how long workers may live without another renewal; `on_lost` that
+        they must be gone. `say` tells a person that we wait for the lease.
+        """
+        self._storage = storage
+        self._times = times
+        self._on_renewed = on_renewed
+        self._on_lost = on_lost
+        self._say = say
+        self._identity = Identity.of_this_process()
+        self._token = uuid.uuid4().hex
+        self._count = 0
+        self._renewed = 0.0
+        self._end = threading.Event()
+        self._lost = threading.Event()
+        self._error: LeaseTakenError | LeaseExpiredError | None = None
+        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+
+    def acquire(self) -> None:
+        """Take the lease and begin to renew it; waits for a silent owner's to run out.
+
+        Raises:
+            LeaseHeldError: its owner is alive, or another was faster.
+            OSError: the storage does not work.
+        """
+        content = self._read()
+        if _owner(content) is not None:
+            self._outwait(content)
+        self._write()
+        time.sleep(self._times.settle)
+        if _token(content := self._read()) != self._token:
+            raise LeaseHeldError(_who(content))
+        self._on_renewed(self._renewed + self._times.kill - _now())
+        self._thread.start()
+
+    def check(self) -> None:
+        """Return while model_dir is ours beyond doubt; to be called after every wait.
+
+        Raises:
+            LeaseTakenError, LeaseExpiredError: it is not.
+        """
+        if self._error is None and self._is_late():
+            self._lost.wait(self._times.renew)  # to hear who has it; bounded: storage may hang
+            self._error = self._error or self._expired()
+        if self._error is not None:
+            raise self._error
+
+    def release(self) -> None:
+        """Stop renewing; the next owner need not wait. Nothing where the lease is lost."""
+        self._end.set()
+        if self._error is None:
+            self._thread.join(self._times.renew)
+            with suppress(OSError):  # then it runs out
+                if _token(self._read()) == self._token:
+                    self._storage.replace(LEASE, json.dumps({"token": None}).encode())
+
+    def _outwait(self, content: bytes) -> None:
+        owner = _owner(content)
+        if isinstance(owner, Identity) and owner.is_dead:
+            return
+        self._say(
+            f"model_dir has a lease of {owner}: waiting up to {self._times.duration:g} s "
+            "to see whether it is alive"
+        )
+        end = time.monotonic() + self._times.duration  # without the time our machine sleeps
+        while time.monotonic() < end:
+            time.sleep(min(_LOOK, self._times.renew / 4))
+            seen = self._read()
+            if _owner(seen) is None:
+                return
+            if seen != content:
+                raise LeaseHeldError(_who(seen))
+
+    def _keep(self) -> None:
+        pause = self._times.renew
+        while not self._end.wait(pause):
+            pause = self._times.renew
+            try:
+                self._renew()
+            except (LeaseTakenError, LeaseExpiredError) as error:
+                self._error = error
+                self._lost.set()
+                self._on_lost(error)
+                return
+            except OSError:
+                pause = min(_LOOK, self._times.renew / 4)
+
+    def _renew(self) -> None:
+        try:
+            content = self._read()
+        except OSError:
+            content = b""
+        if content and _token(content) != self._token:
+            owner = _owner(content) or "another supervisor, which has ended since"
+            raise LeaseTakenError(f"model_dir was taken over by {owner}")
+        if self._is_late():  # it may be somebody's to take by now: not to be written any more
+            raise self._expired()
+        before = self._renewed
+        self._write()
+        if _now() - before > self._times.kill:  # it hung: what it wrote over may be another's
+            raise self._expired()
+        self._on_renewed(self._renewed + self._times.kill - _now())
+
+    def _is_late(self) -> bool:
+        return _now() - self._renewed > self._times.kill
+
+    def _expired(self) -> LeaseExpiredError:
+        return LeaseExpiredError(
+            f"the lease on model_dir could not be renewed for {self._times.kill:g} s"
+        )
+
+    def _read(self) -> bytes:
+        try:
+            return self._storage.read(LEASE)
+        except FileNotFoundError:
+            return b""
+
+    def _write(self) -> None:
+        began = _now()
+        self._count += 1
+        body = {"token": self._token, "count": self._count, "owner": self._identity.to_json()}
+        self._storage.replace(LEASE, json.dumps(body).encode())
+        self._renewed = began
+
+
+def is_shared(directory: Path) -> bool:
+    """Whether other hosts may see the directory: it is on no file system known to be local."""
+    best, kind = -1, ""
+    target = directory.resolve()
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields, _, rest = line.partition(" - ")
+        mount = Path(fields.split()[4].encode().decode("unicode_escape"))
+        if target.is_relative_to(mount) and len(mount.parts) >= best:  # the last mount is on top
+            best, kind = len(mount.parts), rest.split()[0]
+    return kind not in _LOCAL
+
+
+def _parse(content: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(content)
+    except ValueError:
+        return {"token": "unreadable"} if content else {}
+    return body if isinstance(body, dict) else {"token": "unreadable"}
+
+
+def _token(content: bytes) -> object:
+    return _parse(content).get("token")
+
+
+def _owner(content: bytes) -> Identity | str | None:
+    """Who has the lease; None where it is free."""
+    body = _parse(content)
+    if body.get("token") is None:
+        return None
+    try:
+        return Identity.from_json(body["owner"])
+    except (KeyError, TypeError, ValueError):
+        return "another supervisor"
+
+
+def _who(content: bytes) -> str:
+    return f"model_dir is owned by {_owner(content)}; stop it there first, or use another model_dir"
+
+
+def _now() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,0 +1,1 @@
+"""What every process of ours needs on a Linux host: standard library only, and cheap to import."""

@@ -1,0 +1,45 @@
+"""The reactor: what is ready and what is due, also where time has leapt."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+
+from supervisor.adapters.reactor import Reactor
+from supervisor.core.events import Noticed
+
+
+class HandClock:
+    """A clock that is moved by hand."""
+
+    time = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+    def wall(self) -> datetime:
+        return datetime.fromtimestamp(self.time, UTC)
+
+
+def test_what_came_while_the_process_was_stopped_is_read_before_its_deadline_is_over() -> None:
+    clock = HandClock()
+    reactor = Reactor(clock)
+    read_end, write_end = os.pipe()
+    reactor.watch(read_end, lambda: reactor.post(Noticed(clock.now(), "a sign of life")))
+
+    def time_leaps() -> None:
+        os.write(write_end, b"step")
+        clock.time = 100.0
+
+    reactor.call_later(0.0, time_leaps)
+    (event,) = reactor.wait(until=5.0)
+    assert event == Noticed(100.0, "a sign of life")
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_without_anything_it_ends_at_its_deadline() -> None:
+    clock = HandClock()
+    reactor = Reactor(clock)
+    clock.time = 5.0
+    assert reactor.wait(until=5.0) == []

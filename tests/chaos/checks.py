@@ -1,0 +1,161 @@
+"""What must be true when the storm is over."""
+
+# mypy: allow-untyped-calls
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from supervisor.adapters.journal import FileJournal
+from supervisor.adapters.storage import LocalStorage
+from supervisor.core.decisions import StartWorkers
+from supervisor.core.events import SupervisorStarted
+from supervisor.core.machine import step
+from supervisor.core.state import Status
+from tests.chaos.job import Job
+from tests.chaos.storm import Outcome
+from tests.running import marked
+from tests.training.harness import assert_same_bits, blueprint
+from trainer.checkpoint import restore
+from trainer.config import parse
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A claim, and what speaks against it: nothing, if it holds."""
+
+    claim: str
+    against: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing speaks against it."""
+        return not self.against
+
+
+def check(
+    job: Job, exit_code: int, outcomes: list[Outcome], config: dict[str, Any], undisturbed: Path
+) -> list[Check]:
+    """All claims. `undisturbed` has the checkpoints of a run of `config` without faults."""
+    claims: dict[str, Callable[[], str]] = {
+        "every fault struck, was noticed, and training went on": lambda: _faults(outcomes),
+        "the job finished: exit code 0": lambda: "" if exit_code == 0 else f"it is {exit_code}",
+        "the final state has the same bits as the undisturbed run's": lambda: _same_bits(
+            config, job.checkpoints, undisturbed
+        ),
+        "no committed step was lost": lambda: "; ".join(_lost_steps(job)),
+        "no two trainers ran at once": lambda: _overlaps(job),
+        "attempt numbers only grow": lambda: _attempts(job),
+        "the journal replays to the same decisions": lambda: _replay(job),
+        "the last summary.json tells of every attempt": lambda: _summary(job),
+        "no process is left": lambda: "; ".join(marked(job.mark)),
+    }
+    return [Check(claim, _tried(against)) for claim, against in claims.items()]
+
+
+def _tried(against: Callable[[], str]) -> str:
+    try:
+        return against()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _faults(outcomes: list[Outcome]) -> str:
+    return "; ".join(f"{o.fault.name}: {o.problem}" for o in outcomes if o.problem)[:1000]
+
+
+def _same_bits(config: dict[str, Any], struck: Path, undisturbed: Path) -> str:
+    init = {**config["trainer"]["init"], "checkpoint": {"directory": str(struck), "every": 1}}
+    parsed = parse({"trainer": {"init": init, "fit": config["trainer"]["fit"]}}).init
+    last = parsed.loop.max_steps
+    abstract = blueprint(parsed).abstract
+    state, position = restore(struck, last, abstract)
+    other_state, other_position = restore(undisturbed, last, abstract)
+    assert_same_bits(state, other_state)
+    return "" if position == other_position else "the data is at another position"
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What the witness inside an attempt's trainer says."""
+
+    attempt: int
+    alone: bool
+    committed: dict[int, tuple[int, int]]
+    """The committed steps when it began, and their checkpoints' identities."""
+
+
+def _statements(job: Job) -> list[Statement]:
+    lines = (job.witness / "statements.jsonl").read_text().splitlines()
+    return [
+        Statement(
+            told["attempt"],
+            told["alone"],
+            {number: (inode, changed) for number, inode, changed in told["committed"]},
+        )
+        for told in map(json.loads, lines)
+    ]
+
+
+def _lost_steps(job: Job) -> Iterator[str]:
+    """Each attempt resumed from the newest undamaged step that was committed when it began."""
+    restored: dict[str, int | None] = {}
+    for line in job.lines:
+        match = re.match(r"restored the state of step (\d+)|starts afresh", line.text)
+        if match and line.source is not None:
+            restored[line.source] = int(match[1]) if match[1] else None
+    for told in _statements(job):
+        name = f"attempt {told.attempt}"
+        good = [number for number, mark in told.committed.items() if mark not in job.damaged]
+        newest = max(good, default=None)
+        if name in restored and restored[name] != newest:
+            yield f"{name} resumed from {restored[name]}, not from {newest}"
+
+
+def _overlaps(job: Job) -> str:
+    told = _statements(job)
+    return "; ".join(f"attempt {one.attempt} began beside another" for one in told if not one.alone)
+
+
+def _attempts(job: Job) -> str:
+    history = FileJournal(LocalStorage(job.model_dir)).read()
+    decided = [
+        decision.attempt
+        for transition in history.transitions
+        for decision in transition.decisions
+        if isinstance(decision, StartWorkers)
+    ]
+    lived = [told.attempt for told in _statements(job)]
+    for numbers in (decided, lived):
+        if any(one >= other for one, other in itertools.pairwise(numbers)):
+            return f"they do not: {numbers}"
+    return ""
+
+
+def _replay(job: Job) -> str:
+    history = FileJournal(LocalStorage(job.model_dir)).read()
+    policy = None
+    for transition in history.transitions:
+        if isinstance(transition.event, SupervisorStarted):
+            policy = transition.event.policy
+        assert policy is not None
+        after, decisions = step(transition.before, transition.event, policy)
+        if decisions != transition.decisions or after != transition.after:
+            return f"not at {transition.event}"
+    if history.state.status is not Status.SUCCEEDED:
+        return f"it ends in {history.state.status}"
+    return ""
+
+
+def _summary(job: Job) -> str:
+    summary = json.loads(max(job.model_dir.glob("*_restartable/summary.json")).read_bytes())
+    told = [attempt["attempt"] for attempt in summary["attempts"]]
+    lost = {statement.attempt for statement in _statements(job)} - set(told)
+    if summary["status"] != "SUCCEEDED" or lost:
+        return f"status {summary['status']}, without attempts {sorted(lost)}"
+    return ""

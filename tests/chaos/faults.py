@@ -1,0 +1,253 @@
+"""The kinds of fault, as data: what strikes, and what must be said of it afterwards.
+
+A fault either is a drill, which the trainer inflicts on itself because the config asks for it, or
+it strikes from outside. Only such are here as can be survived: nothing that a rule calls FATAL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from supervisor.core.rules import DISK_FULL
+from tests.chaos import strikes
+from tests.chaos.job import Job
+
+Strike = Callable[[Job], str]
+"""Inflicts a fault; returns what is worth telling of it, or nothing."""
+
+
+class Effect(StrEnum):
+    """What a fault ends."""
+
+    NOTHING = "nothing"
+    ATTEMPT = "the attempt"
+    RUN = "the command, which is run again"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One kind of fault. Exactly one of `drill` and `strike` is set."""
+
+    group: str
+    name: str
+    sign: str
+    """A regular expression for the line in which the supervisor says that it has noticed."""
+    drill: dict[str, Any] | None = None
+    strike: Strike | None = None
+    effect: Effect = Effect.ATTEMPT
+    exit_code: int | None = None
+    """Of the command, where the fault ends that."""
+    room: int = 0
+    """Steps that pass while it strikes, at 70 a second: until then nothing else may."""
+    needs_disk: bool = False
+    """Whether model_dir must be on a small disk of its own."""
+
+    @property
+    def stage(self) -> str | None:
+        """The stage in which it strikes; None: it strikes at a step."""
+        return self.drill.get("stage") if self.drill is not None else None
+
+    @property
+    def at_the_end(self) -> bool:
+        """Whether it strikes in a stage that an undisturbed trainer reaches only at its end."""
+        return self.stage in ("SAVING", "FINISHING")
+
+
+def _rule(name: str) -> str:
+    return f"verdict RESTART .rule '{name}'"
+
+
+_OUTSIDE_SIGNALS = {
+    "SIGKILL": "sigkill",
+    "SIGTERM": "sigterm",
+    "SIGSEGV": "crash",
+    "SIGABRT": "crash",
+    "SIGBUS": "crash",
+    "SIGFPE": "crash",
+    "SIGILL": "crash",
+    "SIGTRAP": "crash",
+    "SIGSYS": "crash",
+    "SIGHUP": "unknown",
+    "SIGQUIT": "unknown",
+    "SIGALRM": "unknown",
+    "SIGXCPU": "unknown",
+}
+_DRILLED_SIGNALS = {
+    "SIGKILL": "sigkill",
+    "SIGTERM": "sigterm",
+    "SIGSEGV": "crash",
+    "SIGABRT": "crash",
+    "SIGBUS": "crash",
+}
+_EXIT_CODES = {
+    0: "early-exit",
+    1: "unknown",
+    134: "crash",
+    137: "sigkill",
+    143: "sigterm",
+}
+_JAX = "jax.errors.JaxRuntimeError"
+_EXCEPTIONS = [
+    ("ValueError", "a batch of no length", "exception"),
+    ("RuntimeError", "the data loader gave up", "exception"),
+    ("OSError", "Input/output error", "exception"),
+    ("OSError", "No space left on device", "disk-full"),
+    ("MemoryError", "", "exception"),
+    ("KeyError", "tokens", "exception"),
+    ("TimeoutError", "storage did not answer", "exception"),
+    ("ConnectionResetError", "Connection reset by peer", "lost-peer"),
+    (_JAX, "INTERNAL: something went wrong", "exception"),
+    (_JAX, "RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes", "out-of-memory"),
+    (_JAX, "UNAVAILABLE: Socket closed", "lost-peer"),
+]
+_HANGS = (
+    "STARTING",
+    "INITIALIZING",
+    "RESTORING",
+    "COMPILING",
+    "TRAINING",
+    "EVALUATING",
+    "SAVING",
+    "FINISHING",
+)
+_IN_STAGES: list[tuple[str, dict[str, Any], str]] = [
+    ("INITIALIZING", {"exception": "RuntimeError", "message": "Unable to initialize backend"}, ""),
+    ("RESTORING", {"exception": "OSError", "message": "Input/output error"}, "exception"),
+    ("RESTORING", {"signal": "SIGKILL"}, "sigkill"),
+    ("COMPILING", {"signal": "SIGSEGV"}, "crash"),
+    ("EVALUATING", {"exception": "ValueError", "message": "an empty batch"}, "exception"),
+    ("SAVING", {"exception": "OSError", "message": "No space left on device"}, "disk-full"),
+    ("SAVING", {"signal": "SIGKILL"}, "sigkill"),
+    ("FINISHING", {"signal": "SIGABRT"}, "crash"),
+]
+
+
+def _what(drill: dict[str, Any]) -> str:
+    name = str(drill.get("signal") or drill["exception"].rpartition(".")[2])
+    message = drill.get("message", "").partition(":")[0]
+    return f"{name} ({message})" if message else name
+
+
+def _drills() -> list[Fault]:
+    found = [Fault("drill: hang", "hang after a step", _rule("hang"), {"hang": True})]
+    for name, rule in _DRILLED_SIGNALS.items():
+        found.append(Fault("drill: signal", f"{name} by itself", _rule(rule), {"signal": name}))
+    for code, rule in _EXIT_CODES.items():
+        name = f"exit code {code}"
+        found.append(Fault("drill: exit code", name, _rule(rule), {"exit_code": code}))
+    for kind, message, rule in _EXCEPTIONS:
+        raised = {"exception": kind, "message": message}
+        found.append(Fault("drill: exception", _what(raised), _rule(rule), raised))
+    for stage in _HANGS:
+        hang = {"stage": stage, "hang": True}
+        found.append(Fault("drill: hang", f"hang in {stage}", _rule("hang"), hang))
+    for stage, fault, rule in _IN_STAGES:
+        sign = _rule(rule or "busy-accelerator")
+        name = f"{_what(fault)} in {stage}"
+        found.append(Fault("drill: stage", name, sign, {"stage": stage, **fault}))
+    return found
+
+
+def _outside() -> list[Fault]:
+    def fault(group: str, name: str, sign: str, strike: Strike, effect: Effect) -> Fault:
+        return Fault(group, name, sign, strike=strike, effect=effect)
+
+    signals = [
+        fault(
+            "trainer: signal",
+            f"{name} to the trainer",
+            _rule(rule),
+            strikes.signal_to_trainer(name),
+            Effect.ATTEMPT,
+        )
+        for name, rule in _OUTSIDE_SIGNALS.items()
+    ]
+    stopped = strikes.signal_to_trainer("SIGSTOP")
+    lost = strikes.lose_attempts
+    return [
+        *signals,
+        fault("trainer: stopped", "SIGSTOP to the trainer", _rule("hang"), stopped, Effect.ATTEMPT),
+        Fault("disk", "disk full", _rule(DISK_FULL), strike=strikes.fill_disk, needs_disk=True),
+        fault(
+            "files: lost",
+            "attempts folder lost, trainer killed",
+            _rule("sigkill"),
+            strikes.both(lost, strikes.signal_to_trainer("SIGKILL")),
+            Effect.ATTEMPT,
+        ),
+        fault(
+            "files: lost",
+            "attempts folder lost, trainer stopped",
+            _rule("hang"),
+            strikes.both(lost, stopped),
+            Effect.ATTEMPT,
+        ),
+    ]
+
+
+def _harmless() -> list[Fault]:
+    def fault(group: str, name: str, strike: Strike, sign: str = "", room: int = 0) -> Fault:
+        return Fault(group, name, sign, strike=strike, effect=Effect.NOTHING, room=room)
+
+    return [
+        fault("harmless", "SIGINT to the trainer", strikes.signal_to_trainer("SIGINT")),
+        fault("harmless", "SIGPIPE to the trainer", strikes.signal_to_trainer("SIGPIPE")),
+        fault("harmless", "SIGUSR2 to the trainer", strikes.signal_to_trainer("SIGUSR2")),
+        fault("paused", "supervisor stopped for 1 s", strikes.pause_supervisor(1.0), room=70),
+        fault("paused", "supervisor stopped for 5 s", strikes.pause_supervisor(5.0), room=350),
+        fault("double start", "a second supervisor", strikes.start_second, room=140),
+        fault(
+            "double start",
+            "owner file lost, a second supervisor",
+            strikes.both(strikes.lose(".supervisor.json"), strikes.start_second),
+            room=140,
+        ),
+        fault("files: lost", "run.log lost", strikes.lose("*_restartable/run.log")),
+        fault("files: lost", "summary.json lost", strikes.lose("*_restartable/summary.json")),
+        fault("files: lost", "params.yaml lost", strikes.lose("*_restartable/params.yaml")),
+        fault(
+            "progress pipe",
+            "garbage on the progress pipe",
+            strikes.garbage_on_progress_pipe,
+            "a message of rank 0 was refused",
+        ),
+    ]
+
+
+_KILLED = "the supervisor before this one ended without a word"
+
+
+def _ends_of_runs() -> list[Fault]:
+    def killed(name: str, strike: Strike, code: int = -9) -> Fault:
+        return Fault("supervisor: killed", name, _KILLED, None, strike, Effect.RUN, code)
+
+    def damaged(name: str, strike: Strike, sign: str) -> Fault:
+        return Fault("damage", name, sign, None, strike, Effect.RUN, exit_code=-9)
+
+    def stopped(name: str, strike: Strike, code: int) -> Fault:
+        sign = f"DRAINED, exit code {code}"
+        return Fault("supervisor: stopped", name, sign, None, strike, Effect.RUN, code)
+
+    return [
+        killed("SIGKILL to the supervisor", strikes.signals_to_supervisor("SIGKILL")),
+        killed("SIGKILL to supervisor and trainer", strikes.kill_both),
+        killed("supervisor killed while a hang is handled", strikes.kill_supervisor_in_hang),
+        killed("supervisor killed as an attempt starts", strikes.kill_supervisor_at_start),
+        killed("SIGABRT to the supervisor", strikes.signals_to_supervisor("SIGABRT"), -6),
+        stopped("SIGTERM to the supervisor", strikes.signals_to_supervisor("SIGTERM"), 75),
+        stopped("SIGHUP to the supervisor", strikes.signals_to_supervisor("SIGHUP"), 75),
+        stopped("SIGINT to the supervisor", strikes.signals_to_supervisor("SIGINT"), 79),
+        stopped("SIGTERM twice", strikes.signals_to_supervisor("SIGTERM", "SIGTERM"), 75),
+        stopped("SIGTERM while the trainer is stopped", strikes.stop_with_stopped_trainer, 75),
+        stopped("SIGTERM while the trainer restores", strikes.stop_while_restoring, 75),
+        damaged("torn journal tail", strikes.tear_journal, "the journal ended in the middle"),
+        damaged("uncommitted step directory", strikes.plant_uncommitted, _KILLED),
+        damaged("newest checkpoint truncated", strikes.truncate_newest, _KILLED),
+    ]
+
+
+CATALOGUE: tuple[Fault, ...] = (*_drills(), *_outside(), *_harmless(), *_ends_of_runs())
+"""Every kind of fault that the storm knows."""

@@ -1,0 +1,213 @@
+"""The job in the storm, as a bystander sees it: what the supervisor and the trainer print.
+
+The bystander starts the command, reads its standard output and knows nothing else: neither imports
+the supervisor's state nor asks it anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.running import MARK, marked
+
+_STEP = re.compile(r"step (\d+)  loss ")
+_RUNNING = re.compile(r"running as pid (\d+)")
+_STARTING = re.compile(r"starting attempt (\d+) ")
+_WITNESS = Path(__file__).parent / "witness"
+
+
+class StormError(Exception):
+    """What the storm waited for did not happen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the command's standard output."""
+
+    at: float
+    """When it was read, in seconds since the storm began."""
+    run: int
+    """Which run of the command printed it, counted from 1."""
+    attempt: int
+    text: str
+    source: str | None
+    """Who of the supervisor says it; None: the trainer."""
+
+    @property
+    def step(self) -> int | None:
+        """The optimizer step that the trainer has completed, if the line tells of one."""
+        match = _STEP.match(self.text) if self.source is None else None
+        return int(match[1]) if match else None
+
+
+class Job:
+    """A job whose command is run, watched, and run again."""
+
+    def __init__(self, folder: Path, config: dict[str, Any], environ: dict[str, str]) -> None:
+        """`folder` is for the config and the output; `environ` joins the inherited environment."""
+        self.folder = folder
+        self.model_dir = Path(config["trainer"]["init"]["model_dir"])
+        self.checkpoints = self.model_dir / "checkpoints"
+        self.witness = folder / "witness"
+        self.witness.mkdir(parents=True)
+        self.mark = f"{MARK}={uuid.uuid4().hex}"
+        self._config = config
+        name, _, value = self.mark.partition("=")
+        path = os.pathsep.join(filter(None, (str(_WITNESS), os.environ.get("PYTHONPATH"))))
+        self._environ = {
+            **os.environ,
+            **environ,
+            name: value,
+            "PYTHONPATH": path,
+            "CHAOS_WITNESS": str(self.witness),
+            "CHAOS_CHECKPOINTS": str(self.checkpoints),
+        }
+        self._began = time.monotonic()
+        self._news = threading.Condition()
+        self.lines: list[Line] = []
+        self.runs = 0
+        self.attempt = 0
+        self.pid: int | None = None
+        """The living trainer's."""
+        self.step: int | None = None
+        """The last one completed in this attempt."""
+        self.damaged: set[tuple[int, int]] = set()
+        """The identities of checkpoints that were damaged: nobody must resume from them."""
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def now(self) -> float:
+        """Seconds since the storm began."""
+        return time.monotonic() - self._began
+
+    # --- the command ------------------------------------------------------------------------
+
+    def run(self, drills: list[dict[str, Any]]) -> None:
+        """Run the command, with these `faults` in the config."""
+        self.runs += 1
+        self.pid = self.step = None
+        self._write_config(drills)
+        self._process = self._start(subprocess.PIPE, self.folder / f"run{self.runs}.stderr")
+        reader = threading.Thread(target=self._read, args=(self._process, self.runs), daemon=True)
+        reader.start()
+
+    def run_second(self) -> int:
+        """Run the same command beside the one that runs; its exit code."""
+        process = self._start(subprocess.DEVNULL, self.folder / "second.stderr")
+        return process.wait(60)
+
+    @property
+    def running(self) -> bool:
+        """Whether the command runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send the supervisor a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def exit_code(self, timeout: float = 60.0) -> int:
+        """Wait for the end of the command."""
+        assert self._process is not None
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise StormError(f"the command did not end within {timeout:g} s") from None
+
+    def end(self) -> None:
+        """Leave nothing behind, whatever went wrong."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def wait_until_gone(self, timeout: float = 30.0) -> None:
+        """Wait until no process of the job lives."""
+        self._poll(lambda: not marked(self.mark), timeout, "a process of the job lives on")
+
+    # --- what it prints ---------------------------------------------------------------------
+
+    def wait_for(self, what: str, holds: Callable[[], bool], timeout: float = 60.0) -> None:
+        """Wait until `holds`, which is asked at every new line."""
+        with self._news:
+            if self._news.wait_for(lambda: holds() or not self.running, timeout) and holds():
+                return
+        ended = "" if self.running else f"; the command ended: {self.exit_code()}"
+        shown = [line.text for line in self.lines[-15:]]
+        shown += (self.folder / f"run{self.runs}.stderr").read_text().splitlines()[-15:]
+        raise StormError("\n      ".join([f"waited {timeout:g} s for {what}{ended}", *shown]))
+
+    def wait_for_line(self, pattern: str, after: int, timeout: float = 60.0) -> None:
+        """Wait for a line of the supervisor that matches, from index `after` on."""
+        self.wait_for(repr(pattern), lambda: self.find(pattern, after) is not None, timeout)
+
+    def find(self, pattern: str, after: int, before: int | None = None) -> Line | None:
+        """The first line of the supervisor that matches, from index `after` to `before`."""
+        return next(
+            (
+                line
+                for line in self.lines[after:before]
+                if line.source is not None and re.search(pattern, line.text)
+            ),
+            None,
+        )
+
+    def _read(self, process: subprocess.Popen[bytes], run: int) -> None:
+        assert process.stdout is not None
+        for raw in process.stdout:
+            self._take(raw.decode("utf-8", "replace").rstrip("\n"), run)
+        with self._news:
+            self._news.notify_all()
+
+    def _take(self, raw: str, run: int) -> None:
+        text, source = raw, None
+        if raw.startswith("{"):
+            told = json.loads(raw)
+            text, source = told["event"], told["source"]
+        with self._news:
+            if source is not None and (match := _STARTING.match(text)):
+                self.attempt, self.pid, self.step = int(match[1]), None, None
+            elif source is not None and (match := _RUNNING.match(text)):
+                self.pid = int(match[1])
+            elif source is not None and text.startswith("rank 0 ended"):
+                self.pid = self.step = None
+            line = Line(self.now(), run, self.attempt, text, source)
+            self.lines.append(line)
+            self.step = line.step if line.step is not None else self.step
+            self._news.notify_all()
+
+    # --- starting ---------------------------------------------------------------------------
+
+    def _write_config(self, drills: list[dict[str, Any]]) -> None:
+        config = {"trainer": {**self._config["trainer"], "faults": drills}}
+        (self.folder / "trainer.yaml").write_text(yaml.safe_dump(config))
+
+    def _start(self, stdout: int, stderr: Path) -> subprocess.Popen[bytes]:
+        config = str(self.folder / "trainer.yaml")
+        with stderr.open("ab") as errors:
+            return subprocess.Popen(
+                [sys.executable, "-m", "supervisor", "run", config, "--log-format", "json"],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=errors,
+                env=self._environ,
+            )
+
+    def _poll(self, holds: Callable[[], bool], timeout: float, what: str) -> None:
+        end = time.monotonic() + timeout
+        while not holds():
+            if time.monotonic() > end:
+                raise StormError(what)
+            time.sleep(0.02)

@@ -1,0 +1,112 @@
+"""Which faults strike, and when: from a seed alone, so that a bad run can be repeated.
+
+The job runs in chapters. A chapter is one run of the command, and ends with a fault that ends that.
+Drills of a stage strike in the first attempts of their chapter, faults at steps in the order of
+their steps, and the last chapter has what strikes in the stages at the end of the job.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.chaos.faults import Effect, Fault
+
+_GAP = (14, 24)
+"""Steps from one fault to the next: a checkpoint at least, and time for the storm to notice."""
+_EXPENSIVE = ("hang", "stopped", "second supervisor")
+"""Faults that take seconds to be noticed: these strike once each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A fault with its place in the storm."""
+
+    fault: Fault
+    step: int | None
+    """None: it strikes in its stage."""
+
+    def drill(self) -> dict[str, Any]:
+        """What the config asks the trainer for."""
+        assert self.fault.drill is not None
+        return self.fault.drill if self.step is None else {**self.fault.drill, "step": self.step}
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """What happens in one run of the command."""
+
+    in_stages: tuple[Planned, ...]
+    at_steps: tuple[Planned, ...]
+    """By step. All but the last chapter's end with a fault that ends the command."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The whole storm."""
+
+    seed: int
+    chapters: tuple[Chapter, ...]
+    max_steps: int
+
+    @property
+    def planned(self) -> list[Planned]:
+        """All faults."""
+        return [p for c in self.chapters for p in (*c.in_stages, *c.at_steps)]
+
+
+def make_schedule(seed: int, catalogue: Sequence[Fault], count: int) -> Schedule:
+    """A schedule of `count` faults: of every kind once, then again; or of as many groups as fit."""
+    chance = random.Random(seed)
+    faults = _choose(chance, catalogue, count)
+    ends = [fault for fault in faults if fault.effect is Effect.RUN]
+    last = [fault for fault in faults if fault.at_the_end]
+    chapters: list[tuple[list[Fault], list[Fault]]] = [([], []) for _ in range(len(ends) + 1)]
+    chapters[-1][0].extend(last)
+    for fault in faults:
+        if fault.effect is Effect.RUN or fault.at_the_end:
+            continue
+        # The last chapter's drills in SAVING must not strike before the end of the job.
+        among = chapters[:-1] if ends else chapters
+        chance.choice(among)[0 if fault.stage else 1].append(fault)
+    for chapter, end in zip(chapters, ends, strict=False):
+        chapter[1].append(end)
+    return _with_steps(seed, chance, chapters)
+
+
+def _choose(chance: random.Random, catalogue: Sequence[Fault], count: int) -> list[Fault]:
+    """In random order."""
+    if count >= len(catalogue):
+        cheap = [f for f in catalogue if not any(word in f.name for word in _EXPENSIVE)]
+        more = [chance.choice(cheap) for _ in range(count - len(catalogue))]
+        return chance.sample([*catalogue, *more], count)
+    groups: dict[str, list[Fault]] = {}
+    for fault in chance.sample(catalogue, len(catalogue)):
+        groups.setdefault(fault.group, []).append(fault)
+    # Always one that ends the command: what comes after it is half of what is to be shown.
+    of_runs = [name for name, kinds in groups.items() if kinds[0].effect is Effect.RUN]
+    order = sorted(groups, key=lambda name: name != of_runs[0] if of_runs else False)
+    chosen: list[Fault] = []
+    while len(chosen) < count:
+        for name in order:
+            if groups[name] and len(chosen) < count:
+                chosen.append(groups[name].pop())
+    return chance.sample(chosen, count)
+
+
+def _with_steps(
+    seed: int, chance: random.Random, chapters: Sequence[tuple[list[Fault], list[Fault]]]
+) -> Schedule:
+    step = 0
+    done = []
+    for in_stages, at_steps in chapters:
+        planned = []
+        for fault in at_steps:
+            step += chance.randint(*_GAP)
+            planned.append(Planned(fault, step))
+            step += fault.room
+        stages = tuple(Planned(fault, None) for fault in in_stages)
+        done.append(Chapter(stages, tuple(planned)))
+    return Schedule(seed, tuple(done), max_steps=step + _GAP[1])

@@ -1,0 +1,184 @@
+"""Carries out a schedule against a real job, and finds in what was printed how each fault ended."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from tests.chaos.faults import Effect, Fault
+from tests.chaos.job import Job, Line
+from tests.chaos.schedule import Chapter, Planned, Schedule
+
+_FIRING = re.compile(r"DRILL: firing Drill\(id='phase1-(\d+)'")
+_VERDICT = re.compile(r"verdict (\w+) .rule '([\w-]+)'")
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """A fault that struck: when, and from which line on the consequences are to be found."""
+
+    planned: Planned
+    at: float
+    step: int | None
+    index: int
+    attempt: int
+    told: str = ""
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A row of the table: what became of a planned fault."""
+
+    fault: Fault
+    at: float | None = None
+    """When it struck; None: it never did."""
+    step: int | None = None
+    noticed: str = ""
+    noticed_after: float | None = None
+    next_step_after: float | None = None
+    """From the fault to the next completed step (after the last one: to the end of the job)."""
+    then: str = ""
+    problem: str = ""
+
+
+def ride(schedule: Schedule, job: Job, struck: list[Struck]) -> int:
+    """Run the job through the storm to its end; its exit code. What strikes is added to `struck`.
+
+    Raises:
+        StormError: something that must happen did not.
+    """
+    drills: list[dict[str, Any]] = []
+    for chapter in schedule.chapters:
+        drills.extend(planned.drill() for planned in drills_of(chapter))
+        job.run(drills)
+        for planned in chapter.at_steps:
+            if planned.fault.strike is not None:
+                struck.append(_strike(planned, job))
+    return job.exit_code(timeout=120.0)
+
+
+def drills_of(chapter: Chapter) -> list[Planned]:
+    """The drills that a chapter adds to the config, in the order in which they are there."""
+    return [p for p in (*chapter.in_stages, *chapter.at_steps) if p.fault.drill is not None]
+
+
+def _strike(planned: Planned, job: Job) -> Struck:
+    fault, due = planned.fault, planned.step
+    assert fault.strike is not None
+    assert due is not None
+    job.wait_for(
+        f"step {due}, for {fault.name!r}", lambda: job.step is not None and job.step >= due, 120.0
+    )
+    at, step, index, attempt = job.now(), job.step, len(job.lines), job.attempt
+    told = fault.strike(job)
+    code = None
+    if fault.effect is Effect.RUN:
+        code = job.exit_code()
+    else:
+        job.wait_for(f"the next step after {fault.name!r}", lambda: _goes_on(job, fault, index))
+    return Struck(planned, at, step, index, attempt, told, code)
+
+
+def _goes_on(job: Job, fault: Fault, index: int) -> bool:
+    started = index
+    if fault.effect is Effect.ATTEMPT:
+        found = (n for n, line in enumerate(job.lines[index:], index) if _starts(line))
+        started = next(found, len(job.lines))
+    return any(line.step is not None for line in job.lines[started:])
+
+
+def _starts(line: Line) -> bool:
+    return line.source is not None and line.text.startswith("starting attempt ")
+
+
+def outcomes(schedule: Schedule, struck: list[Struck], job: Job) -> list[Outcome]:
+    """What became of each planned fault, in the order in which they struck."""
+    everything = [*struck, *_fired(schedule, job)]
+    told = [_outcome(one, job) for one in sorted(everything, key=lambda one: one.index)]
+    missing = [p for p in schedule.planned if all(one.planned is not p for one in everything)]
+    return told + [Outcome(p.fault, problem="it never struck") for p in missing]
+
+
+def _fired(schedule: Schedule, job: Job) -> list[Struck]:
+    drills = [planned for chapter in schedule.chapters for planned in drills_of(chapter)]
+    found = []
+    for index, line in enumerate(job.lines):
+        match = _FIRING.match(line.text) if line.source is None else None
+        if match:
+            planned = drills[int(match[1])]
+            step = planned.step if planned.step is not None else _last_step(job.lines[:index])
+            found.append(Struck(planned, line.at, step, index, line.attempt))
+    return found
+
+
+def _last_step(lines: list[Line]) -> int | None:
+    return next((line.step for line in reversed(lines) if line.step is not None), None)
+
+
+def _outcome(one: Struck, job: Job) -> Outcome:
+    fault = one.planned.fault
+    sign = job.find(fault.sign, one.index) if fault.sign else None
+    next_step = _next_step(one, job.lines)
+    return Outcome(
+        fault,
+        at=one.at,
+        step=one.step,
+        noticed=_noticed(one, sign, job),
+        noticed_after=sign.at - one.at if sign is not None else None,
+        next_step_after=next_step.at - one.at if next_step is not None else None,
+        then=_then(one, next_step, job),
+        problem=_problem(one, sign, next_step),
+    )
+
+
+def _next_step(one: Struck, lines: list[Line]) -> Line | None:
+    """The first completed step after the fault, of another attempt if it ended that one."""
+    over = one.planned.fault.effect is Effect.NOTHING
+    for line in lines[one.index :]:
+        if line.step is not None and (over or line.attempt > one.attempt):
+            return line
+        if line.source is not None and line.text.startswith("SUCCEEDED"):
+            return line
+    return None
+
+
+def _noticed(one: Struck, sign: Line | None, job: Job) -> str:
+    parts = [one.told]
+    if one.exit_code is not None:
+        parts.append(f"exit code {one.exit_code}")
+    if sign is not None and (match := _VERDICT.search(sign.text)):
+        failed = job.find("^failed: ", one.index)
+        cause = failed.text.removeprefix("failed: ").partition(";")[0] if failed else ""
+        parts.append(f"{match[2]}: {cause} -> {match[1]}")
+    elif sign is not None:
+        parts.append(sign.text)
+    return ", ".join(filter(None, parts)) or "nothing to notice"
+
+
+def _then(one: Struck, next_step: Line | None, job: Job) -> str:
+    if one.planned.fault.effect is Effect.NOTHING:
+        return "trains on"
+    start = job.find(r"^starting attempt", one.index)
+    restored = job.find(r"^(restored the state of step|starts afresh)", one.index)
+    if start is None or next_step is None:
+        return ""
+    again = "run again, " if one.planned.fault.effect is Effect.RUN else ""
+    found = re.search(r"step \d+", restored.text) if restored is not None else None
+    return f"{again}attempt {next_step.attempt} from {found[0] if found else 'the beginning'}"
+
+
+def _problem(one: Struck, sign: Line | None, next_step: Line | None) -> str:
+    fault = one.planned.fault
+    if fault.sign and sign is None:
+        return f"nobody said {fault.sign!r}"
+    if one.exit_code != fault.exit_code:
+        return f"the command ended with {one.exit_code}, not {fault.exit_code}"
+    if next_step is None:
+        return "no step followed"
+    if fault.effect is Effect.NOTHING and next_step.attempt != one.attempt:
+        return f"attempt {one.attempt} ended, although the fault is harmless"
+    if fault.sign and sign is not None and sign.at > next_step.at:
+        return "it was noticed only after the next step"
+    return ""

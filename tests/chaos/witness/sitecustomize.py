@@ -1,0 +1,44 @@
+"""A witness inside each trainer process, imported by Python itself before the trainer runs.
+
+It holds a kernel lock for as long as the process lives, so that two trainers at once are seen by
+somebody other than the supervisor; and it notes which steps were committed when the process began.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+
+def _testify(folder: Path) -> None:
+    from supervisor.protocol.committed import committed_steps
+
+    lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        alone = True
+    except BlockingIOError:
+        alone = False
+    checkpoints = Path(os.environ["CHAOS_CHECKPOINTS"])
+    statement = {
+        "attempt": int(os.environ["SUPERVISE_ATTEMPT"]),
+        "pid": os.getpid(),
+        "time": time.time(),
+        "alone": alone,
+        "committed": [
+            [step, path.stat().st_ino, path.stat().st_mtime_ns]
+            for step, path in committed_steps(checkpoints)
+        ],
+    }
+    record = os.open(folder / "statements.jsonl", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o666)
+    os.write(record, json.dumps(statement).encode() + b"\n")
+    os.close(record)
+    # `lock` stays open: the kernel gives it back when this process is gone, however it ends.
+
+
+if "CHAOS_WITNESS" in os.environ and sys.orig_argv[1:4] == ["-P", "-m", "trainer"]:
+    _testify(Path(os.environ["CHAOS_WITNESS"]))

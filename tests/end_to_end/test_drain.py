@@ -1,0 +1,167 @@
+"""Told to stop, whoever is told, whenever: nothing computed is lost, and nothing breaks."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.test_training import cache, config, final_state
+from tests.running import Result, Running, Start
+from tests.training.harness import assert_same_bits
+
+Supervise = Callable[..., Result]
+__all__ = ["cache"]
+
+ENDLESS = 100_000
+
+
+def trainer_pid(running: Running) -> int:
+    text = running.wait_for("; output in ")
+    return int(text.split("running as pid ")[1].split(";")[0])
+
+
+def signal_group(running: Running, order: str) -> None:
+    """SIGTERM to trainer and supervisor, as a service manager or a container runtime sends it."""
+    pids = [trainer_pid(running), running.process.pid]
+    for pid in pids if order == "trainer first" else reversed(pids):
+        os.kill(pid, signal.SIGTERM)
+
+
+def assert_drained(result: Result) -> None:
+    assert result.code == 75, result.log
+    assert result.attempts == 1, "never relaunched"
+    assert result.summary["attempts"][0]["status"] == "DRAINED"
+    assert result.summary["restarts_used"] == result.summary["preemptions_used"] == 0
+
+
+def assert_saved_where_it_was(result: Result) -> int:
+    """The last step that the trainer logged is the newest committed one."""
+    assert "rank 0 ended: killed by SIGTERM in stage SAVING" in result.log
+    logged = re.findall(rb"^step (\d+)  loss", result.rank_log(1), re.MULTILINE)
+    saved = result.summary["highest_committed_step"]
+    assert saved == int(logged[-1])
+    return int(saved)
+
+
+both_orders = pytest.mark.parametrize("order", ["trainer first", "supervisor first"])
+
+
+@both_orders
+def test_sigterm_to_the_whole_group_saves_and_never_relaunches(
+    start: Start, supervise: Supervise, model_dir: Path, cache: dict[str, str], order: str
+) -> None:
+    job = config(model_dir, max_steps=ENDLESS)
+    running = start(job, env=cache)
+    running.wait_for("checkpoint of step 5 is committed")
+    signal_group(running, order)
+    result = running.result()
+    assert_drained(result)
+    saved = assert_saved_where_it_was(result)
+    again = supervise(job, "--set", f"trainer.init.loop.max_steps={saved + 1}", env=cache)
+    assert again.code == 0
+    assert f"restored the state of step {saved}" in again.log
+
+
+@both_orders
+def test_sigterm_to_the_whole_group_before_there_is_anything_to_save(
+    start: Start, model_dir: Path, order: str
+) -> None:
+    """The trainer dies of it at once: the supervisor must not take that for a lone preemption."""
+    running = start(config(model_dir))
+    running.wait_for("stage COMPILING")
+    signal_group(running, order)
+    result = running.result()
+    assert_drained(result)
+    assert "rank 0 ended: killed by SIGTERM in stage COMPILING" in result.log
+
+
+@pytest.mark.parametrize("stage", ["RESTORING", "COMPILING"])
+def test_a_drain_before_the_first_step_loses_nothing(
+    start: Start, supervise: Supervise, model_dir: Path, cache: dict[str, str], stage: str
+) -> None:
+    short = config(model_dir, max_steps=5)
+    assert supervise(short, env=cache).code == 0
+    job = config(model_dir, max_steps=ENDLESS)
+    running = start(job)  # without a cache compiling takes its time
+    running.wait_for(f"[attempt 2] stage {stage}")
+    running.signal(signal.SIGTERM)
+    stopped = running.result()
+    assert stopped.code == 75
+    assert "[attempt 2] WARNING: rank 0 ended: killed by SIGTERM in stage " in stopped.log
+    assert stopped.summary["highest_committed_step"] == 5
+    again = supervise(job, "--set", "trainer.init.loop.max_steps=7", env=cache)
+    assert again.code == 0
+    assert again.log.count("restored the state of step 5") >= 1
+    assert again.attempts == 3
+
+
+def test_a_drain_breaks_an_evaluation_off_and_saves(
+    start: Start, model_dir: Path, cache: dict[str, str]
+) -> None:
+    """The first evaluation follows step 3, and is long enough to be met."""
+    job = config(model_dir, max_steps=ENDLESS)
+    job["trainer"]["fit"]["validation"] |= {"every": 3, "steps": 5000}
+    running = start(job, env=cache)
+    running.wait_for("step 3  loss")
+    running.signal(signal.SIGTERM)
+    result = running.result()
+    assert_drained(result)
+    assert assert_saved_where_it_was(result) == 3
+    assert "evaluation after step" not in result.log
+
+
+def test_a_hail_of_sigterms_during_the_save_does_not_corrupt_it(
+    start: Start, supervise: Supervise, tmp_path: Path, cache: dict[str, str]
+) -> None:
+    whole = config(tmp_path / "whole")
+    assert supervise(whole, env=cache).code == 0
+
+    struck = config(tmp_path / "struck", faults=[{"step": 7, "signal": "SIGTERM"}])
+    running = start(struck, env=cache)
+    pid = trainer_pid(running)
+    running.wait_for("stage SAVING")
+    sent = hail(pid)
+    result = running.result()
+    log = "".join(p.read_text() for p in (tmp_path / "struck").glob("*_restartable/run.log"))
+    assert result.code == 0, log
+    assert sent > 1
+    assert "rank 0 ended: killed by SIGTERM in stage SAVING" in log
+    assert re.search(r"\[attempt 2\] restored the state of step [78]\n", log)
+    assert_same_bits(
+        final_state(struck, tmp_path / "struck"), final_state(whole, tmp_path / "whole")
+    )
+
+
+def hail(pid: int) -> int:
+    """Send SIGTERM until nobody is there any more; how many were sent."""
+    sent, end = 0, time.monotonic() + 30
+    while time.monotonic() < end:
+        try:
+            os.kill(pid, signal.SIGTERM)
+        except ProcessLookupError:
+            break
+        sent += 1
+    return sent
+
+
+def test_a_drain_under_jax_distributed_saves_and_dies_of_sigterm(
+    start: Start, model_dir: Path, cache: dict[str, str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    job: dict[str, Any] = config(model_dir, max_steps=ENDLESS)
+    running = start(job, env={**cache, "JAX_COORDINATOR_ADDRESS": address})
+    running.wait_for("checkpoint of step 5 is committed")
+    signal_group(running, "trainer first")
+    result = running.result()
+    assert_drained(result)
+    assert_saved_where_it_was(result)
+    assert b"SIGTERM caught" in result.rank_log(1), "jax.distributed took the signal"

@@ -1,0 +1,164 @@
+"""The supervisor itself is killed, again and again, and loses or invents nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from supervisor.adapters.journal import FileJournal
+from supervisor.adapters.storage import LocalStorage
+from tests.running import MARK, Result, Start, command_config, gone
+
+Supervise = Callable[..., Result]
+KILLS = 100
+BUDGET = 3
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of the journal."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+class Preloaded:
+    """Supervisors of one config, one after the other (see `preloaded.py`)."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def start(self) -> int:
+        """Start one; returns its pid."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("run\n")
+        self._process.stdin.flush()
+        return self.answer()
+
+    def answer(self) -> int:
+        """The pid of the one that started, or how it ended."""
+        assert self._process.stdout is not None
+        return int(self._process.stdout.readline())
+
+
+@contextmanager
+def preloaded(config: dict[str, Any], path: Path) -> Iterator[Preloaded]:
+    """Runs the config; in the end nothing of it may be left."""
+    path.write_text(yaml.safe_dump(config))
+    mark = {MARK: path.as_posix()}
+    command = [sys.executable, str(Path(__file__).with_name("preloaded.py")), "run", str(path)]
+    with subprocess.Popen(
+        command,
+        env={**os.environ, **mark},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=path.with_suffix(".err").open("wb"),
+        text=True,
+    ) as process:
+        yield Preloaded(process)
+    assert gone(f"{MARK}={mark[MARK]}")
+
+
+def test_a_hundred_kills_at_any_moment(supervise: Supervise, tmp_path: Path) -> None:
+    """Of a job whose worker crashes after every tenth step and commits every fourth.
+
+    A kill comes once the journal has grown by some bytes, or after some time if that is earlier:
+    so the moments are spread over start-up, launch, crash, charge and restart.
+    """
+    moments = random.Random(20261121)
+    diary, model_dir = tmp_path / "diary", tmp_path / "run"
+    journal = model_dir / "journal.jsonl"
+    toy = ("crash", "--at", "10", "--every", "4", "--strike-each", "--once", "--steps", "100000")
+    restart = {"max_num_restarts": BUDGET, "backoff": {"first": 0.01, "max": 0.01}}
+    config = command_config(
+        model_dir,
+        *(*toy, "--seconds", "0.004", "--diary", str(diary)),
+        restart=restart,
+        success={"step": 100000},
+    )
+    before = b""
+    with preloaded(config, tmp_path / "killed.yaml") as supervisors:
+        for _ in range(KILLS):
+            pid = supervisors.start()
+            size = len(before) + moments.randrange(1, 6000)
+            end = time.monotonic() + moments.uniform(0.01, 0.7)
+            while time.monotonic() < end and (len(before) == 0 or journal.stat().st_size < size):
+                time.sleep(0.001)
+            os.kill(pid, signal.SIGKILL)
+            assert supervisors.answer() == -signal.SIGKILL
+            after = journal.read_bytes() if journal.exists() else b""
+            kept = before[: before.rfind(b"\n") + 1]
+            assert after.startswith(kept), "what was journalled stays journalled"
+            before = after
+    noted = [line.split() for line in diary.read_text().splitlines()]
+    assert not [line for line in noted if line[0] == "OVERLAP"]
+    started = [int(number) for what, number, _ in noted if what == "start"]
+    assert all(one < other for one, other in pairwise(started)), "each attempt starts once"
+    told = [
+        decision["attempt"]
+        for line in lines(journal)
+        for decision in line.get("decisions", [])
+        if decision["kind"] == "StartWorkers"
+    ]
+    assert told == list(range(1, len(told) + 1)), "attempt numbers never repeat"
+    assert set(started) <= set(told), "nothing is started that is not journalled first"
+    crashed = {int(number) for what, number, _ in noted if what == "crash"}
+    charged = {
+        line["event"]["attempt"]
+        for line in lines(journal)
+        if line.get("event", {}).get("kind") == "WorkersGone" and line["event"]["failure"]
+    }
+    assert len(crashed) > 5
+    assert {n for n in charged if n in set(started)} <= crashed, "nobody is charged for a kill"
+    history = FileJournal(LocalStorage(model_dir)).read()
+    budgets = [transition.after.budget for transition in history.transitions]
+    assert 0 < max(budget.restarts for budget in budgets) <= BUDGET
+    assert all(budget.preemptions == 0 for budget in budgets)
+    target = str((budgets[-1].highest or 0) + 20)
+    command = config["trainer"]["command"]
+    command["argv"] = [target if argument == "100000" else argument for argument in command["argv"]]
+    command["success"]["step"] = int(target)
+    assert supervise(config).code == 0
+
+
+def test_a_torn_line_is_cut_off_and_told(supervise: Supervise, model_dir: Path) -> None:
+    config = command_config(model_dir, "SIGKILL", "--at", "3", success={"step": 6})
+    assert supervise(config).code == 76
+    journal = model_dir / "journal.jsonl"
+    before = journal.read_bytes()
+    last = before.splitlines(keepends=True)[-1]
+    torn = before[: -len(last)] + last[: len(last) // 2]
+    journal.write_bytes(torn)
+    again = supervise(config)
+    told = f"the journal ended in the middle of a line: {len(last) // 2} bytes were cut off"
+    assert told in again.log
+    assert again.code == 76
+    assert again.attempts == 2, "the end was lost, the charged restart before it was not"
+
+
+def test_supervisor_and_worker_killed_together(
+    start: Start, supervise: Supervise, model_dir: Path
+) -> None:
+    config = command_config(model_dir, "wait", "--once", success={"step": 6})
+    running = start(config)
+    running.wait_for("waiting")
+    (worker,) = psutil.Process(running.process.pid).children(recursive=True)[-1:]
+    running.signal(signal.SIGSTOP)  # so that it does not see the worker die first
+    worker.kill()
+    running.signal(signal.SIGKILL)
+    running.result()
+    again = supervise(config)
+    assert again.code == 0
+    assert again.attempts == 2
+    assert "nothing is charged" in again.log

@@ -1,0 +1,267 @@
+"""One supervisor per model_dir among many hosts."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from supervisor.adapters.lease import (
+    LEASE,
+    Lease,
+    LeaseExpiredError,
+    LeaseHeldError,
+    LeaseTakenError,
+    LeaseTimes,
+    is_shared,
+)
+from supervisor.adapters.storage import LocalStorage
+from supervisor.host.identity import Identity
+from tests.processes.test_pid_one import CONTAINER
+from tests.running import Running, Start, command_config, eventually
+
+TIMES = LeaseTimes(duration=1.0, renew=0.2, settle=0.05)
+LEASED = str(Path(__file__).with_name("leased.py"))
+NO_NAMESPACES = (
+    subprocess.run([*CONTAINER, "true"], capture_output=True, check=False).returncode != 0
+)
+
+
+class Owner:
+    """A lease, and what it told."""
+
+    def __init__(self, folder: Path, times: LeaseTimes = TIMES) -> None:
+        self.said: list[str] = []
+        self.renewals: list[float] = []
+        self.lost = threading.Event()
+        self.lease = Lease(
+            LocalStorage(folder, writer=f".{id(self)}"),
+            times,
+            on_renewed=self.renewals.append,
+            on_lost=lambda error: self.lost.set(),
+            say=self.said.append,
+        )
+
+
+def written(folder: Path) -> dict[str, Any]:
+    """What the lease file says."""
+    return dict(json.loads((folder / LEASE).read_text()))
+
+
+def foreign(folder: Path) -> None:
+    """Leave the lease of an owner on another host."""
+    owner = replace(Identity.of_this_process(), host="elsewhere", boot="another")
+    body = {"token": "theirs", "count": 1, "owner": owner.to_json()}
+    (folder / LEASE).write_text(json.dumps(body))
+
+
+def test_a_living_owner_is_found_out_by_its_renewals(tmp_path: Path) -> None:
+    first = Owner(tmp_path)
+    first.lease.acquire()
+    second = Owner(tmp_path)
+    with pytest.raises(LeaseHeldError, match=r"owned by supervisor \d+ on .*; stop it there first"):
+        second.lease.acquire()
+    assert "waiting up to 1 s" in second.said[0]
+    first.lease.check()
+    first.lease.release()
+    assert all(0 < left <= TIMES.kill for left in first.renewals)
+
+
+def test_a_released_lease_is_free_at_once(tmp_path: Path) -> None:
+    for _ in range(2):
+        owner = Owner(tmp_path)
+        owner.lease.acquire()
+        owner.lease.release()
+        assert owner.said == []
+    assert written(tmp_path) == {"token": None}
+
+
+def test_an_owner_that_is_seen_to_be_dead_is_not_waited_for(tmp_path: Path) -> None:
+    alive = Identity.of_this_process()
+    dead = replace(alive, started=alive.started - 1)  # an earlier process with our pid
+    assert dead.is_dead
+    assert not alive.is_dead
+    assert not replace(dead, boot="another").is_dead, "another host's processes are not seen"
+    assert not replace(dead, namespace="another").is_dead, "nor another container's"
+    body = {"token": "theirs", "count": 1, "owner": dead.to_json()}
+    (tmp_path / LEASE).write_text(json.dumps(body))
+    owner = Owner(tmp_path)
+    owner.lease.acquire()
+    assert owner.said == []
+    owner.lease.release()
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b'{"token": "x", "owner": 3}'])
+def test_silence_for_the_whole_duration_is_taken_for_death(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    foreign(tmp_path)
+    if content is not None:
+        (tmp_path / LEASE).write_bytes(content)
+    owner = Owner(tmp_path)
+    began = time.monotonic()
+    owner.lease.acquire()
+    if content != b"":
+        assert time.monotonic() - began >= TIMES.duration
+    assert written(tmp_path)["owner"] == Identity.of_this_process().to_json()
+    owner.lease.release()
+
+
+def test_an_owner_that_finds_anothers_token_gives_up(tmp_path: Path) -> None:
+    owner = Owner(tmp_path)
+    owner.lease.acquire()
+    foreign(tmp_path)
+    assert owner.lost.wait(10)
+    with pytest.raises(LeaseTakenError, match=r"taken over by supervisor \d+ on elsewhere"):
+        owner.lease.check()
+    owner.lease.release()
+    assert written(tmp_path)["token"] == "theirs", "it is not ours to release"
+
+
+def test_of_two_at_once_one_is_the_owner(tmp_path: Path) -> None:
+    owners = [Owner(tmp_path, replace(TIMES, settle=0.2)) for _ in range(4)]
+    refused: list[str] = []
+    winners: list[Owner] = []
+
+    def take(owner: Owner) -> None:
+        try:
+            owner.lease.acquire()
+        except LeaseHeldError as error:
+            refused.append(str(error))
+        else:
+            winners.append(owner)
+
+    threads = [threading.Thread(target=take, args=(owner,)) for owner in owners]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(winners), len(refused)) == (1, 3)
+    winners[0].lease.release()
+
+
+def test_without_storage_the_lease_expires_and_comes_not_back(tmp_path: Path) -> None:
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    owner = Owner(folder)
+    owner.lease.acquire()
+    folder.rename(tmp_path / "gone")
+    owner.lease.check()
+    assert owner.lost.wait(10)
+    (tmp_path / "gone").rename(folder)
+    with pytest.raises(LeaseExpiredError, match="could not be renewed for"):
+        owner.lease.check()
+    assert written(folder)["token"], "left to run out"
+
+
+def test_a_short_outage_is_survived(tmp_path: Path) -> None:
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    owner = Owner(folder, replace(TIMES, duration=20.0))
+    owner.lease.acquire()
+    folder.rename(tmp_path / "gone")
+    (tmp_path / "gone").rename(folder)
+    count = len(owner.renewals)
+    assert eventually(lambda: len(owner.renewals) > count + 2)
+    owner.lease.check()
+    owner.lease.release()
+
+
+def test_only_what_is_known_to_be_local_is_not_shared(tmp_path: Path) -> None:
+    assert not is_shared(tmp_path)
+    assert not is_shared(tmp_path / "not" / "there" / "yet")
+    assert is_shared(Path("/proc/self"))
+
+
+# --- whole programs ----------------------------------------------------------------------------
+
+
+def leased(times: LeaseTimes, host: str | None = None) -> tuple[str, ...]:
+    """What to put in front of `supervise`: the lease alone, on this host or on another."""
+    numbers = [str(number) for number in (times.duration, times.renew, times.settle)]
+    # `python -m supervisor ...` is what follows: its arguments are taken from the third on.
+    command = f'shift 3; {sys.executable} {LEASED} {" ".join(numbers)} "$@"; exit $?'
+    if host is None:
+        return ("sh", "-c", command, "sh")
+    return (*CONTAINER, "--uts", "sh", "-c", f"hostname {host}; {command}", "sh")
+
+
+def supervisor_of(running: Running) -> psutil.Process:
+    below = psutil.Process(running.process.pid).children(recursive=True)
+    (found,) = [p for p in below if "leased.py" in " ".join(p.cmdline()) and "sh" not in p.name()]
+    return found
+
+
+@pytest.mark.skipif(NO_NAMESPACES, reason="NOT TESTED: no pid namespace is allowed here")
+def test_a_frozen_owner_is_taken_over_and_gives_up_when_it_wakes(
+    start: Start, model_dir: Path, tmp_path: Path
+) -> None:
+    diary = tmp_path / "diary"
+    times = LeaseTimes(duration=2.0, renew=0.4, settle=0.1)
+    toy = ("wait", "--once", "--steps", "20", "--seconds", "0.2", "--diary", str(diary))
+    config = command_config(model_dir, *toy, success={"step": 20})
+    first = start(config, prefix=leased(times, "alpha"))
+    first.wait_for("waiting")
+    frozen = supervisor_of(first)
+    frozen.suspend()
+    second = start(config, prefix=leased(times, "beta"))
+    second.wait_for("starts after step")
+    frozen.resume()
+    result = first.result()
+    assert result.code == 73, result.err
+    assert "taken over by supervisor" in result.err
+    assert "on beta" in result.err
+    final = second.result()
+    assert final.code == 0, final.out
+    assert "waiting up to 2 s" in final.err
+    assert "has a lease of supervisor" in final.err
+    assert "on alpha" in final.err
+    assert final.attempts == 2, "the first wrote nothing into a journal that was not its own"
+    assert "OVERLAP" not in diary.read_text()
+    assert diary.read_text().count("start") == 2
+
+
+def test_unreachable_storage_ends_the_group(start: Start, model_dir: Path, tmp_path: Path) -> None:
+    config = command_config(model_dir, "wait")
+    running = start(config, prefix=leased(LeaseTimes(duration=1.0, renew=0.2, settle=0.05)))
+    running.wait_for("waiting")
+    model_dir.rename(tmp_path / "unreachable")
+    result = running.result()
+    assert result.code == 74
+    assert "could not be renewed" in result.err
+    assert "Traceback" not in result.err
+
+
+def test_a_killed_supervisor_of_this_host_is_not_waited_for(start: Start, model_dir: Path) -> None:
+    config = command_config(model_dir, "wait", "--once", success={"step": 6})
+    prefix = leased(LeaseTimes(settle=0.1))
+    running = start(config, prefix=prefix)
+    running.wait_for("waiting")
+    supervisor = supervisor_of(running)
+    supervisor.kill()
+    assert running.result().code == 128 + signal.SIGKILL
+    again = start(config, prefix=prefix).result()
+    assert again.code == 0
+    assert "waiting up to" not in again.err
+    assert written(model_dir) == {"token": None}
+
+
+def test_a_second_supervisor_is_refused_by_the_lease_alone(start: Start, model_dir: Path) -> None:
+    config = command_config(model_dir, "wait")
+    prefix = leased(LeaseTimes(duration=20.0, renew=0.2, settle=0.1))
+    running = start(config, prefix=prefix)
+    running.wait_for("waiting")
+    second = start(config, prefix=prefix).result()
+    assert second.code == 73
+    assert "model_dir is owned by supervisor" in second.err
+    supervisor_of(running).send_signal(signal.SIGINT)
+    assert running.result().code == 79

@@ -1,0 +1,71 @@
+"""A storage in memory that forgets what was not durable, and tears what was being written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from errno import ENOSPC, ESTALE
+from pathlib import Path
+from random import Random
+
+
+class FakeStorage:
+    """See `ports.Storage`. `effect` is called before and after every write, and may crash."""
+
+    def __init__(self, rng: Random, effect: Callable[[str], None]) -> None:
+        self._rng = rng
+        self._effect = effect
+        self.write_fails = 0.0
+        self.content: dict[str, bytes] = {}
+        self.durable: dict[str, int] = {}
+        """How many bytes of a file survive the death of the machine."""
+
+    def read(self, path: str) -> bytes:
+        """See `ports.Storage`."""
+        if path not in self.content:
+            raise FileNotFoundError(path)
+        return self.content[path]
+
+    def replace(self, path: str, data: bytes) -> None:
+        """See `ports.Storage`."""
+        self._effect(f"before {path} is replaced")
+        self.content[path] = data
+        self.durable[path] = len(data)
+        self._effect(f"after {path} was replaced")
+
+    def append(
+        self, path: str, data: bytes, *, at: int | None = None, durable: bool = False
+    ) -> None:
+        """See `ports.Storage`."""
+        self._effect(f"before {path} is written")
+        before = self.content.get(path, b"")
+        if at is not None and at != len(before):
+            raise OSError(ESTALE, f"it has {len(before)} bytes, not {at}", path)
+        torn = self._rng.randrange(len(data) + 1)
+        self.content[path] = before + data[:torn]
+        self._effect(f"in the middle of writing {path}")
+        if self._rng.random() < self.write_fails:
+            self.content[path] = before
+            raise OSError(ENOSPC, "No space left on device", path)
+        self.content[path] = before + data
+        if durable:
+            self._effect(f"before {path} is durable")
+            self.durable[path] = len(before) + len(data)
+        self._effect(f"after {path} was written")
+
+    def make_directory(self, path: str) -> bool:
+        """See `ports.Storage`."""
+        if path in self.content:
+            return False
+        self.content[path] = b""
+        return True
+
+    def local(self, path: str) -> Path:
+        """See `ports.Storage`."""
+        return Path("/nowhere") / path
+
+    def lose_power(self) -> None:
+        """The machine dies: of what was not durable, any first part may be left."""
+        for path, data in self.content.items():
+            durable = self.durable.get(path, 0)
+            self.content[path] = data[: self._rng.randint(durable, len(data))]
+            self.durable[path] = len(self.content[path])

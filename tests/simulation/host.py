@@ -1,0 +1,346 @@
+"""The machine below the supervisors: time, processes and checkpoints, as they truly are.
+
+What the fake worker groups do is decided here; supervisors come and go and see only what the fake
+world (`world.py`) tells them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Protocol
+
+from supervisor.core.failure import WorkerExit
+from supervisor.core.policy import Success
+from supervisor.protocol.failure import ExceptionInfo, FailureRecord
+from supervisor.protocol.messages import Message, Stage, StageMessage, StepMessage
+from tests.simulation.scenario import NONE, Faults, Scenario
+
+_EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
+LEFTOVER = -1
+"""The "rank" of a process that a worker left behind."""
+
+_STRIDE = (2.0, 8.0)
+"""Seconds of training between two reports, and from tick to tick."""
+
+
+class VirtualClock:
+    """See `ports.Clock`. Monotonic time starts anew with the machine; the time of day may jump."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self._booted = -1000.0
+        self.skew = 0.0
+
+    def now(self) -> float:
+        """See `ports.Clock`."""
+        return self.time - self._booted
+
+    def wall(self) -> datetime:
+        """See `ports.Clock`."""
+        return _EPOCH + timedelta(seconds=self.time + self.skew)
+
+    def reach(self, until: float) -> None:
+        """Let it be `until` by `now()`, whatever rounding takes off."""
+        self.time = max(self.time, until + self._booted)
+        while self.now() < until:
+            self.time = math.nextafter(self.time, math.inf)
+
+    def boot(self) -> None:
+        """The machine starts again."""
+        self._booted = self.time - 1.0
+
+
+class Watcher(Protocol):
+    """Who is told what truly happens: the world of the supervisor that runs now."""
+
+    def ended(self, group: Group) -> None:
+        """A process of some group ended."""
+        ...
+
+    def said(self, group: Group, message: Message) -> None:
+        """A worker of the group said something."""
+        ...
+
+    def committed(self, group: Group, step: int) -> None:
+        """A checkpoint of the group was committed."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """A worker group, as it truly is."""
+
+    attempt: int
+    phase: int
+    success: Success
+    ranks: tuple[int, ...]
+    owner: Watcher
+    """The world of the supervisor that started it."""
+    alive: set[int]
+    resumed_from: int | None
+    step: int
+    exits: list[WorkerExit] = field(default_factory=list)
+    records: dict[int, FailureRecord] = field(default_factory=dict)
+    stuck: bool = False
+    """It does not advance any more: a hang, or a collective that waits for a dead rank."""
+    deaf: bool = False
+    """It is so stuck that it does not hear SIGTERM either."""
+    asked: bool = False
+    printed: bool = False
+    """It said that its work is done."""
+    dying: bool = False
+
+    @property
+    def workers(self) -> list[int]:
+        """The ranks that live."""
+        return [rank for rank in self.ranks if rank in self.alive]
+
+
+class Host:
+    """Time, processes and checkpoints."""
+
+    def __init__(self, scenario: Scenario, rng: Random, tell: Callable[[str], None]) -> None:
+        self.clock = VirtualClock()
+        self.watcher: Watcher | None = None
+        self.groups: dict[int, Group] = {}
+        self.committed: defaultdict[int, set[int]] = defaultdict(set)
+        self.ever: dict[int, int] = {}
+        """The highest step ever committed, by phase."""
+        self.reached: dict[int, int] = {}
+        """The highest step ever completed, by phase."""
+        self.done: set[int] = set()
+        """The phases of which a group ended having done its work."""
+        self.files: set[int] = set()
+        """The phases whose success file is there."""
+        self._scenario = scenario
+        self._rng = rng
+        self._tell = tell
+        self._timeline: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+
+    # --- time -----------------------------------------------------------------------------------
+
+    @property
+    def faults(self) -> Faults:
+        """What can go wrong now."""
+        return self._scenario.faults if self.clock.time < self._scenario.benign else NONE
+
+    def later(self, delay: float, callback: Callable[[], None]) -> None:
+        """Call `callback` in `delay` seconds."""
+        heapq.heappush(self._timeline, (self.clock.time + delay, next(self._order), callback))
+
+    def pass_time(self, until: float) -> bool:
+        """Let the next thing happen, if that is due by `until`; else it is `until` then."""
+        if self._timeline and self._timeline[0][0] <= until:
+            due, _, callback = heapq.heappop(self._timeline)
+            self.clock.time = max(self.clock.time, due)
+            callback()
+            return True
+        self.clock.time = max(self.clock.time, until)
+        return False
+
+    def happens(self, probability: float) -> bool:
+        """A throw of the dice."""
+        return probability > 0.0 and self._rng.random() < probability
+
+    def between(self, low: float, high: float) -> float:
+        """Some number of seconds."""
+        return self._rng.uniform(low, high)
+
+    # --- worker groups --------------------------------------------------------------------------
+
+    def alive(self) -> list[Group]:
+        """The groups of which a process lives."""
+        return [group for group in self.groups.values() if group.alive]
+
+    def launch(self, attempt: int, phase: int, success: Success, owner: Watcher) -> Group:
+        """Start a worker group: it restores the newest checkpoint that is there."""
+        ranks = tuple(range(self._scenario.world_size))
+        resumed = self.newest(phase)
+        group = Group(attempt, phase, success, ranks, owner, set(ranks), resumed, resumed or 0)
+        if self.happens(self.faults.leftover):
+            group.alive.add(LEFTOVER)
+        self.groups[attempt] = group
+        self.later(self.between(*_STRIDE), lambda: self._advance(group))
+        return group
+
+    def _advance(self, group: Group) -> None:
+        """The group trains a step further, unless something happens to it."""
+        if group.stuck or group.asked or group.dying or len(group.workers) < len(group.ranks):
+            return
+        faults = self.faults
+        if self.happens(faults.worker_fails):
+            self._fail(group)
+        elif self.happens(faults.hangs):
+            self._hang(group)
+        elif group.step >= self._target(group):
+            self._finish(group)
+        else:
+            group.step += 1
+            self.reached[group.phase] = max(self.reached.get(group.phase, 0), group.step)
+            message: Message = StepMessage(group.step)
+            if group.step == (group.resumed_from or 0) + 1:
+                message = StageMessage(Stage.TRAINING, group.step)
+            if self.watcher is not None:
+                self.watcher.said(group, message)
+            if group.step % self._scenario.commit_every == 0 or group.step >= self._target(group):
+                self._commit(group)
+            self.later(self.between(*_STRIDE), lambda: self._advance(group))
+
+    def _target(self, group: Group) -> int:
+        step = group.success.step
+        return self._scenario.ticks if step is None else step
+
+    def _hang(self, group: Group) -> None:
+        self._tell(f"attempt {group.attempt} hangs")
+        group.stuck = True
+        group.deaf = self.happens(0.6)
+
+        def somebody_kills_it() -> None:
+            """Without a word of its own there is no watchdog: a person has to see it."""
+            if group.workers and not group.dying:
+                self._end(group, WorkerExit(group.workers[0], signal="SIGKILL"))
+
+        self.later(max(0.0, self._scenario.benign - self.clock.time) + 1000.0, somebody_kills_it)
+
+    def _finish(self, group: Group) -> None:
+        """Every rank exits by itself, one after the other; hopefully because the work is done."""
+        if group.step >= self._target(group):
+            group.printed = True
+            self.files.add(group.phase)
+        code = group.success.exit_code
+        spread = 20.0 if self.happens(self.faults.slow) else 2.0
+        for rank in group.ranks:
+            self._end_later(self.between(0.0, spread), group, WorkerExit(rank, code=code))
+
+    def _fail(self, group: Group) -> None:
+        """A rank fails in one of many ways; the others are left waiting for it."""
+        if self.happens(self.faults.last_commit):
+            group.step = min(group.step + 1, self._target(group))
+            self.reached[group.phase] = max(self.reached.get(group.phase, 0), group.step)
+            self._commit(group)
+        if self.happens(self.faults.early_exit):
+            self._finish(group)
+            return
+        group.stuck = group.deaf = True
+        rank = self._rng.choice(group.ranks)
+        ended, record = self._accident(rank)
+        if record is not None:
+            group.records[rank] = record
+        self._end(group, ended)
+
+    def _accident(self, rank: int) -> tuple[WorkerExit, FailureRecord | None]:
+        if self.happens(self.faults.fatal):
+            if self.happens(0.5):
+                return WorkerExit(rank, code=127), None
+            return WorkerExit(rank, code=134), self._record(rank, "AssertionError", "no")
+        if self.happens(self.faults.preempted):
+            if self.happens(0.5):
+                return WorkerExit(rank, signal="SIGTERM"), None
+            return WorkerExit(rank, code=143), None
+        kind = self._rng.randrange(5)
+        if kind == 0:
+            return WorkerExit(rank, code=1), self._record(rank, "JaxRuntimeError", "Socket closed")
+        if kind == 1:
+            return WorkerExit(rank, code=self._rng.choice((1, 134, 137))), None
+        return WorkerExit(rank, signal=self._rng.choice(("SIGKILL", "SIGSEGV", "SIGABRT"))), None
+
+    def _record(self, rank: int, kind: str, message: str) -> FailureRecord:
+        bases = (kind, "builtins.Exception", "builtins.BaseException")
+        chain = (ExceptionInfo(kind, bases, message, "raised"),)
+        return FailureRecord(rank, self.clock.time, "TRAINING", 1, chain, "Traceback ...")
+
+    def _end_later(self, delay: float, group: Group, ended: WorkerExit) -> None:
+        self.later(delay, lambda: self._end(group, ended))
+
+    def _end(self, group: Group, ended: WorkerExit) -> None:
+        if ended.rank not in group.alive:
+            return
+        group.alive.discard(ended.rank)
+        if ended.rank != LEFTOVER:
+            group.exits.append(ended)
+        if self._did_its_work(group):
+            self.done.add(group.phase)
+        self._tell(f"attempt {group.attempt} rank {ended.rank} truly ends: {ended}")
+        if self.watcher is not None:
+            self.watcher.ended(group)
+
+    def _did_its_work(self, group: Group) -> bool:
+        """Where nothing else tells, an exit of its own accord is all that can be known."""
+        codes = [known.code for known in group.exits]
+        if codes != [group.success.exit_code] * len(group.ranks):
+            return False
+        return group.printed if group.success.is_proof else not group.asked
+
+    def terminate(self, group: Group) -> None:
+        """SIGTERM from the supervisor: save and exit, unless it is hung or does not want to."""
+        if group.asked or group.dying:
+            return
+        group.asked = True
+        if group.deaf or self.happens(self.faults.ignores_sigterm):
+            return
+        slow = self.happens(self.faults.slow)
+
+        def save_and_exit() -> None:
+            if group.dying or len(group.workers) < len(group.ranks):
+                return
+            self._commit(group)
+            for rank in group.ranks:
+                code = self._rng.choice((group.success.exit_code, 0, 143))
+                self._end(group, WorkerExit(rank, code=code))
+
+        self.later(self.between(10.0, 40.0) if slow else self.between(0.1, 4.0), save_and_exit)
+
+    def kill(self, group: Group) -> None:
+        """SIGKILL to all of it: each process dies, though maybe not soon."""
+        if group.dying:
+            return
+        group.dying = True
+        for process in sorted(group.alive):
+            ended = WorkerExit(process, signal="SIGKILL")
+            slow = self.happens(self.faults.slow)
+            delay = self.between(0.0, 30.0) if slow else self.between(0.0, 0.05)
+            self._end_later(delay, group, ended)
+
+    def lose_power(self) -> None:
+        """The machine dies, and with it every process."""
+        for group in self.alive():
+            group.alive.clear()
+            group.dying = True
+        self.clock.boot()
+
+    # --- checkpoints ----------------------------------------------------------------------------
+
+    def newest(self, phase: int) -> int | None:
+        """The newest checkpoint that is there."""
+        return max(self.committed[phase], default=None)
+
+    def _commit(self, group: Group) -> None:
+        phase, step = group.phase, group.step
+        if step == 0 or step in self.committed[phase]:
+            return
+        self._tell(f"checkpoint {step} of phase {phase} is truly committed")
+        if self.committed[phase] and self.happens(self.faults.vanishes):
+            gone = self._rng.choice(sorted(self.committed[phase]))
+            self.committed[phase].discard(gone)
+            self._tell(f"checkpoint {gone} of phase {phase} vanishes")
+        self.committed[phase].add(step)
+        self.ever[phase] = max(self.ever.get(phase, 0), step)
+        if self.watcher is not None:
+            self.watcher.committed(group, step)
+
+    def fulfilled(self, phase: int, success: Success) -> bool:
+        """Whether the work of a phase has truly been done."""
+        if success.step is None:
+            return phase in (self.done if success.file is None else self.files)
+        known = self.ever.get(phase, 0)
+        if not success.committed:
+            known = max(known, self.reached.get(phase, 0))
+        return known >= success.step

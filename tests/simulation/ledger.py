@@ -1,0 +1,209 @@
+"""What the rules of the restart budget ask for, kept apart from the core that applies them.
+
+A second, independent reading of the design: folded over the journal like the core's state, but
+keeping only what was spent, what was committed, who asked for a stop, and which attempt is owed an
+answer. From that follows how every end of an attempt must be answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from supervisor.core.budget import Charge
+from supervisor.core.decisions import (
+    Decision,
+    DumpStacks,
+    FinishJob,
+    KillWorkers,
+    StartWorkers,
+    Wait,
+)
+from supervisor.core.events import (
+    CheckpointCommitted,
+    Event,
+    LaunchFailed,
+    PhaseBegun,
+    StopRequested,
+    StopSource,
+    SupervisorStarted,
+    WorkersGone,
+)
+from supervisor.core.exit_codes import ExitCode
+from supervisor.core.failure import Failure, Verdict
+from supervisor.core.policy import RestartPolicy
+from supervisor.core.state import Group, Status
+from supervisor.ports import Transition
+
+_ASKED = Failure("hang", Verdict.RESTART, "hang", "", "", "", 0, "")
+"""An exit as success asks for it, by a group that was asked to exit: no success."""
+
+Require = Callable[[bool, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The account of a job."""
+
+    phase: int = 0
+    restarts: int = 0
+    preemptions: int = 0
+    highest: int | None = None
+    attempts: int = 0
+    owed: bool = False
+    """The last attempt has not been answered for."""
+    free: bool = False
+    """The supervisor of the attempt died before any sign of its end."""
+    hung: bool = False
+    """The attempt was ended because it was silent, whatever it said then."""
+    stop: StopSource | None = None
+    ended: ExitCode | None = None
+
+    def after(self, t: Transition, policy: RestartPolicy, require: Require) -> Ledger:
+        """The account after a transition; what may not be is told to `require`."""
+        event = t.event
+        require(
+            self.ended is None or isinstance(event, SupervisorStarted),
+            "after its end, the job goes on",
+        )
+        ledger = self._noted(event, t, policy)
+        if isinstance(event, WorkersGone | LaunchFailed) and ledger._is_answer(event, t):
+            ledger = ledger._answered(event, t, policy, require)
+        else:
+            starts = [d for d in t.decisions if isinstance(d, StartWorkers)]
+            require(not (starts and ledger.owed), "a second attempt, the first is not answered for")
+        return ledger._decided(t.decisions, t, require)
+
+    def _noted(self, event: Event, t: Transition, policy: RestartPolicy) -> Ledger:
+        match event:
+            case SupervisorStarted(committed=step):
+                again = self.ended in (ExitCode.FAILED, ExitCode.BUDGET_SPENT)
+                grown = self.ended is ExitCode.SUCCEEDED and t.after.status is not Status.SUCCEEDED
+                ledger = self if self.ended is ExitCode.SUCCEEDED else self._committed(step)
+                if again or grown:
+                    ledger = replace(ledger, restarts=0, preemptions=0)
+                told = self._end_was_told(t.before.group, policy)
+                free = self.owed and (self.free or self.stop is not None or not told)
+                return replace(ledger, stop=None, ended=None, free=free)
+            case PhaseBegun(phase=phase, committed=step) if t.before.directory is None:
+                return self._committed(step) if phase == self.phase else self
+            case CheckpointCommitted(phase=phase, step=step):
+                return self._committed(step) if phase == self.phase else self
+            case StopRequested(source=source):
+                first = self.stop in (None, StopSource.PREEMPTION)
+                announced = source is StopSource.PREEMPTION and self.stop is not None
+                return replace(self, stop=source) if first and not announced else self
+        return self
+
+    def _end_was_told(self, group: Group | None, policy: RestartPolicy) -> bool:
+        """Whether the journal tells that the attempt failed, or that all of it ended."""
+        if group is None:
+            return False
+        codes = {ended.code for ended in group.exits}
+        failed = bool(codes - {policy.phases[self.phase].success.exit_code})
+        return failed or len(group.exits) == group.world_size
+
+    def _committed(self, step: int | None) -> Ledger:
+        if step is None or (self.highest is not None and self.highest >= step):
+            return self
+        return replace(self, highest=step, restarts=0, preemptions=0)
+
+    def _is_answer(self, event: WorkersGone | LaunchFailed, t: Transition) -> bool:
+        return self.owed and event.attempt == self.attempts
+
+    def _answered(
+        self,
+        event: WorkersGone | LaunchFailed,
+        t: Transition,
+        policy: RestartPolicy,
+        require: Require,
+    ) -> Ledger:
+        """The attempt is over: what must be decided, and what it costs."""
+        ledger = replace(self, owed=False)
+        if isinstance(event, WorkersGone):
+            ledger = ledger._committed(event.committed)
+        decision = t.decisions[0] if t.decisions else None
+        failure = event.failure
+        if self.stop is not None:
+            return ledger
+        if failure is None:
+            asked = self.hung and not policy.phases[self.phase].success.is_proof
+            failure = _ASKED if asked else None
+        if failure is None:
+            return ledger
+        if isinstance(event, WorkersGone) and self.free:
+            require(isinstance(decision, StartWorkers), "a lost attempt is not started again")
+            return ledger
+        return ledger._charged(failure, decision, policy, require)
+
+    def _charged(
+        self, failure: Failure, decision: Decision | None, policy: RestartPolicy, require: Require
+    ) -> Ledger:
+        ends = decision.exit_code if isinstance(decision, FinishJob) else None
+        charge = Charge.RESTARTS if self.hung else failure.charge
+        ledger = self
+        if failure.verdict is Verdict.FATAL and not self.hung:
+            require(ends is ExitCode.FAILED, "a fatal failure does not end the job with 70")
+            return self
+        limits = policy.phases[self.phase]
+        spent, limit = self.restarts, limits.max_num_restarts
+        if charge is Charge.PREEMPTIONS:
+            spent, limit = self.preemptions, limits.max_num_preemptions
+        if charge is not Charge.NOTHING:
+            if spent == limit:
+                require(
+                    ends is ExitCode.BUDGET_SPENT, "a spent budget does not end the job with 76"
+                )
+                return self
+            ledger = ledger._spend(charge)
+        require(isinstance(decision, StartWorkers | Wait), "a failure is not answered by a restart")
+        ledger._check_delay(decision, charge, policy, require)
+        return ledger
+
+    def _spend(self, charge: Charge) -> Ledger:
+        if charge is Charge.RESTARTS:
+            return replace(self, restarts=self.restarts + 1)
+        return replace(self, preemptions=self.preemptions + 1)
+
+    def _check_delay(
+        self, decision: Decision | None, charge: Charge, policy: RestartPolicy, require: Require
+    ) -> None:
+        delay = decision.seconds if isinstance(decision, Wait) else 0.0
+        failures = self.restarts + self.preemptions
+        nominal = 0.0
+        if failures > 1:
+            nominal = min(policy.backoff_first * 2.0 ** (failures - 2), policy.backoff_max)
+        jitter = policy.backoff_jitter * nominal
+        least = policy.corroboration if charge is Charge.PREEMPTIONS else 0.0
+        right = max(nominal - jitter, least) <= delay <= max(nominal + jitter, least)
+        require(right, "the backoff has not its length")
+
+    def _decided(self, decisions: tuple[Decision, ...], t: Transition, require: Require) -> Ledger:
+        ledger = self
+        if t.after.phase != self.phase:
+            require(t.after.phase == self.phase + 1, "a phase is left out")
+            ledger = replace(ledger, phase=t.after.phase, restarts=0, preemptions=0, highest=None)
+        for decision in decisions:
+            match decision:
+                case StartWorkers(attempt=attempt):
+                    require(attempt == self.attempts + 1, "attempt numbers do not grow by one")
+                    require(self.stop is None, "an attempt starts although somebody wants a stop")
+                    ledger = replace(ledger, attempts=attempt, owed=True, free=False, hung=False)
+                case DumpStacks():
+                    ledger = replace(ledger, hung=True)
+                case KillWorkers(attempt=attempt):
+                    require(attempt == self.attempts, "another attempt is killed")
+                case FinishJob():
+                    ledger._check_end(decision, require)
+                    ledger = replace(ledger, ended=decision.exit_code)
+        return ledger
+
+    def _check_end(self, end: FinishJob, require: Require) -> None:
+        require(not self.owed, "the job ends although its attempt is not answered for")
+        if end.exit_code in (ExitCode.DRAINED, ExitCode.STOPPED):
+            person = end.exit_code is ExitCode.STOPPED
+            require(self.stop is not None, "the job is stopped although nobody wants that")
+            require(
+                (self.stop is StopSource.PERSON) == person,
+                "the job is stopped for another reason than it says",
+            )

@@ -1,0 +1,133 @@
+"""What one seed draws before anything happens: the job's policy, and what goes wrong how often."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from random import Random
+
+from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
+from supervisor.protocol.messages import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """How likely each kind of fault is, wherever it can happen; zero: not in this world."""
+
+    worker_fails: float = 0.0
+    fatal: float = 0.0
+    preempted: float = 0.0
+    early_exit: float = 0.0
+    hangs: float = 0.0
+    launch_fails: float = 0.0
+    last_commit: float = 0.0
+    """A dying worker's last checkpoint is committed in its last moment."""
+    vanishes: float = 0.0
+    """A checkpoint is deleted when another one is committed."""
+    ignores_sigterm: float = 0.0
+    slow: float = 0.0
+    """A process takes long to obey SIGTERM, or to die of SIGKILL; a launch takes long to answer."""
+    leftover: float = 0.0
+    """A process of the group outlives its workers."""
+    lost: float = 0.0
+    late: float = 0.0
+    duplicate: float = 0.0
+    batch: float = 0.0
+    """The supervisor looks late, and finds several events at once."""
+    killed: float = 0.0
+    """The supervisor is killed before or after an effect."""
+    machine: float = 0.0
+    """It is the whole machine that dies."""
+    disk: float = 0.0
+    """A write to the journal fails."""
+
+
+_HIGHEST = Faults(
+    worker_fails=0.3,
+    fatal=0.2,
+    preempted=0.5,
+    early_exit=0.3,
+    hangs=0.05,
+    launch_fails=0.3,
+    last_commit=0.6,
+    vanishes=0.4,
+    ignores_sigterm=0.7,
+    slow=0.5,
+    leftover=0.3,
+    lost=0.3,
+    late=0.3,
+    duplicate=0.3,
+    batch=0.2,
+    killed=0.04,
+    machine=0.5,
+    disk=0.02,
+)
+
+NONE = Faults()
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A job and the world it runs in."""
+
+    policy: RestartPolicy
+    faults: Faults
+    benign: float
+    """From this (virtual) time on nothing goes wrong any more."""
+    world_size: int
+    ticks: int
+    """How many strides of training a phase takes."""
+    commit_every: int
+    """Strides."""
+    max_again: int
+    """How often a person runs the command again after it ended for good."""
+
+
+def draw(rng: Random) -> Scenario:
+    """A scenario: each kind of fault is left out of every other world."""
+    drawn = {
+        field.name: rng.choice((0.0, 1.0)) * rng.random() * getattr(_HIGHEST, field.name)
+        for field in fields(Faults)
+    }
+    ticks = rng.randint(3, 12)
+    size = rng.choice((1, 1, 2, 3))
+    phases = tuple(_phase(rng, f"p{n}", ticks) for n in range(rng.choice((1, 1, 2, 3))))
+    return Scenario(
+        policy=RestartPolicy(phases=phases, grace_period=rng.choice((5.0, 25.0))),
+        faults=Faults(**drawn),
+        benign=rng.uniform(100.0, 1500.0),
+        world_size=size,
+        ticks=ticks,
+        commit_every=rng.randint(1, 4),
+        max_again=rng.choice((0, 0, 1, 3)),
+    )
+
+
+def _phase(rng: Random, name: str, target: int) -> PhasePolicy:
+    success = rng.choice(
+        (
+            Success(step=target, committed=True),
+            Success(step=target),
+            Success(pattern="done"),
+            Success(file="done"),
+            Success(),
+            Success(exit_code=3),
+        )
+    )
+    deadlines = {Stage.STARTING: 40.0, Stage.TRAINING: rng.uniform(20.0, 100.0)}
+    return PhasePolicy(
+        name,
+        rng.randint(0, 4),
+        rng.randint(0, 3),
+        success,
+        reports_stages=rng.choice((False, True)),
+        deadlines=rng.choice(({}, deadlines)),
+    )
+
+
+def grown(policy: RestartPolicy, rng: Random) -> RestartPolicy:
+    """What a person may ask of a job that has succeeded: a higher target, or one phase more."""
+    last = policy.phases[-1]
+    if last.success.step is None or rng.random() < 0.3:
+        return replace(policy, phases=(*policy.phases, replace(last, name="added")))
+    success = replace(last.success, step=last.success.step + rng.randint(1, 4))
+    return replace(policy, phases=(*policy.phases[:-1], replace(last, success=success)))

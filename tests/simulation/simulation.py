@@ -1,0 +1,213 @@
+"""One seed, one history: a job under supervisors that come and go, until it ends for good."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+from supervisor.adapters.journal import FileJournal, JournalError
+from supervisor.core.events import DeadlineReached, StopRequested, StopSource, SupervisorStarted
+from supervisor.core.exit_codes import ExitCode
+from supervisor.ports import Transition
+from supervisor.runtime import Runtime
+from tests.simulation import scenario
+from tests.simulation.checker import Checker
+from tests.simulation.disk import FakeStorage
+from tests.simulation.host import Host
+from tests.simulation.world import FakeWorld, ViolationError
+
+_PATIENCE = 4000.0
+"""Virtual seconds after the last fault by which the job must have ended: three phases, a launch or
+two that were never answered, and the longest backoff."""
+
+
+class SupervisorKilled(BaseException):
+    """The supervisor dies here and now."""
+
+
+class MachineDied(SupervisorKilled):
+    """And everything else on its machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Something that happened, for the person who reads the history of a seed."""
+
+    time: float
+    what: str | Transition
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How the history of a seed went."""
+
+    seed: int
+    exit_code: ExitCode | None
+    runs: int
+    """How many supervisors it took."""
+    attempts: int
+    events: int
+    violation: Exception | None = None
+
+
+class Simulation:
+    """The history of one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.moments: list[Moment] = []
+        self._rng = Random(seed)
+        self.scenario = scenario.draw(self._rng)
+        self._policy = self.scenario.policy
+        self._host = Host(self.scenario, self._rng, self._tell)
+        self._storage = FakeStorage(self._rng, self._effect)
+        self._checker = Checker(self._storage, self._host)
+        self._runs = 0
+        self._events = 0
+        self._again = 0
+        self._world: FakeWorld | None = None
+        self._schedule_nuisances()
+
+    def run(self) -> Result:
+        """Play it to its end."""
+        code: ExitCode | None = None
+        violation: Exception | None = None
+        try:
+            while code is None or self._runs_again(code):
+                code = self._supervise()
+        except Exception as error:  # whatever it is, it belongs to this seed
+            violation = error
+            self._tell(f"VIOLATION: {type(error).__name__}: {error}")
+        attempts = max(self._host.groups, default=0)
+        return Result(self.seed, code, self._runs, attempts, self._events, violation)
+
+    # --- one run of the command -------------------------------------------------------------------
+
+    def _supervise(self) -> ExitCode | None:
+        """Run the command once; None: it was killed."""
+        self._runs += 1
+        self._tell(f"--- supervisor {self._runs} starts")
+        self._storage.write_fails = self._host.faults.disk
+        world = self._world = FakeWorld(
+            self._host,
+            self._storage,
+            self._policy,
+            self._effect,
+            self._tell,
+            give_up=self.scenario.benign + _PATIENCE,
+        )
+        self._host.watcher = world
+        code: ExitCode | None = None
+        try:
+            code = self._command(world)
+        except MachineDied as crash:
+            self._tell(f"*** the machine dies {crash}")
+            self._storage.lose_power()
+            self._host.lose_power()
+        except SupervisorKilled as crash:
+            self._tell(f"*** the supervisor is killed {crash}")
+        except JournalError as error:
+            self._tell(f"*** {error}")
+            code = ExitCode.CANNOT_WRITE
+        self._host.watcher = None
+        for group in self._host.alive():
+            self._host.kill(group)
+        if code is not None:
+            self._tell(f"--- supervisor {self._runs} ends with {code} ({code.name})")
+            while self._host.alive():  # it leaves nothing behind
+                self._host.pass_time(float("inf"))
+        self._pass_time(self._rng.uniform(0.0, 20.0))
+        return code
+
+    def _command(self, world: FakeWorld) -> ExitCode:
+        clock = self._host.clock
+        journal = FileJournal(self._storage)
+        history = journal.read()
+        self._checker.recovered(history)
+        if history.config is None:
+            journal.record_config(clock.wall(), [{"trainer": {}}], [])
+        phase = min(history.state.phase, len(self._policy.phases) - 1)
+        first = SupervisorStarted(clock.now(), "job", self._policy, self._host.newest(phase))
+        observers = (self, self._checker)
+        runtime = Runtime(world, journal, clock, observers, history.state, self._policy)
+        final = runtime.run(first)
+        self._checker.ended(final, world, self._policy)
+        assert final.exit_code is not None
+        return ExitCode(final.exit_code)
+
+    def _runs_again(self, code: ExitCode) -> bool:
+        """Whether a service manager or a person runs the command once more."""
+        if code.run_again or code is ExitCode.STOPPED:
+            return True
+        if self._again >= self.scenario.max_again or self._host.faults == scenario.NONE:
+            return False
+        self._again += 1
+        if code is ExitCode.SUCCEEDED and self._rng.random() < 0.7:
+            self._policy = scenario.grown(self._policy, self._rng)
+            self._tell("the job is given more to do")
+        return True
+
+    def _pass_time(self, seconds: float) -> None:
+        until = self._host.clock.time + seconds
+        while self._host.pass_time(until):
+            pass
+
+    # --- what goes wrong from outside -------------------------------------------------------------
+
+    def _effect(self, where: str) -> None:
+        """Between any two effects the supervisor may die."""
+        faults = self._host.faults
+        rare = 0.1 if where == "while the supervisor waits" else 1.0
+        if self._host.happens(faults.killed * rare):
+            raise (
+                MachineDied(where)
+                if self._host.happens(faults.machine)
+                else SupervisorKilled(where)
+            )
+
+    def _schedule_nuisances(self) -> None:
+        benign = self.scenario.benign
+        for _ in range(self._rng.choice((0, 0, 1, 2, 4))):
+            source = self._rng.choice(tuple(StopSource))
+            time = self._rng.uniform(0.0, benign)
+            for delay in (0.0, self._rng.choice((0.5, 3.0, 30.0)))[: self._rng.randint(1, 2)]:
+                self._host.later(time + delay, partial(self._stop, source))
+        for _ in range(self._rng.choice((0, 0, 1, 3))):
+            self._host.later(self._rng.uniform(0.0, benign), self._turn_the_clock_back)
+        for _ in range(self._rng.choice((0, 0, 0, 1))):
+            self._host.later(self._rng.uniform(0.0, benign), self._suspend)
+
+    def _stop(self, source: StopSource) -> None:
+        if self._host.watcher is not None and self._world is not None:
+            self._tell(f"{source} asks for a stop")
+            self._world.post(StopRequested(self._host.clock.now(), source), surely=True)
+
+    def _turn_the_clock_back(self) -> None:
+        self._host.clock.skew -= self._rng.uniform(0.0, 10000.0)
+        self._tell("the time of day jumps backwards")
+
+    def _suspend(self) -> None:
+        self._host.clock.time += self._rng.uniform(100.0, 2000.0)
+        self._tell("the machine was suspended")
+
+    # --- looking on -------------------------------------------------------------------------------
+
+    def observe(self, transition: Transition) -> None:
+        """See `ports.Observer`."""
+        self._events += 1
+        self.moments.append(Moment(self._host.clock.time, transition))
+        event = transition.event
+        if isinstance(event, DeadlineReached) and event.silence is not None:
+            assert self._world is not None
+            if self._world.unread(event.silence.attempt, event.at):
+                raise ViolationError("a worker is called silent although its word is unread")
+
+    def _tell(self, text: str) -> None:
+        self.moments.append(Moment(self._host.clock.time, text))
+
+
+def fingerprint(simulation: Simulation) -> int:
+    """The whole history as one number: the same seed gives the same."""
+    return zlib.crc32("\n".join(map(repr, simulation.moments)).encode())

@@ -1,0 +1,123 @@
+"""Bugs planted in the real code: the simulation finds each of them, and soon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from supervisor import runtime
+from supervisor.adapters.journal import FileJournal
+from supervisor.core import machine
+from supervisor.core.budget import Budget, Charge
+from supervisor.core.events import DeadlineReached, WorkersGone, WorkersObserved
+from supervisor.core.machine import Outcome
+from supervisor.core.policy import PhasePolicy, RestartPolicy
+from supervisor.core.state import JobState
+from supervisor.ports import Transition
+from tests.simulation.__main__ import play
+
+WITHIN = 300
+"""So many seeds find any of them; most need a handful."""
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def one_restart_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    charge = Budget.charge
+
+    def bug(self: Budget, kind: Charge, policy: PhasePolicy) -> Budget | None:
+        return charge(self, kind, replace(policy, max_num_restarts=policy.max_num_restarts + 1))
+
+    monkeypatch.setattr(Budget, "charge", bug)
+
+
+def one_restart_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    charge = Budget.charge
+
+    def bug(self: Budget, kind: Charge, policy: PhasePolicy) -> Budget | None:
+        return charge(self, kind, replace(policy, max_num_restarts=policy.max_num_restarts - 1))
+
+    monkeypatch.setattr(Budget, "charge", bug)
+
+
+def stale_gone_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(state: JobState, event: WorkersGone, policy: RestartPolicy) -> Outcome:
+        return machine._workers_gone(state, replace(event, attempt=state.attempt), policy)
+
+    monkeypatch.setitem(machine._HANDLERS, WorkersGone, bug)
+
+
+def stale_observation_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(state: JobState, event: WorkersObserved, policy: RestartPolicy) -> Outcome:
+        return machine._workers_observed(state, replace(event, attempt=state.attempt), policy)
+
+    monkeypatch.setitem(machine._HANDLERS, WorkersObserved, bug)
+
+
+def next_attempt_before_the_last_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    kill = machine._kill
+
+    def bug(state: JobState, at: float, reason: str, policy: RestartPolicy) -> Outcome:
+        killed, decisions = kill(state, at, reason, policy)
+        started, more = machine._start(replace(killed, group=None), reason, at, policy)
+        return started, (*decisions, *more)
+
+    monkeypatch.setattr(machine, "_kill", bug)
+
+
+def same_step_is_progress_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    committed = Budget.committed
+
+    def bug(self: Budget, step: int | None) -> Budget:
+        again = step is not None and step == self.highest
+        return Budget(highest=step) if again else committed(self, step)
+
+    monkeypatch.setattr(Budget, "committed", bug)
+
+
+def acts_before_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "NEEDS_DURABLE_JOURNAL", ())
+
+
+def writes_but_not_durably(monkeypatch: pytest.MonkeyPatch) -> None:
+    append = FileJournal.append
+
+    def bug(self: FileJournal, transition: Transition, *, durable: bool) -> None:
+        append(self, transition, durable=False)
+
+    monkeypatch.setattr(FileJournal, "append", bug)
+
+
+def kill_is_never_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(state: JobState, event: DeadlineReached, policy: RestartPolicy) -> Outcome:
+        if state.group is not None and state.group.killing and state.deadline is not None:
+            return replace(state, group=replace(state.group, deadline=None)), ()
+        return machine._deadline_reached(state, event, policy)
+
+    monkeypatch.setitem(machine._HANDLERS, DeadlineReached, bug)
+
+
+PLANTED: tuple[Plant, ...] = (
+    one_restart_too_many,
+    one_restart_too_few,
+    stale_gone_is_believed,
+    stale_observation_is_believed,
+    next_attempt_before_the_last_is_gone,
+    same_step_is_progress_again,
+    acts_before_it_writes,
+    writes_but_not_durably,
+    kill_is_never_repeated,
+)
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_the_simulation_finds(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
+    plant(monkeypatch)
+    found = next((result for result in map(play, range(WITHIN)) if result.violation), None)
+    assert found is not None
+    record_property("seeds", found.seed + 1)
+    print(f"found by seed {found.seed}: {found.violation}")

@@ -1,0 +1,24 @@
+"""Thousands of seeds in every run, in chunks that can run side by side."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.__main__ import failures, replay_command
+from tests.simulation.simulation import Simulation, fingerprint
+
+_CHUNK = 250
+
+
+@pytest.mark.parametrize("first", range(0, 2000, _CHUNK))
+def test_nothing_forbidden_happens_and_every_job_ends(first: int) -> None:
+    found = failures(first, _CHUNK)
+    told = [f"{result.violation}; replay it: {replay_command(result.seed)}" for result in found]
+    assert not told, "\n".join(told)
+
+
+def test_a_seed_is_one_history() -> None:
+    one, again, other = Simulation(7), Simulation(7), Simulation(8)
+    for simulation in (one, again, other):
+        simulation.run()
+    assert fingerprint(one) == fingerprint(again) != fingerprint(other)

@@ -1,0 +1,219 @@
+"""A damaged checkpoint is moved aside and the one before it is taken; one that does not fit is
+refused and left alone."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.core.failure import Evidence, RankEvidence, Verdict, WorkerExit
+from supervisor.core.policy import Success
+from supervisor.core.verdicts import judge
+from trainer import integrity
+from trainer.checkpoint import (
+    CheckpointMismatchError,
+    Checkpoints,
+    NoUsableCheckpointError,
+    newest_step,
+    restore_parts,
+)
+from trainer.config import StartFrom, parse
+from trainer.fingerprint import fingerprint, fingerprint_across
+
+from .harness import MakeTrainer, Trainer, assert_same_bits, blueprint, tiny
+
+Damage = Callable[[Path], None]
+
+
+def largest(step: Path) -> Path:
+    """The file with most of the parameters in it."""
+    return max((step / "params").rglob("*"), key=lambda path: path.stat().st_size * path.is_file())
+
+
+def flip(step: Path) -> None:
+    path = largest(step)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def truncate(step: Path) -> None:
+    path = largest(step)
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def garble_manifest(step: Path) -> None:
+    (step / integrity.MANIFEST).write_text("{}")
+
+
+def lose_everything_but_the_mark(step: Path) -> None:
+    """No manifest, and nothing that Orbax could restore."""
+    (step / integrity.MANIFEST).unlink()
+    for item in ("params", "optimizer", "rngs", "progress"):
+        shutil.rmtree(step / item)
+
+
+def lose_the_mark(step: Path) -> None:
+    (step / "commit_success.txt").unlink()
+    (step / "_CHECKPOINT_METADATA").unlink()
+
+
+@pytest.fixture(scope="module")
+def stopped(
+    tmp_path_factory: pytest.TempPathFactory, compilation_cache: Path
+) -> tuple[Trainer, str]:
+    """A trainer with steps 10 and 12 committed, of 17, and what it printed."""
+    folder = tmp_path_factory.mktemp("stopped")
+    mapping = tiny(folder / "checkpoints", max_inflight_computations=1)
+    trainer = Trainer(folder, compilation_cache, 1, mapping)
+    done = trainer.run({"step": 12, "signal": "SIGTERM"})
+    assert done.returncode == -signal.SIGTERM, done.stdout
+    return trainer, done.stdout
+
+
+@pytest.fixture
+def copy(stopped: tuple[Trainer, str], make_trainer: MakeTrainer) -> Trainer:
+    """A trainer in the same state as `stopped`, to be damaged."""
+    trainer = make_trainer(max_inflight_computations=1)
+    shutil.copytree(stopped[0].checkpoints, trainer.checkpoints)
+    return trainer
+
+
+def opened(trainer: Trainer, said: list[str]) -> tuple[Checkpoints, Any]:
+    """The trainer's checkpoints in this process, and the abstract state to restore."""
+    init = parse(trainer.mapping).init
+    checkpoints = Checkpoints(trainer.checkpoints, 2, fingerprint(init), said.append)
+    return checkpoints, blueprint(init).abstract
+
+
+def test_every_kept_step_has_a_manifest_that_verifies(stopped: tuple[Trainer, str]) -> None:
+    for step in (10, 12):
+        path = stopped[0].checkpoints / str(step)
+        manifest = integrity.read(path)
+        assert manifest is not None
+        assert manifest.information.keys() == {"jax", "orbax"}
+        start = time.perf_counter()
+        manifest.verify(path)
+        print(f"{len(manifest.files)} files verified in {time.perf_counter() - start:.4f} s")
+
+
+def test_after_a_flipped_bit_it_ends_with_the_same_bits(
+    copy: Trainer, make_trainer: MakeTrainer
+) -> None:
+    flip(copy.checkpoints / "12")
+    output = copy.finish()
+    assert "12 is damaged (params/" in output
+    assert "has not the content that was saved): moved to corrupt/12-1" in output
+    assert "restored step 10" in output
+    assert sorted(path.name for path in (copy.checkpoints / "corrupt").iterdir()) == [
+        "12-1",
+        "12-1.reason.txt",
+    ]
+    whole = make_trainer("whole", max_inflight_computations=1)
+    whole.finish()
+    assert_same_bits(copy.state(17), whole.state(17))
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (truncate, "bytes, not"),
+        (garble_manifest, "is not a manifest"),
+        (lose_everything_but_the_mark, "cannot be restored"),
+        (lose_the_mark, "the mark of its commit is gone"),
+    ],
+)
+def test_what_is_damaged_is_moved_aside_and_can_be_saved_again(
+    copy: Trainer, damage: Damage, reason: str
+) -> None:
+    damage(copy.checkpoints / "12")
+    said: list[str] = []
+    checkpoints, abstract = opened(copy, said)
+    restored = checkpoints.restore(abstract)
+    assert restored is not None
+    step, state, position = restored
+    assert step == 10
+    assert reason in "\n".join(said)
+    assert reason in (copy.checkpoints / "corrupt" / "12-1.reason.txt").read_text()
+
+    checkpoints.save(state, 12, position)
+    assert checkpoints.committed(wait=True) == 12
+    checkpoints.close()
+    assert checkpoints.verified() == 12
+
+
+def test_without_a_manifest_it_is_used_unverified(copy: Trainer) -> None:
+    (copy.checkpoints / "12" / integrity.MANIFEST).unlink()
+    said: list[str] = []
+    checkpoints, abstract = opened(copy, said)
+    restored = checkpoints.restore(abstract)
+    assert restored is not None
+    assert restored[0] == 12
+    assert [line for line in said if "12 has no manifest: it is used unverified" in line] == said
+
+
+def test_where_all_are_damaged_only_a_person_may_start_afresh(copy: Trainer) -> None:
+    truncate(copy.checkpoints / "12")
+    flip(copy.checkpoints / "10")
+    assert copy.run().returncode == 1
+    record = copy.failure()
+    failure = judge(Evidence((RankEvidence(WorkerExit(0, code=1), record),)), Success())
+    assert failure is not None
+    assert (failure.rule, failure.verdict) == ("no-usable-checkpoint", Verdict.FATAL)
+    assert f"remove {copy.checkpoints}/corrupt" in failure.root_cause
+
+    checkpoints, abstract = opened(copy, [])
+    with pytest.raises(NoUsableCheckpointError):
+        checkpoints.restore(abstract)
+    shutil.rmtree(copy.checkpoints / "corrupt")
+    assert checkpoints.restore(abstract) is None
+
+
+@pytest.mark.parametrize("manifest", [True, False], ids=["by the manifest", "by Orbax"])
+def test_another_model_is_refused_and_nothing_is_moved(copy: Trainer, manifest: bool) -> None:
+    if not manifest:
+        (copy.checkpoints / "12" / integrity.MANIFEST).unlink()
+    copy.mapping["trainer"]["init"]["model"]["hidden_size"] = 32
+    checkpoints, abstract = opened(copy, [])
+    with pytest.raises(CheckpointMismatchError) as error:
+        checkpoints.restore(abstract)
+    if manifest:
+        assert "model.hidden_size is 16 there, but 32 in the config" in str(error.value)
+    assert newest_step(copy.checkpoints) == 12
+    assert not (copy.checkpoints / "corrupt").exists()
+    evidence = RankEvidence(
+        WorkerExit(0, code=1), output=f"Traceback (most recent call last):\n{_line(error.value)}"
+    )
+    failure = judge(Evidence((evidence,)), Success())
+    assert failure is not None
+    assert failure.rule == "checkpoint-structure"
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__module__}.{type(error).__name__}: {error}".splitlines()[0]
+
+
+def test_another_phase_is_verified_and_left_alone(copy: Trainer) -> None:
+    init = parse(copy.mapping).init
+    abstract = {"params": blueprint(init).abstract.params}
+    shared = fingerprint_across(init, StartFrom(directory=copy.checkpoints))
+    assert restore_parts(copy.checkpoints, abstract, shared, print)[0] == 12
+    flip(copy.checkpoints / "12")
+    with pytest.raises(NoUsableCheckpointError, match="left as it is"):
+        restore_parts(copy.checkpoints, abstract, shared, print)
+    assert newest_step(copy.checkpoints) == 12
+    with pytest.raises(CheckpointMismatchError, match="num_heads"):
+        restore_parts(copy.checkpoints, abstract, {**shared, "model.num_heads": 2}, print)
+
+
+def test_a_phase_may_use_parameters_in_another_way() -> None:
+    init = parse(tiny(Path("/nowhere"))).init
+    source = StartFrom(directory=Path("/nowhere"))
+    left_out = fingerprint(init).keys() - fingerprint_across(init, source).keys()
+    assert left_out == {"model.dropout", "model.dtype", "model.rope_theta", "optimizer.name"}

@@ -1,0 +1,42 @@
+"""What of the config a checkpoint must share with whoever restores it.
+
+Shapes tell most models apart, but not all (other heads of the same total size, another RoPE base),
+and an optimizer's state can fit another optimizer. So what matters is written down by name. The
+supervisor refuses the same changes of a config before it starts anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainer.config import InitConfig, StartFrom
+
+Fingerprint = Mapping[str, Any]
+
+_NOT_IN_PARAMETERS = ("model.dropout", "model.dtype", "model.rope_theta")
+"""How parameters are used: the next phase may use them in another way."""
+
+
+def fingerprint(init: InitConfig) -> Fingerprint:
+    """What must be equal to go on with the same phase."""
+    model = init.model.model_dump(mode="json")
+    return {f"model.{key}": value for key, value in model.items()} | {
+        "optimizer.name": init.optimizer.name
+    }
+
+
+def fingerprint_across(init: InitConfig, source: StartFrom) -> Fingerprint:
+    """What must be equal to start a phase from another one."""
+    own = (*_NOT_IN_PARAMETERS, *(("optimizer.name",) if source.load == "params" else ()))
+    return {key: value for key, value in fingerprint(init).items() if key not in own}
+
+
+def differences(saved: Fingerprint, wanted: Fingerprint) -> list[str]:
+    """What differs, in words. A key that only one of them knows is of another version: no verdict
+    on it."""
+    return [
+        f"{key} is {saved[key]!r} there, but {value!r} in the config"
+        for key, value in wanted.items()
+        if key in saved and saved[key] != value
+    ]
