@@ -44,6 +44,16 @@ class RankEvidence:
 
 
 @dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What the host itself knows of an attempt."""
+
+    oom_kills: int = 0
+    """How many processes of the attempt's cgroup the kernel killed for memory."""
+    free_disk: int | None = None
+    """Bytes that model_dir's disk has room for."""
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """All that is known of an attempt's end."""
 
@@ -56,6 +66,7 @@ class Evidence:
     """Whether the success pattern occurred in the output."""
     file_exists: bool = False
     """Whether the success file is there."""
+    host: HostFacts = HostFacts()
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,12 @@ _MEMBER = re.compile(r"[-+| ]*-{5,} ?(?:\d+|\.\.\.) ?-{5,}")
 _GROUP_BAR = re.compile(r"[ +|-]*[+|] (?=\S|  )")
 _PREFIX = re.compile(r"\[rank ?\d+\]:? ?|\([\w.:]+ (?:pid=\d+|pid=\d+, ip=[\d.]+)\) |\[\d+\]: ")
 """What launchers and Ray put before a worker's line."""
+_SPECULATION = re.compile(
+    r"(?i)(?:some )?(?:common|potential|possible|likely) (?:root )?(?:causes?|reasons?)\b"
+)
+"""From here on a message says what might have been: killed for memory, by a person, by anything."""
+_WHEN = re.compile(r"[IWEF](\d\d)(\d\d) |\d{4}-(\d\d)-(\d\d)[ T]")
+_TIME = re.compile(r"\d\d:\d\d:\d\d(?:[.,]\d+)?")
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _FRAME = re.compile(r'\s+File "([^"]*)", line \d+(?:, in (.*))?$')
 _EXCEPTION = re.compile(
@@ -107,6 +113,20 @@ class Raised:
     bases: tuple[str, ...] = ()
     """Its base classes, where they are known."""
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that a rule may call it by: those of its types, with ever less of the module.
+
+        Empty for a line of text.
+        """
+        if not self.type:
+            return frozenset()
+        names = {"BaseException"}
+        for name in (self.type, *self.bases):
+            parts = name.split(".")
+            names |= {".".join(parts[index:]) for index in range(len(parts))}
+        return frozenset(names)
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:
@@ -116,6 +136,13 @@ class Chain:
     origin: Origin
     frames: tuple[tuple[str, str], ...] = ()
     """File and function."""
+    when: str = ""
+    """The time of the last log line before it (month, day, time of day), where there is one."""
+
+    @property
+    def path(self) -> str:
+        """The frames as text, a line each."""
+        return "\n".join(f"{path}:{name}" for path, name in self.frames)
 
     @property
     def stage(self) -> str | None:
@@ -151,7 +178,21 @@ def _members_of_info(info: ExceptionInfo) -> Iterator[Raised]:
         for chain in _Reader([_clean(line) for line in info.message.splitlines()]).chains():
             yield from chain.members
     text = f"{info.type}: {info.message}"
-    yield Raised(info.type, text.splitlines()[0], text, info.bases)
+    yield Raised(info.type, text.splitlines()[0], _said(text), info.bases)
+
+
+def _said(text: str) -> str:
+    """What a message says of what happened, without what it supposes."""
+    return _SPECULATION.split(text, maxsplit=1)[0]
+
+
+def _when(line: str) -> str:
+    """The time at the head of a log line, in an order of its own; empty where there is none."""
+    head = _WHEN.match(line)
+    clock = _TIME.search(line, 0, 40) if head is not None else None
+    if head is None or clock is None:
+        return ""
+    return f"{head[1] or head[3]}{head[2] or head[4]} {clock[0].replace(',', '.')}"
 
 
 def _clean(line: str) -> str:
@@ -177,6 +218,7 @@ class _Reader:
     ignored: bool = False
     members: list[Raised] = field(default_factory=list)
     chained: bool = False
+    when: str = ""
 
     def chains(self) -> Iterator[Chain]:
         """The chains of the text, noise left out."""
@@ -185,6 +227,7 @@ class _Reader:
                 self.chained = True
                 self.open = max(self.open, 1)
                 continue
+            self.when = _when(line) or self.when
             raised = self._exception(number) if self._expects(number) else None
             if raised is not None:
                 yield from self._take(raised)
@@ -202,6 +245,8 @@ class _Reader:
 
     def _begin(self, number: int, *, inside: bool) -> None:
         self.open += 1
+        if not self.members:
+            self._since = self.when
         if inside:
             self.chained = True
             return
@@ -229,7 +274,7 @@ class _Reader:
         if not dotted and not _BUILTIN_STYLE.match(kind):
             return None
         text = "\n".join([line, *self._continuation(number + 1)])
-        return Raised(match[1], line.rstrip(), text)
+        return Raised(match[1], line.rstrip(), _said(text))
 
     def _continuation(self, number: int) -> Iterator[str]:
         """The further lines of a message that has several."""
@@ -260,6 +305,7 @@ class _Reader:
     # those of its members.
     _best: Origin = Origin.LOGGED
     _all: list[tuple[str, str]] = field(default_factory=list)
+    _since: str = ""
 
     def _settle(self) -> None:
         self._best = min(self._best, self.origin)
@@ -273,7 +319,7 @@ class _Reader:
         else:
             self._settle()
         if self.members:
-            yield Chain(tuple(self.members), self._best, tuple(self._all))
+            yield Chain(tuple(self.members), self._best, tuple(self._all), self._since)
         self.members, self._best, self._all = [], Origin.LOGGED, []
         if keep:
             self.origin, self.frames = origin, frames
@@ -309,7 +355,8 @@ def _aborts(lines: Sequence[str]) -> Iterator[Chain]:
                 if _STACK.match(further) or _FATAL.match(further) or _HEADER in further:
                     break
                 text.append(further)
-            yield Chain((Raised("", line.rstrip(), "\n".join(text)),), Origin.ABORT)
+            said = Raised("", line.rstrip(), _said("\n".join(text)))
+            yield Chain((said,), Origin.ABORT, when=_when(line))
 
 
 def _last_lines(lines: Sequence[str]) -> Chain | None:

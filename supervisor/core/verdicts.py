@@ -7,17 +7,15 @@ a program before one that somebody caught. How a process ended counts where noth
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
-from functools import lru_cache
 
-from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
+from supervisor.core.failure import Evidence, Failure, HostFacts, RankEvidence, WorkerExit
 from supervisor.core.outcome import Confidence, Verdict
 from supervisor.core.policy import Success
 from supervisor.core.rootcause import Chain, Origin, Raised, chain_of_record, chains_of_text
-from supervisor.core.rules import RULES, Rule
+from supervisor.core.rules import NO_SPACE, OOM_KILLED, RULES, Rule, names_match, occurs
 from supervisor.core.signature import signature
 from supervisor.core.state import Hang
 from supervisor.protocol.messages import printable
@@ -39,6 +37,10 @@ _FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGHUP", "SIGINT", "SIGUSR1", 
 logged before says nothing about its end."""
 
 
+_NO_ROOM = 1 << 20
+"""A disk with less free than this has no room for anything of ours."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Judgement:
     """One error of one rank (none: its exit alone), with the rule that decides about it."""
@@ -50,12 +52,12 @@ class _Judgement:
     time: float
 
     @property
-    def order(self) -> tuple[int, float]:
-        """Less is more likely to be the root cause."""
+    def order(self) -> tuple[int, float, str]:
+        """Less is more likely to be the root cause: certainty first, then time."""
         if self.chain is None:
-            return 100, self.time
+            return (4 if self.rule.culprit else 100), self.time, ""
         caught = self.chain.origin in (Origin.LOGGED, Origin.OUTPUT)
-        return 10 * caught + 5 * self.rule.victim + self.chain.origin, self.time
+        return 10 * caught + 5 * self.rule.victim + self.chain.origin, self.time, self.chain.when
 
 
 def succeeded(evidence: Evidence, success: Success) -> bool:
@@ -76,11 +78,12 @@ def judge(evidence: Evidence, success: Success, rules: tuple[Rule, ...] = RULES)
     """The failure that the evidence shows, by the first rule that matches; None: it succeeded."""
     if succeeded(evidence, success):
         return None
+    facts = _facts(evidence.host)
     ranks = evidence.ranks or (RankEvidence(WorkerExit(rank=0)),)
     found = [
         judgement
         for number, rank in enumerate(ranks)
-        for judgement in _judgements(rank, number, success, rules)
+        for judgement in _Judge(rank, number, success, rules, facts).judgements()
     ]
     return _failure(min(found, key=lambda judgement: judgement.order), evidence)
 
@@ -130,79 +133,94 @@ def launch_failure(error: OSError, argv: tuple[str, ...]) -> Failure:
     )
 
 
-def _judgements(
-    rank: RankEvidence, number: int, success: Success, rules: Sequence[Rule]
-) -> Iterator[_Judgement]:
-    """What can be said of one rank's end."""
-    time = rank.record.time if rank.record is not None else float("inf")
-    for chain in _chains(rank):
-        rule, member = _decide(rules, chain, rank)
-        if rule.about_text or chain.origin is not Origin.OUTPUT:
-            yield _Judgement(rule, rank, chain, member, time)
-    rule, _ = _decide(rules, None, rank)
-    ended_well = rank.exit.code == success.exit_code
-    yield _Judgement(rule, rank, None, None, number + 1000 * ended_well)
+def _facts(host: HostFacts) -> frozenset[str]:
+    """What is known of the host, by the names that rules ask for."""
+    found = set()
+    if host.oom_kills:
+        found.add(OOM_KILLED)
+    if host.free_disk is not None and host.free_disk < _NO_ROOM:
+        found.add(NO_SPACE)
+    return frozenset(found)
 
 
-def _chains(rank: RankEvidence) -> Sequence[Chain]:
-    """The errors of a rank: its record if it left one, else what its output shows.
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """Judges one rank's end, error by error."""
 
-    In the output, the end of the program alone counts where it was ended from outside.
-    """
-    if rank.record is not None and (recorded := chain_of_record(rank.record)) is not None:
-        return (recorded,)
-    if rank.exit.clean or not rank.output:
-        return ()
-    found = chains_of_text(rank.output)
-    if _signal(rank.exit) in _FROM_OUTSIDE:
-        return [chain for chain in found if chain.origin <= Origin.ABORT]
-    return found
+    rank: RankEvidence
+    number: int
+    success: Success
+    rules: Sequence[Rule]
+    facts: frozenset[str]
 
+    def judgements(self) -> Iterator[_Judgement]:
+        """What can be said of it: of each error, and of the exit by itself."""
+        rank = self.rank
+        time = rank.record.time if rank.record is not None else float("inf")
+        for chain in self._chains():
+            rule, member = self._of_chain(chain)
+            if rule.about_text or chain.origin is not Origin.OUTPUT:
+                yield _Judgement(rule, rank, chain, member, time)
+        ended_well = rank.exit.code == self.success.exit_code
+        rule = next(rule for rule in self.rules if not rule.about_text and self._ends(rule, None))
+        yield _Judgement(rule, rank, None, None, self.number + 1000 * ended_well)
 
-def _decide(
-    rules: Sequence[Rule], chain: Chain | None, rank: RankEvidence
-) -> tuple[Rule, Raised | None]:
-    """The first rule that matches, and the outermost error of the chain that it matches."""
-    members = tuple(reversed(chain.members)) if chain is not None else ()
-    stage = rank.stage or (chain.stage if chain is not None else None)
-    for rule in rules:
-        if not _matches_end(rule, rank.exit, stage):
-            continue
-        if not rule.about_text:
-            return rule, members[0] if members else None
-        for member in members:
-            if _matches_error(rule, member):
-                return rule, member
-    raise AssertionError("the last rule matches anything")
+    def _chains(self) -> Sequence[Chain]:
+        """The errors of a rank: its record if it left one, else what its output shows.
 
+        In the output, the end of the program alone counts where it was ended from outside.
+        """
+        rank = self.rank
+        if rank.record is not None and (recorded := chain_of_record(rank.record)) is not None:
+            return (recorded,)
+        if rank.exit.clean or not rank.output:
+            return ()
+        found = chains_of_text(rank.output)
+        if _signal(rank.exit) in _FROM_OUTSIDE:
+            return [chain for chain in found if chain.origin <= Origin.ABORT]
+        return found
 
-def _matches_end(rule: Rule, ended: WorkerExit, stage: str | None) -> bool:
-    if rule.signals and _signal(ended) not in rule.signals:
-        return False
-    if rule.stages and stage not in rule.stages:
-        return False
-    return not rule.exit_codes or ended.code in rule.exit_codes
+    def _of_chain(self, chain: Chain) -> tuple[Rule, Raised | None]:
+        """The rule about a chain, and the member that it is about.
 
+        Where a program fails and its teardown then loses a peer, both are in one chain: what says
+        no more than that somebody else is gone gives way to a member that says more.
+        """
+        rule, member = self._first(chain, chain.members)
+        if rule.victim and len(chain.members) > 1:
+            others = tuple(each for each in chain.members if not self._of_victim(chain, each))
+            if others:
+                genuine, root = self._first(chain, others)
+                if genuine.about_text and genuine.confidence is not Confidence.LOW:
+                    return genuine, root
+        return rule, member
 
-def _matches_error(rule: Rule, error: Raised) -> bool:
-    if rule.types and not (error.type and _names(error) & _wanted(rule.types)):
-        return False
-    return not rule.pattern or re.search(rule.pattern, error.text) is not None
+    def _of_victim(self, chain: Chain, member: Raised) -> bool:
+        return self._first(chain, (member,))[0].victim
 
+    def _first(self, chain: Chain, members: Sequence[Raised]) -> tuple[Rule, Raised | None]:
+        """The first rule that matches, and the outermost of `members` that it matches."""
+        for rule in self.rules:
+            if not self._ends(rule, chain):
+                continue
+            if not rule.about_text:
+                return rule, members[-1] if members else None
+            for member in reversed(members):
+                if names_match(rule, member.names) and occurs(rule.patterns, member.text):
+                    return rule, member
+        raise AssertionError("the last rule matches anything")
 
-@lru_cache
-def _wanted(types: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(types)
-
-
-def _names(error: Raised) -> set[str]:
-    """The names that a rule may call the error by: those of its types, and `module.*`."""
-    names = {"BaseException"}
-    for name in (error.type, *error.bases):
-        parts = name.split(".")
-        names |= {".".join(parts[index:]) for index in range(len(parts))}
-        names |= {".".join([*parts[:index], "*"]) for index in range(1, len(parts))}
-    return names
+    def _ends(self, rule: Rule, chain: Chain | None) -> bool:
+        """Whether all that is no matter of an error's own words is as the rule wants it."""
+        ended = self.rank.exit
+        stage = self.rank.stage or (chain.stage if chain is not None else None)
+        return (
+            (not rule.signals or _signal(ended) in rule.signals)
+            and (not rule.exit_codes or ended.code in rule.exit_codes)
+            and (not rule.stages or stage in rule.stages)
+            and self.facts.issuperset(rule.facts)
+            and (not rule.frames or (chain is not None and occurs(rule.frames, chain.path)))
+        )
 
 
 def _signal(ended: WorkerExit) -> str | None:

@@ -73,7 +73,7 @@ def test_success(success: Success, evidence: Evidence, expected: bool) -> None:
         (died(signal="SIGTERM", code=None), "sigterm"),
         (died(143), "sigterm"),
         (died(signal="SIGSEGV", code=None), "crash"),
-        (died(signal="SIGABRT", code=None), "crash"),
+        (died(signal="SIGABRT", code=None), "abort"),
         (died(signal="SIGUSR1", code=None), "unknown"),
         (died(1), "unknown"),
         (died(127), "not-executable"),
@@ -157,7 +157,7 @@ def test_the_root_cause_is_one_printable_line() -> None:
 def test_every_rule_has_a_name_of_its_own_and_the_last_matches_anything() -> None:
     assert len({rule.name for rule in RULES}) == len(RULES)
     last = RULES[-1]
-    assert (last.types, last.pattern, last.signals, last.exit_codes) == ((), "", (), ())
+    assert (last.types, last.patterns, last.signals, last.exit_codes) == ((), (), (), ())
 
 
 @pytest.mark.parametrize(
