@@ -28,6 +28,7 @@ from supervisor.core.events import (
 )
 from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
 from supervisor.core.policy import Success
+from supervisor.core.rules import Rule
 from supervisor.core.verdicts import judge, launch_failure
 from supervisor.ports import Clock
 from supervisor.protocol import environment
@@ -59,6 +60,7 @@ class Launch:
     phase: int
     plan: PhasePlan
     success: Success
+    rules: tuple[Rule, ...]
     model_dir: Path
     directory: Path
     """The attempt's own directory."""
@@ -321,7 +323,7 @@ class LocalEngine:
             pattern_seen=group is not None and group.pump.success_seen,
             file_exists=self._success_file_exists(launch),
         )
-        failure = judge(evidence, launch.success)
+        failure = judge(evidence, launch.success, launch.rules)
         self._reactor.post(
             WorkersGone(
                 self._clock.now(),
