@@ -21,6 +21,9 @@ from supervisor.core.verdicts import hang_failure, judge
 from supervisor.protocol.messages import Stage
 
 CORPUS = Path(__file__).with_name("failures.jsonl")
+"""Failures that were staged with many libraries, two of several hosts."""
+PROVOKED = Path(__file__).with_name("provoked.jsonl")
+"""Failures that were provoked with the libraries of our own environment."""
 UNDECIDABLE = frozenset({"twin", "ambiguous"})
 """Tags of the cases whose log alone cannot tell."""
 _NEVER_REACHED = Success(step=10**9)
