@@ -13,16 +13,19 @@ import pytest
 
 from supervisor.core.outcome import Verdict
 from tests import corpus_report
-from tests.corpus.cases import CORPUS, PROVOKED, Case, judge_together, judged, read_cases
+from tests.corpus.cases import (
+    CANNOT_BE_TOLD,
+    CORPUS,
+    PROVOKED,
+    Case,
+    judge_together,
+    judged,
+    read_cases,
+)
 
 ROOT = Path(__file__).parents[2]
 CASES = read_cases()
 BY_ID = {case.id: case for case in CASES}
-
-CANNOT_BE_TOLD = {
-    "mp-user-exc-h0": "the error is in the log of another host; alone it looks like a lost peer",
-}
-"""Cases whose own log gives another verdict than the right one, and why no rule can help that."""
 
 
 @pytest.mark.parametrize("path", [CORPUS, PROVOKED], ids=lambda path: path.stem)
