@@ -292,6 +292,8 @@ RULES = (
             "Unknown*Error",
             "Duplicate*",
             "FrozenInstanceError",
+            "PicklingError",
+            "*Warning",
             "Arrow*",
             "flax.*",
             "chex.*",

@@ -194,7 +194,8 @@ RULES = (
             r"(?i)(?:terminated|exit(?:ed)?|died|ended|crashed|stopped) (?:abruptly|unexpectedly)",
             r"(?i)unexpectedly (?:exit|die|crash|terminat|stop|end)|exit ?code:? -\d+|"
             r"(?:killed|terminated) by (?:a )?signal",
-            r"(?i)Owner's|the actor is (?:temporarily )?unavailable|data input stall",
+            r"(?i)died with <Signals|Owner's|the actor is (?:temporarily )?unavailable",
+            r"(?i)data input stall",
         ),
         transient=True,
         victim=True,
