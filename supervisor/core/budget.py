@@ -9,17 +9,9 @@ failure made progress.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
+from supervisor.core.outcome import Charge as Charge
 from supervisor.core.policy import PhasePolicy
-
-
-class Charge(StrEnum):
-    """Which budget a failure spends."""
-
-    RESTARTS = "restarts"
-    PREEMPTIONS = "preemptions"
-    NOTHING = "nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +25,8 @@ class Budget:
     restarts: int = 0
     preemptions: int = 0
     highest: int | None = None
+    signatures: tuple[str, ...] = ()
+    """Those of the failures since the last progress, as far as they had one."""
 
     @property
     def failures(self) -> int:
@@ -44,6 +38,22 @@ class Budget:
         if step is None or (self.highest is not None and step <= self.highest):
             return self
         return Budget(highest=step)
+
+    def failed(self, signature: str | None, policy: PhasePolicy) -> Budget:
+        """After a failure of that signature, which counts where the policy limits repetitions."""
+        if signature is None or not self.repetition_limit(policy):
+            return self
+        return replace(self, signatures=(*self.signatures, signature))
+
+    def repetition_limit(self, policy: PhasePolicy) -> int:
+        """How often the same failure may come without progress; 0: as often as it likes."""
+        if policy.repeated_failure_limit is not None:
+            return policy.repeated_failure_limit
+        return 2 if self.highest is None else 3
+
+    def repetitions(self, signature: str | None) -> int:
+        """How often a failure of that signature came since the last progress."""
+        return 0 if signature is None else self.signatures.count(signature)
 
     def fresh(self) -> Budget:
         """Zero counts; the highest step stays."""

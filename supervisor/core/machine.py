@@ -280,6 +280,10 @@ def _failed(state: JobState, failure: Failure, at: float, policy: RestartPolicy)
     if failure.verdict is Verdict.FATAL:
         return _finish(state, Status.FAILED, ExitCode.FAILED, failure.reason)
     limits = policy.phases[state.phase]
+    state = replace(state, budget=state.budget.failed(failure.signature, limits))
+    repeated = state.budget.repetitions(failure.signature)
+    if 0 < state.budget.repetition_limit(limits) <= repeated:
+        return _finish(state, Status.FAILED, ExitCode.FAILED, _repeated(failure, repeated))
     budget = state.budget.charge(failure.charge, limits)
     if budget is None:
         limit = getattr(limits, f"max_num_{failure.charge}")
@@ -295,6 +299,13 @@ def _failed(state: JobState, failure: Failure, at: float, policy: RestartPolicy)
     if failure.charge is Charge.PREEMPTIONS:
         delay = max(delay, policy.corroboration)
     return _wait(state, delay, reason, at, policy)
+
+
+def _repeated(failure: Failure, times: int) -> str:
+    return (
+        f"the same failure came {times} times without a new checkpoint between "
+        f"(signature {failure.signature}): it would come again"
+    )
 
 
 def _wait(state: JobState, delay: float, reason: str, at: float, policy: RestartPolicy) -> Outcome:

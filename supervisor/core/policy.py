@@ -41,6 +41,9 @@ class PhasePolicy:
     their start on, else from their first word on."""
     deadlines: Mapping[Stage, float] = field(default_factory=dict)
     """Time limits that override the defaults and what is learned, in seconds."""
+    repeated_failure_limit: int | None = None
+    """How often the same failure may come back without progress; 0: as often as the budget bears;
+    None: twice before the phase's first checkpoint, three times after it."""
 
 
 @dataclass(frozen=True, slots=True)

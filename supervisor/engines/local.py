@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from supervisor.adapters.checkpoints import CheckpointWatcher, newest_committed
-from supervisor.adapters.output import OutputPatterns, OutputPump, read_tail
+from supervisor.adapters.output import OutputPatterns, OutputPump, read_evidence
 from supervisor.adapters.processes import WorkerProcess, kill_descendants, reap_orphans
 from supervisor.adapters.progress import ProgressPipe
 from supervisor.adapters.reactor import Reactor
@@ -28,6 +28,7 @@ from supervisor.core.events import (
 )
 from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
 from supervisor.core.policy import Success
+from supervisor.core.rules import Rule
 from supervisor.core.verdicts import judge, launch_failure
 from supervisor.ports import Clock
 from supervisor.protocol import environment
@@ -59,6 +60,7 @@ class Launch:
     phase: int
     plan: PhasePlan
     success: Success
+    rules: tuple[Rule, ...]
     model_dir: Path
     directory: Path
     """The attempt's own directory."""
@@ -321,7 +323,7 @@ class LocalEngine:
             pattern_seen=group is not None and group.pump.success_seen,
             file_exists=self._success_file_exists(launch),
         )
-        failure = judge(evidence, launch.success)
+        failure = judge(evidence, launch.success, launch.rules)
         self._reactor.post(
             WorkersGone(
                 self._clock.now(),
@@ -346,10 +348,10 @@ class LocalEngine:
         return RankEvidence(
             exit=ended,
             record=self._failure_record(launch.directory / f"rank{ended.rank}.failure.json"),
-            tail=(
-                group.pump.tail()
+            output=(
+                group.pump.evidence()
                 if group is not None
-                else read_tail(launch.directory / f"rank{ended.rank}.log")
+                else read_evidence(launch.directory / f"rank{ended.rank}.log")
             ),
             stage=group.stage if group is not None else None,
         )

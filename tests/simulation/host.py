@@ -231,12 +231,12 @@ class Host:
             return
         group.stuck = group.deaf = True
         rank = self._rng.choice(group.ranks)
-        ended, record = self._accident(rank)
+        ended, record = self._accident(rank, group.step)
         if record is not None:
             group.records[rank] = record
         self._end(group, ended)
 
-    def _accident(self, rank: int) -> tuple[WorkerExit, FailureRecord | None]:
+    def _accident(self, rank: int, step: int) -> tuple[WorkerExit, FailureRecord | None]:
         if self.happens(self.faults.fatal):
             if self.happens(0.5):
                 return WorkerExit(rank, code=127), None
@@ -245,6 +245,10 @@ class Host:
             if self.happens(0.5):
                 return WorkerExit(rank, signal="SIGTERM"), None
             return WorkerExit(rank, code=143), None
+        if self.happens(self.faults.repeats):
+            word = self._rng.choice(("wrong", "odd"))
+            record = self._record(rank, "RuntimeError", f"this is {word}", step)
+            return WorkerExit(rank, code=self._rng.choice((1, 134))), record
         kind = self._rng.randrange(5)
         if kind == 0:
             return WorkerExit(rank, code=1), self._record(rank, "JaxRuntimeError", "Socket closed")
@@ -252,10 +256,10 @@ class Host:
             return WorkerExit(rank, code=self._rng.choice((1, 134, 137))), None
         return WorkerExit(rank, signal=self._rng.choice(("SIGKILL", "SIGSEGV", "SIGABRT"))), None
 
-    def _record(self, rank: int, kind: str, message: str) -> FailureRecord:
+    def _record(self, rank: int, kind: str, message: str, step: int = 1) -> FailureRecord:
         bases = (kind, "builtins.Exception", "builtins.BaseException")
         chain = (ExceptionInfo(kind, bases, message, "raised"),)
-        return FailureRecord(rank, self.clock.time, "TRAINING", 1, chain, "Traceback ...")
+        return FailureRecord(rank, self.clock.time, "TRAINING", step, chain, "Traceback ...")
 
     def _end_later(self, delay: float, group: Group, ended: WorkerExit) -> None:
         self.later(delay, lambda: self._end(group, ended))
