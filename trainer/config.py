@@ -149,7 +149,8 @@ class LoopConfig(_Owned):
 
     The global batch holds whatever the number of devices is; `micro_batch_size` is the most
     sequences that one device holds at a time, and gradients are accumulated over the rest. `fsdp`
-    is the number of devices over which parameters are sharded.
+    is the number of devices over which parameters are sharded. `skip_bad_batches` is how many
+    batches may be passed over because they gave NaN or Inf twice.
     """
 
     max_steps: Count
@@ -158,6 +159,7 @@ class LoopConfig(_Owned):
     fsdp: Count = 1
     max_inflight_computations: Count = 2
     log_every: Count = 10
+    skip_bad_batches: Annotated[int, Strict(), Field(ge=0)] = 0
 
 
 class CheckpointConfig(_Owned):

@@ -7,7 +7,8 @@ step comes before that step's save.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Container
+from dataclasses import dataclass, replace
 from typing import Any
 
 from supervisor.protocol.messages import Stage
@@ -25,12 +26,15 @@ from trainer.termination import Termination
 @dataclass(slots=True)
 class Loop:
     """Takes `state` from `step` to `max_steps`. `train_step` is the compiled step, `batches` the
-    iterator over the training data, at the position that belongs to `step`."""
+    iterator over the training data, at the position that belongs to `step`. A step in `skip_steps`
+    takes its batch and changes nothing but the step count (`skipped_step`)."""
 
     state: TrainState
     step: int
     max_steps: int
     train_step: Any
+    skipped_step: Any
+    skip_steps: Container[int]
     batches: Any
     feed: Feed
     evaluation: Evaluation | None
@@ -56,9 +60,13 @@ class Loop:
         self._save_now()
 
     def _advance(self) -> None:
-        tokens = self.feed.put(next(self.batches))
-        self.state, metrics = self.train_step(self.state, tokens)
+        batch = next(self.batches)
         self.step += 1
+        if self.step in self.skip_steps:
+            self.state = replace(self.state, step=self.skipped_step(self.state.step))
+            self.in_flight.skip(self.step)
+            return
+        self.state, metrics = self.train_step(self.state, self.feed.put(batch))
         self.in_flight.add(self.step, metrics)
 
     def _evaluate(self, evaluation: Evaluation, termination: Termination) -> None:
