@@ -18,7 +18,7 @@ from trainer.cadence import Cadence
 from trainer.checkpoint import Checkpoints
 from trainer.evaluation import Evaluation
 from trainer.feed import Feed
-from trainer.inflight import InFlight
+from trainer.inflight import InFlight, NotFiniteError
 from trainer.state import TrainState
 from trainer.termination import Termination
 
@@ -44,7 +44,20 @@ class Loop:
     reporter: Reporter
 
     def run(self) -> None:
-        """Train to the end and save there; on a request to stop, save and die of its signal."""
+        """Train to the end and save there; on a request to stop, save and die of its signal.
+
+        Raises:
+            NotFiniteError: a step gave NaN or Inf. What was saved before it is committed first:
+                that is where the next attempt goes on.
+        """
+        try:
+            self._run()
+        except NotFiniteError:
+            self._tell_committed(wait=True)
+            self.checkpoints.settle()
+            raise
+
+    def _run(self) -> None:
         termination = Termination(distributed.preemption_notice())
         self.reporter.stage(Stage.TRAINING, self.step)
         while self.step < self.max_steps:
