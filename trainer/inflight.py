@@ -60,8 +60,8 @@ class InFlight:
         if not bool(metrics.pop("finite")):
             loss, norm = float(metrics["loss"]), float(metrics["gradient_norm"])
             raise NotFiniteError(
-                f"step {step}: NaN or Inf in the training (loss {loss}, gradient norm {norm}): "
-                "this state is not saved"
+                f"step {step}: NaN or Inf in the training (loss {loss}, gradient norm {norm}); "
+                "its state is not saved"
             )
         self._reporter.step(step, metrics)
         if step % self._log_every == 0:

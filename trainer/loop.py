@@ -27,13 +27,15 @@ from trainer.termination import Termination
 class Loop:
     """Takes `state` from `step` to `max_steps`. `train_step` is the compiled step, `batches` the
     iterator over the training data, at the position that belongs to `step`. A step in `skip_steps`
-    takes its batch and changes nothing but the step count (`skipped_step`)."""
+    takes its batch and changes nothing but the step count (`skipped_step`). What is not
+    `all_finite` is not saved."""
 
     state: TrainState
     step: int
     max_steps: int
     train_step: Any
     skipped_step: Any
+    all_finite: Any
     skip_steps: Container[int]
     batches: Any
     feed: Feed
@@ -94,7 +96,7 @@ class Loop:
     def _save(self) -> None:
         self.in_flight.drain()
         self._tell_committed(wait=True)
-        self.checkpoints.save(self.state, self.step, self.batches.get_state())
+        self._hand_over()
 
     def _save_now(self) -> None:
         """Return with this step committed, and its manifest written."""
@@ -102,9 +104,17 @@ class Loop:
         self.reporter.stage(Stage.SAVING, self.step)
         self._tell_committed(wait=True)
         if self.checkpoints.newest() != self.step:
-            self.checkpoints.save(self.state, self.step, self.batches.get_state())
+            self._hand_over()
             self._tell_committed(wait=True)
         self.checkpoints.settle()
+
+    def _hand_over(self) -> None:
+        if not self.all_finite(self.state):
+            raise NotFiniteError(
+                f"step {self.step}: NaN or Inf in the parameters or the optimizer's state; "
+                "it is not saved"
+            )
+        self.checkpoints.save(self.state, self.step, self.batches.get_state())
 
     def _tell_committed(self, *, wait: bool = False) -> None:
         step = self.checkpoints.committed(wait=wait)

@@ -25,7 +25,7 @@ from trainer.loop import Loop
 from trainer.mesh import make_mesh, require_devices
 from trainer.rungs import Rung, infeasible, rung
 from trainer.state import Blueprint, TrainState
-from trainer.step import jit_skipped_step, jit_train_step
+from trainer.step import jit_all_finite, jit_skipped_step, jit_train_step
 
 
 def train(
@@ -72,6 +72,7 @@ def train(
         max_steps=loop.max_steps,
         train_step=train_step,
         skipped_step=jit_skipped_step(blueprint),
+        all_finite=jit_all_finite(blueprint),
         skip_steps=adjustments.skip_steps,
         batches=batches,
         feed=feed,
