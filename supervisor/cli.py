@@ -6,7 +6,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -19,6 +19,7 @@ from supervisor.adapters.lease import LeaseExpiredError, LeaseHeldError, LeaseTa
 from supervisor.adapters.lock import LockHeldError
 from supervisor.adapters.processes import SweepError
 from supervisor.adapters.trainer_check import TrainerCheckError
+from supervisor.config.plan import PhasePlan
 from supervisor.config.problems import ConfigError
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.redaction import Redactor
@@ -78,7 +79,21 @@ def _validate(prepared: Prepared) -> int:
         print(yaml.safe_dump(params, sort_keys=False, allow_unicode=True), end="")
         for rung in rungs:
             print(f"# {_rung(rung)}")
+        least = plan.params["trainer"]["init"]["autorestart"]["min_num_devices"]
+        for line in _preflight(plan, rungs, least):
+            print(f"# {line}")
     return 0
+
+
+def _preflight(plan: PhasePlan, rungs: Sequence[dict[str, object]], least: int) -> Iterator[str]:
+    """What is no error, but may become one: a person should know it before the launch."""
+    if plan.num_devices is not None and not plan.is_command:
+        possible = {rung["num_devices"] for rung in rungs}
+        missing = [n for n in range(plan.num_devices - 1, least - 1, -1) if n not in possible]
+        if missing:
+            batch = plan.params["trainer"]["init"]["loop"]["global_batch_size"]
+            counts = ", ".join(map(str, missing))
+            yield f"no rung: {counts} devices: global_batch_size {batch} does not divide among them"
 
 
 def _rung(rung: dict[str, object]) -> str:

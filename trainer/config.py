@@ -176,11 +176,13 @@ class CheckpointConfig(_Owned):
 
 
 class DataloaderConfig(_Owned):
-    """Text files, or JSONL files (by their suffix) with the text in the field `text_field`."""
+    """Text files, or JSONL files (by their suffix) with the text in the field `text_field`; with
+    `tokens_field`, JSONL files with lists of token ids in that field, used as they stand."""
 
     paths: Annotated[tuple[str, ...], BeforeValidator(_patterns), Field(min_length=1)]
     sequence_length: Count = 128
     text_field: str = "text"
+    tokens_field: str | None = None
 
 
 class ValidationConfig(_Owned):
@@ -269,7 +271,7 @@ def _contradictions(config: TrainerConfig) -> list[Problem]:
         f"must divide num_heads, {model.num_heads}: query heads share key/value heads in groups",
     )
     require(
-        model.vocab_size >= VOCABULARY_SIZE,
+        model.vocab_size >= VOCABULARY_SIZE or not _reads_text(config.fit),
         "init.model.vocab_size",
         model.vocab_size,
         f"must be at least {VOCABULARY_SIZE}, the tokenizer's",
@@ -290,6 +292,12 @@ def _contradictions(config: TrainerConfig) -> list[Problem]:
     if config.fit.validation is not None:
         problems += _unmatched(config.fit.validation.dataloader, "validation", "dataloader")
     return problems
+
+
+def _reads_text(fit: FitConfig) -> bool:
+    """Whether the tokenizer is ours."""
+    loaders = [fit.train_dataloader, *([fit.validation.dataloader] if fit.validation else [])]
+    return any(loader.tokens_field is None for loader in loaders)
 
 
 def _unmatched(loader: DataloaderConfig, *where: str) -> list[Problem]:

@@ -54,7 +54,12 @@ def train(
     reporter.adjustable(list(_adjustable(config, rung_found, inflight, adjustments)))
     feed = Feed(make_mesh(rung_found), rung_found)
     blueprint = Blueprint.of(config.init, feed.mesh)
-    batches = training_batches(loader, loop.global_batch_size, config.init.data_shuffle_seed)
+    batches = training_batches(
+        loader,
+        loop.global_batch_size,
+        config.init.data_shuffle_seed,
+        config.init.model.vocab_size,
+    )
 
     reporter.stage(Stage.RESTORING)
     state, restored = _start(config, checkpoints, blueprint, batches, say)
