@@ -213,6 +213,7 @@ class LocalWorld:
             model_dir=self._prepared.job.model_dir,
             directory=directory / "attempts" / f"{attempt:04d}",
             params=directory / "params.yaml",
+            adjustments=state.tactics.adjustments,
         )
 
     def _make_directory(self, name: str) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from supervisor.core.budget import Charge
+from supervisor.core.remedy import Remedy
 from supervisor.protocol.failure import FailureRecord
 
 
@@ -79,5 +80,9 @@ class Failure:
     rank: int
     exit: str
     charge: Charge = Charge.RESTARTS
+    remedy: Remedy | None = None
+    """What is done about it beyond a restart."""
+    step: int | None = None
+    """The last completed step, by the worker's own record."""
     traceback: str = ""
     """The traceback as the worker recorded it; empty where it left no record."""
