@@ -9,17 +9,9 @@ failure made progress.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
+from supervisor.core.outcome import Charge as Charge
 from supervisor.core.policy import PhasePolicy
-
-
-class Charge(StrEnum):
-    """Which budget a failure spends."""
-
-    RESTARTS = "restarts"
-    PREEMPTIONS = "preemptions"
-    NOTHING = "nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +25,10 @@ class Budget:
     restarts: int = 0
     preemptions: int = 0
     highest: int | None = None
+    signature: str | None = None
+    """That of the last failure that had one."""
+    repeats: int = 0
+    """How often in a row the failures that have a signature had this one."""
 
     @property
     def failures(self) -> int:
@@ -44,6 +40,20 @@ class Budget:
         if step is None or (self.highest is not None and step <= self.highest):
             return self
         return Budget(highest=step)
+
+    def failed(self, signature: str | None) -> Budget:
+        """After a failure of that signature; one without leaves the count as it is."""
+        if signature is None:
+            return self
+        repeats = self.repeats + 1 if signature == self.signature else 1
+        return replace(self, signature=signature, repeats=repeats)
+
+    def repeats_too_often(self, policy: PhasePolicy) -> bool:
+        """Whether the same failure came back as often as the policy bears without progress."""
+        limit = policy.repeated_failure_limit
+        if limit is None:
+            limit = 2 if self.highest is None else 3
+        return 0 < limit <= self.repeats
 
     def fresh(self) -> Budget:
         """Zero counts; the highest step stays."""

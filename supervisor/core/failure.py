@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
-from supervisor.core.budget import Charge
+from supervisor.core.outcome import Charge as Charge
+from supervisor.core.outcome import Confidence as Confidence
+from supervisor.core.outcome import Verdict as Verdict
 from supervisor.core.remedy import Remedy
 from supervisor.protocol.failure import FailureRecord
-
-
-class Verdict(StrEnum):
-    """What to do about a failure."""
-
-    RESTART = "RESTART"
-    FATAL = "FATAL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +35,23 @@ class WorkerExit:
 
 @dataclass(frozen=True, slots=True)
 class RankEvidence:
-    """All that is known of one rank's end. `tail` is the last part of its output."""
+    """All that is known of one rank's end."""
 
     exit: WorkerExit
     record: FailureRecord | None = None
-    tail: str = ""
+    output: str = ""
+    """What of its output may tell why it ended: see `digest`."""
     stage: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What the host itself knows of an attempt."""
+
+    oom_kills: int = 0
+    """How many processes of the attempt's cgroup the kernel killed for memory."""
+    free_disk: int | None = None
+    """Bytes that model_dir's disk has room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,7 @@ class Evidence:
     """Whether the success pattern occurred in the output."""
     file_exists: bool = False
     """Whether the success file is there."""
+    host: HostFacts = HostFacts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +86,17 @@ class Failure:
     rank: int
     exit: str
     charge: Charge = Charge.RESTARTS
+    confidence: Confidence = Confidence.LOW
+    signature: str | None = None
+    """The same for the same failure; None where a repetition proves nothing."""
     remedy: Remedy | None = None
     """What is done about it beyond a restart."""
     step: int | None = None
     """The last completed step, by the worker's own record."""
     traceback: str = ""
     """The traceback as the worker recorded it; empty where it left no record."""
+
+    @property
+    def ends_the_job(self) -> bool:
+        """Whether it is FATAL on account of what was said, not only of how a process ended."""
+        return self.verdict is Verdict.FATAL and self.confidence is not Confidence.LOW

@@ -325,6 +325,10 @@ def _failed(
     if course.end is not None:
         return _finish(state, Status.FAILED, course.end, course.told)
     limits = policy.phases[state.phase]
+    if failure.remedy is None:  # a remedy says itself when to stop
+        state = replace(state, budget=state.budget.failed(failure.signature))
+        if state.budget.repeats_too_often(limits):
+            return _finish(state, Status.FAILED, ExitCode.FAILED, _repeated(state.budget))
     budget = state.budget.charge(failure.charge, limits)
     if budget is None:
         limit = getattr(limits, f"max_num_{failure.charge}")
@@ -335,15 +339,21 @@ def _failed(
             f"the budget of {limit} {failure.charge} without a new checkpoint is spent",
         )
     state = replace(state, budget=budget)
-    reason = f"attempt {state.attempt} failed: {failure.cause}"
-    if course.told:
-        reason += f"; {course.told}"
+    told = f"; {course.told}" if course.told else ""
+    reason = f"attempt {state.attempt} failed: {failure.cause}{told}"
     failures = budget.failures if course.backoff is None else course.backoff
     salt = f"{state.job}/{state.attempt}"
     delay = backoff_delay(failures + course.ahead, policy, salt=salt)
     if failure.charge is Charge.PREEMPTIONS:
         delay = max(delay, policy.corroboration)
     return _wait(state, delay, reason, at, policy)
+
+
+def _repeated(budget: Budget) -> str:
+    return (
+        f"the same failure came {budget.repeats} times without a new checkpoint between "
+        f"(signature {budget.signature}): it would come again"
+    )
 
 
 def _wait(state: JobState, delay: float, reason: str, at: float, policy: RestartPolicy) -> Outcome:

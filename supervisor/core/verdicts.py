@@ -1,31 +1,63 @@
-"""From the evidence of an attempt's end to success or a judged failure."""
+"""From the evidence of an attempt's end to success or a judged failure.
+
+Every error that any rank left is judged by itself; what is told of the attempt is the judgement
+of the one that most likely came first: a culprit's before a victim's, and an exception that ended
+a program before one that somebody caught. How a process ended counts where nothing was said.
+"""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
 
-from supervisor.core.budget import Charge
-from supervisor.core.failure import Evidence, Failure, RankEvidence, Verdict, WorkerExit
+from supervisor.core.failure import Evidence, Failure, HostFacts, RankEvidence, WorkerExit
+from supervisor.core.outcome import Confidence, Verdict
 from supervisor.core.policy import Success
-from supervisor.core.rules import RULES, Rule
+from supervisor.core.rootcause import Chain, Origin, Raised, chain_of_record, chains_of_text
+from supervisor.core.rules import NO_SPACE, OOM_KILLED, RULES, Rule, names_match, occurs
+from supervisor.core.signature import signature
 from supervisor.core.state import Hang
 from supervisor.protocol.messages import printable
 
 _MAX_ROOT_CAUSE = 300
-_EXCEPTION_LINE = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*|KeyboardInterrupt)(?:: (.*))?")
-_SIGNAL_CODES = {128 + 9: "SIGKILL", 128 + 15: "SIGTERM", 128 + 6: "SIGABRT", 128 + 11: "SIGSEGV"}
+_SIGNAL_CODES = {
+    128 + 1: "SIGHUP",
+    128 + 2: "SIGINT",
+    128 + 4: "SIGILL",
+    128 + 6: "SIGABRT",
+    128 + 7: "SIGBUS",
+    128 + 8: "SIGFPE",
+    128 + 9: "SIGKILL",
+    128 + 11: "SIGSEGV",
+    128 + 15: "SIGTERM",
+}
+_FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGHUP", "SIGINT", "SIGUSR1", "SIGUSR2"})
+"""Signals that end a program which need not have done anything wrong: what it had caught and
+logged before says nothing about its end."""
+
+
+_NO_ROOM = 1 << 20
+"""A disk with less free than this has no room for anything of ours."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Root:
-    """What the rules look at: the types and messages of one rank's exceptions, and its exit."""
+class _Judgement:
+    """One error of one rank (none: its exit alone), with the rule that decides about it."""
 
-    types: frozenset[str]
-    text: str
-    line: str
-    exit: WorkerExit
+    rule: Rule
+    rank: RankEvidence
+    chain: Chain | None
+    member: Raised | None
+    time: float
+
+    @property
+    def order(self) -> tuple[int, float, str]:
+        """Less is more likely to be the root cause: certainty first, then time."""
+        if self.chain is None:
+            return (4 if self.rule.culprit else 100), self.time, ""
+        caught = self.chain.origin in (Origin.LOGGED, Origin.OUTPUT)
+        return 10 * caught + 5 * self.rule.victim + self.chain.origin, self.time, self.chain.when
 
 
 def succeeded(evidence: Evidence, success: Success) -> bool:
@@ -46,28 +78,25 @@ def judge(evidence: Evidence, success: Success, rules: tuple[Rule, ...] = RULES)
     """The failure that the evidence shows, by the first rule that matches; None: it succeeded."""
     if succeeded(evidence, success):
         return None
-    culprit = _culprit(evidence, success)
-    root = _root(culprit)
-    rule = next(rule for rule in rules if _matches(rule, root))
-    return Failure(
-        cause=rule.cause,
-        verdict=rule.verdict,
-        rule=rule.name,
-        reason=rule.reason,
-        advice=rule.advice,
-        root_cause=printable(root.line[:_MAX_ROOT_CAUSE]),
-        rank=culprit.exit.rank,
-        exit=str(culprit.exit),
-        charge=rule.charge,
-        traceback=culprit.record.traceback if culprit.record is not None else "",
-    )
+    facts = _facts(evidence.host)
+    ranks = evidence.ranks or (RankEvidence(WorkerExit(rank=0)),)
+    found = [
+        judgement
+        for number, rank in enumerate(ranks)
+        for judgement in _Judge(rank, number, success, rules, facts).judgements()
+    ]
+    return _failure(min(found, key=lambda judgement: judgement.order), evidence)
 
 
 def hang_failure(end: Failure | None, hang: Hang) -> Failure:
     """The failure of a group that was ended because it hung; `end` is how it then ended.
 
     None: as it does when it succeeds, which is what a trainer does that saves when it is asked to.
+    A rank whose program had failed for good before may hang in its exit handlers for minutes,
+    waiting for the others: that was no hang.
     """
+    if end is not None and end.ends_the_job:
+        return end
     ended = end.exit if end is not None else "well"
     return Failure(
         cause=f"hang in stage {hang.stage}",
@@ -78,7 +107,7 @@ def hang_failure(end: Failure | None, hang: Hang) -> Failure:
         root_cause=f"silent for {hang.seconds:.1f} s in stage {hang.stage}, then ended: {ended}",
         rank=end.rank if end is not None else 0,
         exit=ended,
-        charge=Charge.RESTARTS,
+        confidence=Confidence.HIGH,
         traceback=end.traceback if end is not None else "",
     )
 
@@ -104,53 +133,134 @@ def launch_failure(error: OSError, argv: tuple[str, ...]) -> Failure:
     )
 
 
-def _culprit(evidence: Evidence, success: Success) -> RankEvidence:
-    """The rank that failed first: the earliest failure record, else the first that ended badly."""
-    recorded = [rank for rank in evidence.ranks if rank.record is not None]
-    if recorded:
-        return min(recorded, key=lambda rank: rank.record.time if rank.record else 0.0)
-    return next(
-        (rank for rank in evidence.ranks if rank.exit.code != success.exit_code),
-        evidence.ranks[0] if evidence.ranks else RankEvidence(WorkerExit(rank=0)),
+def _facts(host: HostFacts) -> frozenset[str]:
+    """What is known of the host, by the names that rules ask for."""
+    found = set()
+    if host.oom_kills:
+        found.add(OOM_KILLED)
+    if host.free_disk is not None and host.free_disk < _NO_ROOM:
+        found.add(NO_SPACE)
+    return frozenset(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """Judges one rank's end, error by error."""
+
+    rank: RankEvidence
+    number: int
+    success: Success
+    rules: Sequence[Rule]
+    facts: frozenset[str]
+
+    def judgements(self) -> Iterator[_Judgement]:
+        """What can be said of it: of each error, and of the exit by itself."""
+        rank = self.rank
+        time = rank.record.time if rank.record is not None else float("inf")
+        for chain in self._chains():
+            rule, member = self._of_chain(chain)
+            if rule.about_text or chain.origin is not Origin.OUTPUT:
+                yield _Judgement(rule, rank, chain, member, time)
+        ended_well = rank.exit.code == self.success.exit_code
+        rule = next(rule for rule in self.rules if not rule.about_text and self._ends(rule, None))
+        yield _Judgement(rule, rank, None, None, self.number + 1000 * ended_well)
+
+    def _chains(self) -> Sequence[Chain]:
+        """The errors of a rank: its record if it left one, else what its output shows.
+
+        In the output, the end of the program alone counts where it was ended from outside.
+        """
+        rank = self.rank
+        if rank.record is not None and (recorded := chain_of_record(rank.record)) is not None:
+            return (recorded,)
+        if rank.exit.clean or not rank.output:
+            return ()
+        found = chains_of_text(rank.output)
+        if _signal(rank.exit) in _FROM_OUTSIDE:
+            return [chain for chain in found if chain.origin <= Origin.ABORT]
+        return found
+
+    def _of_chain(self, chain: Chain) -> tuple[Rule, Raised | None]:
+        """The rule about a chain, and the member that it is about.
+
+        Where a program fails and its teardown then loses a peer, both are in one chain: what says
+        no more than that somebody else is gone gives way to a member that says more.
+        """
+        rule, member = self._first(chain, chain.members)
+        if rule.victim and len(chain.members) > 1:
+            others = tuple(each for each in chain.members if not self._of_victim(chain, each))
+            if others:
+                genuine, root = self._first(chain, others)
+                if genuine.about_text and genuine.confidence is not Confidence.LOW:
+                    return genuine, root
+        return rule, member
+
+    def _of_victim(self, chain: Chain, member: Raised) -> bool:
+        return self._first(chain, (member,))[0].victim
+
+    def _first(self, chain: Chain, members: Sequence[Raised]) -> tuple[Rule, Raised | None]:
+        """The first rule that matches, and the outermost of `members` that it matches."""
+        for rule in self.rules:
+            if not self._ends(rule, chain):
+                continue
+            if not rule.about_text:
+                return rule, members[-1] if members else None
+            for member in reversed(members):
+                if names_match(rule, member.names) and occurs(rule.patterns, member.text):
+                    return rule, member
+        raise AssertionError("the last rule matches anything")
+
+    def _ends(self, rule: Rule, chain: Chain | None) -> bool:
+        """Whether all that is no matter of an error's own words is as the rule wants it."""
+        ended = self.rank.exit
+        stage = self.rank.stage or (chain.stage if chain is not None else None)
+        return (
+            (not rule.signals or _signal(ended) in rule.signals)
+            and (not rule.exit_codes or ended.code in rule.exit_codes)
+            and (not rule.stages or stage in rule.stages)
+            and self.facts.issuperset(rule.facts)
+            and (not rule.frames or (chain is not None and occurs(rule.frames, chain.path)))
+        )
+
+
+def _signal(ended: WorkerExit) -> str | None:
+    return ended.signal or _SIGNAL_CODES.get(ended.code if ended.code is not None else -1)
+
+
+def _failure(judgement: _Judgement, evidence: Evidence) -> Failure:
+    rule, rank, chain, member = judgement.rule, judgement.rank, judgement.chain, judgement.member
+    line = member.line if member is not None else str(rank.exit)
+    return Failure(
+        cause=rule.cause,
+        verdict=rule.verdict,
+        rule=rule.name,
+        reason=rule.reason,
+        advice=rule.advice,
+        root_cause=printable(line[:_MAX_ROOT_CAUSE]),
+        rank=rank.exit.rank,
+        exit=str(rank.exit),
+        charge=rule.charge,
+        confidence=_confidence(rule, chain),
+        signature=_signature(judgement, evidence),
+        remedy=rule.remedy,
+        step=rank.record.step if rank.record is not None else None,
+        traceback=rank.record.traceback if rank.record is not None else "",
     )
 
 
-def _root(rank: RankEvidence) -> _Root:
-    record = rank.record
-    if record is not None and record.exceptions:
-        innermost = record.exceptions[-1]
-        line = f"{innermost.type}: {innermost.message}".splitlines()[0]
-        types = frozenset(name.rpartition(".")[2] for e in record.exceptions for name in e.bases)
-        text = "\n".join(exception.message for exception in record.exceptions)
-        return _Root(types, text, line, rank.exit)
-    if rank.exit.clean:
-        return _Root(frozenset(), "", str(rank.exit), rank.exit)
-    found = _last_exception(rank.tail)
-    if found is None:
-        return _Root(frozenset(), rank.tail, str(rank.exit), rank.exit)
-    kind, line = found
-    return _Root(frozenset({kind, "BaseException"}), line, line, rank.exit)
+def _confidence(rule: Rule, chain: Chain | None) -> Confidence:
+    caught = chain is not None and chain.origin in (Origin.LOGGED, Origin.OUTPUT)
+    if caught and rule.confidence is Confidence.HIGH:
+        return Confidence.MEDIUM
+    return Confidence.LOW if caught else rule.confidence
 
 
-def _last_exception(tail: str) -> tuple[str, str] | None:
-    """The type and the line of the last Python exception that `tail` shows with its traceback."""
-    _, marker, after = tail.rpartition("Traceback (most recent call last):")
-    if not marker:
+def _signature(judgement: _Judgement, evidence: Evidence) -> str | None:
+    chain, member, record = judgement.chain, judgement.member, judgement.rank.record
+    if judgement.rule.transient or chain is None or member is None:
         return None
-    for line in after.splitlines()[1:]:
-        match = _EXCEPTION_LINE.fullmatch(line)
-        if match is not None:
-            return match[1].rpartition(".")[2], line
-    return None
-
-
-def _matches(rule: Rule, root: _Root) -> bool:
-    if rule.types and root.types.isdisjoint(rule.types):
-        return False
-    if rule.pattern and not re.search(rule.pattern, root.text):
-        return False
-    code = root.exit.code
-    signal = root.exit.signal or (_SIGNAL_CODES.get(code) if code is not None else None)
-    if rule.signals and signal not in rule.signals:
-        return False
-    return not rule.exit_codes or code in rule.exit_codes
+    if chain.origin is Origin.OUTPUT:
+        return None
+    stage = (record.stage if record is not None else None) or judgement.rank.stage
+    step = record.step if record is not None and record.step is not None else evidence.step
+    return signature(member.type, member.text, chain.frames, stage, step)

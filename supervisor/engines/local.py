@@ -15,6 +15,7 @@ from supervisor.adapters.output import OutputPatterns, OutputPump, read_tail
 from supervisor.adapters.processes import WorkerProcess, kill_descendants, reap_orphans
 from supervisor.adapters.progress import ProgressPipe
 from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.space import free_bytes
 from supervisor.adapters.stacks import describe_process, dump_native_stacks
 from supervisor.config import placeholders
 from supervisor.config.plan import PhasePlan
@@ -27,7 +28,7 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
-from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
+from supervisor.core.failure import Evidence, Failure, HostFacts, RankEvidence, WorkerExit
 from supervisor.core.policy import Success
 from supervisor.core.verdicts import judge, launch_failure
 from supervisor.ports import Clock
@@ -330,6 +331,10 @@ class LocalEngine:
             committed=committed,
             pattern_seen=group is not None and group.pump.success_seen,
             file_exists=self._success_file_exists(launch),
+            host=HostFacts(
+                oom_kills=group.oom.rise() if group is not None else 0,
+                free_disk=free_bytes(launch.model_dir),
+            ),
         )
         failure = judge(evidence, launch.success)
         self._reactor.post(
@@ -357,7 +362,7 @@ class LocalEngine:
         return RankEvidence(
             exit=ended,
             record=self._failure_record(launch.directory / f"rank{ended.rank}.failure.json"),
-            tail=(
+            output=(
                 group.pump.tail()
                 if group is not None
                 else read_tail(launch.directory / f"rank{ended.rank}.log")

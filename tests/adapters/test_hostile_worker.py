@@ -217,7 +217,7 @@ def test_the_failure_record(
 ) -> None:
     onlookers = Onlookers(tmp_path_factory.mktemp("job"))
     ended = WorkerExit(0, code=1)
-    rank = RankEvidence(ended, tail=output.encode("utf-8", "replace").decode())
+    rank = RankEvidence(ended, output=output.encode("utf-8", "replace").decode())
     try:
         rank = replace(rank, record=parse_failure_record(left))
     except ValueError as error:

@@ -36,7 +36,7 @@ from supervisor.protocol.messages import Stage
 NOW = datetime(2025, 3, 4, 5, 6, 7, 890, tzinfo=UTC)
 POLICY = RestartPolicy((PhasePolicy("one", 2, 3, Success(step=10, committed=True)),))
 KILLED = Failure("killed", Verdict.RESTART, "rule", "why", "what", "SIGKILL", 0, "exit",
-                 Charge.RESTARTS, "trace\nback")  # fmt: skip
+                 Charge.RESTARTS, traceback="trace\nback")  # fmt: skip
 EXITS = (WorkerExit(0, signal="SIGKILL"),)
 
 STORY: tuple[Event, ...] = (

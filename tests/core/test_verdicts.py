@@ -20,7 +20,7 @@ def died(
     code: int | None = 1,
     signal: str | None = None,
     *,
-    tail: str = "",
+    output: str = "",
     types: tuple[str, ...] = (),
     message: str = "",
     rank: int = 0,
@@ -31,7 +31,7 @@ def died(
         bases = (*types, "builtins.Exception", "builtins.BaseException", "builtins.object")
         chain = (ExceptionInfo(types[0], bases, message, "raised"),)
         record = FailureRecord(rank, time, "TRAINING", 3, chain, "Traceback ...")
-    return RankEvidence(WorkerExit(rank, code=code, signal=signal), record, tail)
+    return RankEvidence(WorkerExit(rank, code=code, signal=signal), record, output)
 
 
 def rule_of(*ranks: RankEvidence) -> str:
@@ -73,14 +73,14 @@ def test_success(success: Success, evidence: Evidence, expected: bool) -> None:
         (died(signal="SIGTERM", code=None), "sigterm"),
         (died(143), "sigterm"),
         (died(signal="SIGSEGV", code=None), "crash"),
-        (died(signal="SIGABRT", code=None), "crash"),
+        (died(signal="SIGABRT", code=None), "abort"),
         (died(signal="SIGUSR1", code=None), "unknown"),
         (died(1), "unknown"),
         (died(127), "not-executable"),
         (died(0), "early-exit"),
         (died(types=("builtins.AssertionError",)), "assertion"),
         (died(types=("builtins.ModuleNotFoundError", "builtins.ImportError")), "broken-program"),
-        (died(types=("builtins.ValueError",), message="bad luck"), "exception"),
+        (died(types=("builtins.ValueError",), message="bad luck"), "program-error"),
         (died(types=("jax.errors.TracerBoolConversionError",)), "tracing"),
         (died(types=("x.JaxRuntimeError",), message="E1000 CompileTimeHbmOom"), "compile"),
         (died(types=("x.JaxRuntimeError",), message="RESOURCE_EXHAUSTED: x"), "out-of-memory"),
@@ -108,13 +108,13 @@ def test_success(success: Success, evidence: Evidence, expected: bool) -> None:
         (
             died(
                 134,
-                tail="Traceback (most recent call last):\n  File x\n"
+                output="Traceback (most recent call last):\n  File x\n"
                 "AssertionError: no\nfurther teardown noise",
             ),
             "assertion",
         ),
-        (died(tail="AssertionError: a word in a log, no traceback"), "unknown"),
-        (died(0, tail="Traceback (most recent call last):\nValueError: caught\n"), "early-exit"),
+        (died(output="AssertionError: a word in a log, no traceback"), "unknown"),
+        (died(0, output="Traceback (most recent call last):\nValueError: caught\n"), "early-exit"),
     ],
 )
 def test_the_first_matching_rule(rank: RankEvidence, rule: str) -> None:
@@ -157,7 +157,7 @@ def test_the_root_cause_is_one_printable_line() -> None:
 def test_every_rule_has_a_name_of_its_own_and_the_last_matches_anything() -> None:
     assert len({rule.name for rule in RULES}) == len(RULES)
     last = RULES[-1]
-    assert (last.types, last.pattern, last.signals, last.exit_codes) == ((), "", (), ())
+    assert (last.types, last.patterns, last.signals, last.exit_codes) == ((), (), (), ())
 
 
 @pytest.mark.parametrize(

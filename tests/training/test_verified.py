@@ -188,7 +188,7 @@ def test_another_model_is_refused_and_nothing_is_moved(copy: Trainer, manifest: 
     assert newest_step(copy.checkpoints) == 12
     assert not (copy.checkpoints / "corrupt").exists()
     evidence = RankEvidence(
-        WorkerExit(0, code=1), tail=f"Traceback (most recent call last):\n{_line(error.value)}"
+        WorkerExit(0, code=1), output=f"Traceback (most recent call last):\n{_line(error.value)}"
     )
     failure = judge(Evidence((evidence,)), Success())
     assert failure is not None

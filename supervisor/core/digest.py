@@ -1,0 +1,136 @@
+"""What is worth keeping of a log that may be far larger than memory: pure, fed in chunks.
+
+A root cause can be anywhere: a trainer that failed at noon may print teardown noise until evening.
+So each place that looks like an error is kept with what surrounds it, the first ones and the last
+ones where there are too many, and always the end. A place whose text differs from one seen before
+in nothing but digits is kept once: noise comes in thousands.
+
+The search is for plain strings, because that is what goes through a gigabyte in seconds: a regular
+expression with as many alternatives is many times slower.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+_ANCHORS = (
+    b"Traceback (most recent",
+    b"SyntaxError: ",
+    b"IndentationError: ",
+    b"\nF0",  # glog's fatal lines: F, month, day
+    b"\nF1",
+    b": F external/",  # the same from XLA's own logger (jax 0.4 to 0.6)
+    b"Fatal Python error",
+    b"Check failed: ",
+    b"RESOURCE_EXHAUSTED",
+    b"terminate called ",
+    b"LLVM ERROR",
+)
+_BEFORE = 2 * 1024
+_AFTER = 32 * 1024
+_MAX_PLACE = 128 * 1024
+_MAX_PLACES = 256 * 1024
+"""How much is kept of the first places, and as much of the last ones."""
+_TAIL = 64 * 1024
+_FINGERPRINT = 1024
+_MAX_FINGERPRINTS = 10_000
+_GAP = b"\n[...]\n"
+
+
+class LogDigest:
+    """The places of a log that may tell why it ends. Memory is bounded whatever is fed."""
+
+    def __init__(self) -> None:
+        self._offset = 0
+        """Of the first byte that is not in `_recent` any more."""
+        self._recent = b""
+        """The last part fed, from which places are cut and which is the tail in the end."""
+        self._searched = 0
+        """Up to which offset anchors were looked for."""
+        self._open: list[int] | None = None
+        """Start and end of the place that is not complete yet."""
+        self._first: list[tuple[int, bytes]] = []
+        self._first_size = 0
+        self._last: deque[tuple[int, bytes]] = deque()
+        self._last_size = 0
+        self._seen: set[int] = set()
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the log."""
+        self._recent += chunk
+        self._search(self._offset + len(self._recent) - len(_ANCHORS[0]))
+        keep = self._open[0] if self._open is not None else self._searched - _BEFORE
+        keep = min(keep, self._offset + len(self._recent) - _TAIL)
+        if keep > self._offset:
+            self._recent = self._recent[keep - self._offset :]
+            self._offset = keep
+
+    def text(self) -> str:
+        """What was kept, in the order of the log; gaps are marked."""
+        end = self._offset + len(self._recent)
+        self._search(end)
+        places = [*self._first, *self._last]
+        if self._open is not None:
+            places.append((self._open[0], self._cut(self._open[0], min(self._open[1], end))))
+        pieces: list[bytes] = []
+        reached = 0
+        tail = max(0, end - _TAIL)
+        for start, data in [*places, (tail, self._cut(tail, end))]:
+            data = data[max(0, reached - start) :]
+            start = max(start, reached)
+            pieces += [_GAP, data] if start > reached else [data]
+            reached = start + len(data)
+        return b"".join(pieces).decode("utf-8", "replace")
+
+    def _search(self, until: int) -> None:
+        """Find the anchors that begin before `until`, and close what is complete."""
+        base = self._offset
+        begin, end = max(self._searched, base), max(until, self._searched)
+        hits = []
+        for anchor in _ANCHORS:
+            at = self._recent.find(anchor, begin - base, end - base + len(anchor))
+            while at >= 0:
+                hits.append(base + at)
+                at = self._recent.find(anchor, at + _BEFORE, end - base + len(anchor))
+        for at in sorted(hits):
+            self._hit(at)
+        if self._open is not None and self._open[1] <= end:
+            self._close()
+        self._searched = end
+
+    def _hit(self, at: int) -> None:
+        if self._open is not None:
+            start, end = self._open
+            if at <= end and at - start < _MAX_PLACE:
+                self._open[1] = at + _AFTER
+                return
+            self._open[1] = min(end, at)
+            self._close()
+        fingerprint = self._fingerprint(at)
+        if fingerprint in self._seen:
+            return
+        if len(self._seen) < _MAX_FINGERPRINTS:
+            self._seen.add(fingerprint)
+        line = self._recent.rfind(b"\n", 0, max(0, at - self._offset - _BEFORE)) + 1
+        self._open = [max(self._offset + line, at - _BEFORE - 512), at + _AFTER]
+
+    def _fingerprint(self, at: int) -> int:
+        begin = at - self._offset
+        return hash(self._recent[begin : begin + _FINGERPRINT].translate(None, b"0123456789"))
+
+    def _close(self) -> None:
+        assert self._open is not None
+        start, end = self._open
+        self._open = None
+        data = self._cut(start, end)
+        if self._first_size < _MAX_PLACES:
+            self._first.append((start, data))
+            self._first_size += len(data)
+            return
+        self._last.append((start, data))
+        self._last_size += len(data)
+        while self._last_size > _MAX_PLACES:
+            self._last_size -= len(self._last.popleft()[1])
+
+    def _cut(self, start: int, end: int) -> bytes:
+        return self._recent[max(0, start - self._offset) : max(0, end - self._offset)]

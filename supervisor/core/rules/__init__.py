@@ -1,0 +1,35 @@
+"""The rule table: which failures can never succeed, which are worth another try, and why.
+
+Ordered data; the first rule that matches decides. The question that each verdict answers is: what
+would happen if the same job were started again, unchanged? Where the answer is not known it is
+RESTART, because the signature rule ends a failure that comes back the same.
+
+The order is the precedence. Statuses and exception types both mislead (a full disk is reported as
+RESOURCE_EXHAUSTED, a lost peer as INTERNAL, an object store's outage as ValueError), so rules about
+what a text says in particular come first: those about the world outside before those about the
+program. Then come status codes, then exception types, and how a process ended comes last.
+"""
+
+from __future__ import annotations
+
+from supervisor.core.rules.exceptions import RULES as _OF_THE_TYPE
+from supervisor.core.rules.exits import RULES as _OF_THE_EXIT
+from supervisor.core.rules.machine import RULES as _OF_THE_MACHINE
+from supervisor.core.rules.program import RULES as _OF_THE_PROGRAM
+from supervisor.core.rules.rule import NO_SPACE as NO_SPACE
+from supervisor.core.rules.rule import OOM_KILLED as OOM_KILLED
+from supervisor.core.rules.rule import Rule as Rule
+from supervisor.core.rules.rule import names_match as names_match
+from supervisor.core.rules.rule import occurs as occurs
+from supervisor.core.rules.state import RULES as _OF_THE_STATE
+from supervisor.core.rules.world import DISK_FULL as DISK_FULL
+from supervisor.core.rules.world import RULES as _OF_THE_WORLD
+
+RULES: tuple[Rule, ...] = (
+    *_OF_THE_WORLD,
+    *_OF_THE_MACHINE,
+    *_OF_THE_STATE,
+    *_OF_THE_PROGRAM,
+    *_OF_THE_TYPE,
+    *_OF_THE_EXIT,
+)

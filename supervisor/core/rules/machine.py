@@ -1,0 +1,214 @@
+"""Rules about what compilers, accelerators, and the other ranks and processes say."""
+
+from __future__ import annotations
+
+from supervisor.core.remedy import Remedy
+from supervisor.core.rules.phrases import FIX_CODE, FIX_CONFIG, NONE_NEEDED, STATUS
+from supervisor.core.rules.rule import FATAL, MEDIUM, RESTART, Rule
+
+_SEE_PEERS = "None needed: it is restarted. If it comes back, read the other ranks' logs first."
+
+RULES = (
+    Rule(
+        "programs-differ",
+        FATAL,
+        "the ranks run different programs",
+        "Hosts run different programs, or a compiled program gets other inputs than its own.",
+        FIX_CODE,
+        patterns=(
+            r"RuntimeProgramInputMismatch|inconsistent HLO module|different HLO",
+            r"unexpected peer shows up in the launch group|compiled with .{0,80}called with",
+            r"op\.preamble\.length <= op\.nbytes",
+            r"(?i)(?:is|are) not the same (?:across|on all) (?:processes|hosts|devices)",
+            r"(?i)(?:expected|got) (?:the )?same .{0,60} (?:across|on all) (?:processes|hosts)",
+            r"(?i)passed (?:to|as) .{0,60}must be the same (?:across|on|for) (?:all|each)",
+        ),
+    ),
+    Rule(
+        "cluster-misconfigured",
+        FATAL,
+        "the cluster is described wrongly",
+        "Ranks, process counts or the moment of initialisation do not fit one another.",
+        FIX_CONFIG,
+        patterns=(
+            r"Unexpected task registered|(?i:number of (?:processes|tasks|hosts) .{0,40}mismatch)",
+            r"(?i)distributed\.initialize.{0,60}(?:must be called before|only be called once)",
+            r"(?i)(?:num_processes|process_id|coordinator_address|"
+            r"coordinator_bind_address)\b.{0,80}"
+            r"(?:must|should|invalid|defined|required|less than|greater)",
+        ),
+    ),
+    Rule(
+        "compile",
+        FATAL,
+        "compilation failed",
+        "The program cannot be compiled for these devices; it never will be as it is.",
+        FIX_CODE,
+        patterns=(
+            r"CompileTime\w+|compile permanent error|(?i:compilation (?:failure|error|failed))",
+            r"(?i)ran out of memory in memory space|exceed\w* .{0,20}(?:scoped )?(?:vmem|smem)",
+            r"(?i)scoped allocation with size|unimplemented primitive|MLIR translation rule",
+            r"(?i)mosaic failed|MosaicError|failed to (?:legalize|lower|compile|parse mlir)",
+            r"(?i)cannot lower|lowering rule|Lowering(?:Error|Exception)|not implemented in mosaic",
+            r"(?i)VerificationError|verification failed on|HLO verif\w+|Pallas (?:TPU|GPU|MGPU|"
+            r"Triton)",
+            r"(?i)(?:while|during|in) (?:the )?(?:HLO |XLA )?(?:compiling|"
+            r"compilation)\b(?! cache)|XlaCompile",
+            r"(?i)\bptxas\b|nvlink fatal|unsupported (?:target|conversion|element type|HLO|target)",
+            r"(?i)bad lhs type|invalid (?:block|grid|vector) (?:shape|layout|size)|block shape",
+            r"(?i)unsupported (?:lowering|cast|shape cast|reduction|implicit dim)|internal_scratch",
+            r"RET_CHECK failure \S*(?:compiler|hlo|service|layout|verifier|mosaic|sharding|spmd)",
+        ),
+    ),
+    Rule(
+        "device-assert",
+        FATAL,
+        "an assertion failed on the device",
+        "The program itself asked the device to stop.",
+        FIX_CODE,
+        patterns=(
+            r"observed errors are: \[User\]|BoundsCheck|device-side assert",
+            r"CUDA_ERROR_ASSERT",
+        ),
+    ),
+    Rule(
+        "hardware",
+        RESTART,
+        "hardware or interconnect fault",
+        "The runtime reports a fault of the hardware, not of the program.",
+        "If it comes back, have the host replaced.",
+        patterns=(
+            r"observed errors are: \[(?:Hardware|Network|Power)\]|[Ss]lice failure|\bICI\b.{0,40}"
+            r"(?:down|fail|error|fault)|(?i:detected slice)",
+            r"MXLA error|[Mm]egascale|(?i:uncorrectable|double.bit) (?:ECC|error)|\bXid\b",
+            r"CUDA_ERROR_(?:ECC|ILLEGAL|LAUNCH|HARDWARE|NVLINK|MISALIGNED|UNKNOWN)\w*",
+            r"(?i)an illegal memory access was encountered|unspecified launch failure",
+            r"(?i)core halted|gpu (?:has fallen off the bus|is lost)|nvlink error|machine check",
+        ),
+        transient=True,
+    ),
+    Rule(
+        "busy-accelerator",
+        RESTART,
+        "accelerator busy or not ready",
+        "The accelerator is held by another process or not ready yet; it may be free in a while.",
+        "Look for another process on the accelerator.",
+        patterns=(
+            r"(?i)TPU is already in use|libtpu_lockfile|libtpu\.so (?:is )?already in use",
+            r"(?i)iommu group|/dev/vfio|/dev/accel|/dev/nvidia|TPU initialization failed",
+            r"(?i)no accelerator found|TPU platform|device or resource busy|\bEBUSY\b",
+            r"(?i)CUDA_ERROR_(?:NOT_READY|SYSTEM_NOT_READY|DEVICE_UNAVAILABLE)|all CUDA-capable "
+            r"devices are busy|Failed to get (?:global TPU topology|TPU metadata)",
+            r"(?i)(?:accelerator|device|tpu|gpu|chip)s? (?:is|are) (?:busy|already in use|held by)",
+            r"\[Errno (?:6|16|19)\]",
+        ),
+        transient=True,
+        remedy=Remedy.WAIT,
+    ),
+    Rule(
+        "backend-missing",
+        FATAL,
+        "no such backend",
+        "The installed jaxlib or libtpu cannot serve the platform that is asked for.",
+        "Install the jax, jaxlib and libtpu that fit each other and the machine.",
+        patterns=(
+            r"(?i)unknown backend|not in the list of known backends|no module named '?libtpu",
+            r"(?i)requires.{0,40}jaxlib|jaxlib (?:version|was built|is version)|"
+            r"incompatible with jax",
+            r"(?i)built using AVX|cannot open shared object file|undefined symbol|GLIBC",
+            r"(?i)CUDA_ERROR_NO_DEVICE|no CUDA-capable device|invalid device ordinal|"
+            r"driver version "
+            r"is insufficient|no kernel image is available|plugin .{0,60}(?:not found|"
+            r"incompatible)",
+            r"(?i)may indicate binary incompatibility|compiled using NumPy 1|"
+            r"numpy\.core\.multiarray "
+            r"failed to import",
+        ),
+    ),
+    Rule(
+        "port-in-use",
+        RESTART,
+        "a port is in use",
+        "Another process holds the port; the next attempt takes another one or finds it free.",
+        NONE_NEEDED,
+        patterns=(
+            r"(?i)failed to start RPC server|address already in use|\[Errno 98\]|EADDRINUSE",
+            r"(?i)(?:no|failed to|could not|cannot) (?:bind|add port|listen)|port \d+ is (?:in use|"
+            r"already)",
+        ),
+        transient=True,
+    ),
+    Rule(
+        "backend-failed",
+        RESTART,
+        "the backend could not be initialised",
+        "The accelerator's runtime did not come up; that may pass.",
+        "Look for another process on the accelerator, and whether the devices are there.",
+        patterns=(
+            r"(?i)unable to initialize backend|backend .{0,20}failed to initialize",
+            r"(?i)failed call to cuInit|CU(?:DNN|BLAS|SPARSE|SOLVER)\w*_STATUS_(?:NOT_INIT|"
+            r"INTERNAL|"
+            r"ALLOC|EXECUTION)\w*|failed to initialize NVML|CUDA initialization",
+        ),
+        transient=True,
+        confidence=MEDIUM,
+    ),
+    Rule(
+        "lost-peer",
+        RESTART,
+        "lost a peer",
+        "Another worker or the coordination service went away; this one is a victim.",
+        _SEE_PEERS,
+        patterns=(
+            r"(?i)tasks are unhealthy|coordination ?(?:service|agent)|heartbeat|incarnation",
+            r"(?i)barrier (?:has |was )?(?:failed|timed out|timeout|aborted|cancel)|barrier result",
+            r"(?i)shutdown barrier|another task died|distributed service detected|RegisterTask",
+            r"(?i)connection (?:was )?(?:forcibly )?(?:closed|reset|refused|aborted|lost|dropped|"
+            r"terminated)|socket closed|broken pipe|remote peer|peer (?:closed|disconnect|is gone)",
+            r"grpc_status\"?:(?:1|4|10|14)\b|StatusCode\.(?:UNAVAILABLE|CANCELLED|DEADLINE|"
+            r"ABORTED)",
+            r"(?i)\bgloo\b[\s\S]{0,400}(?:connection|timed out|timeout|failed)",
+            r"(?i)\b(?:nccl|rccl)\b.{0,40}(?:operation|error|timeout|timed out|abort|remote)|"
+            r"nccl(?:System|Remote|Internal|InProgress)\w*|watchdog caught collective",
+            r"(?i)remote process exited|failed to connect to|GetKeyValue\(\) timed out",
+            r"(?i)rendezvous\b[\s\S]{0,200}(?:stuck|timed out|timeout|terminat|not all)|"
+            r"join the rendezvous|termination timeout for",
+            r"(?i)preemption (?:sync|notice)|preempted|failed to join|(?:jax\.)?distributed.{0,60}"
+            r"(?:timed out|timeout)|(?:timed out|timeout) (?:waiting|while)|waiting for .{0,60}"
+            r"(?:timed out|timeout)",
+            r"(?i)lost connection to|node .{0,40}(?:is |has )?(?:dead|died|lost|unreachable)",
+        ),
+        transient=True,
+        victim=True,
+        confidence=MEDIUM,
+    ),
+    Rule(
+        "lost-worker",
+        RESTART,
+        "a helper process died",
+        "A process that worked for this one (data loading, Ray) was killed or crashed.",
+        "If it comes back, read what the helper printed, and look at the host's memory.",
+        patterns=(
+            r"(?i)(?:worker|process|subprocess|child|actor|pool|loader)\b.{0,60}(?:was |were |has |"
+            r"have )?(?:terminated|killed|crashed|died|disappeared|gone)\b",
+            r"(?i)(?:terminated|exit(?:ed)?|died|ended|crashed|stopped) (?:abruptly|unexpectedly)",
+            r"(?i)unexpectedly (?:exit|die|crash|terminat|stop|end)|exit ?code:? -\d+|"
+            r"(?:killed|terminated) by (?:a )?signal",
+            r"(?i)Owner's|the actor is (?:temporarily )?unavailable|data input stall",
+        ),
+        transient=True,
+        victim=True,
+        confidence=MEDIUM,
+    ),
+    Rule(
+        "compile-call",
+        FATAL,
+        "compilation failed",
+        "It came out of the compiler: the same program does not compile the next time either.",
+        FIX_CODE,
+        types=("JaxRuntimeError", "XlaRuntimeError"),
+        patterns=(rf"^(?![\s\S]*{STATUS}(?:UNAVAILABLE|ABORTED|DEADLINE_EXCEEDED|CANCELLED)\b)",),
+        frames=(r":(?:backend_compile\w*|compile_or_get_cached|_compile_and_\w+|_cached_comp\w+)",),
+        confidence=MEDIUM,
+    ),
+)

@@ -1,0 +1,116 @@
+"""Rules about the program itself, by what its errors say: shapes, data, files, statuses."""
+
+from __future__ import annotations
+
+from supervisor.core.rules.phrases import FIX_CODE, FIX_CONFIG, HTTP, STATUS
+from supervisor.core.rules.rule import FATAL, MEDIUM, RESTART, Rule
+
+RULES = (
+    Rule(
+        "shapes",
+        FATAL,
+        "shapes or shardings do not fit",
+        "The shapes, dtypes or shardings in the program do not fit each other.",
+        FIX_CODE,
+        patterns=(
+            r"(?i)incompatible (?:shapes|devices|dtypes|sizes)|dot_general requires|cannot reshape",
+            r"(?i)could not (?:be )?broadcast|not broadcastable|cannot be (?:broadcast|multiplied)",
+            r"(?i)non-hashable static arg|product of mesh_shape|resource axis.*not found in mesh",
+            r"(?i)(?:array|buffer) has been (?:deleted|donated)|donated buffer|deleted or donated",
+            r"(?i)incorrect output shape|divisible by|divides? evenly|(?:shape|size|dtype|rank|"
+            r"dimension) ?mismatch|mismatch(?:ed)? (?:shape|size|dtype|dimension)",
+            r"\bout_specs\b|\bin_specs\b|(?i:mesh axis|axis name|fully addressable|"
+            r"addressable devices)",
+            r"(?i)array of size \d+ into shape|same device|expected (?:shape|dtype|rank|ndim|size)",
+        ),
+    ),
+    Rule(
+        "data-range",
+        FATAL,
+        "data that the program cannot take",
+        "The data holds what the program refuses; it will be the same data next time.",
+        "Correct the data or the vocabulary; then run the same command again.",
+        patterns=(
+            r"(?i)out.of.(?:bounds|range)|vocab(?:_| |ulary )?size|token.?ids?\b.{0,60}(?:exceed|"
+            r"invalid|larger|greater|outside|>=)",
+            r"(?i)(?:index|id|label|target|value)\b.{0,40}(?:exceeds|is outside|too large for)",
+        ),
+    ),
+    Rule(
+        "no-such-object",
+        FATAL,
+        "an object or repository is missing or may not be read",
+        "What the configuration names does not exist or is not allowed.",
+        FIX_CONFIG,
+        patterns=(
+            rf"{HTTP}(?:403|404|410)\b|\b(?:403 (?:Forbidden|Client Error|GET|POST|PUT)|404 (?:Not "
+            r"Found|Client Error|GET|POST)|410 Gone)|does not have (?:storage|permission)",
+            r"(?i)EntryNotFound|GatedRepo|NoSuch(?:Key|Bucket)|AccessDenied|bucket does not exist",
+            r"(?i)not a (?:valid model identifier|local folder)|"
+            r"does not appear to have a file named",
+            r"(?i)can't load (?:the )?(?:tokenizer|config|model|feature)|couldn't find (?:a |any )?"
+            r"(?:dataset|data|file|module)|repo(?:sitory)? (?:id|name) must|cannot find (?:the )?"
+            r"(?:requested )?file|gated repo|is restricted and you",
+            rf"{STATUS}(?:NOT_FOUND|PERMISSION_DENIED)\b",
+        ),
+    ),
+    Rule(
+        "check-your-connection",
+        RESTART,
+        "storage or network trouble",
+        "A download failed, and the library suspects the network.",
+        "None needed: it is restarted. If it stays, look at the state of the service.",
+        patterns=(r"(?i)check your (?:internet )?connection|could ?n[o']t? (?:reach|connect)",),
+        transient=True,
+    ),
+    Rule(
+        "data-loss",
+        RESTART,
+        "the runtime reports lost data",
+        "DATA_LOSS without a word of stored data: memory or the interconnect.",
+        "If it comes back, have the host replaced.",
+        patterns=(rf"{STATUS}DATA_LOSS\b",),
+        transient=True,
+    ),
+    Rule(
+        "unavailable",
+        RESTART,
+        "a service was not available",
+        "The status is one of those that pass.",
+        "None needed: it is restarted. If it stays, look at the state of the service.",
+        patterns=(rf"{STATUS}(?:UNAVAILABLE|ABORTED|DEADLINE_EXCEEDED|CANCELLED)\b",),
+        transient=True,
+        victim=True,
+        confidence=MEDIUM,
+    ),
+    Rule(
+        "invalid",
+        FATAL,
+        "the program asked for what cannot be done",
+        "The status says that the request itself is wrong.",
+        FIX_CODE,
+        patterns=(
+            rf"{STATUS}(?:INVALID_ARGUMENT|UNIMPLEMENTED|OUT_OF_RANGE|FAILED_PRECONDITION|"
+            r"ALREADY_EXISTS)\b",
+        ),
+        confidence=MEDIUM,
+    ),
+    Rule(
+        "usage",
+        FATAL,
+        "the command line or config is refused",
+        "The program does not take the options that it was given.",
+        FIX_CONFIG,
+        patterns=(
+            r"(?i)\berror: (?:unrecognized|the following|argument|invalid|ambiguous|no such option|"
+            r"missing|unknown)|flags parsing error|unknown (?:command.line )?flags?\b|"
+            r"unknown option",
+            r"(?i)no such option|missing (?:option|argument|command)\b|unexpected extra argument",
+            r"Could not override|Key '.*' is not in struct|Missing mandatory value",
+            r"^\S*python\S*: (?:No module named|can't open file|Error while finding module)",
+            r"(?i)command not found|exec format error|invalid value for|\bunrecognized (?:config|"
+            r"option|argument|flag)",
+            r"(?i)could not find a version that satisfies|no matching distribution found",
+        ),
+    ),
+)

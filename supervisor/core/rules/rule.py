@@ -1,0 +1,92 @@
+"""What one rule is: data that says what it matches, and what is to be done about that."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from supervisor.core.outcome import Charge, Confidence, Verdict
+from supervisor.core.remedy import Remedy
+
+FATAL, RESTART, POLICY = Verdict.FATAL, Verdict.RESTART, Verdict.POLICY
+MEDIUM, LOW = Confidence.MEDIUM, Confidence.LOW
+
+OOM_KILLED = "oom-killed"
+"""The kernel killed a process of the group for memory: its cgroup's counter says so."""
+NO_SPACE = "no-space"
+"""The disk of model_dir has no room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line of the table. All conditions must hold; an empty one is no condition."""
+
+    name: str
+    verdict: Verdict
+    cause: str
+    reason: str
+    """One line: why this verdict."""
+    advice: str
+    """One line: what the person should do."""
+    charge: Charge = Charge.RESTARTS
+    types: tuple[str, ...] = ()
+    """Names of exception types, with as much of their module as matters; `*` stands for anything.
+    Base classes match too, where they are known."""
+    patterns: tuple[str, ...] = ()
+    """Regular expressions; one must occur in `Type: message` (or in the line of native code)."""
+    frames: tuple[str, ...] = ()
+    """Regular expressions; one must occur in the traceback's frames, each `path:function`."""
+    signals: tuple[str, ...] = ()
+    exit_codes: tuple[int, ...] = ()
+    stages: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
+    """What must be known of the host."""
+    transient: bool = False
+    """Whether the same failure may well come back and still pass: no signature is compared."""
+    victim: bool = False
+    """Whether it is what other ranks (or processes) suffer when one fails: never the root cause
+    where another error is there to be found."""
+    culprit: bool = False
+    """Whether such an end alone, without a word, is the root cause of what other ranks suffer."""
+    confidence: Confidence = Confidence.HIGH
+    remedy: Remedy | None = None
+    """What is done about it beyond a restart; it says itself when to stop, not the signature."""
+
+    @property
+    def about_text(self) -> bool:
+        """Whether it looks at an error, not only at how the process ended."""
+        return bool(self.types or self.patterns or self.frames)
+
+
+def names_match(rule: Rule, names: frozenset[str]) -> bool:
+    """Whether the rule is about an exception type that goes by one of `names`."""
+    if not rule.types:
+        return True
+    plain, globs = _types(rule.types)
+    return bool(plain & names) or any(globs.fullmatch(name) for name in names if globs)
+
+
+def occurs(patterns: tuple[str, ...], text: str) -> bool:
+    """Whether one of the patterns occurs in the text (no pattern: it does)."""
+    return not patterns or _joined(patterns).search(text) is not None
+
+
+@cache
+def _types(types: tuple[str, ...]) -> tuple[frozenset[str], re.Pattern[str]]:
+    globs = [name for name in types if "*" in name]
+    parts = [".*".join(re.escape(part) for part in name.split("*")) for name in globs]
+    return frozenset(types) - set(globs), re.compile("|".join(parts) if parts else r"(?!)")
+
+
+@cache
+def _joined(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(_FLAGS.sub(_scoped, pattern, count=1) for pattern in patterns))
+
+
+_FLAGS = re.compile(r"(?s)\(\?([a-z]+)\)(.*)|(.*)")
+
+
+def _scoped(match: re.Match[str]) -> str:
+    """A pattern as one alternative of several: the flags at its head are for it alone."""
+    return f"(?{match[1]}:{match[2]})" if match[1] else f"(?:{match[3]})"

@@ -1,0 +1,1 @@
+"""Real failures of JAX programs with the verdict that is right for each."""

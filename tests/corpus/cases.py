@@ -1,0 +1,145 @@
+"""Reads a corpus of failures and judges it as the product would: one JSON object a line.
+
+All rows of one incident are the evidence of one failure: each rank's output goes through the same
+digest as that of a live worker, and they are judged together.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.core.digest import LogDigest
+from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
+from supervisor.core.policy import Success
+from supervisor.core.state import Hang
+from supervisor.core.verdicts import hang_failure, judge
+from supervisor.protocol.messages import Stage
+
+CORPUS = Path(__file__).with_name("failures.jsonl")
+UNDECIDABLE = frozenset({"twin", "ambiguous"})
+"""Tags of the cases whose log alone cannot tell."""
+_NEVER_REACHED = Success(step=10**9)
+_STAGES = {
+    "import": Stage.STARTING,
+    "config": Stage.STARTING,
+    "init": Stage.INITIALIZING,
+    "restore": Stage.RESTORING,
+    "compile": Stage.COMPILING,
+    "train": Stage.TRAINING,
+    "eval": Stage.EVALUATING,
+    "save": Stage.SAVING,
+    "exit": Stage.FINISHING,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row: what one rank of a failure printed, how it ended, and the right verdict."""
+
+    id: str
+    verdict: str
+    subclass: str
+    stage: Stage | None
+    exit: str
+    tags: tuple[str, ...]
+    why: str
+    root_line: str
+    output: str
+    incident: str | None
+    rank: int
+
+    @property
+    def undecidable(self) -> bool:
+        """Whether its log alone cannot tell."""
+        return bool(UNDECIDABLE & set(self.tags))
+
+    @property
+    def ended(self) -> WorkerExit:
+        """The exit that its words describe."""
+        if match := re.search(r"exit(?:ed)?(?: with)?(?: code| status)? (\d+)", self.exit):
+            return WorkerExit(self.rank, code=int(match[1]))
+        match = re.search(r"\bSIG[A-Z]+\b", self.exit)
+        return WorkerExit(self.rank, signal=match[0] if match else None)
+
+    @property
+    def hung(self) -> bool:
+        """Whether it had to be ended because nothing was heard of it."""
+        return "hung" in self.exit
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A case with what was made of it."""
+
+    case: Case
+    failure: Failure
+
+    @property
+    def right(self) -> bool:
+        """Whether the verdict is the right one."""
+        return self.failure.verdict == self.case.verdict
+
+
+def read_cases(path: Path = CORPUS) -> list[Case]:
+    """The cases in the file at `path`.
+
+    Raises:
+        ValueError: a line is no case; the text says which, and what is missing.
+    """
+    with path.open(encoding="utf-8") as file:
+        return [_case(path, number, line) for number, line in enumerate(file, 1) if line.strip()]
+
+
+def _case(path: Path, number: int, line: str) -> Case:
+    try:
+        row = json.loads(line)
+        return Case(
+            id=row["id"],
+            verdict=row["verdict"],
+            subclass=row["subclass"],
+            stage=_STAGES.get(row["stage"]),
+            exit=row["exit"],
+            tags=tuple(row["tags"]),
+            why=row["why"],
+            root_line=row["root_line"] or "",
+            output=row["stderr"],
+            incident=row.get("incident"),
+            rank=row.get("rank") or 0,
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path}:{number}: no case: {type(error).__name__}: {error}") from error
+
+
+def judged(cases: Iterable[Case]) -> list[Judged]:
+    """Each case, judged by all that is known of its incident."""
+    incidents: dict[str, list[Case]] = defaultdict(list)
+    cases = list(cases)
+    for case in cases:
+        incidents[case.incident or case.id].append(case)
+    verdicts = {name: judge_together(group) for name, group in incidents.items()}
+    return [Judged(case, verdicts[case.incident or case.id]) for case in cases]
+
+
+def judge_together(cases: Sequence[Case]) -> Failure:
+    """The failure that the outputs of one incident show."""
+    ranks = tuple(
+        RankEvidence(case.ended, output=digest(case.output), stage=case.stage) for case in cases
+    )
+    failure = judge(Evidence(ranks), _NEVER_REACHED)
+    assert failure is not None
+    hung = next((case for case in cases if case.hung), None)
+    if hung is not None:
+        return hang_failure(failure, Hang(hung.stage or Stage.STARTING, seconds=90.0))
+    return failure
+
+
+def digest(output: str) -> str:
+    """What is kept of an output."""
+    log = LogDigest()
+    log.feed(output.encode())
+    return log.text()
