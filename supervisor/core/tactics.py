@@ -15,7 +15,7 @@ from supervisor.core.failure import Failure
 from supervisor.core.remedy import Remedy
 from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, Adjustments
 
-CAPACITY_WAITS = 12
+CAPACITY_WAITS = 14
 """About an hour of waiting, with the default backoff."""
 
 _AHEAD = {Remedy.WAIT: 1, Remedy.WAIT_LONG: 4}
