@@ -23,6 +23,14 @@ _AHEAD = {Remedy.WAIT: 1, Remedy.WAIT_LONG: 4}
 
 
 @dataclass(frozen=True, slots=True)
+class BadStep:
+    """The step that gave NaN; where nobody told it, the highest that was committed by then."""
+
+    step: int | None
+    highest: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Tactics:
     """What was tried so far. `highest` is the highest committed step when it was: what is above
     that is progress, and all may be tried again."""
@@ -31,10 +39,8 @@ class Tactics:
     memory_tries: int = 0
     """How often memory ran out at `highest`."""
     highest: int | None = None
-    bad_step: int | None = None
-    """The step that gave NaN last; where nobody knows it, the one that was committed then."""
-    rolled_back: bool = False
-    """Whether `bad_step` is one."""
+    bad: BadStep | None = None
+    """What was rolled back from last."""
     capacity_waits: int = 0
     """In a row."""
 
@@ -115,17 +121,18 @@ def _roll_back(
     tactics: Tactics, completed: int | None, highest: int | None, adjustable: Collection[str]
 ) -> Course:
     """`completed` is the last step that was well."""
-    bad = highest if completed is None else completed + 1
-    if not tactics.rolled_back or tactics.bad_step != bad:
-        tactics = replace(tactics, rolled_back=True, bad_step=bad)
-        return Course(tactics, "back to the newest checkpoint; it may not repeat")
-    if completed is None or bad is None:
+    step = completed + 1 if completed is not None else None
+    bad = BadStep(step) if step is not None else BadStep(None, highest)
+    if tactics.bad != bad:
+        told = "back to the newest checkpoint; it may not repeat"
+        return Course(replace(tactics, bad=bad), told)
+    if step is None:
         told = "NaN or Inf came twice without a new checkpoint between: it would come again"
         return Course(tactics, told, ExitCode.FAILED)
     if SKIP_STEPS not in adjustable:
-        told = f"step {bad} gave NaN or Inf twice, and no (more) batches may be skipped"
+        told = f"step {step} gave NaN or Inf twice, and no (more) batches may be skipped"
         return Course(tactics, told, ExitCode.FAILED)
-    skipped = tuple(sorted({*tactics.adjustments.skip_steps, bad}))
+    skipped = tuple(sorted({*tactics.adjustments.skip_steps, step}))
     adjusted = replace(tactics.adjustments, skip_steps=skipped)
-    tactics = replace(tactics, adjustments=adjusted, rolled_back=False, bad_step=None)
-    return Course(tactics, f"step {bad} gave NaN or Inf twice: its batch is skipped from now on")
+    tactics = replace(tactics, adjustments=adjusted, bad=None)
+    return Course(tactics, f"step {step} gave NaN or Inf twice: its batch is skipped from now on")
