@@ -71,7 +71,7 @@ def _supervisor_started(
     state: JobState, event: SupervisorStarted, policy: RestartPolicy
 ) -> Outcome:
     drained = state.drain is not None
-    ended_for_good = state.exit_code in (ExitCode.FAILED, ExitCode.BUDGET_SPENT)
+    ended_for_good = state.exit_code is not None and ExitCode(state.exit_code).for_good
     state = replace(
         state,
         job=event.job,

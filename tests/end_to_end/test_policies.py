@@ -13,7 +13,7 @@ import pytest
 
 from tests.end_to_end.test_training import cache, config, final_state
 from tests.running import Result
-from tests.training.harness import MakeTrainer, assert_same_bits
+from tests.training.harness import Trainer, assert_same_bits, tiny
 from tests.training.test_not_finite import poisoned, skipping
 
 Supervise = Callable[..., Result]
@@ -28,7 +28,8 @@ OUT_OF_MEMORY = {
 def _poisoned(model_dir: Path, **loop: int) -> tuple[dict[str, Any], int]:
     """A job that finds a checkpoint of step 1, and one batch that overflows."""
     model_dir.mkdir()
-    job = config(model_dir, **loop)
+    job = config(model_dir)
+    job["trainer"]["init"]["loop"] |= loop
     where = job["trainer"]["init"]["checkpoint"]
     where["directory"] = str(model_dir / "checkpoints")
     return job, poisoned(job, model_dir)
@@ -46,7 +47,7 @@ def test_a_step_that_gives_nan_twice_ends_the_job_at_the_last_good_checkpoint(
 
 
 def test_a_batch_that_may_be_skipped_is_skipped_and_told(
-    supervise: Supervise, model_dir: Path, cache: dict[str, str], make_trainer: MakeTrainer
+    supervise: Supervise, model_dir: Path, tmp_path: Path, cache: dict[str, str]
 ) -> None:
     job, bad = _poisoned(model_dir, skip_bad_batches=1)
     job["trainer"]["faults"] = [{"step": bad + 1, "signal": "SIGKILL"}]
@@ -55,7 +56,9 @@ def test_a_batch_that_may_be_skipped_is_skipped_and_told(
     assert "its batch is skipped from now on" in result.log
     assert f"step {bad}: its batch is skipped, because it gave NaN or Inf before" in result.log
 
-    undisturbed = make_trainer("undisturbed")
+    folder = tmp_path / "undisturbed"
+    folder.mkdir()
+    undisturbed = Trainer(folder, Path(cache["JAX_COMPILATION_CACHE_DIR"]), 1, tiny(folder / "it"))
     assert poisoned(undisturbed.mapping, undisturbed.folder) == bad
     skipping(undisturbed, bad).finish()
     assert_same_bits(final_state(job, model_dir), undisturbed.state(17))

@@ -76,6 +76,7 @@ def test_no_capacity_charges_nothing_and_ends_with_69(
     again = supervise(command_config(model_dir, restart=restart))
     assert again.code == 0, again.log
     assert "so far: 15 attempts, 0 of 0 restarts used" in again.log
+    assert "failed for good" not in again.log
     assert len(list(model_dir.glob("*_restartable"))) == 1
 
 
