@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from supervisor.adapters.lease import LeaseExpiredError, LeaseHeldError, LeaseTa
 from supervisor.adapters.lock import LockHeldError
 from supervisor.adapters.processes import SweepError
 from supervisor.adapters.trainer_check import TrainerCheckError
+from supervisor.config.placeholders import names
 from supervisor.config.plan import PhasePlan
 from supervisor.config.problems import ConfigError
 from supervisor.core.exit_codes import ExitCode
@@ -87,13 +89,25 @@ def _validate(prepared: Prepared) -> int:
 
 def _preflight(plan: PhasePlan, rungs: Sequence[dict[str, object]], least: int) -> Iterator[str]:
     """What is no error, but may become one: a person should know it before the launch."""
-    if plan.num_devices is not None and not plan.is_command:
+    if plan.is_command:
+        yield from _missing_programs(plan)
+    elif plan.num_devices is not None:
         possible = {rung["num_devices"] for rung in rungs}
         missing = [n for n in range(plan.num_devices - 1, least - 1, -1) if n not in possible]
         if missing:
             batch = plan.params["trainer"]["init"]["loop"]["global_batch_size"]
             counts = ", ".join(map(str, missing))
             yield f"no rung: {counts} devices: global_batch_size {batch} does not divide among them"
+
+
+def _missing_programs(plan: PhasePlan) -> Iterator[str]:
+    """What of the command is not to be found from here; what has placeholders is not looked for."""
+    program, script = plan.argv[0], plan.argv[1] if len(plan.argv) > 1 else ""
+    path = plan.env.get("PATH", os.environ.get("PATH"))
+    if not names(program) and shutil.which(program, path=path) is None:
+        yield f"not found, or not executable: {program}"
+    if script.endswith(".py") and not names(script) and not Path(script).is_file():
+        yield f"no such file: {script}"
 
 
 def _rung(rung: dict[str, object]) -> str:

@@ -50,6 +50,7 @@ def test_a_batch_that_may_be_skipped_is_skipped_and_told(
     supervise: Supervise, model_dir: Path, tmp_path: Path, cache: dict[str, str]
 ) -> None:
     job, bad = _poisoned(model_dir, skip_bad_batches=1)
+    job["trainer"]["init"]["autorestart"]["max_num_restarts"] = 3
     job["trainer"]["faults"] = [{"step": bad + 1, "signal": "SIGKILL"}]
     result = supervise(job, env=cache)
     assert (result.code, result.attempts) == (0, 4), result.log
