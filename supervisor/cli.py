@@ -1,4 +1,4 @@
-"""The command line: `supervise run` and `supervise validate`."""
+"""The command line: `supervise run`, `validate`, `classify` and `rules`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import yaml
 
@@ -20,14 +20,19 @@ from supervisor.adapters.lease import LeaseExpiredError, LeaseHeldError, LeaseTa
 from supervisor.adapters.lock import LockHeldError
 from supervisor.adapters.processes import SweepError
 from supervisor.adapters.trainer_check import TrainerCheckError
+from supervisor.classify import classify, list_rules, parse_signal, parse_stage
+from supervisor.config.load import load_job
 from supervisor.config.placeholders import names
 from supervisor.config.plan import PhasePlan
 from supervisor.config.problems import ConfigError
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.redaction import Redactor
+from supervisor.core.rules import RULES, Rule
 from supervisor.exclusion import Exclusion, ModelDirError
 from supervisor.job import run_job
-from supervisor.prepare import Prepared, prepare
+from supervisor.prepare import Prepared, own_rules, prepare
+
+_Parsed = TypeVar("_Parsed")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -46,6 +51,8 @@ def main(argv: Sequence[str] | None = None, exclusion: Exclusion | None = None) 
     options = _parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _terminated)  # until the job has a handler of its own
     try:
+        if options.command in ("classify", "rules"):
+            return _explain(options)
         prepared = prepare(options.config, options.set)
         if options.command == "validate":
             return _validate(prepared)
@@ -70,6 +77,31 @@ def _run(prepared: Prepared, log_format: str, exclusion: Exclusion | None) -> in
     except (JournalError, ModelDirError, LeaseExpiredError, SweepError) as error:
         code = _complain(ExitCode.CANNOT_WRITE, f"{error}; run the same command again to resume")
     return prepared.job.exit_codes.get(code, code)
+
+
+def _explain(options: argparse.Namespace) -> int:
+    """What neither starts a job nor needs one."""
+    own: tuple[Rule, ...] = ()
+    if options.config is not None:
+        own = own_rules(load_job(options.config).phases[0])
+    try:
+        if options.command == "rules":
+            return list_rules((*own, *RULES), len(own), as_json=options.json)
+        return _classify(options, (*own, *RULES))
+    except BrokenPipeError:  # whoever read it has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _classify(options: argparse.Namespace, rules: tuple[Rule, ...]) -> int:
+    return classify(
+        options.logs,
+        code=options.exit_code,
+        signal_name=options.signal,
+        stage=options.stage,
+        rules=rules,
+        as_json=options.json,
+    )
 
 
 def _validate(prepared: Prepared) -> int:
@@ -136,6 +168,7 @@ def _parser() -> argparse.ArgumentParser:
             metavar="KEY=VALUE",
             help="override one key: trainer.init.seed=3 (every phase), trainer[1].init.seed=3",
         )
+    _add_explaining(commands)
     run.add_argument(
         "--log-format",
         choices=("text", "json"),
@@ -143,3 +176,40 @@ def _parser() -> argparse.ArgumentParser:
         help="form of our lines on standard output where it is no terminal",
     )
     return parser
+
+
+def _add_explaining(commands: argparse._SubParsersAction[_Parser]) -> None:
+    judge = commands.add_parser("classify", help="judge the failure whose logs are given")
+    ended = judge.add_mutually_exclusive_group()
+    ended.add_argument("--exit-code", type=_exit_code, metavar="N", help="with which it ended")
+    ended.add_argument("--signal", type=_word(parse_signal), metavar="NAME", help="that ended it")
+    judge.add_argument("--stage", type=_word(parse_stage), metavar="S", help="in which it ended")
+    judge.add_argument(
+        "logs", nargs="+", metavar="LOG", help="one for each rank; - is standard input"
+    )
+    rules = commands.add_parser(
+        "rules", help="list all rules, in the order in which they are asked"
+    )
+    for command in (judge, rules):
+        command.add_argument("--json", action="store_true", help="for programs")
+    help_config = "a config whose autorestart.rules come first"
+    judge.add_argument("--config", type=Path, metavar="trainer.yaml", help=help_config)
+    rules.add_argument("config", type=Path, nargs="?", metavar="trainer.yaml", help=help_config)
+
+
+def _exit_code(text: str) -> int:
+    if not text.isdecimal() or int(text) > 255:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an exit code from 0 to 255")
+    return int(text)
+
+
+def _word(parse: Callable[[str], _Parsed]) -> Callable[[str], _Parsed]:
+    """`parse` as argparse wants it: its complaint in its own words."""
+
+    def parsed(text: str) -> _Parsed:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parsed

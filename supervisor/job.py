@@ -223,6 +223,7 @@ class LocalWorld:
             phase=state.phase,
             plan=self._prepared.plans[state.phase],
             success=self._prepared.policy.phases[state.phase].success,
+            rules=self._prepared.rules[state.phase],
             model_dir=self._prepared.job.model_dir,
             directory=directory / "attempts" / f"{attempt:04d}",
             params=directory / "params.yaml",

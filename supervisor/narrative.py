@@ -220,6 +220,10 @@ def _failed(source: str, state: JobState, policy: RestartPolicy) -> Iterator[Lin
     yield Line(source, f"failed: {failure.cause}; root cause: {failure.root_cause}", "error")
     text = f"verdict {failure.verdict} (rule {failure.rule!r}): {failure.reason}"
     yield Line(source, text, "error")
+    limit = state.budget.repetition_limit(policy.phases[state.phase])
+    if (repeated := state.budget.repetitions(failure.signature)) and limit:
+        text = f"signature {failure.signature}: seen {_count(repeated, 'time')} since the last"
+        yield Line(source, f"{text} progress; {limit} times end the job")
     if not state.status.terminal:
         yield Line(source, f"what to do: {failure.advice}")
         if failure.charge is not Charge.NOTHING:

@@ -11,8 +11,11 @@ from supervisor.adapters.trainer_check import check_trainer
 from supervisor.config.load import Job, load_job
 from supervisor.config.plan import PhasePlan, plan_phases
 from supervisor.config.problems import ConfigError, Problem, key_path, shown, unknown_key
+from supervisor.config.schema import Phase
+from supervisor.core.outcome import Verdict
 from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
 from supervisor.core.redaction import Redactor, flags
+from supervisor.core.rules import RULES, Rule
 from supervisor.protocol.messages import Stage
 
 
@@ -25,11 +28,32 @@ class Prepared:
     policy: RestartPolicy
     rungs: tuple[list[dict[str, Any]], ...]
     """For each phase what the trainer would do on each device count; empty for a command."""
+    rules: tuple[tuple[Rule, ...], ...]
+    """For each phase all rules, in the order in which they are asked."""
 
     def redactor(self, environ: Mapping[str, str]) -> Redactor:
         """Knows the secrets that are in `environ` and in the commands of the phases."""
         given = (each for plan in self.plans for each in (plan.env, flags(plan.argv)))
         return Redactor(environ, *given)
+
+
+def own_rules(phase: Phase) -> tuple[Rule, ...]:
+    """The rules that the phase's config puts before ours."""
+    return tuple(
+        Rule(
+            name=rule.name or f"own-{number}",
+            verdict=Verdict(rule.verdict),
+            cause=rule.cause or f"rule {rule.name or number} of the config",
+            reason=rule.reason or "The config says so.",
+            advice=rule.advice or "See autorestart.rules in the config.",
+            types=tuple(rule.type),
+            patterns=() if rule.regex is None else (rule.regex,),
+            signals=tuple(rule.signal),
+            exit_codes=tuple(rule.exit_code),
+            stages=tuple(rule.stage),
+        )
+        for number, rule in enumerate(phase.init.autorestart.rules, 1)
+    )
 
 
 def prepare(path: Path, overrides: Sequence[str]) -> Prepared:
@@ -50,7 +74,8 @@ def prepare(path: Path, overrides: Sequence[str]) -> Prepared:
         raise ConfigError(problems)
     plans = plan_phases(job, [answer.get("resolved", {}) for answer in answers])
     rungs = tuple(answer.get("rungs", []) for answer in answers)
-    return Prepared(job, plans, _policy(job, plans), rungs)
+    rules = tuple((*own_rules(phase), *RULES) for phase in job.phases)
+    return Prepared(job, plans, _policy(job, plans), rungs, rules)
 
 
 def _ask_trainer(job: Job, index: int) -> dict[str, Any]:
@@ -97,6 +122,7 @@ def _phase_policy(job: Job, index: int, plan: PhasePlan) -> PhasePolicy:
         name=plan.name,
         max_num_restarts=restart.max_num_restarts,
         max_num_preemptions=restart.max_num_preemptions,
+        repeated_failure_limit=restart.repeated_failure_limit,
         reports_stages=not plan.is_command,
         deadlines={Stage(name): limit for name, limit in restart.deadlines.items()},
         success=Success(

@@ -127,6 +127,57 @@ class Preemption(_Section):
     command: Annotated[list[str], Field(min_length=1)] | None = None
 
 
+VerdictName = Literal["FATAL", "RESTART", "POLICY"]
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list) or value is None else [value]
+
+
+class RuleConfig(_Section):
+    """One rule of the user's own: what it matches (all that is given must), and what follows."""
+
+    name: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")] = None
+    type: Annotated[list[str], BeforeValidator(_as_list)] = Field(default_factory=list)
+    regex: str | None = None
+    exit_code: Annotated[list[Annotated[int, Field(ge=0, le=255)]], BeforeValidator(_as_list)] = (
+        Field(default_factory=list)
+    )
+    signal: Annotated[list[str], BeforeValidator(_as_list)] = Field(default_factory=list)
+    stage: Annotated[list[StageName], BeforeValidator(_as_list)] = Field(default_factory=list)
+    verdict: VerdictName
+    cause: Annotated[str | None, Field(min_length=1)] = None
+    reason: Annotated[str | None, Field(min_length=1)] = None
+    advice: Annotated[str | None, Field(min_length=1)] = None
+
+    @field_validator("regex")
+    @classmethod
+    def _regular(cls, value: str | None) -> str | None:
+        return value if value is None else compiled(value).pattern
+
+    @field_validator("type")
+    @classmethod
+    def _type_names(cls, value: list[str]) -> list[str]:
+        for name in value:
+            if not re.fullmatch(r"[\w.*<>]+", name):
+                raise ValueError(f"{name!r} is not the name of an exception type (`*` matches any)")
+        return value
+
+    @field_validator("signal")
+    @classmethod
+    def _signal_names(cls, value: list[str]) -> list[str]:
+        for name in value:
+            if name not in signal.Signals.__members__:
+                raise ValueError(f"{name!r} is not a signal such as SIGKILL")
+        return value
+
+    @model_validator(mode="after")
+    def _some_condition(self) -> Self:
+        if not (self.type or self.regex or self.exit_code or self.signal or self.stage):
+            raise ValueError("give at least one of type, regex, exit_code, signal and stage")
+        return self
+
+
 class Autorestart(_Section):
     """When to restart, and when to give up."""
 
@@ -136,6 +187,8 @@ class Autorestart(_Section):
     grace_period: Seconds = 25.0
     backoff: BackoffConfig = BackoffConfig()
     deadlines: dict[StageName, Seconds] = Field(default_factory=dict)
+    repeated_failure_limit: Annotated[int | None, Field(ge=0)] = None
+    rules: list[RuleConfig] = Field(default_factory=list)
     preemption: Preemption = Preemption()
 
 

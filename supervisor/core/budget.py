@@ -25,10 +25,8 @@ class Budget:
     restarts: int = 0
     preemptions: int = 0
     highest: int | None = None
-    signature: str | None = None
-    """That of the last failure that had one."""
-    repeats: int = 0
-    """How often in a row the failures that have a signature had this one."""
+    signatures: tuple[str, ...] = ()
+    """Those of the failures since the last progress, as far as they had one."""
 
     @property
     def failures(self) -> int:
@@ -41,19 +39,21 @@ class Budget:
             return self
         return Budget(highest=step)
 
-    def failed(self, signature: str | None) -> Budget:
-        """After a failure of that signature; one without leaves the count as it is."""
-        if signature is None:
+    def failed(self, signature: str | None, policy: PhasePolicy) -> Budget:
+        """After a failure of that signature, which counts where the policy limits repetitions."""
+        if signature is None or not self.repetition_limit(policy):
             return self
-        repeats = self.repeats + 1 if signature == self.signature else 1
-        return replace(self, signature=signature, repeats=repeats)
+        return replace(self, signatures=(*self.signatures, signature))
 
-    def repeats_too_often(self, policy: PhasePolicy) -> bool:
-        """Whether the same failure came back as often as the policy bears without progress."""
-        limit = policy.repeated_failure_limit
-        if limit is None:
-            limit = 2 if self.highest is None else 3
-        return 0 < limit <= self.repeats
+    def repetition_limit(self, policy: PhasePolicy) -> int:
+        """How often the same failure may come without progress; 0: as often as it likes."""
+        if policy.repeated_failure_limit is not None:
+            return policy.repeated_failure_limit
+        return 2 if self.highest is None else 3
+
+    def repetitions(self, signature: str | None) -> int:
+        """How often a failure of that signature came since the last progress."""
+        return 0 if signature is None else self.signatures.count(signature)
 
     def fresh(self) -> Budget:
         """Zero counts; the highest step stays."""

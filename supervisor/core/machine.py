@@ -325,10 +325,11 @@ def _failed(
     if course.end is not None:
         return _finish(state, Status.FAILED, course.end, course.told)
     limits = policy.phases[state.phase]
-    if failure.remedy is None:  # a remedy says itself when to stop
-        state = replace(state, budget=state.budget.failed(failure.signature))
-        if state.budget.repeats_too_often(limits):
-            return _finish(state, Status.FAILED, ExitCode.FAILED, _repeated(state.budget))
+    signature = None if failure.remedy is not None else failure.signature
+    state = replace(state, budget=state.budget.failed(signature, limits))
+    repeated = state.budget.repetitions(signature)
+    if 0 < state.budget.repetition_limit(limits) <= repeated:
+        return _finish(state, Status.FAILED, ExitCode.FAILED, _repeated(failure, repeated))
     budget = state.budget.charge(failure.charge, limits)
     if budget is None:
         limit = getattr(limits, f"max_num_{failure.charge}")
@@ -349,10 +350,10 @@ def _failed(
     return _wait(state, delay, reason, at, policy)
 
 
-def _repeated(budget: Budget) -> str:
+def _repeated(failure: Failure, times: int) -> str:
     return (
-        f"the same failure came {budget.repeats} times without a new checkpoint between "
-        f"(signature {budget.signature}): it would come again"
+        f"the same failure came {times} times without a new checkpoint between "
+        f"(signature {failure.signature}): it would come again"
     )
 
 

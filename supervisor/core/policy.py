@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from supervisor.core.rules import Rule
 from supervisor.protocol.messages import Stage
 
 
@@ -42,8 +41,6 @@ class PhasePolicy:
     their start on, else from their first word on."""
     deadlines: Mapping[Stage, float] = field(default_factory=dict)
     """Time limits that override the defaults and what is learned, in seconds."""
-    rules: tuple[Rule, ...] = ()
-    """The user's own rules, which come before ours."""
     repeated_failure_limit: int | None = None
     """How often the same failure may come back without progress; 0: as often as the budget bears;
     None: twice before the phase's first checkpoint, three times after it."""

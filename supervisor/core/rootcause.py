@@ -47,9 +47,11 @@ _EXCEPTION = re.compile(
     r"((?:[A-Za-z_][\w<>]*\.)*[A-Za-z_]\w*)(?:\(([A-Za-z_][\w.]*)\))?(?::(?: (.*))?)?$"
 )
 _BUILTIN_STYLE = re.compile(
-    r"_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Group|Iteration|Timeout|Warning|Failure)$|"
+    r"(?:Base)?Exception$|_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Group|Iteration|Timeout|Warning|Failure)$|"
     r"_RemoteTraceback$|RemoteTraceback$"
 )
+_LOWER = frozenset({"error", "timeout", "gaierror", "herror"})
+"""Exceptions whose names do not begin like those of others."""
 _CALLBACK = re.compile(r"(?:[Cc]allback|Generated function)\b.*? error[^:]*: ")
 _EMBEDDED = re.compile(r"(?:.*?[ :])??((?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (.*)")
 _LOGGED = re.compile(r"[IWEF]\d{4} \d\d:|\d{4}-\d\d-\d\d[ T]\d\d:|(?:INFO|WARNING|ERROR|DEBUG):")
@@ -270,7 +272,7 @@ class _Reader:
         if match is None:
             return None
         kind = match[1].rpartition(".")[2]
-        dotted = "." in match[1] and kind.lstrip("_")[:1].isupper()
+        dotted = "." in match[1] and (kind.lstrip("_")[:1].isupper() or kind in _LOWER)
         if not dotted and not _BUILTIN_STYLE.match(kind):
             return None
         text = "\n".join([line, *self._continuation(number + 1)])

@@ -30,6 +30,7 @@ from supervisor.core.events import (
 )
 from supervisor.core.failure import Evidence, Failure, HostFacts, RankEvidence, WorkerExit
 from supervisor.core.policy import Success
+from supervisor.core.rules import Rule
 from supervisor.core.verdicts import judge, launch_failure
 from supervisor.ports import Clock
 from supervisor.protocol import environment
@@ -63,6 +64,7 @@ class Launch:
     phase: int
     plan: PhasePlan
     success: Success
+    rules: tuple[Rule, ...]
     model_dir: Path
     directory: Path
     """The attempt's own directory."""
@@ -336,7 +338,7 @@ class LocalEngine:
                 free_disk=free_bytes(launch.model_dir),
             ),
         )
-        failure = judge(evidence, launch.success)
+        failure = judge(evidence, launch.success, launch.rules)
         self._reactor.post(
             WorkersGone(
                 self._clock.now(),

@@ -18,7 +18,7 @@ _CORE = _CONFIG | {"core"}
 _PORTS = _CORE | {"ports"}
 _ADAPTERS = _PORTS | {"narrative"}
 _ENGINES = _ADAPTERS | {"adapters"}
-_TOP = _ENGINES | {"engines", "runtime", "prepare", "guarded", "exclusion", "job"}
+_TOP = _ENGINES | {"engines", "runtime", "prepare", "guarded", "exclusion", "job", "classify"}
 
 ALLOWED: dict[str, set[str]] = {
     "host": {"host"},
@@ -34,6 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "guarded": _TOP,
     "exclusion": _TOP,
     "job": _TOP,
+    "classify": _TOP,
     "cli": _TOP,
     "__main__": _TOP | {"cli"},
     "__init__": set(),

@@ -154,6 +154,7 @@ def test_params_show_defaults_and_absolute_paths(tmp_path: Path) -> None:
         "max_num_preemptions": 20,
         "min_num_devices": 1,
         "grace_period": 25.0,
+        "rules": [],
         "backoff": {"first": 10.0, "max": 300.0},
         "deadlines": {},
         "preemption": {"source": "auto"},

@@ -30,7 +30,7 @@ from supervisor.core.events import (
     WorkersGone,
 )
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.failure import Failure, Verdict
+from supervisor.core.failure import Confidence, Failure, Verdict
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import Group, Status
 from supervisor.ports import Transition
@@ -49,6 +49,8 @@ class Ledger:
     phase: int = 0
     restarts: int = 0
     preemptions: int = 0
+    failed: tuple[str, ...] = ()
+    """The signatures of what failed without progress, in order."""
     highest: int | None = None
     attempts: int = 0
     owed: bool = False
@@ -83,7 +85,7 @@ class Ledger:
                 grown = self.ended is ExitCode.SUCCEEDED and t.after.status is not Status.SUCCEEDED
                 ledger = self if self.ended is ExitCode.SUCCEEDED else self._committed(step)
                 if again or grown:
-                    ledger = replace(ledger, restarts=0, preemptions=0)
+                    ledger = replace(ledger, restarts=0, preemptions=0, failed=())
                 treatment = ledger.treatment.after_the_end() if again else ledger.treatment
                 ledger = replace(ledger, treatment=treatment.begun())
                 told = self._end_was_told(t.before.group, policy)
@@ -110,7 +112,7 @@ class Ledger:
     def _committed(self, step: int | None) -> Ledger:
         if step is None or (self.highest is not None and self.highest >= step):
             return self
-        return replace(self, highest=step, restarts=0, preemptions=0)
+        return replace(self, highest=step, restarts=0, preemptions=0, failed=())
 
     def _is_answer(self, event: WorkersGone | LaunchFailed, t: Transition) -> bool:
         return self.owed and event.attempt == self.attempts
@@ -151,7 +153,8 @@ class Ledger:
     ) -> Ledger:
         ends = decision.exit_code if isinstance(decision, FinishJob) else None
         charge = Charge.RESTARTS if self.hung else failure.charge
-        if failure.verdict is Verdict.FATAL and not self.hung:
+        said = failure.verdict is Verdict.FATAL and failure.confidence is not Confidence.LOW
+        if said or (failure.verdict is Verdict.FATAL and not self.hung):
             require(ends is ExitCode.FAILED, "a fatal failure does not end the job with 70")
             return self
         remedy = None if self.hung else failure.remedy
@@ -161,6 +164,11 @@ class Ledger:
             require(ends is due, f"a remedy that failed does not end the job with {due}")
             return ledger
         limits = policy.phases[self.phase]
+        if failure.signature is not None and remedy is None and not self.hung:
+            ledger = replace(ledger, failed=(*self.failed, failure.signature))
+            if ledger._comes_again(failure.signature, limits.repeated_failure_limit):
+                require(ends is ExitCode.FAILED, "a failure that comes again does not end with 70")
+                return ledger
         spent, limit = self.restarts, limits.max_num_restarts
         if charge is Charge.PREEMPTIONS:
             spent, limit = self.preemptions, limits.max_num_preemptions
@@ -174,6 +182,13 @@ class Ledger:
         require(isinstance(decision, StartWorkers | Wait), "a failure is not answered by a restart")
         ledger._check_delay(decision, charge, policy, require)
         return ledger
+
+    def _comes_again(self, signature: str, limit: int | None) -> bool:
+        """Whether the same thing went wrong too often without a checkpoint between."""
+        if limit is None:
+            limit = 3 if self.highest is not None else 2
+        times = sum(1 for earlier in self.failed if earlier == signature)
+        return limit != 0 and times >= limit
 
     def _spend(self, charge: Charge) -> Ledger:
         if charge is Charge.RESTARTS:
@@ -197,7 +212,15 @@ class Ledger:
         ledger = self
         if t.after.phase != self.phase:
             require(t.after.phase == self.phase + 1, "a phase is left out")
-            ledger = Ledger(t.after.phase, attempts=self.attempts, stop=self.stop)
+            ledger = Ledger(
+                phase=t.after.phase,
+                attempts=self.attempts,
+                owed=ledger.owed,
+                free=ledger.free,
+                hung=ledger.hung,
+                stop=ledger.stop,
+                ended=ledger.ended,
+            )
         for decision in decisions:
             match decision:
                 case StartWorkers(attempt=attempt):

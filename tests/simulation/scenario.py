@@ -17,6 +17,8 @@ class Faults:
     worker_fails: float = 0.0
     fatal: float = 0.0
     preempted: float = 0.0
+    repeats: float = 0.0
+    """A rank fails with an error of its own, which may well be the one before."""
     early_exit: float = 0.0
     hangs: float = 0.0
     remedied: float = 0.0
@@ -48,6 +50,7 @@ _HIGHEST = Faults(
     worker_fails=0.3,
     fatal=0.2,
     preempted=0.5,
+    repeats=0.7,
     early_exit=0.3,
     hangs=0.05,
     remedied=0.7,
@@ -136,6 +139,7 @@ def _phase(rng: Random, name: str, target: int) -> PhasePolicy:
         success,
         reports_stages=rng.choice((False, True)),
         deadlines=rng.choice(({}, deadlines)),
+        repeated_failure_limit=rng.choice((None, None, 0, 1, 2)),
     )
 
 

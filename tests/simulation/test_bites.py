@@ -79,6 +79,14 @@ def same_step_is_progress_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Budget, "committed", bug)
 
 
+def the_same_failure_may_come_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Budget, "repetition_limit", lambda self, policy: 0)
+
+
+def another_failure_counts_as_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Budget, "repetitions", lambda self, signature: len(self.signatures))
+
+
 def acts_before_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "NEEDS_DURABLE_JOURNAL", ())
 
@@ -140,6 +148,8 @@ PLANTED: tuple[Plant, ...] = (
     stale_observation_is_believed,
     next_attempt_before_the_last_is_gone,
     same_step_is_progress_again,
+    the_same_failure_may_come_for_ever,
+    another_failure_counts_as_the_same,
     acts_before_it_writes,
     writes_but_not_durably,
     kill_is_never_repeated,

@@ -35,8 +35,8 @@ RULES = (
         _DAMAGED_ADVICE,
         patterns=(
             r"Encountered error while reading array index|in OCDBT database|manifest\.ocdbt",
-            r"Error opening \"\w+\" driver: (?:Metadata at|Error reading) (?:local )?(?:file)?.*"
-            r"(?:does not exist|/local/|d/[0-9a-f]+)|No structure could be identified",
+            r"Error reading .{0,300}(?:/local/|/d/[0-9a-f]+)|No structure could be identified|"
+            r"Available items: \[\]",
             r"(?i)error (?:decoding|parsing).{0,300}(?:ocdbt|zarr|manifest|checkpoint|ckpt)",
             r"(?i)(?:checkpoint|ckpt|safetensors|\.msgpack|_METADATA)[^\n]{0,200}(?:corrupt|"
             r"truncated|"
@@ -90,6 +90,15 @@ RULES = (
         _DAMAGED_REASON,
         _DAMAGED_ADVICE,
         types=("JSONDecodeError", "UnicodeDecodeError", "EOFError", "struct.error"),
+        frames=CHECKPOINT_FRAMES,
+    ),
+    Rule(
+        "incomplete-checkpoint",
+        POLICY,
+        _DAMAGED,
+        "A part of what a checkpoint holds is not there; the save was cut off, or files were lost.",
+        _DAMAGED_ADVICE,
+        patterns=(r"Error opening \"\w+\" driver: Metadata at .{0,400}does not exist",),
         frames=CHECKPOINT_FRAMES,
     ),
     Rule(

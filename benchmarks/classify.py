@@ -1,0 +1,83 @@
+"""How fast `supervise classify` reads a large log, in how much memory, and what it finds.
+
+    python benchmarks/classify.py [--megabytes 1024]
+
+Writes a log of that size to a temporary directory (ordinary lines of a trainer, a root cause
+planted in the middle, a flood of teardown noise at the end), runs the command on it and tells
+seconds, MB/s, the largest resident set, and the verdict; beside that, what `cat` of it takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = (
+    "Traceback (most recent call last):\n"
+    '  File "/app/train.py", line 141, in <module>\n'
+    "    main()\n"
+    '  File "/app/train.py", line 64, in main\n'
+    "    check(batch)\n"
+    "ValueError: token id 50300 out of range for vocab_size=50257 at step 1234\n"
+)
+NOISE = (
+    "E1121 09:17:27.577485   25720 coordination_service_agent.cc:429] Polled an error from "
+    "coordination service (this can be an error from this or another task).\n"
+    "Exception ignored in: <function Pool.__del__ at 0x7f3a>\n"
+    "Traceback (most recent call last):\n"
+    '  File "/usr/lib/python3.11/multiprocessing/pool.py", line 271, in __del__\n'
+    "RuntimeError: Event loop is closed\n"
+)
+
+
+def write_log(path: Path, size: int) -> None:
+    """A log of `size` bytes."""
+    numbers = range(20_000)
+    block = "".join(
+        f"I1121 08:55:{n % 60:02d}.{n:06d} 140586592308096 trainer.py:129] step {n} loss 5.90{n}\n"
+        for n in numbers
+    ).encode()
+    with path.open("wb") as file:
+        while file.tell() < size // 2:
+            file.write(block)
+        file.write(ROOT.encode())
+        while file.tell() < size * 9 // 10:
+            file.write(block)
+        while file.tell() < size:
+            file.write(NOISE.encode() * 1000)
+
+
+def measure(argv: list[str]) -> tuple[float, bytes]:
+    """Seconds, and what it printed."""
+    begin = time.perf_counter()
+    done = subprocess.run(argv, stdout=subprocess.PIPE, check=False)
+    return time.perf_counter() - begin, done.stdout
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--megabytes", type=int, default=1024)
+    size = parser.parse_args().megabytes << 20
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "rank0.log"
+        write_log(log, size)
+        subprocess.run(["cat", str(log)], stdout=subprocess.DEVNULL, check=True)  # into the cache
+        cat, _ = measure(["sh", "-c", f"cat {log} | cat > /dev/null"])
+        command = [sys.executable, "-m", "supervisor", "classify", "--exit-code", "1", "--json"]
+        seconds, out = measure([*command, str(log)])
+    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    found = json.loads(out)
+    print(f"log of {size / 1e6:.0f} MB; cat takes {cat:.2f} s")
+    print(f"classify: {seconds:.2f} s, {size / 1e6 / seconds:.0f} MB/s, at most {memory:.0f} MiB")
+    print(f"{found['verdict']} by rule {found['rule']}: {found['root_line']}")
+
+
+if __name__ == "__main__":
+    main()

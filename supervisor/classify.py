@@ -1,0 +1,172 @@
+"""`supervise classify` and `supervise rules`: verdicts for any logs, and where they come from.
+
+The same digest, rules and words as in `supervise run`; only that a person brings the evidence.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+
+from supervisor.adapters.logs import STDIN, digest_of
+from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
+from supervisor.core.outcome import Confidence, Verdict
+from supervisor.core.policy import Success
+from supervisor.core.redaction import Redactor
+from supervisor.core.rules import Rule
+from supervisor.core.verdicts import judge
+from supervisor.protocol.messages import Stage
+
+NO_INPUT = 66
+"""The exit code of sysexits.h for an input that is missing or cannot be read."""
+
+_NEVER_REACHED = Success(step=sys.maxsize)
+"""Whoever asks has a failure at hand, also where the exit code says nothing of it."""
+_STAGES = {
+    "import": Stage.STARTING,
+    "config": Stage.STARTING,
+    "init": Stage.INITIALIZING,
+    "restore": Stage.RESTORING,
+    "compile": Stage.COMPILING,
+    "train": Stage.TRAINING,
+    "eval": Stage.EVALUATING,
+    "save": Stage.SAVING,
+    "exit": Stage.FINISHING,
+}
+"""Short words for the stages."""
+_DOES = {
+    Verdict.FATAL: "FATAL: another try would fail the same way; `supervise run` ends with exit 70",
+    Verdict.RESTART: "RESTART: another try may well succeed; it spends the restart budget",
+    Verdict.POLICY: "POLICY: this cause has a treatment of its own, then it is restarted",
+}
+_SURE = {
+    Confidence.HIGH: "high: the text names the cause",
+    Confidence.MEDIUM: "medium: the text names a kind of failure, or only a consequence",
+    Confidence.LOW: "low: little is known but how it ended",
+}
+
+
+def parse_stage(word: str) -> Stage:
+    """The stage that a person means; ValueError names those there are."""
+    if word.lower() in _STAGES:
+        return _STAGES[word.lower()]
+    try:
+        return Stage(word.upper())
+    except ValueError:
+        raise ValueError(f"{word!r} is not a stage: {', '.join(Stage)}") from None
+
+
+def parse_signal(word: str) -> str:
+    """The name of the signal that a person means: SIGKILL for SIGKILL, kill and 9."""
+    try:
+        if word.isdecimal():
+            return signal.Signals(int(word)).name
+        return signal.Signals[f"SIG{word.upper().removeprefix('SIG')}"].name
+    except (KeyError, ValueError):
+        raise ValueError(f"{word!r} is not a signal such as SIGKILL") from None
+
+
+def classify(
+    logs: Sequence[str],
+    *,
+    code: int | None,
+    signal_name: str | None,
+    stage: Stage | None,
+    rules: tuple[Rule, ...],
+    as_json: bool,
+) -> int:
+    """Judge the failure whose logs these are, one for each rank, and print what was found."""
+    ranks = []
+    for rank, name in enumerate(logs):
+        try:
+            output = digest_of(name)
+        except OSError as error:
+            hint = "" if error.filename is None else "; give the path of a log, or - for stdin"
+            print(f"supervise: {name}: {error.strerror}{hint}", file=sys.stderr)
+            return NO_INPUT
+        ended = WorkerExit(rank, code=code, signal=signal_name)
+        ranks.append(RankEvidence(ended, output=output, stage=stage))
+    failure = judge(Evidence(tuple(ranks)), _NEVER_REACHED, rules)
+    assert failure is not None
+    redact = Redactor(os.environ).text
+    if as_json:
+        body = {name: redact(v) if isinstance(v, str) else v for name, v in _body(failure).items()}
+        print(json.dumps(body, ensure_ascii=False), flush=True)
+    else:
+        print(redact("\n".join(_told(failure, logs))), flush=True)
+    return 0
+
+
+def _body(failure: Failure) -> dict[str, object]:
+    return {
+        "verdict": str(failure.verdict),
+        "cause": failure.cause,
+        "rule": failure.rule,
+        "root_line": failure.root_cause,
+        "rank": failure.rank,
+        "signature": failure.signature,
+        "confidence": str(failure.confidence),
+        "reason": failure.reason,
+        "advice": failure.advice,
+    }
+
+
+def _told(failure: Failure, logs: Sequence[str]) -> Iterator[str]:
+    """What happened, why we think so, what to do."""
+    name = "standard input" if logs[failure.rank] == STDIN else logs[failure.rank]
+    where = f" (rank {failure.rank}: {name})" if len(logs) > 1 else ""
+    yield f"what happened: {failure.cause}{where}"
+    yield f"    {failure.root_cause}"
+    yield f"verdict:       {_DOES[failure.verdict]}"
+    sure = _SURE[failure.confidence]
+    yield f"why:           {failure.reason} (rule {failure.rule!r}; confidence {sure})"
+    yield f"what to do:    {failure.advice}"
+    if failure.signature is not None:
+        yield f"signature:     {failure.signature}"
+
+
+def list_rules(rules: Sequence[Rule], own: int, *, as_json: bool) -> int:
+    """Print every rule in order; the first `own` of them are the user's."""
+    if as_json:
+        print(
+            json.dumps([_rule_body(rule) for rule in rules], indent=2, ensure_ascii=False),
+            flush=True,
+        )
+        return 0
+    for number, rule in enumerate(rules, 1):
+        yours = ", yours" if number <= own else ""
+        print(f"{number}. {rule.name}: {rule.verdict}{yours}: {rule.cause}")
+        for condition, values in _conditions(rule).items():
+            print(f"       {condition}: {'  or  '.join(str(value) for value in values)}")
+        print(f"   why: {rule.reason}")
+        print(f"   what to do: {rule.advice}", flush=True)
+    return 0
+
+
+def _conditions(rule: Rule) -> dict[str, tuple[object, ...]]:
+    """What the rule asks for, by the names that a config uses."""
+    conditions: dict[str, tuple[object, ...]] = {
+        "type": rule.types,
+        "regex": rule.patterns,
+        "frame": rule.frames,
+        "signal": rule.signals,
+        "exit_code": rule.exit_codes,
+        "stage": rule.stages,
+        "fact": rule.facts,
+    }
+    return {name: values for name, values in conditions.items() if values}
+
+
+def _rule_body(rule: Rule) -> dict[str, object]:
+    return {
+        "name": rule.name,
+        "verdict": str(rule.verdict),
+        "cause": rule.cause,
+        **_conditions(rule),
+        "reason": rule.reason,
+        "advice": rule.advice,
+        "transient": rule.transient,
+    }
