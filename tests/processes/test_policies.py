@@ -121,3 +121,18 @@ def test_a_kill_for_memory_is_told_from_any_other(
     assert (result.code, result.attempts) == (0, 2), result.log
     failure = result.summary["attempts"][0]["failure"]
     assert (failure["rule"], failure["root_cause"]) == (rule, "killed by SIGKILL")
+
+
+def test_a_rule_of_the_users_own_may_have_a_remedy(supervise: Supervise, model_dir: Path) -> None:
+    rule = {"exit_code": 9, "verdict": "POLICY", "remedy": "wait-for-capacity"}
+    restart = QUICK | {"max_num_restarts": 0, "rules": [rule]}
+    result = supervise(command_config(model_dir, "exit9", "--once", restart=restart))
+    assert (result.code, result.attempts) == (0, 2), result.log
+    assert "before attempt 2" in result.log
+
+
+def test_a_remedy_needs_a_policy(supervise: Supervise, model_dir: Path) -> None:
+    rule = {"exit_code": 9, "verdict": "FATAL", "remedy": "wait"}
+    result = supervise(command_config(model_dir, restart=QUICK | {"rules": [rule]}))
+    assert result.code == 78
+    assert "a remedy needs verdict POLICY, not FATAL" in result.err
