@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,3 +111,23 @@ def test_a_path_that_is_not_there_is_found_before_the_launch(
     assert result.code == 78
     assert "matches no file" in result.err
     assert not model_dir.exists()
+
+
+def test_memory_that_really_runs_out_lasts_with_less_at_once(
+    supervise: Supervise, model_dir: Path, cache: dict[str, str]
+) -> None:
+    """A step that needs 2.4 GB beside the trainer's 0.9 GB, where it may have 2.7 GB in all."""
+    job = config(model_dir, max_steps=1, log_every=1)
+    model = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 32768}
+    loader = {"paths": "stdlib/json/*.py", "sequence_length": 1024}
+    job["trainer"]["init"]["model"] = model
+    job["trainer"]["init"]["optimizer"]["warmup_steps"] = 0
+    job["trainer"]["fit"] = {"train_dataloader": loader}
+    cpus = ",".join(
+        str(cpu) for cpu in sorted(os.sched_getaffinity(0))[:2]
+    )  # threads need room too
+    limited = ("taskset", "-c", cpus, "sh", "-c", 'ulimit -v 2700000 && exec "$@"', "sh")
+    result = supervise(job, env=cache | {"MALLOC_ARENA_MAX": "1"}, prefix=limited)
+    assert (result.code, result.attempts) == (0, 3), result.log
+    assert result.log.count("RESOURCE_EXHAUSTED: Out of memory allocating") == 2
+    assert b"4 sequences a device at a time, accumulation 2" in result.rank_log(3)
