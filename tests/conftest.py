@@ -13,11 +13,22 @@ import pytest
 import yaml
 from hypothesis import settings
 
+from tests.corpus.cases import judged, read_cases
+from tests.corpus_report import report
 from tests.running import MARK, Result, Running, Start, gone, marked
 
 # A busy machine is no failure.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Where the corpus was judged, show how well."""
+    ran = terminalreporter.stats.get("passed", []) + terminalreporter.stats.get("failed", [])
+    if any("tests/corpus/test_corpus.py" in item.nodeid for item in ran):
+        terminalreporter.section("verdicts about the corpus of failures")
+        for line in report(judged(read_cases())):
+            terminalreporter.line(line)
 
 
 @pytest.fixture

@@ -21,13 +21,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from supervisor.core.digest import LogDigest
+
 MAX_OUTPUT = 64 << 20
 """Bytes kept of one worker's output in one attempt: an hour of chatter, and little beside a single
 checkpoint of any model worth supervising."""
 
 _PARTS = 3
 _CHUNK = 64 * 1024
-_TAIL = 64 * 1024
 _MAX_LINE = 64 * 1024
 
 
@@ -75,9 +76,9 @@ class OutputPump:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def tail(self) -> str:
-        """The last part of what was read: evidence, also where the disk took none of it."""
-        return self._file.tail()
+    def evidence(self) -> str:
+        """What of the output may tell why it ended, also where the disk took none of it."""
+        return self._file.evidence()
 
     def _pump(self) -> None:
         looking = self._patterns.step is not None or self._patterns.success is not None
@@ -130,12 +131,15 @@ class OutputFile:
         """How much output is in the part that is dropped next; 0 while there is none."""
         self._dropped = 0
         self._lost = 0
-        self._tail = b""
+        self._digest = LogDigest()
+        self._reading = threading.Lock()
+        """Somebody outside the job may hold the pipe: then we read on while we judge."""
         self._failed = False
 
     def write(self, chunk: bytes) -> None:
         """Add `chunk`; the reading goes on whatever happens here: a full pipe stops the trainer."""
-        self._tail = (self._tail + chunk)[-_TAIL:]
+        with self._reading:
+            self._digest.feed(chunk)
         rest = memoryview(chunk)
         try:
             while rest:
@@ -147,9 +151,10 @@ class OutputFile:
                 self._on_error(f"{self._path.name} cannot be written: {error.strerror}")
             self._failed = True
 
-    def tail(self) -> str:
-        """The last part of the output, whether or not it could be written."""
-        return self._tail.decode("utf-8", "replace")
+    def evidence(self) -> str:
+        """What is worth judging of the output, whether or not it could be written."""
+        with self._reading:
+            return self._digest.text()
 
     def close(self) -> None:
         """Nothing more comes."""
@@ -203,21 +208,15 @@ def _older(path: Path) -> tuple[Path, Path]:
     return path.with_name(f"{path.stem}.first.log"), path.with_name(f"{path.stem}.previous.log")
 
 
-def read_tail(path: Path, limit: int = _TAIL) -> str:
-    """The last `limit` bytes of an output as text, across its parts; empty if there is none."""
+def read_evidence(path: Path) -> str:
+    """What is worth judging of an output, across its parts; empty if there is none."""
+    digest = LogDigest()
     first, previous = _older(path)
-    data = b""
-    for part in (path, previous, first):
-        if len(data) < limit:
-            data = _read_end(part, limit - len(data)) + data
-    return data.decode("utf-8", "replace")
-
-
-def _read_end(path: Path, limit: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - limit))
-            return file.read()
-    except OSError:
-        return b""
+    for part in (first, previous, path):
+        try:
+            with part.open("rb", buffering=0) as file:
+                while chunk := file.read(_CHUNK):
+                    digest.feed(chunk)
+        except OSError:
+            continue
+    return digest.text()

@@ -33,7 +33,10 @@ _CAUSED = (
 _MEMBER = re.compile(r"[-+| ]*-{5,} ?(?:\d+|\.\.\.) ?-{5,}")
 """What stands between the members of an exception group."""
 _GROUP_BAR = re.compile(r"[ +|-]*[+|] (?=\S|  )")
-_PREFIX = re.compile(r"\[rank ?\d+\]:? ?|\([\w.:]+ (?:pid=\d+|pid=\d+, ip=[\d.]+)\) |\[\d+\]: ")
+_PREFIX = re.compile(
+    r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-][\d:]+) std(?:out|err) [FP] |"
+    r"\[rank ?\d+\]:? ?|\([\w.:]+ (?:pid=\d+|pid=\d+, ip=[\d.]+)\) |\[\d+\]: "
+)
 """What launchers and Ray put before a worker's line."""
 _SPECULATION = re.compile(
     r"(?i)(?:some )?(?:common|potential|possible|likely) (?:root )?(?:causes?|reasons?)\b"

@@ -203,6 +203,8 @@ class _Judge:
         for rule in self.rules:
             if not self._ends(rule, chain):
                 continue
+            if rule.alone and len(members) > 1:
+                continue
             if not rule.about_text:
                 return rule, members[-1] if members else None
             for member in reversed(members):

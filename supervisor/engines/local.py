@@ -11,7 +11,7 @@ from pathlib import Path
 
 from supervisor.adapters.cgroup import OomCounter
 from supervisor.adapters.checkpoints import CheckpointWatcher, newest_committed
-from supervisor.adapters.output import OutputPatterns, OutputPump, read_tail
+from supervisor.adapters.output import OutputPatterns, OutputPump, read_evidence
 from supervisor.adapters.processes import WorkerProcess, kill_descendants, reap_orphans
 from supervisor.adapters.progress import ProgressPipe
 from supervisor.adapters.reactor import Reactor
@@ -365,9 +365,9 @@ class LocalEngine:
             exit=ended,
             record=self._failure_record(launch.directory / f"rank{ended.rank}.failure.json"),
             output=(
-                group.pump.tail()
+                group.pump.evidence()
                 if group is not None
-                else read_tail(launch.directory / f"rank{ended.rank}.log")
+                else read_evidence(launch.directory / f"rank{ended.rank}.log")
             ),
             stage=group.stage if group is not None else None,
         )

@@ -66,6 +66,47 @@ MISTAKES = [
         ),
         "min_num_devices: is 9, but the job has only 8 devices; at most 8",
     ),
+    # --- rules of one's own
+    (
+        with_restart("max_num_restarts: 3\nrules: [{regex: '(', verdict: FATAL}]"),
+        "c.yaml:6: trainer.init.autorestart.rules[0].regex: is not a regular expression",
+    ),
+    (
+        with_restart("max_num_restarts: 3\nrules:\n- {regex: x, verdict: FATAL}\n- {regex: y}"),
+        "c.yaml:8: trainer.init.autorestart.rules[1].verdict: is required",
+    ),
+    (
+        with_restart("max_num_restarts: 3\nrules: [{regex: x, verdict: MAYBE}]"),
+        "rules[0].verdict: input should be 'FATAL', 'RESTART' or 'POLICY' (value \"MAYBE\")",
+    ),
+    (
+        with_restart("max_num_restarts: 3\nrules: [{verdict: FATAL}]"),
+        "rules[0]: give at least one of type, regex, exit_code, signal and stage",
+    ),
+    (
+        with_restart("max_num_restarts: 3\nrules: [{signal: SIGFOO, verdict: FATAL}]"),
+        "rules[0].signal: 'SIGFOO' is not a signal such as SIGKILL",
+    ),
+    (
+        with_restart("max_num_restarts: 3\nrules: [{type: 'a b', verdict: FATAL}]"),
+        "rules[0].type: 'a b' is not the name of an exception type",
+    ),
+    (
+        with_restart("max_num_restarts: 3\nrules: [{exit_code: 256, verdict: FATAL}]"),
+        "rules[0].exit_code: input should be less than or equal to 255 (value 256)",
+    ),
+    (
+        with_restart("max_num_restarts: 3\nrules: [{stage: LUNCH, verdict: FATAL}]"),
+        "rules[0].stage: input should be 'STARTING'",
+    ),
+    (
+        with_restart("max_num_restarts: 3\nrules: [{regexp: x, verdict: FATAL}]"),
+        "rules[0].regexp: unknown key (value \"x\"); did you mean 'regex'?",
+    ),
+    (
+        with_restart("max_num_restarts: 3\nrepeated_failure_limit: -1"),
+        "c.yaml:6: trainer.init.autorestart.repeated_failure_limit: input should be greater",
+    ),
     # --- durations
     (with_restart("max_num_restarts: 3\ngrace_period: soon"), "'soon' is not a duration such"),
     (with_restart("max_num_restarts: 3\ngrace_period: -1"), "greater than or equal to 0"),

@@ -27,6 +27,8 @@ from supervisor.core.state import JobState
 RETRY = Failure("killed", Verdict.RESTART, "sigkill", "why", "what", "SIGKILL", 0, "SIGKILL")
 FATAL = replace(RETRY, verdict=Verdict.FATAL, rule="assertion")
 PREEMPTED = replace(RETRY, charge=Charge.PREEMPTIONS)
+SAME = replace(RETRY, signature="ValueError-1")
+OTHER = replace(RETRY, signature="ValueError-2")
 FREE = replace(RETRY, charge=Charge.NOTHING)
 
 

@@ -25,7 +25,7 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import Failure, WorkerExit
 from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
 from supervisor.core.state import Status
-from tests.core.history import FATAL, FREE, PREEMPTED, RETRY, History, policy
+from tests.core.history import FATAL, FREE, OTHER, PREEMPTED, RETRY, SAME, History, policy
 
 KILLED = WorkerExit(0, signal="SIGKILL")
 
@@ -95,6 +95,57 @@ def test_how_a_failed_job_ends(failure: Failure, code: ExitCode) -> None:
     history.fails(failure)
     assert history.finish is not None
     assert (history.finish.status, history.finish.exit_code) == (Status.FAILED, code)
+
+
+@pytest.mark.parametrize(
+    ("limit", "committed", "attempts"),
+    [(None, None, 2), (None, 50, 3), (1, None, 1), (4, 50, 4), (0, None, 10), (0, 50, 10)],
+)
+def test_the_same_failure_ends_the_job_before_the_budget_does(
+    limit: int | None, committed: int | None, attempts: int
+) -> None:
+    """Twice before the first checkpoint of the phase, three times after; a zero is no limit."""
+    phase = PhasePolicy("only", 9, 0, Success(step=100), repeated_failure_limit=limit)
+    history = History(policy(phase))
+    history.starts(committed)
+    while history.finish is None:
+        history.fails(SAME, committed)
+    assert len(history.starts_decided) == attempts
+    code = ExitCode.BUDGET_SPENT if limit == 0 else ExitCode.FAILED
+    assert history.finish.exit_code == code
+    assert ("ValueError-1" in history.finish.reason) is (limit != 0)
+
+
+def test_progress_forgets_the_failures_before_it() -> None:
+    history = started(policy(restarts=1))
+    for step in range(20):
+        history.fails(SAME, committed=step)
+    assert history.finish is None
+
+
+def test_failures_that_take_turns_are_counted_each() -> None:
+    history = started(policy(restarts=9))
+    for failure in (SAME, OTHER, RETRY, SAME):
+        history.fails(failure)
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.FAILED
+
+
+def test_what_has_no_signature_spends_the_budget_alone() -> None:
+    history = started(policy(restarts=5))
+    while history.finish is None:
+        history.fails(RETRY)
+    assert len(history.starts_decided) == 6
+
+
+def test_the_repetitions_of_a_failed_job_are_forgotten_when_it_is_run_again() -> None:
+    history = started(policy(restarts=9))
+    history.fails(SAME)
+    history.fails(SAME)
+    assert len(history.starts_decided) == 2
+    history.starts()
+    history.fails(SAME)
+    assert history.starts_decided == [1, 2, 3, 4]
 
 
 def test_a_preemption_spends_its_own_budget() -> None:

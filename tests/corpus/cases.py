@@ -21,8 +21,15 @@ from supervisor.core.verdicts import hang_failure, judge
 from supervisor.protocol.messages import Stage
 
 CORPUS = Path(__file__).with_name("failures.jsonl")
+"""Failures that were staged with many libraries, two of several hosts."""
+PROVOKED = Path(__file__).with_name("provoked.jsonl")
+"""Failures that were provoked with the libraries of our own environment."""
 UNDECIDABLE = frozenset({"twin", "ambiguous"})
 """Tags of the cases whose log alone cannot tell."""
+CANNOT_BE_TOLD = {
+    "mp-user-exc-h0": "the error is in the log of another host; alone it looks like a lost peer",
+}
+"""Cases whose own log gives another verdict than the right one, and why no rule can help that."""
 _NEVER_REACHED = Success(step=10**9)
 _STAGES = {
     "import": Stage.STARTING,

@@ -7,11 +7,13 @@ RESTART, because the signature rule ends a failure that comes back the same.
 The order is the precedence. Statuses and exception types both mislead (a full disk is reported as
 RESOURCE_EXHAUSTED, a lost peer as INTERNAL, an object store's outage as ValueError), so rules about
 what a text says in particular come first: those about the world outside before those about the
-program. Then come status codes, then exception types, and how a process ended comes last.
+program. Then come status codes, then exception types, and how a process ended comes last. Before
+all of them are the few types that no outside cause is ever reported as.
 """
 
 from __future__ import annotations
 
+from supervisor.core.rules.exceptions import CERTAIN as _CERTAIN
 from supervisor.core.rules.exceptions import RULES as _OF_THE_TYPE
 from supervisor.core.rules.exits import RULES as _OF_THE_EXIT
 from supervisor.core.rules.machine import RULES as _OF_THE_MACHINE
@@ -26,6 +28,7 @@ from supervisor.core.rules.world import DISK_FULL as DISK_FULL
 from supervisor.core.rules.world import RULES as _OF_THE_WORLD
 
 RULES: tuple[Rule, ...] = (
+    *_CERTAIN,
     *_OF_THE_WORLD,
     *_OF_THE_MACHINE,
     *_OF_THE_STATE,

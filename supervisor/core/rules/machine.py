@@ -48,7 +48,7 @@ RULES = (
             r"CompileTime\w+|compile permanent error|(?i:compilation (?:failure|error|failed))",
             r"(?i)ran out of memory in memory space|exceed\w* .{0,20}(?:scoped )?(?:vmem|smem)",
             r"(?i)scoped allocation with size|unimplemented primitive|MLIR translation rule",
-            r"(?i)mosaic failed|MosaicError|failed to (?:legalize|lower|compile|parse mlir)",
+            r"(?i)mosaic failed|MosaicError|MLIRError|failed to (?:legalize|lower|compile|parse)\b",
             r"(?i)cannot lower|lowering rule|Lowering(?:Error|Exception)|not implemented in mosaic",
             r"(?i)VerificationError|verification failed on|HLO verif\w+|Pallas (?:TPU|GPU|MGPU|"
             r"Triton)",
@@ -160,7 +160,9 @@ RULES = (
         "Another worker or the coordination service went away; this one is a victim.",
         _SEE_PEERS,
         patterns=(
-            r"(?i)tasks are unhealthy|coordination ?(?:service|agent)|heartbeat|incarnation",
+            r"(?i)tasks are unhealthy|coordination ?(?:service|agent)|different incarnation",
+            r"(?i)incarnation id|(?:missing|missed|stopped sending|lost) heartbeats?",
+            r"(?i)heartbeats?\b.{0,60}(?:timeout|timed out|fail|miss|lost|stop)",
             r"(?i)barrier (?:has |was )?(?:failed|timed out|timeout|aborted|cancel)|barrier result",
             r"(?i)shutdown barrier|another task died|distributed service detected|RegisterTask",
             r"(?i)connection (?:was )?(?:forcibly )?(?:closed|reset|refused|aborted|lost|dropped|"
@@ -173,7 +175,7 @@ RULES = (
             r"(?i)remote process exited|failed to connect to|GetKeyValue\(\) timed out",
             r"(?i)rendezvous\b[\s\S]{0,200}(?:stuck|timed out|timeout|terminat|not all)|"
             r"join the rendezvous|termination timeout for",
-            r"(?i)preemption (?:sync|notice)|preempted|failed to join|(?:jax\.)?distributed.{0,60}"
+            r"(?i)preemption (?:sync|notice)|\bpreempted\b|failed to join|distributed.{0,60}"
             r"(?:timed out|timeout)|(?:timed out|timeout) (?:waiting|while)|waiting for .{0,60}"
             r"(?:timed out|timeout)",
             r"(?i)lost connection to|node .{0,40}(?:is |has )?(?:dead|died|lost|unreachable)",

@@ -42,6 +42,9 @@ class Rule:
     stages: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
     """What must be known of the host."""
+    alone: bool = False
+    """Whether it is about errors that came of no other: what is raised while another is handled
+    tells little."""
     transient: bool = False
     """Whether the same failure may well come back and still pass: no signature is compared."""
     victim: bool = False

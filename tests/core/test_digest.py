@@ -1,0 +1,63 @@
+"""What is kept of a log of any size: its root causes wherever they are, and always its end."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.core.digest import LogDigest
+
+LINE = b"I1121 08:55:30.93 1405 trainer.py:129] step 12 loss 5.9012\n"
+ROOT = b'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\nValueError: root\n'
+BOUND = 1 << 20
+
+
+def digest(*chunks: bytes) -> str:
+    log = LogDigest()
+    for chunk in chunks:
+        log.feed(chunk)
+    return log.text()
+
+
+@given(st.lists(st.binary(max_size=300), max_size=40))
+def test_a_short_log_is_kept_whole(chunks: list[bytes]) -> None:
+    assert digest(*chunks) == b"".join(chunks).decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize("before", [0, 1, 1000, 40_000])
+@pytest.mark.parametrize("size", [17, 4096, 1 << 20])
+def test_a_root_cause_is_found_wherever_it_is(before: int, size: int) -> None:
+    log = LINE * before + ROOT + LINE * 40_000
+    text = digest(*(log[at : at + size] for at in range(0, len(log), size)))
+    assert ROOT.decode() in text
+    assert text.endswith(LINE.decode())
+    assert len(text) < BOUND
+
+
+def test_it_is_the_same_however_the_log_is_cut() -> None:
+    log = LINE * 3000 + ROOT + LINE * 5000 + ROOT.replace(b"root", b"other") + LINE * 3000
+    whole = digest(log)
+    assert "ValueError: other" in whole
+    for size in (1000, 4099, 70_001):
+        assert digest(*(log[at : at + size] for at in range(0, len(log), size))) == whole
+
+
+def test_a_flood_of_the_same_noise_does_not_drive_out_the_root_cause() -> None:
+    noise = b"Traceback (most recent call last):\nRuntimeError: noise %d\n" + LINE * 60
+    log = LINE * 5000 + ROOT + b"".join(noise % n for n in range(5000))
+    text = digest(log)
+    assert "ValueError: root" in text
+    assert len(text) < BOUND
+
+
+def test_memory_is_bounded_whatever_is_fed() -> None:
+    log = LogDigest()
+    for number in range(300):
+        log.feed(b"Traceback (most recent call last):\n" + bytes([65 + number % 26]) * 70_000)
+    assert len(log.text()) < BOUND
+
+
+def test_a_line_without_an_end_is_no_trouble() -> None:
+    text = digest(*(b"x" * 65_536 for _ in range(100)))
+    assert len(text) < BOUND

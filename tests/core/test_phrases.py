@@ -1,0 +1,53 @@
+"""Errors as JAX, XLA, libtpu, CUDA, NCCL, Orbax, Ray, torch and the clients of clouds word them.
+
+The corpora hold what could be provoked; tests/corpus/phrases.txt what needs hardware, a cloud or
+another library. Each line is the last error of a program that died of it, below the verdict that a
+person would give.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
+from supervisor.core.outcome import Verdict
+from supervisor.core.policy import Success
+from supervisor.core.verdicts import judge
+
+PHRASES = Path(__file__).parents[1] / "corpus" / "phrases.txt"
+
+
+def phrases(name: str) -> list[str]:
+    """The lines of a section of the file."""
+    _, _, section = PHRASES.read_text(encoding="utf-8").partition(f"== {name}\n")
+    return section.partition("\n== ")[0].strip().splitlines()
+
+
+def verdict_of(line: str, stage: str | None = None, code: int = 1) -> str:
+    output = (
+        "I1121 08:55:30.936021 1405 trainer.py:65] step 12 loss 5.9\n"
+        "Traceback (most recent call last):\n"
+        '  File "/app/train.py", line 141, in <module>\n    main()\n'
+        '  File "/app/train.py", line 12, in main\n    work()\n'
+        f"{line}\n"
+    )
+    rank = RankEvidence(WorkerExit(0, code=code), output=output, stage=stage)
+    failure = judge(Evidence((rank,)), Success(step=10**9))
+    assert failure is not None
+    return f"{failure.verdict} {failure.rule}"
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [(line, verdict) for verdict in Verdict for line in phrases(verdict)],
+)
+def test_the_verdict_about_an_exception(line: str, verdict: Verdict) -> None:
+    assert verdict_of(line).startswith(verdict)
+
+
+@pytest.mark.parametrize("line", phrases("RESTORING"))
+def test_what_cannot_be_decoded_is_a_damaged_checkpoint_only_while_restoring(line: str) -> None:
+    assert verdict_of(line, "RESTORING").startswith("POLICY")
+    assert not verdict_of(line, "TRAINING").startswith("POLICY corrupt")

@@ -1,0 +1,122 @@
+"""The verdicts about real failures: every one right, but those that their logs cannot tell."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from supervisor.core.outcome import Verdict
+from tests import corpus_report
+from tests.corpus.cases import (
+    CANNOT_BE_TOLD,
+    CORPUS,
+    PROVOKED,
+    Case,
+    judge_together,
+    judged,
+    read_cases,
+)
+
+ROOT = Path(__file__).parents[2]
+CASES = read_cases()
+BY_ID = {case.id: case for case in CASES}
+
+
+@pytest.mark.parametrize("path", [CORPUS, PROVOKED], ids=lambda path: path.stem)
+def test_every_verdict_is_right(path: Path) -> None:
+    wrong = [item.case.id for item in judged(read_cases(path)) if not item.right]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_each_log_by_itself(case: Case) -> None:
+    right = judge_together([case]).verdict == case.verdict
+    assert right is (case.id not in CANNOT_BE_TOLD)
+    assert right or case.undecidable
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_without_the_stage_the_verdict_is_the_same(case: Case) -> None:
+    (alone,) = judged([replace(case, stage=None)])
+    assert alone.right or case.id in CANNOT_BE_TOLD
+
+
+def test_the_root_cause_is_the_line_that_a_person_would_name() -> None:
+    """But for victims, of whose lines any is as good as another; and for hf-429, where the corpus
+    names the outer error and we the one that it came of, which says 429."""
+    alone = [(case, judge_together([case])) for case in CASES if case.root_line]
+    missed = [
+        case.id
+        for case, failure in alone
+        if failure.root_cause[:60] not in case.root_line
+        and failure.rule not in ("lost-peer", "hang")
+    ]
+    assert missed == ["hf-429"]
+
+
+def test_the_culprit_of_several_ranks_is_named() -> None:
+    together = judge_together([BY_ID["mp-user-exc-h0"], BY_ID["mp-user-exc-h1"]])
+    assert (together.verdict, together.rank) == (Verdict.FATAL, 1)
+    assert together.root_cause == BY_ID["mp-user-exc-h1"].root_line
+
+
+def run(*argv: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.corpus_report", *map(str, argv)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def changed(path: Path, ids: Sequence[str], **changes: object) -> Path:
+    """A corpus of some cases, each with other values."""
+    rows = [json.loads(line) for line in CORPUS.read_text(encoding="utf-8").splitlines()]
+    chosen = [json.dumps({**row, **changes}) for row in rows if row["id"] in ids]
+    path.write_text("\n".join(chosen) + "\n", encoding="utf-8")
+    return path
+
+
+def test_the_report_of_the_development_set() -> None:
+    done = run(CORPUS)
+    assert done.returncode == 0, done.stderr
+    assert "verdicts: 66 of 66 (100.0%) right" in done.stdout
+    assert "FATAL for RESTART (a healthy job is killed): 0\n" in done.stdout
+    assert "RESTART for FATAL (a night is burned on a bug): 0\n" in done.stdout
+
+
+def test_the_report_counts_the_two_kinds_of_harm_apart(tmp_path: Path) -> None:
+    harmless = changed(tmp_path / "a.jsonl", ["imp-syntax", "plain-assert"], verdict="RESTART")
+    done = run(harmless)
+    assert done.returncode == 1
+    assert "verdicts: 0 of 2 (0.0%) right" in done.stdout
+    assert "a healthy job is killed): 2\n" in done.stdout
+    assert "imp-syntax: FATAL, right is RESTART" in done.stdout
+    burned = changed(tmp_path / "b.jsonl", ["broken-pipe"], verdict="FATAL")
+    assert "a night is burned on a bug): 1\n" in run(burned).stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [('{"id": "x"}\n', "c.jsonl:1: no case: KeyError: 'verdict'"), ("nonsense\n", "c.jsonl:1: no")],
+)
+def test_the_report_names_the_line_that_is_no_case(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
+    (tmp_path / "c.jsonl").write_text(text)
+    done = run(tmp_path / "c.jsonl")
+    assert done.returncode == 66
+    assert complaint in done.stderr
+
+
+def test_the_report_of_a_file_that_is_missing() -> None:
+    done = run("nowhere.jsonl")
+    assert done.returncode == 66
+    assert "nowhere.jsonl" in done.stderr
+
+
+def test_the_table_has_a_line_for_each_verdict() -> None:
+    lines = list(corpus_report.report(judged(CASES)))
+    assert [line.split()[0] for line in lines[2:5]] == ["FATAL", "RESTART", "POLICY"]

@@ -1,0 +1,46 @@
+"""Each case of the corpus as a real job: a trainer that fails so, under a real `supervise run`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.core.exit_codes import ExitCode
+from supervisor.core.outcome import Verdict
+from tests.corpus.cases import CANNOT_BE_TOLD, Case, judge_together, read_cases
+from tests.running import Result, Start
+
+TRAINER = str(Path(__file__).with_name("trainer.py"))
+
+
+def replay(case: Case, start: Start, model_dir: Path) -> Result:
+    """The case's failure at every attempt of a job that may be restarted once."""
+    log = model_dir.with_name("case.log")
+    log.write_text(case.output, encoding="utf-8")
+    ended = case.ended
+    how = ["exit", str(ended.code)] if ended.signal is None else ["signal", ended.signal]
+    budget = {"max_num_restarts": 1, "max_num_preemptions": 1, "backoff": {"first": 0.0}}
+    config = {
+        "trainer": {
+            "init": {"model_dir": str(model_dir), "autorestart": budget},
+            "command": [sys.executable, "-S", "-E", TRAINER, str(log), *how],
+        }
+    }
+    return start(config).result()
+
+
+@pytest.mark.parametrize("case", read_cases(), ids=lambda case: case.id)
+def test_the_job_ends_or_goes_on_as_it_should(case: Case, start: Start, model_dir: Path) -> None:
+    done = replay(case, start, model_dir)
+    if case.verdict == Verdict.FATAL and case.id not in CANNOT_BE_TOLD:
+        assert (done.code, done.attempts) == (ExitCode.FAILED, 1)
+    else:
+        assert done.code in (ExitCode.BUDGET_SPENT, ExitCode.FAILED)
+        assert done.attempts == 2
+    if not case.hung:
+        failure = judge_together([case])
+        assert f"failed: {failure.cause}; root cause: {failure.root_cause[:80]}" in done.log
+        assert f"verdict {failure.verdict} (rule {failure.rule!r}): {failure.reason}" in done.log
+        assert f"what to do: {failure.advice}" in done.log
