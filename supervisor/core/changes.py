@@ -78,7 +78,7 @@ def _moved(value: Any, old: str, new: str) -> Any:
 
 def refused(state: JobState, found: Sequence[Change], num_phases: int) -> Iterator[tuple[int, str]]:
     """The changes that `state` forbids: the phase, and the message with its remedy."""
-    if num_phases <= state.phase and state.attempt > 0:
+    if num_phases <= state.phase:
         message = f"the job is in phase {state.phase + 1} already; give it back its phases"
         yield num_phases - 1, f"there are only {num_phases} phases left: {message}"
     for change in found:
@@ -120,7 +120,7 @@ def _different(old: Any, new: Any, key: Location) -> Iterator[tuple[Location, An
 
 def _as_text(value: Any) -> str:
     """For comparison: nan is itself, and true is not 1."""
-    return "" if value is _ABSENT else json.dumps(value, sort_keys=True, default=str)
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def _side(value: Any) -> str:

@@ -90,7 +90,6 @@ def _supervisor_started(
             tactics=state.tactics.fresh(),
             directory=None,
             last_failure=None,
-            backoff=None,
         )
     if state.group is not None:
         return _recovered(state, state.group, drained, event.at, policy)
@@ -128,7 +127,7 @@ def _begin(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Ou
     """Start the phase if it has no directory yet, else the next attempt."""
     if state.directory is None:
         again = at + policy.confirm_interval
-        state = replace(state, status=Status.STARTING, backoff=None, begin_again=again)
+        state = replace(state, status=Status.STARTING, begin_again=again)
         return state, (BeginPhase(state.phase, reason),)
     return _start(state, reason, at, policy)
 
@@ -140,7 +139,6 @@ def _start(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Ou
         status=Status.STARTING,
         attempt=attempt,
         group=Group(attempt, deadline=at + policy.launch_timeout),
-        liveness=Liveness(),
         backoff=None,
     )
     return state, (StartWorkers(attempt, state.phase, reason),)
@@ -162,15 +160,14 @@ def _phase_begun(state: JobState, event: PhaseBegun, policy: RestartPolicy) -> O
 
 def _workers_started(state: JobState, event: WorkersStarted, policy: RestartPolicy) -> Outcome:
     group = state.group
-    if group is None or group.attempt != event.attempt or group.world_size is not None:
+    if group is None or group.attempt != event.attempt:
+        return state, ()
+    if group.killing or group.world_size is not None:
         return state, ()
     group = replace(group, world_size=len(event.pids))
-    state = replace(state, group=group)
     phase = policy.phases[state.phase]
     if phase.reports_stages:
         state = replace(state, liveness=state.liveness.started(event.at, phase.deadlines))
-    if group.killing:
-        return state, ()
     if state.drain is not None:
         return _ask_to_stop(state, group, state.drain, event.at, policy)
     return replace(state, status=Status.RUNNING, group=replace(group, deadline=None)), ()
@@ -207,19 +204,9 @@ def _workers_observed(state: JobState, event: WorkersObserved, policy: RestartPo
     group = state.group
     if group is None or group.attempt != event.attempt or group.killing:
         return state, ()
-    if group.world_size is None:  # the answer to StartWorkers was lost
-        started = WorkersStarted(event.at, event.attempt, event.pids)
-        state, decisions = _workers_started(state, started, policy)
-        return _with_exits(state, event, policy, decisions)
-    return _with_exits(state, event, policy, ())
-
-
-def _with_exits(
-    state: JobState,
-    event: WorkersObserved,
-    policy: RestartPolicy,
-    decisions: tuple[Decision, ...],
-) -> Outcome:
+    # If the answer to StartWorkers was lost, this is as good.
+    started = WorkersStarted(event.at, event.attempt, event.pids)
+    state, decisions = _workers_started(state, started, policy)
     group = state.group
     assert group is not None
     if len(event.exits) <= len(group.exits):
@@ -250,7 +237,7 @@ def _kill(state: JobState, at: float, reason: str, policy: RestartPolicy) -> Out
     group = state.group
     assert group is not None
     group = replace(group, killing=True, deadline=at + policy.confirm_interval)
-    state = replace(state, status=Status.STOPPING, group=group, backoff=None)
+    state = replace(state, status=Status.STOPPING, group=group)
     return state, (KillWorkers(group.attempt, group.exits, reason),)
 
 
@@ -277,7 +264,7 @@ def _workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) ->
 def _launch_failed(state: JobState, event: LaunchFailed, policy: RestartPolicy) -> Outcome:
     if not _is_current(state, event.attempt):
         return state, ()
-    state = replace(state, group=None)
+    state = replace(state, group=None, liveness=Liveness())
     if state.drain is not None:
         return _drained(state, state.drain)
     return _failed(state, event.failure, (), event.at, policy)
@@ -365,7 +352,7 @@ def _wait(state: JobState, delay: float, reason: str, at: float, policy: Restart
 
 
 def _finish(state: JobState, status: Status, code: ExitCode, reason: str) -> Outcome:
-    state = replace(state, status=status, exit_code=int(code), backoff=None, begin_again=None)
+    state = replace(state, status=status, exit_code=int(code), backoff=None)
     return state, (FinishJob(status, code, reason),)
 
 
@@ -445,28 +432,26 @@ def _deadline_reached(state: JobState, event: DeadlineReached, policy: RestartPo
         if group is None or group.attempt != event.silence.attempt or group.deadline is not None:
             return state, ()
         return _hung(state, group, event.silence, event.at, policy)
-    if state.backoff is not None:
-        due = event.at >= state.backoff.until
-        return _start(state, state.backoff.reason, event.at, policy) if due else (state, ())
-    if state.begin_again is not None:
-        due = event.at >= state.begin_again
-        reason = "its directory is not there yet"
-        return _begin(state, reason, event.at, policy) if due else (state, ())
-    if group is None or group.deadline is None or event.at < group.deadline:
+    if state.due is None or event.at < state.due:
         return state, ()
-    return _group_overdue(state, group, event.at, policy)
+    if state.backoff is not None:
+        return _start(state, state.backoff.reason, event.at, policy)
+    if group is None:
+        return _begin(state, "its directory is not there yet", event.at, policy)
+    if group.hang is not None and not group.hang.asked and not group.killing:
+        return _signal(state, group, "it hangs", event.at, policy)
+    return _kill(state, event.at, _overdue(state, group), policy)
 
 
-def _group_overdue(state: JobState, group: Group, at: float, policy: RestartPolicy) -> Outcome:
+def _overdue(state: JobState, group: Group) -> str:
+    """Why a group whose time is over is killed."""
     if group.killing:
-        return _kill(state, at, "its processes are not confirmed gone yet", policy)
-    if group.hang is not None and not group.hang.asked:
-        return _signal(state, group, "it hangs", at, policy)
+        return "its processes are not confirmed gone yet"
     if state.drain is not None or group.hang is not None:
-        return _kill(state, at, "the grace period is over", policy)
+        return "the grace period is over"
     if group.world_size is None:
-        return _kill(state, at, "nothing tells that its workers were started", policy)
-    return _kill(state, at, _ended(group.exits), policy)
+        return "nothing tells that its workers were started"
+    return _ended(group.exits)
 
 
 def _hung(

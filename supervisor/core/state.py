@@ -105,14 +105,17 @@ class JobState:
 
     @property
     def deadline(self) -> float | None:
-        """When something is due although nothing happens; None: nothing is."""
+        """When something is to be done although nothing happens; None: never."""
+        return self.due if self.due is not None else self.liveness.expires
+
+    @property
+    def due(self) -> float | None:
+        """The same, but for the silence of a running group."""
         if self.backoff is not None:
             return self.backoff.until
-        if self.begin_again is not None:
-            return self.begin_again
-        if self.group is None:
-            return None
-        return self.group.deadline if self.group.deadline is not None else self.liveness.expires
+        if self.group is not None:
+            return self.group.deadline
+        return self.begin_again
 
     def silence(self, now: float) -> Silence | None:
         """That the running group has been silent for too long, if so."""

@@ -111,6 +111,16 @@ def test_a_moved_model_dir_is_no_change() -> None:
     )
 
 
+def test_a_moved_model_dir_is_no_change_of_a_list_either() -> None:
+    here, there = changed(0, "command.argv", ["train", "/a"]), deepcopy(CONFIG)
+    there[0]["trainer"]["command"] = {"argv": ["train", "/b/x"]}
+    here[0]["trainer"]["init"]["model_dir"], there[0]["trainer"]["init"]["model_dir"] = "/a", "/b"
+    told = [change for change in changes(here, there) if change.key == ("command", "argv")]
+    assert [change.new for change in told] == [["train", "/b/x"]]
+    there[0]["trainer"]["command"] = {"argv": ["train", "/b"]}
+    assert [change for change in changes(here, there) if change.key == ("command", "argv")] == []
+
+
 @pytest.mark.parametrize(
     ("state", "index", "path", "value", "message"),
     [
@@ -155,6 +165,7 @@ def test_a_moved_model_dir_is_no_change() -> None:
             "the phase is complete and cannot be changed",
         ),
         (SUCCEEDED, 2, "init.optimizer.lr", 1.0, "the phase is complete and cannot be changed"),
+        (SUCCEEDED, 2, "init.seed", 1, "the phase is complete and cannot be changed"),
         (SUCCEEDED, 2, "init.devices.count", 2, None),
         (SUCCEEDED, 1, "init.loop.max_steps", 200, "the phase is complete and cannot be changed"),
     ],
@@ -188,6 +199,7 @@ def test_the_phase_of_the_job_cannot_be_taken_away(
     found = list(refused(state, changes(CONFIG, CONFIG[:num_phases]), num_phases))
     assert (found == []) is allowed
     assert all(f"only {num_phases} phases left" in text for _, text in found)
+    assert all(where == num_phases - 1 for where, _ in found)
 
 
 def test_every_refused_change_is_told() -> None:

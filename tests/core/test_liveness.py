@@ -8,7 +8,7 @@ from supervisor.core.decisions import DumpStacks, KillWorkers, SignalWorkers
 from supervisor.core.events import DeadlineReached, WorkerReported
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import WorkerExit
-from supervisor.core.liveness import DEFAULT_DEADLINES, Silence
+from supervisor.core.liveness import DEFAULT_DEADLINES, Liveness, Silence
 from supervisor.core.policy import PhasePolicy, Success
 from supervisor.core.state import Status
 from supervisor.protocol.messages import EvaluatedMessage, Message, Stage, StageMessage, StepMessage
@@ -92,6 +92,7 @@ def test_the_gap_between_steps_is_learned_without_the_warm_up() -> None:
     assert limit(trained([90.0] * 5 + [7.0] * 9)) == DEFAULT_DEADLINES[Stage.TRAINING]
     assert limit(trained([90.0] * 5 + [7.0] * 10)) == 5 * 7.0
     assert limit(trained([90.0] * 5 + [7.0, 9.0] * 5)) == 5 * 9.0
+    assert limit(trained([90.0] * 5 + [9.0] + [7.0] * 9)) == 5 * 9.0, "the first that counts"
 
 
 def test_what_is_learned_is_never_below_ten_seconds() -> None:
@@ -118,6 +119,45 @@ def test_what_recurs_is_learned_without_the_first(stage: Stage) -> None:
     assert limit(history) == 5 * 6.0
 
 
+def test_a_stage_that_is_named_again_has_not_ended() -> None:
+    history = watched()
+    for _ in range(9):
+        says(history, StageMessage(Stage.SAVING), after=3.0)
+    assert limit(history) == DEFAULT_DEADLINES[Stage.SAVING]
+
+
+def test_the_step_is_the_last_one_that_was_named() -> None:
+    history = watched()
+    says(history, StageMessage(Stage.TRAINING, 7))
+    assert history.state.liveness.step == 7
+    says(history, StageMessage(Stage.EVALUATING))
+    assert history.state.liveness.step == 7
+    says(history, StepMessage(8))
+    assert history.state.liveness.step == 8
+
+
+def test_silence_is_known_only_when_the_limit_is_reached_and_says_how_long_it_lasts() -> None:
+    history = History(policy())
+    history.starts()
+    history.runs()
+    assert history.state.silence(1e9) is None, "nobody has promised to speak"
+    says(history, StageMessage(Stage.SAVING), after=50.0)
+    expires = history.state.deadline
+    assert expires is not None
+    assert history.state.silence(expires - 0.1) is None
+    assert history.state.silence(expires) == Silence(1, Stage.SAVING, expires - 50.0)
+
+
+def test_words_of_an_earlier_attempt_are_not_heard() -> None:
+    history = watched()
+    history.ends(WorkerExit(0, code=1))
+    history.gone()
+    history.runs()
+    before = history.state
+    assert history.happens(WorkerReported(9.0, 1, 0, StepMessage(5))) == ()
+    assert history.state == before
+
+
 def test_what_comes_once_is_not_learned() -> None:
     """The next compilation may find a cold cache."""
     history = watched()
@@ -133,6 +173,7 @@ def test_a_hang_is_dumped_asked_killed_and_charged() -> None:
     says(history, StageMessage(Stage.SAVING, 7))
     assert [type(d) for d in falls_silent(history)] == [DumpStacks]
     assert history.state.status is Status.STOPPING
+    assert limit(history) == history.policy.stack_dump
     assert [type(d) for d in history.waits()] == [SignalWorkers]
     assert limit(history) == history.policy.grace_period
     assert [type(d) for d in history.waits()] == [KillWorkers]
@@ -165,12 +206,35 @@ def test_marks_of_a_dead_attempt_do_not_condemn_the_next() -> None:
     assert history.state.liveness.learned == {}
 
 
+@pytest.mark.parametrize("launches", [False, True])
+def test_nobody_is_listened_for_between_two_attempts(launches: bool) -> None:
+    history = watched()
+    history.ends(WorkerExit(0, code=1))
+    history.gone()
+    says(history, StageMessage(Stage.STARTING))
+    if launches:
+        history.runs()
+        history.ends(WorkerExit(0, code=1))
+        history.gone()
+    else:
+        history.cannot_launch()
+    assert history.state.backoff is not None
+    assert history.state.liveness == Liveness()
+
+
 def test_silence_of_an_earlier_attempt_or_after_a_stop_is_nothing() -> None:
     history = watched()
     stale = DeadlineReached(1e6, Silence(0, Stage.TRAINING, 1e6))
     assert history.happens(stale) == ()
     history.stops()
     assert history.happens(DeadlineReached(1.0, Silence(1, Stage.TRAINING, 1e6))) == ()
+
+
+def test_a_group_that_ends_while_its_stacks_are_dumped_is_only_confirmed_gone() -> None:
+    history = watched()
+    falls_silent(history)
+    assert [type(d) for d in history.ends(WorkerExit(0, code=1))] == [KillWorkers]
+    assert [type(d) for d in history.waits()] == [KillWorkers], "nobody is left to be asked"
 
 
 def test_a_stop_during_the_dump_of_a_hang_leaves_the_whole_grace_period() -> None:

@@ -192,6 +192,17 @@ def test_backoff_none_before_the_first_retry_then_doubling_and_reset_by_progress
     assert not any(isinstance(d, Wait) for d in history.gone(committed=7))
 
 
+def test_why_an_attempt_starts() -> None:
+    history = started()
+    history.fails()
+    history.fails()
+    assert [d.reason for d in history.decided if isinstance(d, StartWorkers)] == [
+        "phase 'only' starts",
+        "attempt 1 failed: killed",
+        "attempt 2 failed: killed",
+    ]
+
+
 def test_no_attempt_starts_before_the_last_is_confirmed_gone() -> None:
     history = started()
     history.runs()
@@ -293,6 +304,98 @@ def test_ranks_that_end_as_success_asks_for_are_waited_for() -> None:
     assert history.state.deadline is not None
 
 
+def test_progress_made_before_the_phase_had_its_directory_counts() -> None:
+    history = History(policy())
+    history.happens(SupervisorStarted(0.0, "job", history.policy, None))
+    history.begins(committed=30)
+    assert history.state.budget.highest == 30
+
+
+def test_a_deadline_that_has_not_come_begins_no_phase_and_kills_nobody() -> None:
+    history = History(policy())
+    assert history.happens(DeadlineReached(0.0)) == (), "not even before there is a job"
+    history.happens(SupervisorStarted(0.0, "job", history.policy, None))
+    assert history.happens(DeadlineReached(history.policy.confirm_interval - 0.1)) == ()
+    history.begins()
+    assert history.happens(DeadlineReached(history.policy.launch_timeout - 0.1)) == ()
+    history.runs()
+    assert history.happens(DeadlineReached(1e9)) == ()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_answer_that_is_told_again_changes_nothing(again: bool) -> None:
+    history = started()
+    history.runs(workers=2)
+    if again:
+        history.stops()
+    before = history.state
+    assert history.runs(workers=2) == ()
+    assert history.ends() == ()
+    assert history.state == before
+
+
+def test_an_exit_that_is_told_again_gives_the_others_no_more_time() -> None:
+    history = started()
+    history.runs(workers=2)
+    history.ends(WorkerExit(1, code=1))
+    deadline = history.state.deadline
+    history.now = 1.0
+    history.ends(WorkerExit(1, code=1))
+    assert history.state.deadline == deadline
+
+
+def test_what_is_told_of_a_group_that_is_being_killed_is_not_acted_on() -> None:
+    history = started()
+    history.runs(workers=2)
+    history.ends(WorkerExit(1, code=1))
+    history.waits()
+    both = (WorkerExit(1, code=1), WorkerExit(0, signal="SIGKILL"))
+    assert history.ends(*both) == ()
+    assert history.stops() == ()
+    assert history.state.group is not None
+    assert history.state.group.killing
+
+
+def test_workers_that_start_only_while_they_are_killed_are_not_let_go() -> None:
+    history = started()
+    history.waits()
+    before = history.state
+    assert history.runs() == ()
+    assert history.state == before
+
+
+def test_a_group_that_nobody_asked_to_be_killed_is_not_gone() -> None:
+    history = started()
+    history.runs()
+    assert history.gone() == ()
+    assert history.state.group is not None
+
+
+def test_why_a_group_is_killed() -> None:
+    def reason(decisions: tuple[object, ...]) -> str:
+        (kill,) = decisions
+        assert isinstance(kill, KillWorkers)
+        return kill.reason
+
+    history = started()
+    assert reason(history.waits()) == "nothing tells that its workers were started"
+    assert reason(history.waits()) == "its processes are not confirmed gone yet"
+    history.gone()
+    history.runs()
+    assert reason(history.ends(KILLED)) == "the worker ended: killed by SIGKILL"
+    history.gone()
+    history.waits()
+    history.runs(workers=3)
+    history.ends(WorkerExit(2, code=1), WorkerExit(0, code=0))
+    told = "the workers ended: rank 2 exit code 1, rank 0 exit code 0"
+    assert reason(history.waits()) == told
+    history.gone()
+    history.waits()
+    history.runs()
+    history.stops()
+    assert reason(history.waits()) == "the grace period is over"
+
+
 # --- stopping ------------------------------------------------------------------------------------
 
 
@@ -328,6 +431,47 @@ def test_a_second_request_shortens_the_grace_an_echo_does_not() -> None:
     history.now = 3.0
     history.stops()
     assert history.state.deadline == 3.0 + history.policy.impatient_grace_period
+
+
+@pytest.mark.parametrize(("after", "shortens"), [(1.0, False), (1.5, True)])
+def test_an_echo_comes_within_a_second(after: float, shortens: bool) -> None:
+    history = started()
+    history.runs()
+    history.now = 10.0
+    history.stops()
+    patient = history.state.deadline
+    history.now += after
+    history.stops()
+    assert (history.state.deadline != patient) == shortens
+
+
+def test_an_announcement_of_what_has_come_shortens_nothing() -> None:
+    history = started()
+    history.runs()
+    history.stops()
+    patient = history.state.deadline
+    history.now = 10.0
+    history.stops(StopSource.PREEMPTION)
+    assert history.state.deadline == patient
+    assert history.state.drain is not None
+    assert history.state.drain.source is StopSource.SIGTERM
+
+
+def test_a_stop_leaves_a_group_that_is_dying_no_more_time() -> None:
+    history = started()
+    history.runs(workers=2)
+    history.ends(WorkerExit(1, code=1))
+    history.stops()
+    assert history.state.deadline == history.policy.farewell
+
+
+def test_how_an_attempt_failed_is_kept_when_the_job_was_stopped() -> None:
+    history = started()
+    history.runs()
+    history.stops()
+    history.ends(KILLED)
+    history.gone(RETRY)
+    assert history.state.last_failure == RETRY
 
 
 def test_a_second_request_never_lengthens_the_grace() -> None:
@@ -399,6 +543,7 @@ def test_a_stop_before_the_phase_has_begun_starts_nothing() -> None:
     history = History(policy())
     history.happens(SupervisorStarted(0.0, "job", history.policy, None))
     history.stops()
+    assert history.finish is None, "what is on its way is waited for"
     history.begins()
     assert history.starts_decided == []
     assert history.finish is not None
@@ -413,6 +558,7 @@ def test_a_stop_during_backoff_ends_at_once() -> None:
     history.gone()
     assert history.state.status is Status.BACKOFF
     history.stops()
+    assert history.state.deadline is None
     assert history.finish is not None
     assert history.finish.exit_code == ExitCode.DRAINED
 
@@ -467,6 +613,9 @@ def test_phases_run_in_order_each_with_its_own_budget_and_progress() -> None:
     history.fails(committed=10)
     history.succeeds()
     assert history.state.phase == 1
+    assert history.state.last_failure is None
+    assert history.decided[-1] == BeginPhase(1, "phase 'one' succeeded")
+    assert history.state.directory is None
     assert history.state.budget.restarts == 0
     assert history.state.budget.highest is None, "steps start at 0 in each phase"
     history.begins()
@@ -517,7 +666,27 @@ def test_after_success_there_is_nothing_to_do() -> None:
     history.starts()
     assert history.finish is not None
     assert history.finish.exit_code == ExitCode.SUCCEEDED
+    assert history.finish.status is Status.SUCCEEDED
     assert history.starts_decided == []
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (Success(step=100), Success(pattern="done")),
+        (Success(pattern="done"), Success(step=100)),
+        (Success(step=100), Success(step=50)),
+    ],
+)
+def test_after_success_another_sign_of_it_or_a_lower_target_is_no_more_to_do(
+    before: Success, now: Success
+) -> None:
+    history = started(policy(PhasePolicy("only", 3, 2, before)))
+    history.succeeds()
+    history.policy = policy(PhasePolicy("only", 3, 2, now))
+    history.starts()
+    assert history.starts_decided == [1]
+    assert history.state.status is Status.SUCCEEDED
 
 
 def test_after_success_a_grown_target_reopens_the_job() -> None:
@@ -525,7 +694,9 @@ def test_after_success_a_grown_target_reopens_the_job() -> None:
     history.fails()
     history.succeeds()
     history.policy = policy(PhasePolicy("only", 3, 2, Success(step=200)))
-    history.starts()
+    decided = history.happens(SupervisorStarted(0.0, "job", history.policy, None))
+    assert decided == (BeginPhase(0, "the target grew from step 100 to 200"),)
+    history.begins()
     assert history.starts_decided == [1, 2, 3]
     assert history.state.budget.restarts == 0
 
@@ -547,7 +718,10 @@ def test_after_a_failure_for_good_counts_start_at_zero_and_attempts_go_on(
     while history.finish is None:
         history.fails(failure, committed=30)
     attempts = len(history.starts_decided)
-    history.starts(committed=30)
+    decided = history.happens(SupervisorStarted(0.0, "job", history.policy, 30))
+    assert [type(d) for d in decided] == [BeginPhase], "in a directory of its own"
+    assert history.state.last_failure is None
+    history.begins()
     assert history.state.budget.restarts == 0
     assert history.state.budget.highest == 30
     assert history.starts_decided[-1] == attempts + 1

@@ -33,7 +33,7 @@ from supervisor.core.events import (
     WorkersStarted,
 )
 from supervisor.core.failure import Verdict, WorkerExit
-from supervisor.core.liveness import Silence
+from supervisor.core.liveness import Liveness, Silence
 from supervisor.core.machine import step
 from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
 from supervisor.core.state import JobState, Status
@@ -101,6 +101,7 @@ def test_every_event_is_defined_in_every_state_and_the_invariants_hold(
 
 
 def check_state(before: JobState, event: Event, state: JobState) -> None:
+    assert state.job == "job"
     assert state.attempt >= before.attempt
     limits = POLICY.phases[state.phase]
     assert 0 <= state.budget.restarts <= limits.max_num_restarts
@@ -110,14 +111,36 @@ def check_state(before: JobState, event: Event, state: JobState) -> None:
     if before.status.terminal and not isinstance(event, SupervisorStarted):
         assert state == before
     assert (state.exit_code is not None) == state.status.terminal
-    if state.group is None:
-        assert state.status not in (Status.RUNNING, Status.STOPPING)
-    elif state.group.killing:
-        assert state.deadline is not None, "an answer that is lost must be asked for again"
+    check_status(state)
+    if isinstance(event, SupervisorStarted) or state.group is None:
+        assert state.liveness == Liveness(), "words of a dead group condemn no other"
     left = before.group
     if left is not None and (state.group is None or state.group.attempt != left.attempt):
         assert isinstance(event, WorkersGone | LaunchFailed), "a group only leaves when it is gone"
         assert event.attempt == left.attempt
+
+
+def check_status(state: JobState) -> None:
+    """The status is what the rest of the state says, and what is not due any more is forgotten."""
+    group = state.group
+    waits = state.backoff is not None
+    begins = not waits and group is None and not state.status.terminal
+    assert (state.begin_again is not None) == begins
+    assert waits == (state.status is Status.BACKOFF)
+    assert group is None or not waits
+    if group is None:
+        assert waits or state.status is Status.STARTING or state.status.terminal
+        assert not begins or state.directory is None
+        return
+    assert state.directory is not None
+    ending = group.killing or group.hang is not None or bool(state.drain and group.world_size)
+    if not ending and group.world_size is None:
+        assert state.status is Status.STARTING
+    elif not ending and group.deadline is None:
+        assert state.status is Status.RUNNING
+    else:
+        assert state.status is Status.STOPPING
+    assert group.deadline is not None or state.status is Status.RUNNING, "an answer may be lost"
 
 
 def check_decision(before: JobState, decision: Decision, state: JobState) -> None:

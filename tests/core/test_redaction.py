@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.redaction import REDACTED, Redactor
+from supervisor.core.redaction import REDACTED, Redactor, flags
 
 TOKENS = [
     "hf_" + "aB3" * 11,
@@ -102,12 +102,46 @@ def test_a_commands_secrets_are_not_in_its_params() -> None:
     assert Redactor().params(clean) == clean
 
 
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (["--password=correct horse", "--lr=1e-3"], ["--password=[redacted]", "--lr=1e-3"]),
+        (["x-the-value-x"], ["x-[redacted]-x"]),
+        (["--note", "the-value"], ["--note", "[redacted]"]),
+    ],
+)
+def test_what_is_shown_of_an_argv(argv: list[str], shown: list[str]) -> None:
+    params = {"trainer": {"init": {}, "command": {"argv": argv}}}
+    clean = Redactor({"A_TOKEN": "the-value", "B_TOKEN": "8 chars!"}).params(params)
+    assert clean["trainer"]["command"] == {"argv": shown}
+
+
+def test_a_value_of_eight_characters_is_known_a_shorter_one_is_not() -> None:
+    redactor = Redactor({"A_TOKEN": "12345678", "B_TOKEN": "abcdefg"})
+    assert redactor.text("12345678 abcdefg") == f"{REDACTED} abcdefg"
+
+
 def test_what_our_trainer_reads_keeps_its_meaning() -> None:
     """Values that a name or another place would make secrets of: only tokens themselves go."""
     redactor = Redactor({"A_TOKEN": "training-data"})
-    init = {"eos_token": "</s>", "api_key": "q", "path": "/training-data", "t": TOKENS[0]}
+    init = {"eos_token": "</s>", "api_key": "q", "path": "/training-data", "t": [7, TOKENS[0]]}
     clean: dict[str, Any] = redactor.params({"trainer": {"init": init, "fit": {}}})
-    assert clean["trainer"]["init"] == {**init, "t": REDACTED}
+    assert clean["trainer"]["init"] == {**init, "t": [7, REDACTED]}
+
+
+@pytest.mark.parametrize(
+    ("argv", "found"),
+    [
+        ([], {}),
+        (["train", "x=1"], {}),
+        (["--a=1", "b"], {"--a": "1"}),
+        (["--a", "1", "b"], {"--a": "1"}),
+        (["--a", "-b", "--c"], {"--a": "", "-b": "", "--c": ""}),
+        (["--a=1=2"], {"--a": "1=2"}),
+    ],
+)
+def test_flags_and_their_values(argv: list[str], found: dict[str, str]) -> None:
+    assert flags(argv) == found
 
 
 @given(st.text(max_size=300), st.sampled_from(TOKENS))

@@ -20,7 +20,19 @@ from tests.mutation.one import noticed
 Task = tuple[str, Mutant]
 """A mutant of a module."""
 
-MODULES = ("machine", "budget", "backoff", "state", "verdicts", "liveness")
+MODULES = (
+    "machine",
+    "budget",
+    "backoff",
+    "state",
+    "liveness",
+    "policy",
+    "failure",
+    "exit_codes",
+    "verdicts",
+    "changes",
+    "redaction",
+)
 """The decision logic of `supervisor.core`; the rules are data, and tested as such."""
 
 _TIMEOUT = 300

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 from contextlib import suppress
@@ -222,7 +221,8 @@ def test_without_a_place_nothing_is_written(
 def test_a_record_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     """A file size limit breaks the write in the middle, as a full disk does."""
     program = (
-        "import sys\n"
+        "import resource\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "from supervisor.protocol.failure import write_failure_record as write\n"
         "write(ValueError('x' * 5000), stage=None, step=None)\n"
     )
@@ -235,7 +235,6 @@ def test_a_record_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
             "PYTHONPATH": str(Path(__file__).parents[2]),
             "PYTHONDONTWRITEBYTECODE": "1",  # the limit would cut those files too
         },
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
         capture_output=True,
         check=False,
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
@@ -159,14 +161,22 @@ def test_it_says_no_more_once_nobody_listens(pipe: Pipe) -> None:
 
 
 def test_a_forked_child_is_silent(pipe: Pipe) -> None:
-    reporter = pipe.reporter(ALWAYS)
-    child = os.fork()
-    if child == 0:
-        reporter.stage(Stage.SAVING, 99)
-        reporter.step(99)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    reporter.step(1)
+    program = (
+        "import os\n"
+        "from supervisor.protocol.messages import Stage\n"
+        "from supervisor.protocol.reporter import Reporter\n"
+        "reporter = Reporter.connect()\n"
+        "if os.fork() == 0:\n"
+        "    reporter.stage(Stage.SAVING, 99)\n"
+        "    reporter.step(99)\n"
+        "    os._exit(0)\n"
+        "assert os.wait()[1] == 0\n"
+        "reporter.step(1)\n"
+    )
+    environ = {**os.environ, **pipe.environment()}
+    subprocess.run(
+        [sys.executable, "-c", program], env=environ, pass_fds=(pipe.write_end,), check=True
+    )
     assert pipe.messages() == [StepMessage(1)]
 
 

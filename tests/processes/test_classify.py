@@ -1,0 +1,150 @@
+"""`supervise classify` and `supervise rules`, as a person calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.core.rules import RULES
+from tests.config.files import with_restart
+
+OWN = with_restart(
+    "max_num_restarts: 3\n"
+    "rules: [{name: flaky, type: '*Error', regex: bad record, verdict: RESTART, cause: the loader,"
+    " reason: 'It passes.', advice: 'Wait.'}]"
+)
+LOG = (
+    "I1121 08:55:30.936021 1405 trainer.py:65] step 12\n"
+    "Traceback (most recent call last):\n"
+    '  File "/app/train.py", line 141, in <module>\n'
+    "ValueError: bad record 7\n"
+)
+LOST = LOG.replace("ValueError: bad record 7", "XlaRuntimeError: UNAVAILABLE: Socket closed")
+KEYS = [
+    "verdict",
+    "cause",
+    "rule",
+    "root_line",
+    "rank",
+    "signature",
+    "confidence",
+    "reason",
+    "advice",
+]
+
+
+def supervise(*argv: str | Path, given: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "supervisor", *map(str, argv)]
+    return subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "rank0.log"
+    path.write_text(LOG)
+    return path
+
+
+def test_the_json_form(log: Path) -> None:
+    done = supervise("classify", "--exit-code", "1", "--stage", "TRAINING", "--json", log)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert list(found) == KEYS
+    assert found["verdict"] == "FATAL"
+    assert found["root_line"] == "ValueError: bad record 7"
+    assert (found["rank"], found["confidence"]) == (0, "medium")
+    assert found["signature"].startswith("ValueError-")
+
+
+def test_the_text_form_says_what_happened_why_and_what_to_do(log: Path) -> None:
+    done = supervise("classify", log)
+    for part in ("what happened:", "ValueError: bad record 7", "verdict:", "why:", "what to do:"):
+        assert part in done.stdout
+
+
+def test_one_log_for_each_rank(log: Path, tmp_path: Path) -> None:
+    lost = tmp_path / "lost.log"
+    lost.write_text(LOST)
+    done = supervise("classify", "--signal", "SIGABRT", "--json", lost, log)
+    assert json.loads(done.stdout)["rank"] == 1
+    assert str(log) in supervise("classify", lost, log).stdout
+
+
+def test_standard_input(log: Path) -> None:
+    done = supervise("classify", "--json", "-", given=log.read_text())
+    assert json.loads(done.stdout)["root_line"] == "ValueError: bad record 7"
+
+
+@pytest.mark.parametrize(
+    ("argv", "rule"),
+    [
+        (("--signal", "kill"), "sigkill"),
+        (("--signal", "15"), "sigterm"),
+        (("--exit-code", "139"), "crash"),
+        (("--exit-code", "0"), "early-exit"),
+        ((), "unknown"),
+    ],
+)
+def test_how_it_ended_counts_where_nothing_is_said(argv: tuple[str, ...], rule: str) -> None:
+    done = supervise("classify", "--json", *argv, os.devnull)
+    assert json.loads(done.stdout)["rule"] == rule
+
+
+@pytest.mark.parametrize(("word", "verdict"), [("restore", "POLICY"), ("TRAINING", "FATAL")])
+def test_the_stage_matters(tmp_path: Path, word: str, verdict: str) -> None:
+    path = tmp_path / "log"
+    path.write_text(LOG.replace("ValueError: bad record 7", "EOFError: Ran out of input"))
+    done = supervise("classify", "--json", "--stage", word, path)
+    assert json.loads(done.stdout)["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "complaint"),
+    [
+        (("nowhere.log",), 66, "nowhere.log: No such file or directory; give the path of a log"),
+        (("/",), 66, "/: Is a directory"),
+        ((), 64, "the following arguments are required: LOG"),
+        (("--exit-code", "256", "x"), 64, "'256' is not an exit code from 0 to 255"),
+        (("--exit-code", "1", "--signal", "KILL", "x"), 64, "not allowed with argument"),
+        (("--signal", "SIGFOO", "x"), 64, "'SIGFOO' is not a signal such as SIGKILL"),
+        (("--stage", "lunch", "x"), 64, "'lunch' is not a stage: STARTING"),
+        (("--config", "nowhere.yaml", "x"), 78, "nowhere.yaml: no such file"),
+    ],
+)
+def test_what_is_wrong_is_told(argv: tuple[str, ...], code: int, complaint: str) -> None:
+    done = supervise("classify", *argv)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert complaint in done.stderr
+
+
+def test_the_rules_in_order_ones_own_first(tmp_path: Path, log: Path) -> None:
+    config = tmp_path / "trainer.yaml"
+    config.write_text(OWN)
+    plain, own = supervise("rules"), supervise("rules", config)
+    assert "1. flaky: RESTART, yours: the loader" in own.stdout
+    assert own.stdout.count("what to do:") == 1 + plain.stdout.count("what to do:")
+    names = [rule["name"] for rule in json.loads(supervise("rules", "--json", config).stdout)]
+    assert names == ["flaky", *(rule.name for rule in RULES)]
+    judged = supervise("classify", "--config", config, log).stdout
+    assert "RESTART" in judged
+    assert "It passes." in judged
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    command = f"{sys.executable} -m supervisor rules | head -n 1"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_secret_in_a_log_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(
+        LOG.replace("bad record 7", "bad token hf_abcdefghijklmnopqrstuvwxyz0123456789")
+    )
+    assert "hf_abcdef" not in supervise("classify", path).stdout
+    assert "hf_abcdef" not in supervise("classify", "--json", path).stdout
