@@ -138,7 +138,8 @@ def list_rules(rules: Sequence[Rule], own: int, *, as_json: bool) -> int:
         return 0
     for number, rule in enumerate(rules, 1):
         yours = ", yours" if number <= own else ""
-        print(f"{number}. {rule.name}: {rule.verdict}{yours}: {rule.cause}")
+        remedy = f" ({rule.remedy})" if rule.remedy is not None else ""
+        print(f"{number}. {rule.name}: {rule.verdict}{remedy}{yours}: {rule.cause}")
         for condition, values in _conditions(rule).items():
             print(f"       {condition}: {'  or  '.join(str(value) for value in values)}")
         print(f"   why: {rule.reason}")
@@ -169,4 +170,5 @@ def _rule_body(rule: Rule) -> dict[str, object]:
         "reason": rule.reason,
         "advice": rule.advice,
         "transient": rule.transient,
+        "remedy": rule.remedy,
     }

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from supervisor.adapters.accelerators import holders
 from supervisor.adapters.checkpoints import newest_committed
 from supervisor.adapters.clock import SystemClock
 from supervisor.adapters.console import PlainConsole
@@ -48,7 +49,9 @@ from supervisor.core.events import (
     SupervisorStarted,
 )
 from supervisor.core.exit_codes import ExitCode
+from supervisor.core.failure import Failure
 from supervisor.core.redaction import Redactor
+from supervisor.core.remedy import Remedy
 from supervisor.core.rules import DISK_FULL
 from supervisor.core.state import JobState
 from supervisor.engines.local import Launch, LocalEngine
@@ -176,9 +179,7 @@ class LocalWorld:
                 self._begin_phase(phase)
             case StartWorkers(attempt):
                 launch = self._launch(attempt, state)
-                if state.last_failure is not None and state.last_failure.rule == DISK_FULL:
-                    while self._space.free():  # the next attempt needs all the room there is
-                        pass
+                self._prepare_for(state.last_failure)
                 self._make_directory(f"{state.directory}/attempts/{attempt:04d}")
                 self._write_params(launch)
                 self._engine.start(launch)
@@ -190,6 +191,18 @@ class LocalWorld:
                 self._engine.kill(self._launch(attempt, state), exits)
             case Wait() | FinishJob():
                 pass  # only told: the runtime waits and ends by the state
+
+    def _prepare_for(self, failure: Failure | None) -> None:
+        """What can be done here, before the next attempt, about what ended the last one."""
+        if failure is None:
+            return
+        if failure.rule == DISK_FULL:
+            while self._space.free():  # the next attempt needs all the room there is
+                pass
+        if failure.remedy is Remedy.WAIT:
+            for holder in holders():
+                text = f"the accelerator may still be busy: {holder}"
+                self._reactor.post(Noticed(self._clock.now(), text))
 
     def _begin_phase(self, phase: int) -> None:
         wall = self._clock.wall()
@@ -214,6 +227,7 @@ class LocalWorld:
             model_dir=self._prepared.job.model_dir,
             directory=directory / "attempts" / f"{attempt:04d}",
             params=directory / "params.yaml",
+            adjustments=state.tactics.adjustments,
         )
 
     def _make_directory(self, name: str) -> bool:

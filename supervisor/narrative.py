@@ -32,6 +32,7 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
+from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
 from supervisor.ports import Transition
@@ -125,7 +126,7 @@ def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> 
     if not before.status.terminal:
         text = "the supervisor before this one ended without a word (killed, or the machine went)"
         yield Line(MAIN, text, "warning")
-    if before.status is Status.FAILED:
+    if before.exit_code is not None and ExitCode(before.exit_code).for_good:
         yield Line(MAIN, "the job had failed for good; counts start again at zero")
     used = _budget_used(t.after, policy)
     highest = _step(t.after.budget.highest, "no checkpoint yet", "highest committed step {}")

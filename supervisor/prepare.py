@@ -12,9 +12,10 @@ from supervisor.config.load import Job, load_job
 from supervisor.config.plan import PhasePlan, plan_phases
 from supervisor.config.problems import ConfigError, Problem, key_path, shown, unknown_key
 from supervisor.config.schema import Phase
-from supervisor.core.outcome import Verdict
+from supervisor.core.outcome import Charge, Verdict
 from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
 from supervisor.core.redaction import Redactor, flags
+from supervisor.core.remedy import Remedy
 from supervisor.core.rules import RULES, Rule
 from supervisor.protocol.messages import Stage
 
@@ -39,6 +40,7 @@ class Prepared:
 
 def own_rules(phase: Phase) -> tuple[Rule, ...]:
     """The rules that the phase's config puts before ours."""
+    free = Remedy.WAIT_FOR_CAPACITY
     return tuple(
         Rule(
             name=rule.name or f"own-{number}",
@@ -51,6 +53,8 @@ def own_rules(phase: Phase) -> tuple[Rule, ...]:
             signals=tuple(rule.signal),
             exit_codes=tuple(rule.exit_code),
             stages=tuple(rule.stage),
+            remedy=None if rule.remedy is None else Remedy(rule.remedy),
+            charge=Charge.NOTHING if rule.remedy == free else Charge.RESTARTS,
         )
         for number, rule in enumerate(phase.init.autorestart.rules, 1)
     )

@@ -11,7 +11,8 @@ import json
 import sys
 from typing import Any
 
-from trainer.config import ConfigError, Problem, TrainerConfig, parse
+from trainer.config import ConfigError, DataloaderConfig, Problem, TrainerConfig, parse
+from trainer.records import DataError, first_records
 from trainer.rungs import Rung, infeasible, ladder
 
 _MAX_VALUE = 200
@@ -23,6 +24,9 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
         config = parse(request)
     except ConfigError as error:
         return _answer(error.problems)
+    problems = _unreadable(config)
+    if problems:
+        return _answer(problems)
     num_devices = request.get("num_devices")
     if num_devices is None:
         return _answer([], _resolved(config))
@@ -32,6 +36,22 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
     config = _with_micro_batch(config, num_devices)
     rungs = ladder(config.init.loop, num_devices, request.get("min_num_devices", 1))
     return _answer([], _resolved(config), rungs)
+
+
+def _unreadable(config: TrainerConfig) -> list[Problem]:
+    """Data files that cannot be read, or whose first record is not what the config says."""
+    fit, vocab_size = config.fit, config.init.model.vocab_size
+    loaders: list[tuple[tuple[str, ...], DataloaderConfig]]
+    loaders = [(("train_dataloader",), fit.train_dataloader)]
+    if fit.validation is not None:
+        loaders.append((("validation", "dataloader"), fit.validation.dataloader))
+    problems = []
+    for where, loader in loaders:
+        try:
+            first_records(loader, vocab_size)
+        except (DataError, OSError) as error:
+            problems.append(Problem(("trainer", "fit", *where, "paths"), str(error)))
+    return problems
 
 
 def _with_micro_batch(config: TrainerConfig, num_devices: int) -> TrainerConfig:

@@ -149,7 +149,8 @@ class LoopConfig(_Owned):
 
     The global batch holds whatever the number of devices is; `micro_batch_size` is the most
     sequences that one device holds at a time, and gradients are accumulated over the rest. `fsdp`
-    is the number of devices over which parameters are sharded.
+    is the number of devices over which parameters are sharded. `skip_bad_batches` is how many
+    batches may be passed over because they gave NaN or Inf twice.
     """
 
     max_steps: Count
@@ -158,6 +159,7 @@ class LoopConfig(_Owned):
     fsdp: Count = 1
     max_inflight_computations: Count = 2
     log_every: Count = 10
+    skip_bad_batches: Annotated[int, Strict(), Field(ge=0)] = 0
 
 
 class CheckpointConfig(_Owned):
@@ -174,11 +176,13 @@ class CheckpointConfig(_Owned):
 
 
 class DataloaderConfig(_Owned):
-    """Text files, or JSONL files (by their suffix) with the text in the field `text_field`."""
+    """Text files, or JSONL files (by their suffix) with the text in the field `text_field`; with
+    `tokens_field`, JSONL files with lists of token ids in that field, used as they stand."""
 
     paths: Annotated[tuple[str, ...], BeforeValidator(_patterns), Field(min_length=1)]
     sequence_length: Count = 128
     text_field: str = "text"
+    tokens_field: str | None = None
 
 
 class ValidationConfig(_Owned):
@@ -267,7 +271,7 @@ def _contradictions(config: TrainerConfig) -> list[Problem]:
         f"must divide num_heads, {model.num_heads}: query heads share key/value heads in groups",
     )
     require(
-        model.vocab_size >= VOCABULARY_SIZE,
+        model.vocab_size >= VOCABULARY_SIZE or not _reads_text(config.fit),
         "init.model.vocab_size",
         model.vocab_size,
         f"must be at least {VOCABULARY_SIZE}, the tokenizer's",
@@ -288,6 +292,12 @@ def _contradictions(config: TrainerConfig) -> list[Problem]:
     if config.fit.validation is not None:
         problems += _unmatched(config.fit.validation.dataloader, "validation", "dataloader")
     return problems
+
+
+def _reads_text(fit: FitConfig) -> bool:
+    """Whether the tokenizer is ours."""
+    loaders = [fit.train_dataloader, *([fit.validation.dataloader] if fit.validation else [])]
+    return any(loader.tokens_field is None for loader in loaders)
 
 
 def _unmatched(loader: DataloaderConfig, *where: str) -> list[Problem]:

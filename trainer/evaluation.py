@@ -18,6 +18,7 @@ class Evaluation:
     def __init__(self, config: ValidationConfig, blueprint: Blueprint, feed: Feed) -> None:
         self._config = config
         self._batch_size = blueprint.config.loop.global_batch_size
+        self._vocab_size = blueprint.config.model.vocab_size
         self._feed = feed
         self._loss = jit_evaluation_loss(blueprint)
         self._batches: list[Batch] = []
@@ -30,7 +31,9 @@ class Evaluation:
         """The mean loss of `state`, in nats a token; None where `stop` said so in between."""
         if not self._batches:
             config = self._config
-            self._batches = validation_batches(config.dataloader, self._batch_size, config.steps)
+            self._batches = validation_batches(
+                config.dataloader, self._batch_size, config.steps, self._vocab_size
+            )
         total = 0.0
         for batch in self._batches:
             if stop():

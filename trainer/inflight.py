@@ -1,7 +1,8 @@
 """Optimizer steps that are dispatched and not yet complete.
 
 JAX returns before the devices are done. A few steps in flight hide the host's work; without a bound
-the host would run ahead until memory is full. A step is told of when it is complete, not before.
+the host would run ahead until memory is full. A step is told of when it is complete, not before,
+and only then is it known whether what it made is finite: nothing is saved before that.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ from collections import deque
 from supervisor.protocol.drills import Drills
 from supervisor.protocol.reporter import Reporter
 from trainer.step import Metrics
+
+
+class NotFiniteError(FloatingPointError):
+    """A step left a loss, a gradient or a state with NaN or Inf in it: nothing to save."""
 
 
 class InFlight:
@@ -36,9 +41,28 @@ class InFlight:
         while self._steps:
             self._retire()
 
+    def skip(self, step: int) -> None:
+        """Step `step` passes over its batch; those before it complete first."""
+        self.drain()
+        text = f"step {step}: its batch is skipped, because it gave NaN or Inf before"
+        print(text, flush=True)
+        self._reporter.notice(text)
+        self._reporter.step(step)
+        self._drills.after_step(step)
+
     def _retire(self) -> None:
+        """Wait for the oldest.
+
+        Raises:
+            NotFiniteError: there is NaN or Inf in what it made.
+        """
         step, metrics = self._steps.popleft()
-        metrics["loss"].block_until_ready()
+        if not bool(metrics.pop("finite")):
+            loss, norm = float(metrics["loss"]), float(metrics["gradient_norm"])
+            raise NotFiniteError(
+                f"step {step}: NaN or Inf in the training (loss {loss}, gradient norm {norm}); "
+                "its state is not saved"
+            )
         self._reporter.step(step, metrics)
         if step % self._log_every == 0:
             self._log(step, metrics)

@@ -7,7 +7,8 @@ step comes before that step's save.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Container
+from dataclasses import dataclass, replace
 from typing import Any
 
 from supervisor.protocol.messages import Stage
@@ -17,7 +18,7 @@ from trainer.cadence import Cadence
 from trainer.checkpoint import Checkpoints
 from trainer.evaluation import Evaluation
 from trainer.feed import Feed
-from trainer.inflight import InFlight
+from trainer.inflight import InFlight, NotFiniteError
 from trainer.state import TrainState
 from trainer.termination import Termination
 
@@ -25,12 +26,17 @@ from trainer.termination import Termination
 @dataclass(slots=True)
 class Loop:
     """Takes `state` from `step` to `max_steps`. `train_step` is the compiled step, `batches` the
-    iterator over the training data, at the position that belongs to `step`."""
+    iterator over the training data, at the position that belongs to `step`. A step in `skip_steps`
+    takes its batch and changes nothing but the step count (`skipped_step`). What is not
+    `all_finite` is not saved."""
 
     state: TrainState
     step: int
     max_steps: int
     train_step: Any
+    skipped_step: Any
+    all_finite: Any
+    skip_steps: Container[int]
     batches: Any
     feed: Feed
     evaluation: Evaluation | None
@@ -40,7 +46,20 @@ class Loop:
     reporter: Reporter
 
     def run(self) -> None:
-        """Train to the end and save there; on a request to stop, save and die of its signal."""
+        """Train to the end and save there; on a request to stop, save and die of its signal.
+
+        Raises:
+            NotFiniteError: a step gave NaN or Inf. What was saved before it is committed first:
+                that is where the next attempt goes on.
+        """
+        try:
+            self._run()
+        except NotFiniteError:
+            self._tell_committed(wait=True)
+            self.checkpoints.settle()
+            raise
+
+    def _run(self) -> None:
         termination = Termination(distributed.preemption_notice())
         self.reporter.stage(Stage.TRAINING, self.step)
         while self.step < self.max_steps:
@@ -56,9 +75,13 @@ class Loop:
         self._save_now()
 
     def _advance(self) -> None:
-        tokens = self.feed.put(next(self.batches))
-        self.state, metrics = self.train_step(self.state, tokens)
+        batch = next(self.batches)
         self.step += 1
+        if self.step in self.skip_steps:
+            self.state = replace(self.state, step=self.skipped_step(self.state.step))
+            self.in_flight.skip(self.step)
+            return
+        self.state, metrics = self.train_step(self.state, self.feed.put(batch))
         self.in_flight.add(self.step, metrics)
 
     def _evaluate(self, evaluation: Evaluation, termination: Termination) -> None:
@@ -73,7 +96,7 @@ class Loop:
     def _save(self) -> None:
         self.in_flight.drain()
         self._tell_committed(wait=True)
-        self.checkpoints.save(self.state, self.step, self.batches.get_state())
+        self._hand_over()
 
     def _save_now(self) -> None:
         """Return with this step committed, and its manifest written."""
@@ -81,9 +104,17 @@ class Loop:
         self.reporter.stage(Stage.SAVING, self.step)
         self._tell_committed(wait=True)
         if self.checkpoints.newest() != self.step:
-            self.checkpoints.save(self.state, self.step, self.batches.get_state())
+            self._hand_over()
             self._tell_committed(wait=True)
         self.checkpoints.settle()
+
+    def _hand_over(self) -> None:
+        if not self.all_finite(self.state):
+            raise NotFiniteError(
+                f"step {self.step}: NaN or Inf in the parameters or the optimizer's state; "
+                "it is not saved"
+            )
+        self.checkpoints.save(self.state, self.step, self.batches.get_state())
 
     def _tell_committed(self, *, wait: bool = False) -> None:
         step = self.checkpoints.committed(wait=wait)

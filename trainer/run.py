@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import jax
 
+from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, Adjustments
 from supervisor.protocol.drills import Drills
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
@@ -23,7 +25,7 @@ from trainer.loop import Loop
 from trainer.mesh import make_mesh, require_devices
 from trainer.rungs import Rung, infeasible, rung
 from trainer.state import Blueprint, TrainState
-from trainer.step import jit_train_step
+from trainer.step import jit_all_finite, jit_skipped_step, jit_train_step
 
 
 def train(
@@ -45,11 +47,19 @@ def train(
         return
     reporter.stage(Stage.INITIALIZING)
     distributed.initialize()
-    rung_found = _initialize(config, reporter, num_devices)
+    adjustments = Adjustments.from_environment()
+    rung_found = _initialize(config, reporter, num_devices, adjustments)
     loader, loop = config.fit.train_dataloader, config.init.loop
+    inflight = max(1, loop.max_inflight_computations // adjustments.inflight)
+    reporter.adjustable(list(_adjustable(config, rung_found, inflight, adjustments)))
     feed = Feed(make_mesh(rung_found), rung_found)
     blueprint = Blueprint.of(config.init, feed.mesh)
-    batches = training_batches(loader, loop.global_batch_size, config.init.data_shuffle_seed)
+    batches = training_batches(
+        loader,
+        loop.global_batch_size,
+        config.init.data_shuffle_seed,
+        config.init.model.vocab_size,
+    )
 
     reporter.stage(Stage.RESTORING)
     state, restored = _start(config, checkpoints, blueprint, batches, say)
@@ -66,12 +76,15 @@ def train(
         step=step,
         max_steps=loop.max_steps,
         train_step=train_step,
+        skipped_step=jit_skipped_step(blueprint),
+        all_finite=jit_all_finite(blueprint),
+        skip_steps=adjustments.skip_steps,
         batches=batches,
         feed=feed,
         evaluation=None if validation is None else Evaluation(validation, blueprint, feed),
         checkpoints=checkpoints,
         cadence=Cadence(config.init.checkpoint),
-        in_flight=InFlight(loop.max_inflight_computations, loop.log_every, reporter, drills),
+        in_flight=InFlight(inflight, loop.log_every, reporter, drills),
         reporter=reporter,
     ).run()
     reporter.stage(Stage.FINISHING, loop.max_steps)
@@ -98,11 +111,13 @@ def _is_complete(config: TrainerConfig, checkpoints: Checkpoints, reporter: Repo
     return True
 
 
-def _initialize(config: TrainerConfig, reporter: Reporter, num_devices: int | None) -> Rung:
+def _initialize(
+    config: TrainerConfig, reporter: Reporter, num_devices: int | None, adjustments: Adjustments
+) -> Rung:
     device = jax.devices()[0]
     reporter.devices(device.platform, jax.device_count(), device.device_kind)
     require_devices(num_devices)
-    found = rung(config.init.loop, jax.device_count())
+    found = rung(config.init.loop, jax.device_count(), adjustments.accumulation)
     if found is None:
         raise ConfigError(infeasible(config.init.loop, jax.device_count()))
     print(
@@ -111,6 +126,18 @@ def _initialize(config: TrainerConfig, reporter: Reporter, num_devices: int | No
         flush=True,
     )
     return found
+
+
+def _adjustable(
+    config: TrainerConfig, found: Rung, inflight: int, adjustments: Adjustments
+) -> Iterator[str]:
+    """What the next attempt could do otherwise, beyond what this one does."""
+    if inflight > 1:
+        yield INFLIGHT
+    if found.per_device_batch > 1:
+        yield ACCUMULATION
+    if len(adjustments.skip_steps) < config.init.loop.skip_bad_batches:
+        yield SKIP_STEPS
 
 
 def _start(

@@ -26,20 +26,26 @@ class Rung:
     accumulation: int
 
 
-def rung(loop: LoopConfig, num_devices: int) -> Rung | None:
+def rung(loop: LoopConfig, num_devices: int, accumulation: int = 1) -> Rung | None:
     """How to train on `num_devices`; None where the global batch does not divide among them.
 
     `micro_batch_size` is an upper bound: the largest part of a device's share that it allows and
     that divides the share is used. Where `fsdp` does not divide `num_devices`, parameters are
-    sharded over the largest number of devices that divides both.
+    sharded over the largest number of devices that divides both. `accumulation` asks for so many
+    times the turns, as far as there are sequences to take turns with.
     """
     share, remainder = divmod(loop.global_batch_size, num_devices)
     if remainder:
         return None
-    at_most = min(loop.micro_batch_size or share, share)
-    per_device = next(size for size in range(at_most, 0, -1) if share % size == 0)
+    per_device = _divisor(share, loop.micro_batch_size or share)
+    per_device = _divisor(share, per_device // accumulation)
     fsdp = gcd(loop.fsdp, num_devices)
     return Rung(num_devices, num_devices // fsdp, fsdp, per_device, share // per_device)
+
+
+def _divisor(share: int, at_most: int) -> int:
+    """The largest divisor of `share` that is no more than `at_most`, and at least 1."""
+    return next((size for size in range(min(at_most, share), 1, -1) if share % size == 0), 1)
 
 
 def ladder(loop: LoopConfig, num_devices: int, min_num_devices: int) -> list[Rung]:

@@ -23,7 +23,8 @@ Metrics = dict[str, jax.Array]
 def train_step(
     blueprint: Blueprint, state: TrainState, tokens: jax.Array
 ) -> tuple[TrainState, Metrics]:
-    """The state after one more step, and this step's loss, gradient norm and learning rate."""
+    """The state after one more step, and this step's loss, gradient norm and learning rate, and
+    whether loss and gradients are `finite`."""
 
     def add(total: tuple[Any, jax.Array, Rngs], micro: jax.Array) -> tuple[Any, None]:
         gradients, loss, rngs = total
@@ -45,7 +46,14 @@ def train_step(
         "gradient_norm": optax.tree.norm(gradients),
         "learning_rate": jnp.asarray(rate),
     }
+    metrics["finite"] = all_finite(metrics)
     return TrainState(state.step + 1, params, optimizer, rngs), metrics
+
+
+def all_finite(tree: Any) -> jax.Array:
+    """Whether no number in `tree` is NaN or Inf; one answer from the devices."""
+    floating = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
+    return jnp.stack([jnp.isfinite(x).all() for x in floating]).all()
 
 
 def evaluation_loss(blueprint: Blueprint, state: TrainState, tokens: jax.Array) -> jax.Array:
@@ -75,6 +83,21 @@ def jit_train_step(blueprint: Blueprint) -> Any:
         in_shardings=(blueprint.shardings, batch_sharding(blueprint.mesh)),
         out_shardings=(blueprint.shardings, replicated(blueprint.mesh)),
         donate_argnums=0,
+    )
+
+
+def jit_skipped_step(blueprint: Blueprint) -> Any:
+    """For jax: the step count after a step whose batch is passed over."""
+    return jax.jit(lambda step: step + 1, out_shardings=blueprint.shardings.step)
+
+
+def jit_all_finite(blueprint: Blueprint) -> Any:
+    """`all_finite` of a state, for jax. It reads the whole state, so it is for saves: each step
+    answers for its loss and gradients, which cost nothing more."""
+    return jax.jit(
+        all_finite,
+        in_shardings=(blueprint.shardings,),
+        out_shardings=replicated(blueprint.mesh),
     )
 
 

@@ -7,6 +7,7 @@ over; their failure records, the journal and the checkpoints never do.
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +17,14 @@ from supervisor.ports import Storage
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 T = TypeVar("T")
+
+
+def free_bytes(path: Path) -> int | None:
+    """What the disk of `path` has room for; None where it cannot be asked."""
+    try:
+        return shutil.disk_usage(path).free
+    except OSError:
+        return None
 
 
 class Space:

@@ -128,6 +128,7 @@ class Preemption(_Section):
 
 
 VerdictName = Literal["FATAL", "RESTART", "POLICY"]
+RemedyName = Literal["less-at-once", "roll-back", "wait", "wait-long", "wait-for-capacity"]
 
 
 def _as_list(value: Any) -> Any:
@@ -146,6 +147,8 @@ class RuleConfig(_Section):
     signal: Annotated[list[str], BeforeValidator(_as_list)] = Field(default_factory=list)
     stage: Annotated[list[StageName], BeforeValidator(_as_list)] = Field(default_factory=list)
     verdict: VerdictName
+    remedy: RemedyName | None = None
+    """With verdict POLICY: what is done about it beyond a restart."""
     cause: Annotated[str | None, Field(min_length=1)] = None
     reason: Annotated[str | None, Field(min_length=1)] = None
     advice: Annotated[str | None, Field(min_length=1)] = None
@@ -175,6 +178,12 @@ class RuleConfig(_Section):
     def _some_condition(self) -> Self:
         if not (self.type or self.regex or self.exit_code or self.signal or self.stage):
             raise ValueError("give at least one of type, regex, exit_code, signal and stage")
+        return self
+
+    @model_validator(mode="after")
+    def _remedy_of_a_policy(self) -> Self:
+        if self.remedy is not None and self.verdict != "POLICY":
+            raise ValueError(f"a remedy needs verdict POLICY, not {self.verdict}")
         return self
 
 

@@ -114,6 +114,8 @@ class WorkersGone:
     """The last completed step that was reported."""
     committed: int | None
     """The newest committed step, looked for after the group was gone."""
+    adjustable: tuple[str, ...] = ()
+    """What the workers said they could adjust (`protocol.adjustments`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,11 @@ class ExitCode(IntEnum):
     STOPPED = 79
 
     @property
+    def for_good(self) -> bool:
+        """Whether a person has to change something first: run again, the counts begin at zero."""
+        return self in (ExitCode.FAILED, ExitCode.BUDGET_SPENT)
+
+    @property
     def run_again(self) -> bool:
         """Whether a service manager should run the command again by itself."""
         return self in (

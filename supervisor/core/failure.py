@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from supervisor.core.outcome import Charge as Charge
 from supervisor.core.outcome import Confidence as Confidence
 from supervisor.core.outcome import Verdict as Verdict
+from supervisor.core.remedy import Remedy
 from supervisor.protocol.failure import FailureRecord
 
 
@@ -88,6 +89,10 @@ class Failure:
     confidence: Confidence = Confidence.LOW
     signature: str | None = None
     """The same for the same failure; None where a repetition proves nothing."""
+    remedy: Remedy | None = None
+    """What is done about it beyond a restart."""
+    step: int | None = None
+    """The last completed step, by the worker's own record."""
     traceback: str = ""
     """The traceback as the worker recorded it; empty where it left no record."""
 

@@ -15,7 +15,7 @@ Events that do not fit the state (late, duplicate, of another attempt or phase) 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -51,6 +51,7 @@ from supervisor.core.failure import Failure, Verdict, WorkerExit
 from supervisor.core.liveness import Liveness, Silence
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import Backoff, Drain, Group, Hang, JobState, Status
+from supervisor.core.tactics import Tactics, answer
 from supervisor.core.verdicts import hang_failure
 
 Outcome = tuple[JobState, tuple[Decision, ...]]
@@ -70,12 +71,26 @@ def _supervisor_started(
     state: JobState, event: SupervisorStarted, policy: RestartPolicy
 ) -> Outcome:
     drained = state.drain is not None
-    state = replace(state, job=event.job, drain=None, liveness=Liveness(), exit_code=None)
+    ended_for_good = state.exit_code is not None and ExitCode(state.exit_code).for_good
+    state = replace(
+        state,
+        job=event.job,
+        tactics=state.tactics.run_again(),
+        drain=None,
+        liveness=Liveness(),
+        exit_code=None,
+    )
     if state.status is Status.SUCCEEDED:
         return _reopened(state, event.at, policy)
     state = replace(state, budget=state.budget.committed(event.committed))
-    if state.status is Status.FAILED:
-        state = replace(state, budget=state.budget.fresh(), directory=None, last_failure=None)
+    if ended_for_good:
+        state = replace(
+            state,
+            budget=state.budget.fresh(),
+            tactics=state.tactics.fresh(),
+            directory=None,
+            last_failure=None,
+        )
     if state.group is not None:
         return _recovered(state, state.group, drained, event.at, policy)
     if state.backoff is not None:
@@ -243,7 +258,7 @@ def _workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) ->
     if group.abandoned or failure is None:
         reason = "the last attempt was lost with its supervisor: nothing is charged"
         return _start(state, reason, event.at, policy)
-    return _failed(state, failure, event.at, policy)
+    return _failed(state, failure, event.adjustable, event.at, policy)
 
 
 def _launch_failed(state: JobState, event: LaunchFailed, policy: RestartPolicy) -> Outcome:
@@ -252,7 +267,7 @@ def _launch_failed(state: JobState, event: LaunchFailed, policy: RestartPolicy) 
     state = replace(state, group=None, liveness=Liveness())
     if state.drain is not None:
         return _drained(state, state.drain)
-    return _failed(state, event.failure, event.at, policy)
+    return _failed(state, event.failure, (), event.at, policy)
 
 
 def _phase_succeeded(state: JobState, at: float, policy: RestartPolicy) -> Outcome:
@@ -271,17 +286,35 @@ def _next_phase(state: JobState, reason: str, at: float, policy: RestartPolicy) 
 
 
 def _in_phase(state: JobState, phase: int) -> JobState:
-    return replace(state, phase=phase, directory=None, budget=Budget(), last_failure=None)
+    return replace(
+        state,
+        phase=phase,
+        directory=None,
+        budget=Budget(),
+        tactics=Tactics(),
+        last_failure=None,
+    )
 
 
-def _failed(state: JobState, failure: Failure, at: float, policy: RestartPolicy) -> Outcome:
+def _failed(
+    state: JobState,
+    failure: Failure,
+    adjustable: Collection[str],
+    at: float,
+    policy: RestartPolicy,
+) -> Outcome:
     """An attempt failed: end for good, or charge and go on."""
     state = replace(state, last_failure=failure)
     if failure.verdict is Verdict.FATAL:
         return _finish(state, Status.FAILED, ExitCode.FAILED, failure.reason)
+    course = answer(state.tactics, failure, state.budget.highest, adjustable)
+    state = replace(state, tactics=course.tactics)
+    if course.end is not None:
+        return _finish(state, Status.FAILED, course.end, course.told)
     limits = policy.phases[state.phase]
-    state = replace(state, budget=state.budget.failed(failure.signature, limits))
-    repeated = state.budget.repetitions(failure.signature)
+    signature = None if failure.remedy is not None else failure.signature
+    state = replace(state, budget=state.budget.failed(signature, limits))
+    repeated = state.budget.repetitions(signature)
     if 0 < state.budget.repetition_limit(limits) <= repeated:
         return _finish(state, Status.FAILED, ExitCode.FAILED, _repeated(failure, repeated))
     budget = state.budget.charge(failure.charge, limits)
@@ -294,8 +327,11 @@ def _failed(state: JobState, failure: Failure, at: float, policy: RestartPolicy)
             f"the budget of {limit} {failure.charge} without a new checkpoint is spent",
         )
     state = replace(state, budget=budget)
-    reason = f"attempt {state.attempt} failed: {failure.cause}"
-    delay = backoff_delay(budget.failures, policy, salt=f"{state.job}/{state.attempt}")
+    told = f"; {course.told}" if course.told else ""
+    reason = f"attempt {state.attempt} failed: {failure.cause}{told}"
+    failures = budget.failures if course.backoff is None else course.backoff
+    salt = f"{state.job}/{state.attempt}"
+    delay = backoff_delay(failures + course.ahead, policy, salt=salt)
     if failure.charge is Charge.PREEMPTIONS:
         delay = max(delay, policy.corroboration)
     return _wait(state, delay, reason, at, policy)

@@ -9,6 +9,7 @@ from supervisor.core.budget import Budget
 from supervisor.core.events import StopSource
 from supervisor.core.failure import Failure, WorkerExit
 from supervisor.core.liveness import Liveness, Silence
+from supervisor.core.tactics import Tactics
 from supervisor.protocol.messages import Stage
 
 
@@ -92,6 +93,7 @@ class JobState:
     begin_again: float | None = None
     """When `BeginPhase` is decided again, because nothing has answered it."""
     budget: Budget = field(default_factory=Budget)
+    tactics: Tactics = field(default_factory=Tactics)
     group: Group | None = None
     liveness: Liveness = field(default_factory=Liveness)
     backoff: Backoff | None = None

@@ -245,6 +245,8 @@ def _failure(judgement: _Judgement, evidence: Evidence) -> Failure:
         charge=rule.charge,
         confidence=_confidence(rule, chain),
         signature=_signature(judgement, evidence),
+        remedy=rule.remedy,
+        step=rank.record.step if rank.record is not None else None,
         traceback=rank.record.traceback if rank.record is not None else "",
     )
 

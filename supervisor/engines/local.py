@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from supervisor.adapters.cgroup import OomCounter
 from supervisor.adapters.checkpoints import CheckpointWatcher, newest_committed
 from supervisor.adapters.output import OutputPatterns, OutputPump, read_evidence
 from supervisor.adapters.processes import WorkerProcess, kill_descendants, reap_orphans
 from supervisor.adapters.progress import ProgressPipe
 from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.space import free_bytes
 from supervisor.adapters.stacks import describe_process, dump_native_stacks
 from supervisor.config import placeholders
 from supervisor.config.plan import PhasePlan
@@ -26,16 +28,18 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
-from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
+from supervisor.core.failure import Evidence, Failure, HostFacts, RankEvidence, WorkerExit
 from supervisor.core.policy import Success
 from supervisor.core.rules import Rule
 from supervisor.core.verdicts import judge, launch_failure
 from supervisor.ports import Clock
 from supervisor.protocol import environment
+from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.drills import Drill
 from supervisor.protocol.environment import WorkerIdentity
 from supervisor.protocol.failure import FailureRecord, parse_failure_record
 from supervisor.protocol.messages import (
+    AdjustableMessage,
     Message,
     RestoredMessage,
     SavedMessage,
@@ -66,6 +70,7 @@ class Launch:
     """The attempt's own directory."""
     params: Path
     """The phase's resolved config."""
+    adjustments: Adjustments
 
 
 @dataclass(slots=True)
@@ -79,11 +84,13 @@ class _Group:
     watcher: CheckpointWatcher
     drills: list[Drill]
     """What the attempt still had before it when it started."""
+    oom: OomCounter
     exits: list[WorkerExit] = field(default_factory=list)
     dumps_stacks: bool = False
     stage: str | None = None
     step: int | None = None
     resumed_from: int | None = None
+    adjustable: tuple[str, ...] = ()
 
 
 class LocalEngine:
@@ -140,7 +147,8 @@ class LocalEngine:
         pipe.close_write_end()
         pump.start()
         drills = _pending_drills(launch)
-        self._group = _Group(launch, worker, pump, pipe, self._watcher(launch), drills)
+        oom = OomCounter(worker.pid)
+        self._group = _Group(launch, worker, pump, pipe, self._watcher(launch), drills, oom)
         for drill in drills:
             self._notice(f"DRILL armed: {_describe_drill(drill)}")
         self._reactor.watch(pipe.read_end, self._read_progress)
@@ -200,6 +208,7 @@ class LocalEngine:
             **self._environ,
             **{name: placeholders.expand(value, values) for name, value in plan.env.items()},
             **identity.to_environment(),
+            **launch.adjustments.to_environment(),
             environment.FAILURE_FILE: str(launch.directory / "rank0.failure.json"),
             environment.STACKS_FILE: str(launch.directory / "rank0.stacks.txt"),
         }
@@ -253,6 +262,8 @@ class LocalEngine:
                     group.resumed_from = step
                 case SavedMessage():
                     group.watcher.look_now()
+                case AdjustableMessage(names):
+                    group.adjustable = names
                 case StacksMessage():
                     group.dumps_stacks = True
         self._reactor.post(WorkerReported(self._clock.now(), attempt, 0, message))
@@ -322,6 +333,10 @@ class LocalEngine:
             committed=committed,
             pattern_seen=group is not None and group.pump.success_seen,
             file_exists=self._success_file_exists(launch),
+            host=HostFacts(
+                oom_kills=group.oom.rise() if group is not None else 0,
+                free_disk=free_bytes(launch.model_dir),
+            ),
         )
         failure = judge(evidence, launch.success, launch.rules)
         self._reactor.post(
@@ -332,6 +347,7 @@ class LocalEngine:
                 resumed_from=group.resumed_from if group is not None else None,
                 step=step,
                 committed=committed,
+                adjustable=group.adjustable if group is not None else (),
             )
         )
 

@@ -24,6 +24,7 @@ MAX_STEP = 2**62
 MAX_NOTICE = 300
 """Characters of a notice: fits in a line even if JSON makes each of them two surrogates."""
 _MAX_TEXT = 80
+_MAX_NAMES = 16
 
 
 class Stage(StrEnum):
@@ -96,6 +97,13 @@ class StacksMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class AdjustableMessage:
+    """What of `adjustments.Adjustments` this worker could do (more of) in the next attempt."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NoticeMessage:
     """One line that a person should read; what is over `MAX_NOTICE` characters is cut off."""
 
@@ -110,6 +118,7 @@ Message = (
     | EvaluatedMessage
     | DevicesMessage
     | StacksMessage
+    | AdjustableMessage
     | NoticeMessage
 )
 
@@ -121,6 +130,7 @@ _NAMES: dict[type[Any], str] = {
     EvaluatedMessage: "evaluated",
     DevicesMessage: "devices",
     StacksMessage: "stacks",
+    AdjustableMessage: "adjustable",
     NoticeMessage: "notice",
 }
 
@@ -214,6 +224,13 @@ def _text(body: dict[str, Any], name: str, limit: int = _MAX_TEXT) -> str:
     return printable(value[:limit])
 
 
+def _names(body: dict[str, Any]) -> tuple[str, ...]:
+    names = body.get("names")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ProtocolError("names is not a list of strings")
+    return tuple(printable(name[:_MAX_TEXT]) for name in names[:_MAX_NAMES])
+
+
 def _metrics(body: dict[str, Any]) -> dict[str, float]:
     metrics = body.get("metrics", {})
     if not isinstance(metrics, dict):
@@ -244,5 +261,6 @@ _PARSERS: dict[str, Callable[[dict[str, Any]], Message]] = {
         _text(body, "platform"), _count(body), _text(body, "device_kind")
     ),
     "stacks": lambda body: StacksMessage(),
+    "adjustable": lambda body: AdjustableMessage(_names(body)),
     "notice": lambda body: NoticeMessage(_text(body, "text", MAX_NOTICE)),
 }

@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import SupportsFloat
 
 from supervisor.protocol import environment
 from supervisor.protocol.messages import (
+    AdjustableMessage,
     DevicesMessage,
     EvaluatedMessage,
     Message,
@@ -109,6 +110,10 @@ class Reporter:
     def devices(self, platform: str, count: int, device_kind: str) -> None:
         """The accelerators that the backend found."""
         self._send(DevicesMessage(platform, count, device_kind), keep=True)
+
+    def adjustable(self, names: Sequence[str]) -> None:
+        """What the supervisor may ask the next attempt to adjust (`adjustments`)."""
+        self._send(AdjustableMessage(tuple(names)), keep=True)
 
     def notice(self, text: str) -> None:
         """Have a person read `text` in the supervisor's log."""

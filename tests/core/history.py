@@ -88,17 +88,26 @@ class History:
         return self.happens(WorkersObserved(self.now, group.attempt, pids, exits))
 
     def gone(
-        self, failure: Failure | None = RETRY, committed: int | None = None
+        self,
+        failure: Failure | None = RETRY,
+        committed: int | None = None,
+        adjustable: tuple[str, ...] = (),
     ) -> tuple[Decision, ...]:
         """The group is confirmed gone."""
         attempt = self.state.attempt
-        return self.happens(WorkersGone(self.now, attempt, failure, None, None, committed))
+        gone = WorkersGone(self.now, attempt, failure, None, None, committed, adjustable)
+        return self.happens(gone)
 
-    def fails(self, failure: Failure = RETRY, committed: int | None = None) -> tuple[Decision, ...]:
+    def fails(
+        self,
+        failure: Failure = RETRY,
+        committed: int | None = None,
+        adjustable: tuple[str, ...] = (),
+    ) -> tuple[Decision, ...]:
         """The attempt runs, its worker dies, and it is judged; a backoff is waited out."""
         self.runs()
         self.ends(WorkerExit(0, signal="SIGKILL"))
-        decisions = self.gone(failure, committed)
+        decisions = self.gone(failure, committed, adjustable)
         return self.waits() if self.state.backoff is not None else decisions
 
     def succeeds(self) -> tuple[Decision, ...]:

@@ -24,6 +24,7 @@ MODULES = (
     "machine",
     "budget",
     "backoff",
+    "tactics",
     "state",
     "liveness",
     "policy",

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.failure import write_failure_record
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
@@ -189,6 +190,22 @@ def hold_the_interpreter_lock() -> None:
         ctypes.PyDLL(None).pause()
 
 
+def run_out_of_device_memory() -> None:
+    """Need more than there is, unless asked to do with less."""
+    asked = Adjustments.from_environment()
+    print(f"asked to adjust: {asked}", flush=True)
+    if max(asked.inflight, asked.accumulation) < options.need:
+        fail(RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes."))
+
+
+def eat_memory() -> None:
+    """Until the kernel ends it, in a cgroup that is there to be filled."""
+    eaten: list[bytes] = []
+    while len(eaten) < 64:
+        eaten.append(b"x" * (64 << 20))
+    os._exit(9)
+
+
 MISBEHAVIOUR: dict[str, Callable[[], None]] = {
     "none": lambda: None,
     "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
@@ -218,6 +235,12 @@ MISBEHAVIOUR: dict[str, Callable[[], None]] = {
     "crash": crash,
     "fill-disk": fill_disk,
     "read-only": read_only,
+    "device-memory": run_out_of_device_memory,
+    "eat-memory": eat_memory,
+    "nan": lambda: fail(FloatingPointError("invalid value (nan) encountered in jit(step)")),
+    "busy": lambda: fail(RuntimeError("The TPU is already in use by process with pid 5")),
+    "expired": lambda: fail(RuntimeError("invalid_grant: Token has been expired or revoked.")),
+    "no-capacity": lambda: fail(RuntimeError("There is no more capacity in the zone")),
 }
 
 
@@ -283,6 +306,7 @@ def main() -> None:
     reporter.restored(step or None)
     print(f"starts after step {step}", flush=True)
     reporter.stage(Stage.TRAINING, step)
+    reporter.adjustable(options.adjustable)
     asked: list[int] = []
     if options.polite:
         signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
@@ -314,6 +338,8 @@ if __name__ == "__main__":
     parser.add_argument("--polite", action="store_true")
     parser.add_argument("--strike-each", action="store_true")
     parser.add_argument("--diary")
+    parser.add_argument("--adjustable", nargs="*", default=[])
+    parser.add_argument("--need", type=int, default=2)
     parser.add_argument("--stage", default="TRAINING")
     options = parser.parse_args()
     reporter = Reporter.connect()

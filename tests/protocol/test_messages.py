@@ -15,6 +15,7 @@ from supervisor.protocol.messages import (
     MAX_LINE,
     MAX_NOTICE,
     MAX_STEP,
+    AdjustableMessage,
     DevicesMessage,
     EvaluatedMessage,
     Message,
@@ -219,3 +220,11 @@ def test_control_characters_are_made_visible(text: str, shown: str) -> None:
     assert printable(text) == shown
     read = decode(json.dumps({"v": 1, "kind": "devices", "platform": text, "count": 1}).encode())
     assert read == DevicesMessage(shown, 1)
+
+
+def test_what_a_worker_can_adjust_is_a_list_of_names() -> None:
+    message = AdjustableMessage(("inflight", "skip_steps"))
+    assert decode(encode(message)) == message
+    for wrong in (b'"inflight"', b"[1]", b"null"):
+        with pytest.raises(ProtocolError, match="names"):
+            decode(b'{"v":1,"kind":"adjustable","names":%s}' % wrong)

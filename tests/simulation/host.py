@@ -18,6 +18,8 @@ from typing import Protocol
 
 from supervisor.core.failure import WorkerExit
 from supervisor.core.policy import Success
+from supervisor.core.remedy import Remedy
+from supervisor.protocol.adjustments import SKIP_STEPS, Adjustments
 from supervisor.protocol.failure import ExceptionInfo, FailureRecord
 from supervisor.protocol.messages import Message, Stage, StageMessage, StepMessage
 from tests.simulation.scenario import NONE, Faults, Scenario
@@ -25,6 +27,15 @@ from tests.simulation.scenario import NONE, Faults, Scenario
 _EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 LEFTOVER = -1
 """The "rank" of a process that a worker left behind."""
+
+_TELLS = {
+    Remedy.LESS_AT_ONCE: ("JaxRuntimeError", "RESOURCE_EXHAUSTED: Out of memory allocating 9 B"),
+    Remedy.ROLL_BACK: ("FloatingPointError", "the loss is nan"),
+    Remedy.WAIT: ("JaxRuntimeError", "The TPU is already in use by process with pid 5"),
+    Remedy.WAIT_LONG: ("RefreshError", "invalid_grant: Token has been expired or revoked"),
+    Remedy.WAIT_FOR_CAPACITY: ("RuntimeError", "There is no more capacity in the zone"),
+}
+"""What a program says that dies of something that has a remedy."""
 
 _STRIDE = (2.0, 8.0)
 """Seconds of training between two reports, and from tick to tick."""
@@ -86,6 +97,9 @@ class Group:
     alive: set[int]
     resumed_from: int | None
     step: int
+    adjustments: Adjustments
+    adjustable: tuple[str, ...]
+    """What more it could adjust."""
     exits: list[WorkerExit] = field(default_factory=list)
     records: dict[int, FailureRecord] = field(default_factory=dict)
     stuck: bool = False
@@ -160,11 +174,19 @@ class Host:
         """The groups of which a process lives."""
         return [group for group in self.groups.values() if group.alive]
 
-    def launch(self, attempt: int, phase: int, success: Success, owner: Watcher) -> Group:
-        """Start a worker group: it restores the newest checkpoint that is there."""
+    def launch(
+        self, attempt: int, phase: int, success: Success, owner: Watcher, asked: Adjustments
+    ) -> Group:
+        """Start a worker group: it restores the newest checkpoint that is there, and adjusts what
+        it is asked to."""
         ranks = tuple(range(self._scenario.world_size))
-        resumed = self.newest(phase)
-        group = Group(attempt, phase, success, ranks, owner, set(ranks), resumed, resumed or 0)
+        step = self.newest(phase)
+        adjustable = self._scenario.adjustable
+        if len(asked.skip_steps) < self._scenario.max_skipped:
+            adjustable = (*adjustable, SKIP_STEPS)
+        group = Group(
+            attempt, phase, success, ranks, owner, set(ranks), step, step or 0, asked, adjustable
+        )
         if self.happens(self.faults.leftover):
             group.alive.add(LEFTOVER)
         self.groups[attempt] = group
@@ -176,7 +198,9 @@ class Host:
         if group.stuck or group.asked or group.dying or len(group.workers) < len(group.ranks):
             return
         faults = self.faults
-        if self.happens(faults.worker_fails):
+        if (trouble := self._trouble(group)) is not None:
+            self._die(group, *self._told(group.ranks[0], trouble, group.step))
+        elif self.happens(faults.worker_fails):
             self._fail(group)
         elif self.happens(faults.hangs):
             self._hang(group)
@@ -193,6 +217,14 @@ class Host:
             if group.step % self._scenario.commit_every == 0 or group.step >= self._target(group):
                 self._commit(group)
             self.later(self.between(*_STRIDE), lambda: self._advance(group))
+
+    def _trouble(self, group: Group) -> Remedy | None:
+        """What comes again however often it is tried."""
+        if max(group.adjustments.inflight, group.adjustments.accumulation) < self._scenario.need:
+            return Remedy.LESS_AT_ONCE
+        if group.step + 1 in self._scenario.bad_steps - {*group.adjustments.skip_steps}:
+            return Remedy.ROLL_BACK if group.step < self._target(group) else None
+        return None
 
     def _target(self, group: Group) -> int:
         step = group.success.step
@@ -229,14 +261,24 @@ class Host:
         if self.happens(self.faults.early_exit):
             self._finish(group)
             return
-        group.stuck = group.deaf = True
         rank = self._rng.choice(group.ranks)
-        ended, record = self._accident(rank, group.step)
+        self._die(group, *self._accident(group, rank))
+
+    def _die(self, group: Group, ended: WorkerExit, record: FailureRecord | None) -> None:
+        """A rank dies, and the others wait for it."""
+        group.stuck = group.deaf = True
         if record is not None:
-            group.records[rank] = record
+            group.records[ended.rank] = record
         self._end(group, ended)
 
-    def _accident(self, rank: int, step: int) -> tuple[WorkerExit, FailureRecord | None]:
+    def _told(
+        self, rank: int, remedy: Remedy, completed: int | None
+    ) -> tuple[WorkerExit, FailureRecord]:
+        """The end of a rank that tells of something that has a remedy."""
+        kind, message = _TELLS[remedy]
+        return WorkerExit(rank, code=1), self._record(rank, kind, message, completed)
+
+    def _accident(self, group: Group, rank: int) -> tuple[WorkerExit, FailureRecord | None]:
         if self.happens(self.faults.fatal):
             if self.happens(0.5):
                 return WorkerExit(rank, code=127), None
@@ -245,9 +287,12 @@ class Host:
             if self.happens(0.5):
                 return WorkerExit(rank, signal="SIGTERM"), None
             return WorkerExit(rank, code=143), None
+        if self.happens(self.faults.remedied):
+            completed = group.step if self.happens(0.5) else None
+            return self._told(rank, self._rng.choice([*Remedy]), completed)
         if self.happens(self.faults.repeats):
             word = self._rng.choice(("wrong", "odd"))
-            record = self._record(rank, "RuntimeError", f"this is {word}", step)
+            record = self._record(rank, "RuntimeError", f"this is {word}", group.step)
             return WorkerExit(rank, code=self._rng.choice((1, 134))), record
         kind = self._rng.randrange(5)
         if kind == 0:
@@ -256,10 +301,12 @@ class Host:
             return WorkerExit(rank, code=self._rng.choice((1, 134, 137))), None
         return WorkerExit(rank, signal=self._rng.choice(("SIGKILL", "SIGSEGV", "SIGABRT"))), None
 
-    def _record(self, rank: int, kind: str, message: str, step: int = 1) -> FailureRecord:
+    def _record(
+        self, rank: int, kind: str, message: str, completed: int | None = 1
+    ) -> FailureRecord:
         bases = (kind, "builtins.Exception", "builtins.BaseException")
         chain = (ExceptionInfo(kind, bases, message, "raised"),)
-        return FailureRecord(rank, self.clock.time, "TRAINING", step, chain, "Traceback ...")
+        return FailureRecord(rank, self.clock.time, "TRAINING", completed, chain, "Traceback ...")
 
     def _end_later(self, delay: float, group: Group, ended: WorkerExit) -> None:
         self.later(delay, lambda: self._end(group, ended))

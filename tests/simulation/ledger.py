@@ -8,7 +8,7 @@ answer. From that follows how every end of an attempt must be answered.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from supervisor.core.budget import Charge
 from supervisor.core.decisions import (
@@ -34,6 +34,7 @@ from supervisor.core.failure import Confidence, Failure, Verdict
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import Group, Status
 from supervisor.ports import Transition
+from tests.simulation.treatment import Treatment
 
 _ASKED = Failure("hang", Verdict.RESTART, "hang", "", "", "", 0, "")
 """An exit as success asks for it, by a group that was asked to exit: no success."""
@@ -58,6 +59,7 @@ class Ledger:
     """The supervisor of the attempt died before any sign of its end."""
     hung: bool = False
     """The attempt was ended because it was silent, whatever it said then."""
+    treatment: Treatment = field(default_factory=Treatment)
     stop: StopSource | None = None
     ended: ExitCode | None = None
 
@@ -84,6 +86,8 @@ class Ledger:
                 ledger = self if self.ended is ExitCode.SUCCEEDED else self._committed(step)
                 if again or grown:
                     ledger = replace(ledger, restarts=0, preemptions=0, failed=())
+                treatment = ledger.treatment.after_the_end() if again else ledger.treatment
+                ledger = replace(ledger, treatment=treatment.begun())
                 told = self._end_was_told(t.before.group, policy)
                 free = self.owed and (self.free or self.stop is not None or not told)
                 return replace(ledger, stop=None, ended=None, free=free)
@@ -136,20 +140,31 @@ class Ledger:
         if isinstance(event, WorkersGone) and self.free:
             require(isinstance(decision, StartWorkers), "a lost attempt is not started again")
             return ledger
-        return ledger._charged(failure, decision, policy, require)
+        adjustable = event.adjustable if isinstance(event, WorkersGone) else ()
+        return ledger._charged(failure, adjustable, decision, policy, require)
 
     def _charged(
-        self, failure: Failure, decision: Decision | None, policy: RestartPolicy, require: Require
+        self,
+        failure: Failure,
+        adjustable: tuple[str, ...],
+        decision: Decision | None,
+        policy: RestartPolicy,
+        require: Require,
     ) -> Ledger:
         ends = decision.exit_code if isinstance(decision, FinishJob) else None
         charge = Charge.RESTARTS if self.hung else failure.charge
-        ledger = self
         said = failure.verdict is Verdict.FATAL and failure.confidence is not Confidence.LOW
         if said or (failure.verdict is Verdict.FATAL and not self.hung):
             require(ends is ExitCode.FAILED, "a fatal failure does not end the job with 70")
             return self
+        remedy = None if self.hung else failure.remedy
+        treated = self.treatment.after(remedy, failure.step, self.highest, adjustable)
+        ledger = replace(self, treatment=treated)
+        if (due := treated.end) is not None:
+            require(ends is due, f"a remedy that failed does not end the job with {due}")
+            return ledger
         limits = policy.phases[self.phase]
-        if failure.signature is not None and not self.hung:
+        if failure.signature is not None and remedy is None and not self.hung:
             ledger = replace(ledger, failed=(*self.failed, failure.signature))
             if ledger._comes_again(failure.signature, limits.repeated_failure_limit):
                 require(ends is ExitCode.FAILED, "a failure that comes again does not end with 70")
@@ -162,7 +177,7 @@ class Ledger:
                 require(
                     ends is ExitCode.BUDGET_SPENT, "a spent budget does not end the job with 76"
                 )
-                return self
+                return ledger
             ledger = ledger._spend(charge)
         require(isinstance(decision, StartWorkers | Wait), "a failure is not answered by a restart")
         ledger._check_delay(decision, charge, policy, require)
@@ -184,7 +199,7 @@ class Ledger:
         self, decision: Decision | None, charge: Charge, policy: RestartPolicy, require: Require
     ) -> None:
         delay = decision.seconds if isinstance(decision, Wait) else 0.0
-        failures = self.restarts + self.preemptions
+        failures = self.treatment.failures_to_wait_for(self.restarts + self.preemptions)
         nominal = 0.0
         if failures > 1:
             nominal = min(policy.backoff_first * 2.0 ** (failures - 2), policy.backoff_max)
@@ -211,6 +226,8 @@ class Ledger:
                 case StartWorkers(attempt=attempt):
                     require(attempt == self.attempts + 1, "attempt numbers do not grow by one")
                     require(self.stop is None, "an attempt starts although somebody wants a stop")
+                    asked = t.after.tactics.adjustments
+                    require(asked == ledger.treatment.adjustments, f"asked to adjust {asked}")
                     ledger = replace(ledger, attempts=attempt, owed=True, free=False, hung=False)
                 case DumpStacks():
                     ledger = replace(ledger, hung=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from random import Random
 
 from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
+from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT
 from supervisor.protocol.messages import Stage
 
 
@@ -20,6 +21,8 @@ class Faults:
     """A rank fails with an error of its own, which may well be the one before."""
     early_exit: float = 0.0
     hangs: float = 0.0
+    remedied: float = 0.0
+    """An accident is one that has a remedy."""
     launch_fails: float = 0.0
     last_commit: float = 0.0
     """A dying worker's last checkpoint is committed in its last moment."""
@@ -50,6 +53,7 @@ _HIGHEST = Faults(
     repeats=0.7,
     early_exit=0.3,
     hangs=0.05,
+    remedied=0.7,
     launch_fails=0.3,
     last_commit=0.6,
     vanishes=0.4,
@@ -81,6 +85,13 @@ class Scenario:
     """How many strides of training a phase takes."""
     commit_every: int
     """Strides."""
+    adjustable: tuple[str, ...]
+    """What the workers can adjust."""
+    need: int
+    """What has to be divided by how much until it fits into the memory; 1: it does."""
+    bad_steps: frozenset[int]
+    """Steps that give NaN whenever they are tried."""
+    max_skipped: int
     max_again: int
     """How often a person runs the command again after it ended for good."""
 
@@ -101,6 +112,10 @@ def draw(rng: Random) -> Scenario:
         world_size=size,
         ticks=ticks,
         commit_every=rng.randint(1, 4),
+        adjustable=rng.choice(((), (INFLIGHT,), (ACCUMULATION,), (INFLIGHT, ACCUMULATION))),
+        need=rng.choice((1, 1, 1, 2, 4)),
+        bad_steps=frozenset(rng.choices(range(1, ticks + 1), k=rng.choice((0, 0, 1, 2)))),
+        max_skipped=rng.choice((0, 1, 2)),
         max_again=rng.choice((0, 0, 1, 3)),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from supervisor.core.events import DeadlineReached, WorkersGone, WorkersObserved
 from supervisor.core.machine import Outcome
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState
+from supervisor.core.tactics import Course, Tactics, answer
 from supervisor.ports import Transition
 from tests.simulation.__main__ import play
 
@@ -107,7 +109,39 @@ def kill_is_never_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(machine._HANDLERS, DeadlineReached, bug)
 
 
+def memory_runs_out_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(tactics: Tactics, *rest: Any) -> Course:
+        return answer(replace(tactics, memory_tries=0), *rest)
+
+    monkeypatch.setattr(machine, "answer", bug)
+
+
+def only_the_last_batch_stays_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(tactics: Tactics, *rest: Any) -> Course:
+        course = answer(tactics, *rest)
+        asked = course.tactics.adjustments
+        asked = replace(asked, skip_steps=asked.skip_steps[-1:])
+        return replace(course, tactics=replace(course.tactics, adjustments=asked))
+
+    monkeypatch.setattr(machine, "answer", bug)
+
+
+def skipped_batches_are_forgotten_by_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tactics, "fresh", lambda self: Tactics())
+
+
+def a_busy_device_is_tried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(*given: Any) -> Course:
+        return replace(answer(*given), ahead=0)
+
+    monkeypatch.setattr(machine, "answer", bug)
+
+
 PLANTED: tuple[Plant, ...] = (
+    memory_runs_out_for_ever,
+    only_the_last_batch_stays_skipped,
+    skipped_batches_are_forgotten_by_the_next_run,
+    a_busy_device_is_tried_at_once,
     one_restart_too_many,
     one_restart_too_few,
     stale_gone_is_believed,

@@ -191,7 +191,8 @@ class FakeWorld:
             failure = launch_failure(OSError(number, "the launch fails"), ("train",))
             self.post(LaunchFailed(self._host.clock.now(), attempt, failure))
             return
-        group = self._host.launch(attempt, phase, self._policy.phases[phase].success, self)
+        success = self._policy.phases[phase].success
+        group = self._host.launch(attempt, phase, success, self, state.tactics.adjustments)
         slow = self._host.happens(self._host.faults.slow)
         delay = self._host.between(0.0, 30.0) if slow else 0.0
         self._host.later(delay, lambda: self._started(group))
@@ -267,6 +268,7 @@ class FakeWorld:
                 resumed_from=group.resumed_from if group is not None else None,
                 step=group.step if group is not None else None,
                 committed=committed,
+                adjustable=group.adjustable if group is not None else (),
             )
         )
 

@@ -29,6 +29,31 @@ def _with(path: str, value: Any) -> Mapping:
     return mapping
 
 
+def test_the_first_record_of_each_file_is_looked_at(tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"ids": [1, 299, 300]}\n')
+    mapping = _with("fit.train_dataloader", {"paths": str(data)})
+    (error,) = check(mapping)["errors"]
+    assert error["loc"][-2:] == ("train_dataloader", "paths")
+    assert "data.jsonl:1: no text in the field 'text'; set text_field" in error["message"]
+    mapping["trainer"]["fit"]["train_dataloader"]["tokens_field"] = "ids"
+    mapping["trainer"]["init"]["model"]["vocab_size"] = 300
+    (error,) = check(mapping)["errors"]
+    assert "data.jsonl:1: token id 300 at position 2" in error["message"]
+    mapping["trainer"]["init"]["model"]["vocab_size"] = 301
+    assert not check(mapping)["errors"]
+
+
+def test_a_vocabulary_below_the_tokenizers_is_for_data_without_text(tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"ids": [1, 2, 3]}\n')
+    mapping = _with("init.model.vocab_size", 8)
+    mapping["trainer"]["fit"] = {
+        "train_dataloader": {"paths": str(data), "tokens_field": "ids", "sequence_length": 2}
+    }
+    assert not check(mapping)["errors"]
+
+
 def _errors(path: str, value: Any) -> list[dict[str, Any]]:
     errors: list[dict[str, Any]] = check(_with(path, value))["errors"]
     return errors

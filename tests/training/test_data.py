@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.config import DataloaderConfig
-from trainer.data import DataError, read_windows, training_batches, validation_batches
+from trainer.data import read_windows, training_batches, validation_batches
 from trainer.feed import Feed
 from trainer.mesh import make_mesh
+from trainer.records import DataError
 from trainer.rungs import Rung
 from trainer.sources import matching_files
 from trainer.tokenizer import END_OF_DOCUMENT, VOCABULARY_SIZE, decode, encode, pack
@@ -124,6 +125,44 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n' + line)
     with pytest.raises(DataError, match=message):
         read_windows(_config(tmp_path / "a.jsonl"))
+
+
+def _tokens(path: Path, *records: object) -> DataloaderConfig:
+    path.write_text("".join(json.dumps({"ids": record}) + "\n" for record in records))
+    return DataloaderConfig.model_validate(
+        {"paths": str(path), "sequence_length": 3, "tokens_field": "ids"}
+    )
+
+
+@pytest.mark.parametrize("vocab_size", [300, 100_000])
+def test_token_ids_are_used_as_they_stand(tmp_path: Path, vocab_size: int) -> None:
+    config = _tokens(tmp_path / "a.jsonl", [1, 2, vocab_size - 1], [], [0, 5, 6, 7])
+    windows = read_windows(config, vocab_size)
+    assert [list(windows[index]) for index in range(2)] == [
+        [1, 2, vocab_size - 1, 0],
+        [0, 5, 6, 7],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ([5, 300], r"a.jsonl:2: token id 300 at position 1 is outside .*vocab_size is 300"),
+        ([5, -1], r"a.jsonl:2: token id -1 at position 1 is outside"),
+        ([2**40], r"a.jsonl:2: token id 1099511627776 at position 0 is outside"),
+        ("text", "a.jsonl:2: no token ids in the field 'ids'"),
+        ([[1], [2, 3]], "a.jsonl:2: no token ids"),
+        ([1.5], "a.jsonl:2: no token ids"),
+        ([True], "a.jsonl:2: no token ids"),
+        (None, "a.jsonl:2: no token ids"),
+    ],
+)
+def test_a_token_id_outside_the_vocabulary_is_named(
+    tmp_path: Path, record: object, message: str
+) -> None:
+    config = _tokens(tmp_path / "a.jsonl", [1, 2, 3, 4], record)
+    with pytest.raises(DataError, match=message):
+        read_windows(config, 300)
 
 
 def test_too_little_data_is_an_error(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from supervisor.core.remedy import Remedy
 from supervisor.core.rules.phrases import FIX_CODE, FIX_CONFIG, NONE_NEEDED
 from supervisor.core.rules.rule import FATAL, LOW, MEDIUM, POLICY, RESTART, Rule
 
@@ -221,6 +222,7 @@ RULES = (
             "*TokenExpired*",
         ),
         transient=True,
+        remedy=Remedy.WAIT_LONG,
     ),
     Rule(
         "missing-file",

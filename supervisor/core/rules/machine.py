@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from supervisor.core.remedy import Remedy
 from supervisor.core.rules.phrases import FIX_CODE, FIX_CONFIG, NONE_NEEDED, STATUS
 from supervisor.core.rules.rule import FATAL, MEDIUM, RESTART, Rule
 
@@ -104,6 +105,7 @@ RULES = (
             r"\[Errno (?:6|16|19)\]",
         ),
         transient=True,
+        remedy=Remedy.WAIT,
     ),
     Rule(
         "backend-missing",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from supervisor.core.outcome import Charge, Confidence, Verdict
+from supervisor.core.remedy import Remedy
 
 FATAL, RESTART, POLICY = Verdict.FATAL, Verdict.RESTART, Verdict.POLICY
 MEDIUM, LOW = Confidence.MEDIUM, Confidence.LOW
@@ -52,6 +53,8 @@ class Rule:
     culprit: bool = False
     """Whether such an end alone, without a word, is the root cause of what other ranks suffer."""
     confidence: Confidence = Confidence.HIGH
+    remedy: Remedy | None = None
+    """What is done about it beyond a restart; it says itself when to stop, not the signature."""
 
     @property
     def about_text(self) -> bool:

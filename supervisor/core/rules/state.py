@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from supervisor.core.remedy import Remedy
 from supervisor.core.rules.phrases import CHECKPOINT_FRAMES, FIX_CONFIG, STATUS
 from supervisor.core.rules.rule import FATAL, POLICY, Rule
 
@@ -21,7 +22,8 @@ _UNDECODABLE = (
 _NOT_NUMBERS = (
     "NaN or Inf in the training",
     "The numbers are no numbers any more; an earlier state and other luck may avoid it.",
-    "Look at the data and the learning rate at that step.",
+    "Look at the data and the learning rate at that step; our trainer can pass over a few batches "
+    "(trainer.init.loop.skip_bad_batches).",
 )
 
 RULES = (
@@ -120,8 +122,15 @@ RULES = (
             r"(?i)(?:insufficient|not enough) (?:device |gpu |hbm |free )?memory|OutOfMemoryError",
             rf"{STATUS}RESOURCE_EXHAUSTED\b(?!.{{0,200}}(?:[Mm]essage larger|max_receive))",
         ),
+        remedy=Remedy.LESS_AT_ONCE,
     ),
-    Rule("not-finite", POLICY, *_NOT_NUMBERS, types=("FloatingPointError",)),
+    Rule(
+        "not-finite",
+        POLICY,
+        *_NOT_NUMBERS,
+        types=("FloatingPointError",),
+        remedy=Remedy.ROLL_BACK,
+    ),
     Rule(
         "not-finite-text",
         POLICY,
@@ -132,6 +141,7 @@ RULES = (
             r"diverged\b)",
             r"(?i)^[^\n]*\b(?:loss|grad\w*|norm)\b.{0,40}(?:spike|explo|diverg|blew up|overflow)",
         ),
+        remedy=Remedy.ROLL_BACK,
     ),
     Rule(
         "checkpoint-structure",

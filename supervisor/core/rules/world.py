@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from supervisor.core.outcome import Charge
+from supervisor.core.remedy import Remedy
 from supervisor.core.rules.phrases import FIX_CONFIG, HTTP, STATUS
 from supervisor.core.rules.rule import FATAL, NO_SPACE, POLICY, RESTART, Rule
 
@@ -128,6 +130,7 @@ RULES = (
             rf"{STATUS}UNAUTHENTICATED\b|{HTTP}401\b|\b401 (?:Client Error|Unauthorized)",
         ),
         transient=True,
+        remedy=Remedy.WAIT_LONG,
     ),
     Rule(
         "quota",
@@ -142,6 +145,7 @@ RULES = (
             r"(?i)billing (?:account|is disabled|not enabled|has been)|(?:Daily|User)LimitExceeded",
         ),
         transient=True,
+        remedy=Remedy.WAIT_LONG,
     ),
     Rule(
         "no-capacity",
@@ -153,7 +157,9 @@ RULES = (
             r"(?i)no more capacity in the zone|ZONE_RESOURCE_POOL_EXHAUSTED|\bSTOCKOUT\b",
             r"(?i)does not have enough resources available|Insufficient\w*Capacity",
         ),
+        charge=Charge.NOTHING,
         transient=True,
+        remedy=Remedy.WAIT_FOR_CAPACITY,
     ),
     Rule(
         "storage",

@@ -1,0 +1,138 @@
+"""Tactics: what was done in a phase about failures that have a remedy, and what is left to do.
+
+Pure like the budget beside it. A tactic is a promise to every later attempt of the phase: a batch
+that was passed over stays passed over, also after a roll-back to before it, so that the state is
+always one that a run without any failure could have reached with the same list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from supervisor.core.exit_codes import ExitCode
+from supervisor.core.failure import Failure
+from supervisor.core.remedy import Remedy
+from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, Adjustments
+
+CAPACITY_WAITS = 14
+"""About an hour of waiting, with the default backoff."""
+
+_AHEAD = {Remedy.WAIT: 1, Remedy.WAIT_LONG: 4}
+"""Where in the backoff a wait begins that is not to be zero the first time: 10 s, and 80 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadStep:
+    """The step that gave NaN; where nobody told it, the highest that was committed by then."""
+
+    step: int | None
+    highest: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tactics:
+    """What was tried so far. `highest` is the highest committed step when it was: what is above
+    that is progress, and all may be tried again."""
+
+    adjustments: Adjustments = field(default_factory=Adjustments)
+    memory_tries: int = 0
+    """How often memory ran out at `highest`."""
+    highest: int | None = None
+    bad: BadStep | None = None
+    """What was rolled back from last."""
+    capacity_waits: int = 0
+    """In a row."""
+
+    def fresh(self) -> Tactics:
+        """For a job that is run again after its end: a person has changed something. What the
+        checkpoints hold does not change by that."""
+        return Tactics(Adjustments(skip_steps=self.adjustments.skip_steps))
+
+    def run_again(self) -> Tactics:
+        """For a job that goes on: whoever waited for capacity begins to wait anew."""
+        return replace(self, capacity_waits=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What to do about a failure."""
+
+    tactics: Tactics
+    told: str = ""
+    """What a person is told of it."""
+    end: ExitCode | None = None
+    """Nothing is left to try: the job ends, because of `told`."""
+    backoff: int | None = None
+    """The wait is that of so many failures in a row; None: of as many as were charged."""
+    ahead: int = 0
+    """It is that of so many more."""
+
+
+def answer(
+    tactics: Tactics, failure: Failure, highest: int | None, adjustable: Collection[str]
+) -> Course:
+    """What to do about `failure` by its remedy.
+
+    `highest` is the highest step ever committed, `adjustable` what the worker said it could adjust.
+    """
+    if failure.remedy is Remedy.WAIT_FOR_CAPACITY:
+        return _wait_for_capacity(tactics)
+    tactics = replace(tactics, capacity_waits=0)
+    match failure.remedy:
+        case Remedy.LESS_AT_ONCE:
+            return _less_at_once(tactics, highest, adjustable)
+        case Remedy.ROLL_BACK:
+            return _roll_back(tactics, failure.step, highest, adjustable)
+        case Remedy.WAIT | Remedy.WAIT_LONG as wait:
+            return Course(tactics, ahead=_AHEAD[wait])
+        case _:
+            return Course(tactics)
+
+
+def _wait_for_capacity(tactics: Tactics) -> Course:
+    waits = tactics.capacity_waits + 1
+    if waits > CAPACITY_WAITS:
+        told = f"there was no capacity {waits} times in a row; run the same command again later"
+        return Course(tactics, told, ExitCode.NO_CAPACITY)
+    return Course(replace(tactics, capacity_waits=waits), backoff=waits, ahead=3)
+
+
+def _less_at_once(tactics: Tactics, highest: int | None, adjustable: Collection[str]) -> Course:
+    tries = tactics.memory_tries + 1 if tactics.highest == highest else 1
+    tactics = replace(tactics, memory_tries=tries, highest=highest)
+    if tries == 1:
+        return Course(tactics, "once again as it was: fragmentation may not repeat")
+    adjusted, told = tactics.adjustments, []
+    if INFLIGHT in adjustable:
+        adjusted = replace(adjusted, inflight=2 * adjusted.inflight)
+        told.append("half the computations in flight")
+    if ACCUMULATION in adjustable:
+        adjusted = replace(adjusted, accumulation=2 * adjusted.accumulation)
+        told.append("twice the gradient accumulation")
+    if tries == 2 and told:
+        return Course(replace(tactics, adjustments=adjusted), f"now with {' and '.join(told)}")
+    count = f"memory ran out {tries} times without a new checkpoint between"
+    left = "also with less at a time" if tries > 2 else "and the program offers no less at a time"
+    return Course(tactics, f"{count}, {left}", ExitCode.FAILED)
+
+
+def _roll_back(
+    tactics: Tactics, completed: int | None, highest: int | None, adjustable: Collection[str]
+) -> Course:
+    """`completed` is the last step that was well."""
+    step = completed + 1 if completed is not None else None
+    bad = BadStep(step) if step is not None else BadStep(None, highest)
+    if tactics.bad != bad:
+        told = "back to the newest checkpoint; it may not repeat"
+        return Course(replace(tactics, bad=bad), told)
+    if step is None:
+        told = "NaN or Inf came twice without a new checkpoint between: it would come again"
+        return Course(tactics, told, ExitCode.FAILED)
+    if SKIP_STEPS not in adjustable:
+        told = f"step {step} gave NaN or Inf twice, and no (more) batches may be skipped"
+        return Course(tactics, told, ExitCode.FAILED)
+    skipped = tuple(sorted({*tactics.adjustments.skip_steps, step}))
+    adjusted = replace(tactics.adjustments, skip_steps=skipped)
+    tactics = replace(tactics, adjustments=adjusted, bad=None)
+    return Course(tactics, f"step {step} gave NaN or Inf twice: its batch is skipped from now on")

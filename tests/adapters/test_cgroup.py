@@ -1,0 +1,62 @@
+"""Where the kernel counts its out-of-memory kills, in every layout of cgroups that there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.adapters.cgroup import OomCounter
+
+V2 = "31 23 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+V1 = (
+    "35 31 0:32 {top} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+    "33 31 0:30 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
+    "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+)
+EVENTS = "low 0\nhigh 0\nmax 7\noom 3\noom_kill {}\noom_group_kill 0\n"
+CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
+
+
+@pytest.mark.parametrize(
+    ("membership", "mounts", "file", "content"),
+    [
+        ("0::/user.slice/job\n", V2, "user.slice/job/memory.events", EVENTS),
+        ("0::/\n", V2, "memory.events", EVENTS),
+        ("4:memory:/job\n0::/\n", V1.format(top="/"), "memory/job/memory.oom_control", CONTROL),
+        (
+            "5:cpu,cpuacct:/docker/ab\n4:memory:/docker/ab\n",
+            V1.format(top="/docker/ab"),
+            "memory/memory.oom_control",
+            CONTROL,
+        ),
+    ],
+    ids=["v2", "v2 in a namespace", "hybrid", "v1 in a container"],
+)
+def test_kills_are_counted_from_the_first_look_on(
+    tmp_path: Path, membership: str, mounts: str, file: str, content: str
+) -> None:
+    counter_file = _process(tmp_path, membership, mounts) / file
+    counter_file.parent.mkdir(parents=True, exist_ok=True)
+    counter_file.write_text(content.format(2))
+    counter = OomCounter(77, root=tmp_path)
+    assert counter.rise() == 0
+    counter_file.write_text(content.format(5))
+    assert counter.rise() == 3
+    counter_file.unlink()
+    assert counter.rise() == 0
+
+
+@pytest.mark.parametrize("mounts", [V2, V1.format(top="/"), V1.format(top="/elsewhere"), ""])
+def test_where_nobody_counts_there_are_none(tmp_path: Path, mounts: str) -> None:
+    _process(tmp_path, "4:memory:/job\n0::/job\n", mounts)
+    assert OomCounter(77, root=tmp_path).rise() == 0
+    assert OomCounter(78, root=tmp_path).rise() == 0
+
+
+def _process(root: Path, membership: str, mounts: str) -> Path:
+    process = root / "proc" / "77"
+    process.mkdir(parents=True)
+    (process / "cgroup").write_text(membership)
+    (process / "mountinfo").write_text(mounts)
+    return root / "sys/fs/cgroup"

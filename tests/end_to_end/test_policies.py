@@ -1,0 +1,133 @@
+"""Our trainer under the supervisor, where a plain restart would only repeat what happened."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests.end_to_end.test_training import cache, config, final_state
+from tests.running import Result
+from tests.training.harness import Trainer, assert_same_bits, tiny
+from tests.training.test_not_finite import poisoned, skipping
+
+Supervise = Callable[..., Result]
+__all__ = ["cache"]
+
+OUT_OF_MEMORY = {
+    "exception": "RuntimeError",
+    "message": "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 68719476736 bytes.",
+}
+
+
+def _poisoned(model_dir: Path, **loop: int) -> tuple[dict[str, Any], int]:
+    """A job that finds a checkpoint of step 1, and one batch that overflows."""
+    model_dir.mkdir()
+    job = config(model_dir)
+    job["trainer"]["init"]["loop"] |= loop
+    where = job["trainer"]["init"]["checkpoint"]
+    where["directory"] = str(model_dir / "checkpoints")
+    return job, poisoned(job, model_dir)
+
+
+def test_a_step_that_gives_nan_twice_ends_the_job_at_the_last_good_checkpoint(
+    supervise: Supervise, model_dir: Path, cache: dict[str, str]
+) -> None:
+    job, bad = _poisoned(model_dir)
+    result = supervise(job, env=cache)
+    assert (result.code, result.attempts) == (70, 2), result.log
+    assert f"step {bad} gave NaN or Inf twice, and no (more) batches may be skipped" in result.log
+    assert "skip_bad_batches" in result.log
+    assert result.summary["highest_committed_step"] == (bad - 1) // 5 * 5
+
+
+def test_a_batch_that_may_be_skipped_is_skipped_and_told(
+    supervise: Supervise, model_dir: Path, tmp_path: Path, cache: dict[str, str]
+) -> None:
+    job, bad = _poisoned(model_dir, skip_bad_batches=1)
+    job["trainer"]["init"]["autorestart"]["max_num_restarts"] = 3
+    job["trainer"]["faults"] = [{"step": bad + 1, "signal": "SIGKILL"}]
+    result = supervise(job, env=cache)
+    assert (result.code, result.attempts) == (0, 4), result.log
+    assert "its batch is skipped from now on" in result.log
+    assert f"step {bad}: its batch is skipped, because it gave NaN or Inf before" in result.log
+
+    folder = tmp_path / "undisturbed"
+    folder.mkdir()
+    undisturbed = Trainer(folder, Path(cache["JAX_COMPILATION_CACHE_DIR"]), 1, tiny(folder / "it"))
+    assert poisoned(undisturbed.mapping, undisturbed.folder) == bad
+    skipping(undisturbed, bad).finish()
+    assert_same_bits(final_state(job, model_dir), undisturbed.state(17))
+
+
+def test_out_of_memory_twice_goes_on_with_more_accumulation_and_the_same_numbers(
+    supervise: Supervise, tmp_path: Path, cache: dict[str, str]
+) -> None:
+    struck = config(tmp_path / "struck", faults=[{"step": 3} | OUT_OF_MEMORY] * 2)
+    whole = config(tmp_path / "whole")
+    for job in (struck, whole):
+        job["trainer"]["init"]["model"]["dropout"] = 0.0
+    assert supervise(whole, env=cache).code == 0
+    assert supervise(struck, env=cache).code == 0
+    log = "".join(path.read_text() for path in (tmp_path / "struck").rglob("run.log"))
+    assert "half the computations in flight and twice the gradient accumulation" in log
+    (output,) = (tmp_path / "struck").rglob("0003/rank0.log")
+    assert "4 sequences a device at a time, accumulation 2" in output.read_text()
+    pairs = zip(
+        jax.tree.leaves(final_state(struck, tmp_path / "struck").params),
+        jax.tree.leaves(final_state(whole, tmp_path / "whole").params),
+        strict=True,
+    )
+    for one, other in pairs:
+        np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-3)
+
+
+def test_a_token_outside_the_vocabulary_costs_one_attempt(
+    supervise: Supervise, model_dir: Path, tmp_path: Path, cache: dict[str, str]
+) -> None:
+    data = tmp_path / "data.jsonl"
+    records = [{"ids": [1, 2, 3, 4]}] * 300 + [{"ids": [5, 9999]}]
+    data.write_text("".join(json.dumps(record) + "\n" for record in records))
+    job = config(model_dir)
+    job["trainer"]["fit"]["train_dataloader"] |= {"paths": str(data), "tokens_field": "ids"}
+    result = supervise(job, env=cache)
+    assert (result.code, result.attempts) == (70, 1), result.log
+    assert f"{data}:301: token id 9999 at position 1 is outside the vocabulary" in result.log
+
+
+@pytest.mark.parametrize("missing", ["no-such.txt", "stdlib/no_such.py"])
+def test_a_path_that_is_not_there_is_found_before_the_launch(
+    supervise: Supervise, model_dir: Path, missing: str
+) -> None:
+    job = config(model_dir)
+    job["trainer"]["fit"]["train_dataloader"]["paths"] = missing
+    result = supervise(job)
+    assert result.code == 78
+    assert "matches no file" in result.err
+    assert not model_dir.exists()
+
+
+def test_memory_that_really_runs_out_lasts_with_less_at_once(
+    supervise: Supervise, model_dir: Path, cache: dict[str, str]
+) -> None:
+    """A step that needs 2.4 GB beside the trainer's 0.9 GB, where it may have 2.7 GB in all."""
+    job = config(model_dir, max_steps=1, log_every=1)
+    model = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 32768}
+    loader = {"paths": "stdlib/json/*.py", "sequence_length": 1024}
+    job["trainer"]["init"]["model"] = model
+    job["trainer"]["init"]["optimizer"]["warmup_steps"] = 0
+    job["trainer"]["fit"] = {"train_dataloader": loader}
+    cpus = ",".join(
+        str(cpu) for cpu in sorted(os.sched_getaffinity(0))[:2]
+    )  # threads need room too
+    limited = ("taskset", "-c", cpus, "sh", "-c", 'ulimit -v 2700000 && exec "$@"', "sh")
+    result = supervise(job, env=cache | {"MALLOC_ARENA_MAX": "1"}, prefix=limited)
+    assert (result.code, result.attempts) == (0, 3), result.log
+    assert result.log.count("RESOURCE_EXHAUSTED: Out of memory allocating") == 2
+    assert b"4 sequences a device at a time, accumulation 2" in result.rank_log(3)

@@ -1,0 +1,88 @@
+"""`supervise validate`: what a person should know before anything is launched."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.end_to_end.test_training import config
+from tests.running import command_config
+
+
+def validate(tmp_path: Path, job: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    path = tmp_path / "trainer.yaml"
+    path.write_text(yaml.safe_dump(job))
+    command = [sys.executable, "-m", "supervisor", "validate", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_device_counts_without_a_rung_are_named(tmp_path: Path, model_dir: Path) -> None:
+    done = validate(tmp_path, config(model_dir, 8))
+    assert done.returncode == 0, done.stderr
+    assert "# num_devices 4, " in done.stdout
+    assert (
+        "# no rung: 7, 6, 5, 3 devices: global_batch_size 8 does not divide among them"
+        in done.stdout
+    )
+    assert "no rung" not in validate(tmp_path, config(model_dir, 2)).stdout
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("init.model.vocab_size", 100, "must be at least 257, the tokenizer's"),
+        ("fit.train_dataloader.paths", "no-such.txt", "matches no file here"),
+        ("init.loop.global_batch_size", 7, "does not divide among 2 devices"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_with_its_line(
+    tmp_path: Path, model_dir: Path, key: str, value: object, message: str
+) -> None:
+    job = config(model_dir, 2)
+    *parents, last = key.split(".")
+    section = job["trainer"]
+    for parent in parents:
+        section = section[parent]
+    section[last] = value
+    done = validate(tmp_path, job)
+    assert done.returncode == 78
+    assert f"trainer.{key}: " in done.stderr
+    assert message in done.stderr
+    assert "trainer.yaml:" in done.stderr
+
+
+def test_a_record_that_is_not_as_the_config_says_is_named(tmp_path: Path, model_dir: Path) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"ids": [1, 264]}\n')
+    job = config(model_dir, 2)
+    job["trainer"]["fit"]["train_dataloader"] |= {"paths": str(data), "tokens_field": "ids"}
+    done = validate(tmp_path, job)
+    assert done.returncode == 78
+    assert "trainer.fit.train_dataloader.paths: " in done.stderr
+    assert f"{data}:1: token id 264 at position 1 is outside the vocabulary" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "missing"),
+    [
+        (["no-such-program"], "not found, or not executable: no-such-program"),
+        ([sys.executable, "no_such.py"], "no such file: no_such.py"),
+        (["{model_dir}/train", "x"], None),
+        ([sys.executable, "{model_dir}/train.py"], None),
+        ([sys.executable, "-m", "train"], None),
+    ],
+)
+def test_a_command_that_is_not_there_is_told(
+    tmp_path: Path, model_dir: Path, argv: list[str], missing: str | None
+) -> None:
+    job = command_config(model_dir)
+    job["trainer"]["command"] = argv
+    done = validate(tmp_path, job)
+    assert done.returncode == 0
+    told = [line for line in done.stdout.splitlines() if "not found" in line or "no such" in line]
+    assert told == ([] if missing is None else [f"# {missing}"])

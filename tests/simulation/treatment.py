@@ -1,0 +1,109 @@
+"""What the design asks for where a failure has a remedy, kept apart from the core that applies it.
+
+Like the ledger a second reading, and made of other parts: it keeps the plain list of what failed
+and looks it through each time, where the core counts as it goes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from supervisor.core.exit_codes import ExitCode
+from supervisor.core.remedy import Remedy
+from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, Adjustments
+
+_PATIENCE = 14
+_SOONER = {Remedy.WAIT: 1, Remedy.WAIT_LONG: 4, Remedy.WAIT_FOR_CAPACITY: 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A failure: what its remedy is, the last good step, and what was committed by then."""
+
+    remedy: Remedy | None
+    completed: int | None = None
+    highest: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Treatment:
+    """The failures of a phase so far, in order, and what attempts are asked to do about them."""
+
+    failed: tuple[Failed, ...] = ()
+    adjustments: Adjustments = field(default_factory=Adjustments)
+    end: ExitCode | None = None
+    """Nothing is left to try after the last failure."""
+
+    def begun(self) -> Treatment:
+        """A supervisor begins: waiting for capacity is counted anew."""
+        return replace(self, failed=(*self.failed, Failed(None)), end=None)
+
+    def after_the_end(self) -> Treatment:
+        """A job that had ended for good is run again."""
+        return Treatment(adjustments=Adjustments(skip_steps=self.adjustments.skip_steps))
+
+    def after(
+        self,
+        remedy: Remedy | None,
+        completed: int | None,
+        highest: int | None,
+        adjustable: tuple[str, ...],
+    ) -> Treatment:
+        """After one more failure."""
+        now = Failed(remedy, completed, highest)
+        treated = replace(self, failed=(*self.failed, now), end=None)
+        if remedy is Remedy.LESS_AT_ONCE:
+            return treated._memory(highest, adjustable)
+        if remedy is Remedy.ROLL_BACK:
+            return treated._rolled_back(self._same_before(now), completed, adjustable)
+        if remedy is Remedy.WAIT_FOR_CAPACITY and treated._waits() > _PATIENCE:
+            return replace(treated, end=ExitCode.NO_CAPACITY)
+        return treated
+
+    def failures_to_wait_for(self, charged: int) -> int:
+        """Of how many failures in a row the wait is."""
+        remedy = self.failed[-1].remedy if self.failed else None
+        counted = self._waits() if remedy is Remedy.WAIT_FOR_CAPACITY else charged
+        return counted + (_SOONER.get(remedy, 0) if remedy is not None else 0)
+
+    def _memory(self, highest: int | None, adjustable: tuple[str, ...]) -> Treatment:
+        same = [f for f in self.failed if f.remedy is Remedy.LESS_AT_ONCE and f.highest == highest]
+        less, more = INFLIGHT in adjustable, ACCUMULATION in adjustable
+        if len(same) == 1:
+            return self
+        if len(same) > 2 or not (less or more):
+            return replace(self, end=ExitCode.FAILED)
+        asked = self.adjustments
+        inflight, accumulation = asked.inflight << less, asked.accumulation << more
+        return replace(self, adjustments=Adjustments(inflight, accumulation, asked.skip_steps))
+
+    def _same_before(self, now: Failed) -> bool:
+        """Whether the last NaN, if any, was that of the same step."""
+        last = next((f for f in reversed(self.failed) if f.remedy is Remedy.ROLL_BACK), None)
+        if last is None or last.completed != now.completed:
+            return False
+        return now.completed is not None or last.highest == now.highest
+
+    def _rolled_back(
+        self, same: bool, completed: int | None, adjustable: tuple[str, ...]
+    ) -> Treatment:
+        if not same:
+            return self
+        if completed is None or SKIP_STEPS not in adjustable:
+            return replace(self, end=ExitCode.FAILED)
+        asked = self.adjustments
+        skipped = sorted({completed + 1, *asked.skip_steps})
+        rest = tuple(f for f in self.failed if f.remedy is not Remedy.ROLL_BACK)
+        return replace(
+            self,
+            failed=(*rest, Failed(None)),
+            adjustments=Adjustments(asked.inflight, asked.accumulation, tuple(skipped)),
+        )
+
+    def _waits(self) -> int:
+        count = 0
+        for failure in reversed(self.failed):
+            if failure.remedy is not Remedy.WAIT_FOR_CAPACITY:
+                break
+            count += 1
+        return count
