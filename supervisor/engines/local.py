@@ -29,6 +29,7 @@ from supervisor.core.events import (
 from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
 from supervisor.core.policy import Success
 from supervisor.core.verdicts import judge, launch_failure
+from supervisor.engines.python_program import bootstrapped
 from supervisor.ports import Clock
 from supervisor.protocol import environment
 from supervisor.protocol.drills import Drill
@@ -207,7 +208,14 @@ class LocalEngine:
                 "records": str(_drill_records(launch)),
             }
             env[environment.FAULTS] = json.dumps(given)
-        return [placeholders.expand(text, values) for text in plan.argv], env
+        if plan.progress_pattern is not None:
+            env[environment.STEPS_FROM_OUTPUT] = "1"
+        argv = [placeholders.expand(text, values) for text in plan.argv]
+        if plan.bootstrap:
+            argv, why_not = bootstrapped(argv)
+            if why_not is not None:
+                self._notice(f"the program runs as it is, without the bootstrap: {why_not}")
+        return argv, env
 
     def _placeholders(self, launch: Launch) -> dict[str, str]:
         newest = self._newest(launch.plan.checkpoints)

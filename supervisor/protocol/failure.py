@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from supervisor.protocol import environment
-from supervisor.protocol.messages import Stage
+from . import environment
+from .messages import Stage
 
 MAX_RECORD = 256 * 1024
 _MAX_MESSAGE = 8 * 1024
@@ -75,7 +75,12 @@ def write_failure_record(
     if not path:
         return
     identity = environment.WorkerIdentity.from_environment(environ)
-    record = describe(error, rank=identity.rank if identity else 0, stage=stage, step=step)
+    rank = identity.rank if identity else 0
+    save_record(describe(error, rank=rank, stage=stage, step=step), path)
+
+
+def save_record(record: FailureRecord, path: str) -> None:
+    """Write `record` to `path`, whole or not at all."""
     temporary = Path(f"{path}.{os.getpid()}.tmp")
     temporary.write_bytes(_encoded(record))
     temporary.replace(path)

@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import SupportsFloat
 
-from supervisor.protocol import environment
-from supervisor.protocol.messages import (
+from . import environment
+from .messages import (
+    CompiledMessage,
     DevicesMessage,
     EvaluatedMessage,
     Message,
@@ -73,14 +74,14 @@ class Reporter:
         """The stage entered last and the last completed step: what a failure record tells."""
         return self._stage, self._step
 
-    def stage(self, stage: Stage, step: int | None = None) -> None:
+    def stage(self, stage: Stage, step: int | None = None, *, inferred: bool = False) -> None:
         """Enter `stage`. Never lost: it waits for room in the pipe."""
         self._stage = stage
         if step is not None:
             self._step = step
         if self._descriptor is not None:
             self._next_step_at = 0.0
-        self._send(StageMessage(stage, step), keep=True)
+        self._send(StageMessage(stage, step, inferred), keep=True)
         self._on_stage(stage)
 
     def step(self, step: int, metrics: Mapping[str, SupportsFloat] | None = None) -> None:
@@ -97,8 +98,8 @@ class Reporter:
         """The state of `step` was restored (None: a fresh start)."""
         self._send(RestoredMessage(step), keep=True)
 
-    def saved(self, step: int) -> None:
-        """A checkpoint of `step` was committed."""
+    def saved(self, step: int | None) -> None:
+        """A checkpoint was committed, of `step` if that is known."""
         self._send(SavedMessage(step), keep=True)
 
     def evaluated(self, step: int, metrics: Mapping[str, SupportsFloat]) -> None:
@@ -109,6 +110,10 @@ class Reporter:
     def devices(self, platform: str, count: int, device_kind: str) -> None:
         """The accelerators that the backend found."""
         self._send(DevicesMessage(platform, count, device_kind), keep=True)
+
+    def compiled(self, seconds: float, name: str) -> None:
+        """The compilation of `name` is complete."""
+        self._send(CompiledMessage(seconds, name), keep=True)
 
     def notice(self, text: str) -> None:
         """Have a person read `text` in the supervisor's log."""

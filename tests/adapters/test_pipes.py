@@ -65,7 +65,7 @@ def line(step: int) -> bytes:
 
 
 def saved(heard: Heard) -> list[int]:
-    return [message.step for message in heard.messages if isinstance(message, SavedMessage)]
+    return [message.step or 0 for message in heard.messages if isinstance(message, SavedMessage)]
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
