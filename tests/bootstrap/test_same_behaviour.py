@@ -22,7 +22,7 @@ print(sys.argv, sys.orig_argv, sys.path, sys.flags)
 print(sys.modules["__main__"].__dict__ is globals())
 print(sys.excepthook is sys.__excepthook__, sys.unraisablehook is sys.__unraisablehook__)
 import os, signal, threading, warnings
-print(threading.excepthook is threading.__excepthook__, threading.enumerate())
+print(threading.excepthook is threading.__excepthook__, len(threading.enumerate()))
 print([signal.getsignal(number) for number in sorted(signal.valid_signals())])
 print(sorted(name for name in os.environ if not name.startswith("SUPERVISE_")))
 print(warnings.filters, sys.getrecursionlimit(), os.getcwd(), sys.dont_write_bytecode)
