@@ -64,7 +64,11 @@ class Ending:
     def _leave(self, status: int) -> None:
         if not _means_success(status):
             self._tell(sys.exc_info()[1])
-        self._exit(status)
+        try:
+            self._exit(status)
+        except TypeError as error:
+            self._worker.forget_frames(error)
+            raise
 
     def _watch_threads(self, threading: ModuleType) -> None:
         """Note an exception that ends a thread: it may be why the program ends next."""

@@ -90,7 +90,7 @@ def _find(argv: list[str], path: list[str]) -> Program | None:
 def _code(text: str, argv: list[str], path: list[str]) -> Program:
     if not sys.flags.safe_path:
         path = ["", *path]
-    return Program(exec, lambda: _compiled(text, "<string>"), _main_of_no_file(), argv, path)
+    return Program(exec, lambda: _compiled_text(text), _main_of_no_file(), argv, path)
 
 
 def _module(name: str, argv: list[str], path: list[str]) -> Program:
@@ -101,18 +101,20 @@ def _module(name: str, argv: list[str], path: list[str]) -> Program:
 
 def _file(argv: list[str], path: list[str]) -> Program | None:
     given = argv[0]
-    filename = given if given.startswith("/") else f"{os.getcwd()}/{given.removeprefix('./')}"
+    filename = given if given.startswith("/") else f"{os.getcwd()}/{given}"
     if _holds_modules(filename):
         path = [filename, *path]
         arguments = ("__main__", False)
         return Program(_run_module(), lambda: arguments, _main_of_no_file(), argv, path)
-    if not os.path.isfile(filename) or filename.endswith(".pyc"):
+    if not os.path.isfile(filename):
         return None
     try:
         with open(filename, "rb") as file:
             source = file.read()
     except OSError:
         return None
+    if b"\0" in source:
+        return None  # a compiled file, or an error that is told in other words of a file
     main: dict[str, Any] = _main_namespace()
     loader = type(main["__loader__"])("__main__", filename)
     main = {"__loader__": loader, "__file__": filename, "__cached__": None}
@@ -138,6 +140,16 @@ def _holds_modules(filename: str) -> bool:
         return True
     sys.path_importer_cache[filename] = None
     return False
+
+
+def _compiled_text(text: str) -> tuple[Any, dict[str, Any]]:
+    code, namespace = _compiled(text, "<string>")
+    if sys.version_info >= (3, 13):  # from then on tracebacks show the lines
+        import linecache
+
+        key = code if hasattr(linecache, "_interactive_cache") else "<string>"
+        linecache._register_code(key, text, "<string>")  # type: ignore[attr-defined]
+    return code, namespace
 
 
 def _compiled(source: str | bytes, filename: str) -> tuple[Any, dict[str, Any]]:
