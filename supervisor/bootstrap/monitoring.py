@@ -49,14 +49,26 @@ class Monitor:
         self._reporter = reporter
         self._tells_steps = STEPS_FROM_OUTPUT not in environ
         self._told: Stage | None = None
-        self._compiling = 0
+        self._compiling: list[int] = []
+        """For each compilation under way, what exception was being handled when it began (an id)."""
         self._writing = False
         self._reading = False
+        self._broke_compilation = 0
+        """The exception that last ended a compilation (an id: an exception holds on to memory)."""
 
-    @property
-    def current(self) -> tuple[Stage | None, int | None]:
-        """The stage told last and the last step: what a failure record tells."""
-        return self._told, self._reporter.current[1]
+    def place(self, error: BaseException) -> tuple[Stage | None, int | None]:
+        """The stage that `error` comes from and the last step: what a failure record tells."""
+        step = self._reporter.current[1]
+        cause: BaseException | None = error
+        while cause is not None:
+            if id(cause) == self._broke_compilation:
+                return Stage.COMPILING, step
+            cause = cause.__cause__ or cause.__context__
+        return self._told, step
+
+    def ended_in(self, stage: Stage) -> None:
+        """The program ends, by a failure in `stage`."""
+        self._say(stage)
 
     def listen(self, monitoring: ModuleType) -> None:
         """Register with `jax.monitoring`, for good: Tunix clears all listeners when it is done."""
@@ -77,7 +89,7 @@ class Monitor:
     def on_scalar(self, event: str, value: object, **data: Any) -> None:
         """A compilation begins, or the program reports a metric."""
         if event in _COMPILE:
-            self._compiling += 1
+            self._compiling.append(id(sys.exc_info()[1]))
             self._tell()
         elif "step" in data and not event.startswith(_JAX) and self._tells_steps:
             self._step(event, value, data["step"])
@@ -85,8 +97,7 @@ class Monitor:
     def on_duration(self, event: str, seconds: float, **data: Any) -> None:
         """A compilation, or the blocking part of a save, has ended."""
         if event in _COMPILE:
-            self._compiling = max(0, self._compiling - 1)
-            self._tell()
+            self._compilation_ended()
             if event == _BACKEND_COMPILE and seconds >= WORTH_TELLING and self._may_speak():
                 self._reporter.compiled(seconds, str(data.get("fun_name", "")))
         elif event in _WRITE_BLOCKED:
@@ -97,12 +108,21 @@ class Monitor:
         """A save or a restore begins, or is done."""
         if event in _WRITE_BEGINS:
             self._writing = True
-        elif event in _READ_BEGINS:
-            self._reading = True
-        elif event == _READ:
-            self._reading = False
+        elif event in (*_READ_BEGINS, _READ):
+            self._reading = event != _READ
         elif event == _WRITTEN and self._may_speak():
             self._reporter.saved(self._reporter.current[1])
+            return
+        else:
+            return
+        self._tell()
+
+    def _compilation_ended(self) -> None:
+        """Well, or by an exception: then that is being handled, and was not when it began."""
+        began_with = self._compiling.pop() if self._compiling else id(None)
+        handled = id(sys.exc_info()[1])
+        if handled not in (began_with, id(None)):
+            self._broke_compilation = handled
         self._tell()
 
     def _tell(self) -> None:
@@ -115,6 +135,9 @@ class Monitor:
             stage = Stage.COMPILING
         else:
             stage = Stage.TRAINING
+        self._say(stage)
+
+    def _say(self, stage: Stage) -> None:
         if stage is not self._told and self._may_speak():
             self._told = stage
             self._reporter.stage(stage, inferred=True)

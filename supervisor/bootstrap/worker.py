@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FAILURE_FILE = "SUPERVISE_FAILURE_FILE"
 PROGRESS_FD = "SUPERVISE_PROGRESS_FD"
 PROGRESS_PIPE = "SUPERVISE_PROGRESS_PIPE"
+RANK = "SUPERVISE_RANK"
 STACKS_FILE = "SUPERVISE_STACKS_FILE"
 STACKS_LINE = b'{"v":1,"kind":"stacks"}\n'
 
@@ -74,8 +75,8 @@ class Worker:
             return None
         try:
             failure = self._import("protocol.failure")
-            stage, step = self._monitor.current if self._monitor is not None else (None, None)
-            rank = int(os.environ.get("SUPERVISE_RANK", "0"))
+            stage, step = self._monitor.place(error) if self._monitor else (None, None)
+            rank = int(os.environ.get(RANK, "0"))
             record: FailureRecord = failure.describe(error, rank=rank, stage=stage, step=step)
             return record
         except Exception:
@@ -87,6 +88,8 @@ class Worker:
             return
         try:
             self._import("protocol.failure").save_record(record, self._failure_file)
+            if self._monitor is not None and record.stage is not None:
+                self._monitor.ended_in(record.stage)
         except Exception:
             return
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import subprocess
 import sys
@@ -103,7 +102,7 @@ def version(python: str) -> tuple[int, ...]:
 def interpreters() -> dict[tuple[int, ...], str]:
     """An interpreter of each version that this machine has; of our own version ourselves."""
     places = [f"/usr/bin/python{number}" for number in ("2", "3", "3.11", "3.12", "3.13", "3.14")]
-    places += glob.glob(str(Path.home() / ".pyenv/versions/*/bin/python"))
+    places += map(str, Path.home().glob(".pyenv/versions/*/bin/python"))
     found = {version(place): place for place in places}
     found[tuple(sys.version_info[:2])] = sys.executable
     found.pop((), None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
@@ -193,13 +192,9 @@ NEIGHBOURS = {
 }
 
 
-@pytest.fixture
-def twice(tmp_path: Path) -> Twice:
-    directory = tmp_path / "programs"
-    directory.mkdir()
-    runs = Twice(directory)
-    runs.write(NEIGHBOURS)
-    return runs
+@pytest.fixture(autouse=True)
+def _neighbours(twice: Twice) -> None:
+    twice.write(NEIGHBOURS)
 
 
 def settled(stderr: bytes) -> bytes:
