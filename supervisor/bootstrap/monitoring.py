@@ -60,11 +60,11 @@ class Monitor:
         """The stage that `error` comes from and the last step: what a failure record tells."""
         step = self._reporter.current[1]
         cause: BaseException | None = error
-        while cause is not None:
-            if id(cause) == self._broke_compilation:
-                return Stage.COMPILING, step
+        seen: set[int] = set()
+        while cause is not None and id(cause) not in seen:  # jax makes circles
+            seen.add(id(cause))
             cause = cause.__cause__ or cause.__context__
-        return self._told, step
+        return (Stage.COMPILING if self._broke_compilation in seen else self._told), step
 
     def ended_in(self, stage: Stage) -> None:
         """The program ends, by a failure in `stage`."""

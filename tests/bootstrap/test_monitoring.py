@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from supervisor.bootstrap.monitoring import Monitor
 from supervisor.protocol.messages import (
     CompiledMessage,
     SavedMessage,
@@ -15,7 +13,6 @@ from supervisor.protocol.messages import (
     StageMessage,
     StepMessage,
 )
-from supervisor.protocol.reporter import Reporter
 from tests.bootstrap.programs import Twice
 
 JAX = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
@@ -85,20 +82,17 @@ def test_the_record_names_the_stage(twice: Twice, body: str, stage: str, kind: s
         "f(jnp.ones(())).block_until_ready()\n"
     )
     twice.write({"train.py": program})
-    plain_status = 1
-    outcome = twice.bootstrapped("train.py", env=JAX)
-    assert outcome.status == plain_status
+    assert twice.bootstrapped("train.py", env=JAX).status == 1
     record = twice.record
     assert record is not None
     assert record.exceptions[0].type.endswith(kind)
     assert (record.stage, record.step) == (stage, 7)
+    assert stages(twice)[-1] == stage
 
 
 def test_jax_is_never_imported_for_the_program(twice: Twice) -> None:
-    twice.write(
-        {"train.py": "import sys, threading; print('jax' in sys.modules, sys.meta_path[1:])"}
-    )
-    assert twice.bootstrapped("train.py").stdout.startswith(b"False")
+    twice.write({"train.py": "import sys, threading; print('jax' in sys.modules)"})
+    assert twice.bootstrapped("train.py").stdout == b"False\n"
 
 
 def test_children_that_import_jax_say_nothing(twice: Twice) -> None:
@@ -127,20 +121,27 @@ def test_a_program_that_speaks_for_itself_is_not_interrupted(twice: Twice) -> No
     assert told == [StageMessage(Stage.EVALUATING)]
 
 
-def test_long_compilations_are_told() -> None:
-    """With the durations that jax would give: one worth waiting for would cost the suite as long."""
-    read_end, write_end = os.pipe()
-    monitor = Monitor(Reporter(write_end), {})
-    event = "/jax/core/compile/backend_compile_duration"
-    for seconds in (0.5, 12.25):
-        monitor.on_scalar(event, 1.0, fun_name="jit(step)")
-        monitor.on_duration(event, seconds, fun_name="jit(step)")
-    assert monitor.current[0] is Stage.TRAINING
-    os.close(write_end)
-    with os.fdopen(read_end, "rb") as pipe:
-        from supervisor.protocol.messages import decode
+def test_a_compilation_that_was_given_up_is_no_cause(twice: Twice) -> None:
+    program = (
+        "import jax, jax.numpy as jnp\n"
+        "try: jax.jit(lambda x: 1 if x else 2)(True)\nexcept Exception: pass\n"
+        "try: [][1]\nexcept IndexError: jnp.ones(3).sum()\n"
+        "raise ValueError\n"
+    )
+    twice.write({"train.py": program})
+    twice.bootstrapped("train.py", env=JAX)
+    assert twice.record is not None
+    assert twice.record.stage == "TRAINING"
 
-        told = [message for line in pipe if (message := decode(line))]
-    assert [m for m in told if isinstance(m, CompiledMessage)] == [
-        CompiledMessage(12.25, "jit(step)")
-    ]
+
+def test_long_compilations_are_told(twice: Twice) -> None:
+    """In the words of jax: one that really takes long would cost the suite as much."""
+    program = (
+        "import jax\nfor seconds in (0.5, 12.25):\n"
+        "    jax.monitoring.record_event_duration_secs(\n"
+        "        '/jax/core/compile/backend_compile_duration', seconds, fun_name='jit(step)')\n"
+    )
+    twice.write({"train.py": program})
+    twice.bootstrapped("train.py", env=JAX)
+    told = [message for message in twice.messages if isinstance(message, CompiledMessage)]
+    assert told == [CompiledMessage(12.25, "jit(step)")]

@@ -182,4 +182,4 @@ def test_the_protocol_is_spelled_right() -> None:
     """The bootstrap spells out what it could not afford to import."""
     for name in ("FAILURE_FILE", "PROGRESS_FD", "PROGRESS_PIPE", "STACKS_FILE", "RANK"):
         assert getattr(worker, name) == getattr(environment, name)
-    assert worker.STACKS_LINE == encode(StacksMessage())
+    assert encode(StacksMessage()) == worker.STACKS_LINE

@@ -89,9 +89,12 @@ PROGRAMS: dict[str, str] = {
     "atexit raises": "import atexit\natexit.register(lambda: 1/0)",
     "atexit after an exception": "import atexit\natexit.register(lambda: 1/0)\n[][1]",
     "a hook of its own": (
-        "import sys\nsys.excepthook = lambda *a: print('mine', a, a[2].tb_frame.f_code.co_name)\n1/0"
+        "import sys\n"
+        "sys.excepthook = lambda *a: print('mine', a, a[2].tb_frame.f_code.co_name)\n1/0"
     ),
-    "a hook that fails": "import sys\ndef hook(*a): raise KeyError('hook')\nsys.excepthook = hook\n1/0",
+    "a hook that fails": (
+        "import sys\ndef hook(*a): raise KeyError('hook')\nsys.excepthook = hook\n1/0"
+    ),
     "a hook that exits": "import sys\nsys.excepthook = lambda *a: sys.exit(9)\n1/0",
     "an unraisable exception": (
         "class A:\n    def __del__(self): 1/0\nA()\nprint('goes on')\nkept = A()"
@@ -105,7 +108,8 @@ PROGRAMS: dict[str, str] = {
         "t = threading.Thread(target=lambda: 1/0, name='w'); t.start(); t.join()"
     ),
     "a thread that exits": (
-        "import threading, sys\nt = threading.Thread(target=sys.exit, args=(3,)); t.start(); t.join()"
+        "import threading, sys\n"
+        "t = threading.Thread(target=sys.exit, args=(3,)); t.start(); t.join()"
     ),
     "a thread that outlives main": (
         "import threading, time\n"
@@ -129,7 +133,7 @@ PROGRAMS: dict[str, str] = {
         "data = pickle.dumps(C())\nprint(b'__main__' in data, pickle.loads(data) == C())"
     ),
     "inspect": "import inspect\ndef f(): pass\nprint(inspect.getsource(f), inspect.getfile(f))",
-    "itself as a module": "if __name__ == '__main__':\n    import program\n    print(program.__name__)",
+    "itself as a module": "if __name__ == '__main__':\n  import program\n  print(program.__name__)",
     "a neighbour": "import neighbour; print(neighbour.__file__)",
     "neighbours with our names": "import start, worker, program; print(start.A, worker.A)",
     "neighbours with Python's names": "raise SystemExit('json must not be imported')",
