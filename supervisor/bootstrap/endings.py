@@ -43,27 +43,28 @@ class Ending:
         trace: TracebackType | None,
     ) -> None:
         """The main module has ended; what it raised goes on to the interpreter."""
+        record = None
         if error is not None:
             self._worker.forget_frames(error)
             if not (isinstance(error, SystemExit) and _means_success(error.code)):
-                self._tell(error)
+                record = self._record(error)
+        self._worker.ended(record)
         self._watch_exit()
 
-    def _tell(self, error: BaseException | None) -> None:
-        """Leave a record of `error`, or of the thread that must have been the reason for it."""
+    def _record(self, error: BaseException | None) -> FailureRecord | None:
+        """The record of `error`, or of the thread that must have been the reason for it."""
         says_nothing = error is None or (
             isinstance(error, (SystemExit, KeyboardInterrupt))
             and error.__cause__ is None
             and error.__context__ is None
         )
         if self._of_thread is not None and says_nothing:
-            self._worker.save(self._of_thread)
-        elif error is not None and (record := self._worker.describe(error)) is not None:
-            self._worker.save(record)
+            return self._of_thread
+        return None if error is None else self._worker.describe(error)
 
     def _leave(self, status: int) -> None:
-        if not _means_success(status):
-            self._tell(sys.exc_info()[1])
+        failed = not _means_success(status)
+        self._worker.ended(self._record(sys.exc_info()[1]) if failed else None)
         try:
             self._exit(status)
         except TypeError as error:
@@ -97,7 +98,9 @@ class Ending:
             what, where = unraisable.err_msg or "", unraisable.object
             last = where is sys.modules.get("threading") or any(text in what for text in _AT_EXIT)
             if last or (where is not None and where in (sys.stdout, sys.stderr)):
-                self._tell(unraisable.exc_value)
+                record = self._record(unraisable.exc_value)
+                if record is not None:
+                    self._worker.save(record)
             shown(unraisable)
 
         sys.unraisablehook = note

@@ -50,7 +50,7 @@ class Monitor:
         self._tells_steps = STEPS_FROM_OUTPUT not in environ
         self._told: Stage | None = None
         self._compiling: list[int] = []
-        """For each compilation under way, what exception was being handled when it began (an id)."""
+        """For each compilation under way the exception (an id) that was handled when it began."""
         self._writing = False
         self._reading = False
         self._broke_compilation = 0
@@ -66,9 +66,12 @@ class Monitor:
             cause = cause.__cause__ or cause.__context__
         return (Stage.COMPILING if self._broke_compilation in seen else self._told), step
 
-    def ended_in(self, stage: Stage) -> None:
-        """The program ends, by a failure in `stage`."""
-        self._say(stage)
+    def ended(self, stage: str | None) -> None:
+        """The program ends, by a failure in `stage` (None: well): the last step may be untold."""
+        step = self._reporter.current[1]
+        last = Stage(stage) if stage else self._told or (None if step is None else Stage.TRAINING)
+        if last is not None and self._may_speak():
+            self._reporter.stage(last, step, inferred=True)
 
     def listen(self, monitoring: ModuleType) -> None:
         """Register with `jax.monitoring`, for good: Tunix clears all listeners when it is done."""
@@ -135,9 +138,6 @@ class Monitor:
             stage = Stage.COMPILING
         else:
             stage = Stage.TRAINING
-        self._say(stage)
-
-    def _say(self, stage: Stage) -> None:
         if stage is not self._told and self._may_speak():
             self._told = stage
             self._reporter.stage(stage, inferred=True)

@@ -88,10 +88,15 @@ class Worker:
             return
         try:
             self._import("protocol.failure").save_record(record, self._failure_file)
-            if self._monitor is not None and record.stage is not None:
-                self._monitor.ended_in(record.stage)
         except Exception:
             return
+
+    def ended(self, record: FailureRecord | None) -> None:
+        """The program has ended, by what is in `record` (None: well)."""
+        if record is not None:
+            self.save(record)
+        if self._monitor is not None and self.is_here:
+            self._monitor.ended(record.stage if record is not None else None)
 
     def _watch_jax(self, monitoring: ModuleType) -> None:
         if not self.is_here:

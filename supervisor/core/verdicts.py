@@ -117,7 +117,7 @@ def _culprit(evidence: Evidence, success: Success) -> RankEvidence:
 
 def _root(rank: RankEvidence) -> _Root:
     record = rank.record
-    if record is not None and record.exceptions:
+    if record is not None and not record.is_mere_exit:
         innermost = record.exceptions[-1]
         line = f"{innermost.type}: {innermost.message}".splitlines()[0]
         types = frozenset(name.rpartition(".")[2] for e in record.exceptions for name in e.bases)

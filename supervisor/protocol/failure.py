@@ -48,6 +48,14 @@ class FailureRecord:
     exceptions: tuple[ExceptionInfo, ...]
     traceback: str
 
+    @property
+    def is_mere_exit(self) -> bool:
+        """Whether it is of `sys.exit(3)` and the like, which says no more than the exit code."""
+        return all(
+            exception.type == "builtins.SystemExit" and exception.message.lstrip("-").isdecimal()
+            for exception in self.exceptions
+        )
+
 
 def describe(
     error: BaseException, *, rank: int, stage: Stage | None, step: int | None
