@@ -152,6 +152,7 @@ class LocalEngine:
         group = self._group
         if group is None or group.launch.attempt != attempt:
             return
+        found = describe_process(group.worker.pid)  # before the signal wakes it up
         if group.dumps_stacks:
             group.worker.signal(STACK_SIGNAL)
         try:
@@ -159,7 +160,7 @@ class LocalEngine:
         except OSError as error:
             self._notice(f"the native stacks of rank 0 cannot be taken: {error}")
         self._notice(
-            f"rank 0 (pid {group.worker.pid}) is {describe_process(group.worker.pid)}; its stacks "
+            f"rank 0 (pid {group.worker.pid}) is {found}; its stacks "
             f"are in attempts/{attempt:04d}"
         )
 
