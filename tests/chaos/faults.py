@@ -40,8 +40,8 @@ class Fault:
     effect: Effect = Effect.ATTEMPT
     exit_code: int | None = None
     """Of the command, where the fault ends that."""
-    room: int = 0
-    """Steps that pass while it strikes, at 70 a second: until then nothing else may."""
+    seconds: float = 0.0
+    """How long it takes to strike, where that is long."""
     needs_disk: bool = False
     """Whether model_dir must be on a small disk of its own."""
 
@@ -189,21 +189,21 @@ def _outside() -> list[Fault]:
 
 
 def _harmless() -> list[Fault]:
-    def fault(group: str, name: str, strike: Strike, sign: str = "", room: int = 0) -> Fault:
-        return Fault(group, name, sign, strike=strike, effect=Effect.NOTHING, room=room)
+    def fault(group: str, name: str, strike: Strike, sign: str = "", seconds: float = 0.0) -> Fault:
+        return Fault(group, name, sign, strike=strike, effect=Effect.NOTHING, seconds=seconds)
 
     return [
         fault("harmless", "SIGINT to the trainer", strikes.signal_to_trainer("SIGINT")),
         fault("harmless", "SIGPIPE to the trainer", strikes.signal_to_trainer("SIGPIPE")),
         fault("harmless", "SIGUSR2 to the trainer", strikes.signal_to_trainer("SIGUSR2")),
-        fault("paused", "supervisor stopped for 1 s", strikes.pause_supervisor(1.0), room=70),
-        fault("paused", "supervisor stopped for 5 s", strikes.pause_supervisor(5.0), room=350),
-        fault("double start", "a second supervisor", strikes.start_second, room=140),
+        fault("paused", "supervisor stopped for 1 s", strikes.pause_supervisor(1.0), seconds=1.0),
+        fault("paused", "supervisor stopped for 5 s", strikes.pause_supervisor(5.0), seconds=5.0),
+        fault("double start", "a second supervisor", strikes.start_second, seconds=2.0),
         fault(
             "double start",
             "owner file lost, a second supervisor",
             strikes.both(strikes.lose(".supervisor.json"), strikes.start_second),
-            room=140,
+            seconds=2.0,
         ),
         fault("files: lost", "run.log lost", strikes.lose("*_restartable/run.log")),
         fault("files: lost", "summary.json lost", strikes.lose("*_restartable/summary.json")),

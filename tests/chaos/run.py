@@ -90,15 +90,16 @@ def _mount(model_dir: Path) -> None:
 
 
 def _storm(schedule: Schedule, job: Job, config: dict[str, Any], undisturbed: Path) -> Report:
+    chapters = list(schedule.chapters)
     struck: list[Struck] = []
     failed: list[Check] = []
     code = -1
     try:
-        code = ride(schedule, job, struck)
+        code = ride(chapters, job, struck)
     except StormError as error:
         failed.append(Check("the storm went as planned", str(error)))
         job.end()
-    told = outcomes(schedule, struck, job)
+    told = outcomes(chapters, struck, job)
     checks = failed + check(job, code, told, config, undisturbed)
     return Report(told, checks, attempts=job.attempt, runs=job.runs)
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.chaos.faults import Effect, Fault
 
 _GAP = (14, 24)
 """Steps from one fault to the next: a checkpoint at least, and time for the storm to notice."""
+_PACE = 200
+"""Steps that pass in a second at most."""
 _EXPENSIVE = ("hang", "stopped", "second supervisor")
 """Faults that take seconds to be noticed: these strike once each."""
 
@@ -38,9 +40,24 @@ class Planned:
 class Chapter:
     """What happens in one run of the command."""
 
+    begins: int
+    """The highest step by then, as planned."""
     in_stages: tuple[Planned, ...]
     at_steps: tuple[Planned, ...]
     """By step. All but the last chapter's end with a fault that ends the command."""
+
+    @property
+    def planned(self) -> list[Planned]:
+        """All of its faults."""
+        return [*self.in_stages, *self.at_steps]
+
+    def from_step(self, step: int) -> Chapter:
+        """The same where training got further, while something took its time, than was planned."""
+        late = max(0, step - self.begins)
+        at_steps = tuple(
+            replace(p, step=p.step + late) for p in self.at_steps if p.step is not None
+        )
+        return replace(self, begins=self.begins + late, at_steps=at_steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +71,7 @@ class Schedule:
     @property
     def planned(self) -> list[Planned]:
         """All faults."""
-        return [p for c in self.chapters for p in (*c.in_stages, *c.at_steps)]
+        return [p for chapter in self.chapters for p in chapter.planned]
 
 
 def make_schedule(seed: int, catalogue: Sequence[Fault], count: int) -> Schedule:
@@ -72,6 +89,8 @@ def make_schedule(seed: int, catalogue: Sequence[Fault], count: int) -> Schedule
         among = chapters[:-1] if ends else chapters
         chance.choice(among)[0 if fault.stage else 1].append(fault)
     for chapter, end in zip(chapters, ends, strict=False):
+        # What takes its time comes last, or the trainer would run past a drill meanwhile.
+        chapter[1].sort(key=lambda fault: fault.seconds > 0)
         chapter[1].append(end)
     return _with_steps(seed, chance, chapters)
 
@@ -102,11 +121,12 @@ def _with_steps(
     step = 0
     done = []
     for in_stages, at_steps in chapters:
+        begins = step
         planned = []
         for fault in at_steps:
             step += chance.randint(*_GAP)
             planned.append(Planned(fault, step))
-            step += fault.room
+            step += round(_PACE * fault.seconds)
         stages = tuple(Planned(fault, None) for fault in in_stages)
-        done.append(Chapter(stages, tuple(planned)))
+        done.append(Chapter(begins, stages, tuple(planned)))
     return Schedule(seed, tuple(done), max_steps=step + _GAP[1])

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.chaos.faults import Effect, Fault
 from tests.chaos.job import Job, Line
-from tests.chaos.schedule import Chapter, Planned, Schedule
+from tests.chaos.schedule import Chapter, Planned
 
 _FIRING = re.compile(r"DRILL: firing Drill\(id='phase1-(\d+)'")
 _VERDICT = re.compile(r"verdict (\w+) .rule '([\w-]+)'")
@@ -43,14 +43,17 @@ class Outcome:
     problem: str = ""
 
 
-def ride(schedule: Schedule, job: Job, struck: list[Struck]) -> int:
-    """Run the job through the storm to its end; its exit code. What strikes is added to `struck`.
+def ride(chapters: list[Chapter], job: Job, struck: list[Struck]) -> int:
+    """Run the job through the storm to its end; its exit code.
+
+    What strikes is added to `struck`, and `chapters` become what was really carried out.
 
     Raises:
         StormError: something that must happen did not.
     """
     drills: list[dict[str, Any]] = []
-    for chapter in schedule.chapters:
+    for index, planned_chapter in enumerate(chapters):
+        chapter = chapters[index] = planned_chapter.from_step(_last_step(job.lines) or 0)
         drills.extend(planned.drill() for planned in drills_of(chapter))
         job.run(drills)
         for planned in chapter.at_steps:
@@ -61,7 +64,7 @@ def ride(schedule: Schedule, job: Job, struck: list[Struck]) -> int:
 
 def drills_of(chapter: Chapter) -> list[Planned]:
     """The drills that a chapter adds to the config, in the order in which they are there."""
-    return [p for p in (*chapter.in_stages, *chapter.at_steps) if p.fault.drill is not None]
+    return [p for p in chapter.planned if p.fault.drill is not None]
 
 
 def _strike(planned: Planned, job: Job) -> Struck:
@@ -93,16 +96,17 @@ def _starts(line: Line) -> bool:
     return line.source is not None and line.text.startswith("starting attempt ")
 
 
-def outcomes(schedule: Schedule, struck: list[Struck], job: Job) -> list[Outcome]:
+def outcomes(chapters: list[Chapter], struck: list[Struck], job: Job) -> list[Outcome]:
     """What became of each planned fault, in the order in which they struck."""
-    everything = [*struck, *_fired(schedule, job)]
+    everything = [*struck, *_fired(chapters, job)]
     told = [_outcome(one, job) for one in sorted(everything, key=lambda one: one.index)]
-    missing = [p for p in schedule.planned if all(one.planned is not p for one in everything)]
+    planned = [p for chapter in chapters for p in chapter.planned]
+    missing = [p for p in planned if all(one.planned is not p for one in everything)]
     return told + [Outcome(p.fault, problem="it never struck") for p in missing]
 
 
-def _fired(schedule: Schedule, job: Job) -> list[Struck]:
-    drills = [planned for chapter in schedule.chapters for planned in drills_of(chapter)]
+def _fired(chapters: list[Chapter], job: Job) -> list[Struck]:
+    drills = [planned for chapter in chapters for planned in drills_of(chapter)]
     found = []
     for index, line in enumerate(job.lines):
         match = _FIRING.match(line.text) if line.source is None else None

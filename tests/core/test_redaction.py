@@ -102,6 +102,25 @@ def test_a_commands_secrets_are_not_in_its_params() -> None:
     assert Redactor().params(clean) == clean
 
 
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (["--password=correct horse", "--lr=1e-3"], ["--password=[redacted]", "--lr=1e-3"]),
+        (["x-the-value-x"], ["x-[redacted]-x"]),
+        (["--note", "the-value"], ["--note", "[redacted]"]),
+    ],
+)
+def test_what_is_shown_of_an_argv(argv: list[str], shown: list[str]) -> None:
+    params = {"trainer": {"init": {}, "command": {"argv": argv}}}
+    clean = Redactor({"A_TOKEN": "the-value", "B_TOKEN": "8 chars!"}).params(params)
+    assert clean["trainer"]["command"] == {"argv": shown}
+
+
+def test_a_value_of_eight_characters_is_known_a_shorter_one_is_not() -> None:
+    redactor = Redactor({"A_TOKEN": "12345678", "B_TOKEN": "abcdefg"})
+    assert redactor.text("12345678 abcdefg") == f"{REDACTED} abcdefg"
+
+
 def test_what_our_trainer_reads_keeps_its_meaning() -> None:
     """Values that a name or another place would make secrets of: only tokens themselves go."""
     redactor = Redactor({"A_TOKEN": "training-data"})

@@ -1,7 +1,9 @@
-# Boots a systemd of its own over the files of this host: boot.sh ROOT SCRATCH SHARED
+# Boots a systemd of its own over the files of this host: boot.sh ROOT SCRATCH SHARED [SEEN...]
+# An overlay shows one file system: what may be on another, or below a mount, is named by SEEN.
 # Run in new namespaces (mount, pid, uts, ipc, net, cgroup): with them everything here is gone.
 set -e
 root=$1 scratch=$2 shared=$3
+shift 3
 mount --make-rprivate /
 mount -t tmpfs tmpfs "$scratch"
 mkdir "$scratch/upper" "$scratch/work"
@@ -10,6 +12,10 @@ mkdir -p "$root/shared"
 mount --bind "$shared" "$root/shared"
 mount -t tmpfs tmpfs "$root/run"
 mount -t tmpfs tmpfs "$root/tmp"
+for seen in "$@"; do
+  mkdir -p "$root$seen"
+  mount --bind "$seen" "$root$seen"
+done
 mount -t proc proc "$root/proc"
 mount -t sysfs sysfs "$root/sys"
 if [ -d /sys/fs/cgroup/systemd ]; then

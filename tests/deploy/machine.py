@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 BOOT = Path(__file__).with_name("boot.sh")
+SEEN = (str(BOOT.parents[2]), sys.prefix, sys.base_prefix)
+"""Folders of this host that the machine must see, wherever they are mounted."""
+
 NAMESPACES = ("--mount", "--pid", "--fork", "--uts", "--ipc", "--net", "--cgroup")
 FROM_SHELL = ("setpriv", "--pdeathsig", "KILL", "sh", "-c")
 _POLL = 0.05
@@ -80,7 +84,7 @@ def booted(directory: Path) -> Iterator[Machine]:
     enter = f'echo $$ > {cgroup}/cgroup.procs && exec unshare --kill-child "$@"'
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*FROM_SHELL, enter, "sh", *NAMESPACES, "sh", str(BOOT), *map(str, folders)],
+            [*FROM_SHELL, enter, "sh", *NAMESPACES, "sh", str(BOOT), *map(str, folders), *SEEN],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -133,8 +133,10 @@ def fill_disk() -> None:
 
 def read_only() -> None:
     """What the kernel does to a file system with errors, as far as new files are concerned."""
-    for arguments in (["--bind", options.model_dir], ["-o", "remount,bind,ro"]):
-        subprocess.run(["mount", *arguments, options.model_dir], check=True)
+    subprocess.run(["mount", "--bind", options.model_dir, options.model_dir], check=True)
+    remount = ["mount", "-o", "remount,bind,ro", options.model_dir]
+    while subprocess.run(remount, capture_output=True).returncode:
+        pass  # busy while the supervisor writes
     os._exit(9)
 
 
