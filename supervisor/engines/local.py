@@ -160,8 +160,7 @@ class LocalEngine:
         except OSError as error:
             self._notice(f"the native stacks of rank 0 cannot be taken: {error}")
         self._notice(
-            f"rank 0 (pid {group.worker.pid}) is {found}; its stacks "
-            f"are in attempts/{attempt:04d}"
+            f"rank 0 (pid {group.worker.pid}) is {found}; its stacks are in attempts/{attempt:04d}"
         )
 
     def terminate(self, attempt: int) -> None:

@@ -137,3 +137,20 @@ def test_the_example(supervise: Supervise, model_dir: Path) -> None:
     assert result.code == 0, result.log
     assert result.attempts == 2
     assert "out of luck in the first attempt" in result.log
+
+
+def test_the_stacks_of_a_hang_are_dumped(
+    supervise: Supervise, model_dir: Path, tmp_path: Path
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import sys, time\ndef stuck():\n    time.sleep(600)\n"
+        "print('step', 3, flush=True)\nif sys.argv[1] == '1': stuck()\n"
+    )
+    argv = [sys.executable, str(program), "{attempt}"]
+    job = config(model_dir, argv, progress={"pattern": r"step (\d+)"})
+    job["trainer"]["init"]["autorestart"]["deadlines"] = {"TRAINING": 0.5}
+    result = supervise(job)
+    assert result.code == 0, result.log
+    (stacks,) = model_dir.glob("*_restartable/attempts/0001/rank0.stacks.txt")
+    assert "in stuck" in stacks.read_text()
