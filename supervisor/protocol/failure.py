@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import traceback
 from collections.abc import Iterator, Mapping
@@ -50,11 +51,22 @@ class FailureRecord:
 
     @property
     def is_mere_exit(self) -> bool:
-        """Whether it is of `sys.exit(3)` and the like, which says no more than the exit code."""
-        return all(
-            exception.type == "builtins.SystemExit" and exception.message.lstrip("-").isdecimal()
-            for exception in self.exceptions
-        )
+        """Whether it is of `sys.exit(3)` and the like, which says no more than the exit code.
+
+        So is `sys.exit(143)` even where something else was being handled: the program does what a
+        signal asked of it, wherever that found it.
+        """
+        of_signal = self.exceptions[:1] if _is_exit(self.exceptions[:1], least=129) else ()
+        return _is_exit(of_signal or self.exceptions)
+
+
+def _is_exit(exceptions: tuple[ExceptionInfo, ...], least: int = -(1 << 31)) -> bool:
+    return all(
+        exception.type == "builtins.SystemExit"
+        and re.fullmatch(r"-?\d{1,9}", exception.message) is not None
+        and int(exception.message) >= least
+        for exception in exceptions
+    )
 
 
 def describe(
