@@ -152,7 +152,7 @@ def test_no_more_than_python_itself_is_imported(twice: Twice) -> None:
 
 
 def test_stacks_are_dumped_on_request(twice: Twice) -> None:
-    twice.write({"program.py": "def stuck():\n    while True: pass\nprint(1, flush=True)\nstuck()"})
+    twice.write({"program.py": "def stuck():\n  print(1, flush=True)\n  while True: pass\nstuck()"})
     stacks = twice.directory.parent / "stacks.txt"
     argv, _ = bootstrapped([sys.executable, "program.py"])
     env = {**os.environ, environment.STACKS_FILE: str(stacks)}
@@ -160,8 +160,9 @@ def test_stacks_are_dumped_on_request(twice: Twice) -> None:
         assert program.stdout is not None
         program.stdout.readline()
         program.send_signal(STACK_SIGNAL)
-        assert eventually(lambda: "in stuck" in stacks.read_text())
+        dumped = eventually(lambda: "in stuck" in stacks.read_text())
         program.terminate()
+    assert dumped
     assert program.returncode == -signal.SIGTERM
     twice.write({"program.py": ""})
     twice.bootstrapped("program.py")
