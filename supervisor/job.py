@@ -361,8 +361,8 @@ def _tell_start(
     for plan in prepared.plans:
         if plan.is_command and plan.progress_pattern is None:
             log.say(
-                f"phase {plan.name!r} names no progress pattern: unless the program speaks the "
-                "worker protocol, a hang cannot be noticed"
+                f"phase {plan.name!r} names no progress pattern: unless the program reports its "
+                "steps (to us or to jax.monitoring), a hang cannot be noticed"
             )
         if plan.success_is_default:
             log.say(f"phase {plan.name!r} names no success: exit code 0 is taken for success")

@@ -37,6 +37,7 @@ from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
 from supervisor.ports import Transition
 from supervisor.protocol.messages import (
+    CompiledMessage,
     DevicesMessage,
     EvaluatedMessage,
     NoticeMessage,
@@ -173,8 +174,16 @@ def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> It
             yield Line(source, f"evaluation after step {step}: {shown}")
         case NoticeMessage(text):
             yield Line(source, text, "warning")
+        case CompiledMessage(seconds, name):
+            yield Line(source, f"compiled {name or 'a program'} in {seconds:.1f} s")
+        case StageMessage(Stage.COMPILING, _, inferred=True) if _trains(t):
+            return  # there are hundreds; the long ones are told when they are done
         case StageMessage(stage) if stage not in (Stage.TRAINING, Stage.EVALUATING):
             yield Line(source, f"stage {stage}")
+
+
+def _trains(t: Transition) -> bool:
+    return t.before.liveness.stage is Stage.TRAINING
 
 
 def _committed(t: Transition, event: CheckpointCommitted, policy: RestartPolicy) -> Iterator[Line]:

@@ -34,6 +34,8 @@ class PhasePlan:
     """Whether it is somebody else's program: it may not speak the worker protocol, and a step of
     its success need not be in a checkpoint."""
     progress_pattern: str | None
+    bootstrap: bool
+    """Whether a Python program is to run under the bootstrap, which reports for it."""
     num_devices: int | None
     max_steps: int | None
     faults: tuple[Fault, ...]
@@ -76,6 +78,7 @@ def _plan(job: Job, index: int, directories: list[Path], sections: dict[str, Any
         success_is_default=command is not None and command.success is None,
         is_command=command is not None,
         progress_pattern=command.progress.pattern if command and command.progress else None,
+        bootstrap=command is not None and command.bootstrap,
         num_devices=_num_devices(phase),
         max_steps=max_steps,
         faults=tuple(phase.faults),

@@ -263,6 +263,7 @@ class Command(_Section):
     env: dict[Annotated[str, Field(pattern=r"^[^=]+$")], str] = Field(default_factory=dict)
     success: SuccessConfig | None = None
     progress: ProgressConfig | None = None
+    bootstrap: bool = True
 
 
 class StartFrom(_Section):

@@ -71,6 +71,8 @@ class Liveness:
     step: int | None = None
     since: float = 0.0
     expires: float | None = None
+    inferred: bool = False
+    """Whether the stage is a guess: then TRAINING may be an evaluation, or anything."""
     learned: Mapping[Stage, Durations] = field(default_factory=dict)
 
     def started(self, at: float, overrides: Mapping[Stage, float]) -> Liveness:
@@ -80,10 +82,10 @@ class Liveness:
     def heard(self, message: Message, at: float, overrides: Mapping[Stage, float]) -> Liveness:
         """After a worker said something."""
         match message:
-            case StageMessage(stage, step):
+            case StageMessage(stage, step, inferred):
                 step = step if step is not None else self.step
                 after = self._learn(at) if stage is not self.stage else self
-                return replace(after, step=step)._in(stage, at, overrides)
+                return replace(after, step=step, inferred=inferred)._in(stage, at, overrides)
             case StepMessage(step):
                 # A step is a sign of training, also from a program that names no stages.
                 training = self.stage is Stage.TRAINING
@@ -100,7 +102,9 @@ class Liveness:
 
     def _in(self, stage: Stage, at: float, overrides: Mapping[Stage, float]) -> Liveness:
         durations = self.learned.get(stage, Durations())
-        learned = durations.limit(stage) if stage in _WARM_UP else None
+        if self.inferred and stage is Stage.TRAINING and self.step is None:
+            return replace(self, stage=stage, since=at, expires=None)
+        learned = durations.limit(stage) if stage in _WARM_UP and not self.inferred else None
         limit = overrides.get(stage, learned or DEFAULT_DEADLINES[stage])
         return replace(self, stage=stage, since=at, expires=at + limit)
 

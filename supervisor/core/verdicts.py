@@ -171,9 +171,9 @@ class _Judge:
 
         In the output, the end of the program alone counts where it was ended from outside.
         """
-        rank = self.rank
-        if rank.record is not None and (recorded := chain_of_record(rank.record)) is not None:
-            return (recorded,)
+        rank, record = self.rank, self.rank.record
+        if record is not None and not record.is_mere_exit and (chain := chain_of_record(record)):
+            return (chain,)
         if rank.exit.clean or not rank.output:
             return ()
         found = chains_of_text(rank.output)

@@ -32,6 +32,7 @@ from supervisor.core.failure import Evidence, Failure, HostFacts, RankEvidence, 
 from supervisor.core.policy import Success
 from supervisor.core.rules import Rule
 from supervisor.core.verdicts import judge, launch_failure
+from supervisor.engines.python_program import bootstrapped
 from supervisor.ports import Clock
 from supervisor.protocol import environment
 from supervisor.protocol.adjustments import Adjustments
@@ -161,6 +162,7 @@ class LocalEngine:
         group = self._group
         if group is None or group.launch.attempt != attempt:
             return
+        found = describe_process(group.worker.pid)  # before the signal wakes it up
         if group.dumps_stacks:
             group.worker.signal(STACK_SIGNAL)
         try:
@@ -168,8 +170,7 @@ class LocalEngine:
         except OSError as error:
             self._notice(f"the native stacks of rank 0 cannot be taken: {error}")
         self._notice(
-            f"rank 0 (pid {group.worker.pid}) is {describe_process(group.worker.pid)}; its stacks "
-            f"are in attempts/{attempt:04d}"
+            f"rank 0 (pid {group.worker.pid}) is {found}; its stacks are in attempts/{attempt:04d}"
         )
 
     def terminate(self, attempt: int) -> None:
@@ -218,7 +219,14 @@ class LocalEngine:
                 "records": str(_drill_records(launch)),
             }
             env[environment.FAULTS] = json.dumps(given)
-        return [placeholders.expand(text, values) for text in plan.argv], env
+        if plan.progress_pattern is not None:
+            env[environment.STEPS_FROM_OUTPUT] = "1"
+        argv = [placeholders.expand(text, values) for text in plan.argv]
+        if plan.bootstrap:
+            argv, why_not = bootstrapped(argv)
+            if why_not is not None:
+                self._notice(f"the program runs as it is, without the bootstrap: {why_not}")
+        return argv, env
 
     def _placeholders(self, launch: Launch) -> dict[str, str]:
         newest = self._newest(launch.plan.checkpoints)

@@ -27,6 +27,8 @@ FAILURE_FILE = PREFIX + "FAILURE_FILE"
 STACKS_FILE = PREFIX + "STACKS_FILE"
 FAULTS = PREFIX + "FAULTS"
 ADJUST = PREFIX + "ADJUST"
+STEPS_FROM_OUTPUT = PREFIX + "STEPS_FROM_OUTPUT"
+"""Set where the supervisor reads the steps from the output: the bootstrap then reports none."""
 LINEAGE = PREFIX + "LINEAGE"
 """`job@instance` of the supervisor, after those of the supervisors that it runs under itself: by
 this the guard and the next supervisor find what a dead supervisor left, nested ones included."""

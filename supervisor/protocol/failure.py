@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import traceback
 from collections.abc import Iterator, Mapping
@@ -16,8 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from supervisor.protocol import environment
-from supervisor.protocol.messages import Stage
+from . import environment
+from .messages import Stage
 
 MAX_RECORD = 256 * 1024
 _MAX_MESSAGE = 8 * 1024
@@ -48,6 +49,25 @@ class FailureRecord:
     exceptions: tuple[ExceptionInfo, ...]
     traceback: str
 
+    @property
+    def is_mere_exit(self) -> bool:
+        """Whether it is of `sys.exit(3)` and the like, which says no more than the exit code.
+
+        So is `sys.exit(143)` even where something else was being handled: the program does what a
+        signal asked of it, wherever that found it.
+        """
+        of_signal = self.exceptions[:1] if _is_exit(self.exceptions[:1], least=129) else ()
+        return _is_exit(of_signal or self.exceptions)
+
+
+def _is_exit(exceptions: tuple[ExceptionInfo, ...], least: int = -(1 << 31)) -> bool:
+    return all(
+        exception.type == "builtins.SystemExit"
+        and re.fullmatch(r"-?\d{1,9}", exception.message) is not None
+        and int(exception.message) >= least
+        for exception in exceptions
+    )
+
 
 def describe(
     error: BaseException, *, rank: int, stage: Stage | None, step: int | None
@@ -75,7 +95,12 @@ def write_failure_record(
     if not path:
         return
     identity = environment.WorkerIdentity.from_environment(environ)
-    record = describe(error, rank=identity.rank if identity else 0, stage=stage, step=step)
+    rank = identity.rank if identity else 0
+    save_record(describe(error, rank=rank, stage=stage, step=step), path)
+
+
+def save_record(record: FailureRecord, path: str) -> None:
+    """Write `record` to `path`, whole or not at all."""
     temporary = Path(f"{path}.{os.getpid()}.tmp")
     temporary.write_bytes(_encoded(record))
     temporary.replace(path)

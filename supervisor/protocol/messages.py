@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from supervisor.protocol.environment import PROTOCOL_VERSION
+from .environment import PROTOCOL_VERSION
 
 MAX_LINE = 4096
 """PIPE_BUF on Linux: writes of up to this size are atomic, so lines never mix."""
@@ -46,10 +46,15 @@ class ProtocolError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class StageMessage:
-    """The worker entered a stage, at a step if it knows one."""
+    """The worker entered a stage, at a step if it knows one.
+
+    `inferred`: so it seems from outside the program, which names no stages itself. What lies
+    between those that can be seen is called TRAINING, and may be anything.
+    """
 
     stage: Stage
     step: int | None = None
+    inferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +74,9 @@ class RestoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class SavedMessage:
-    """The worker believes that a checkpoint of `step` is committed: time to look."""
+    """The worker believes that a checkpoint is committed, of `step` if it knows: time to look."""
 
-    step: int
+    step: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,14 @@ class DevicesMessage:
     platform: str
     count: int
     device_kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledMessage:
+    """A compilation that took a while is complete."""
+
+    seconds: float
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +130,7 @@ Message = (
     | SavedMessage
     | EvaluatedMessage
     | DevicesMessage
+    | CompiledMessage
     | StacksMessage
     | AdjustableMessage
     | NoticeMessage
@@ -129,6 +143,7 @@ _NAMES: dict[type[Any], str] = {
     SavedMessage: "saved",
     EvaluatedMessage: "evaluated",
     DevicesMessage: "devices",
+    CompiledMessage: "compiled",
     StacksMessage: "stacks",
     AdjustableMessage: "adjustable",
     NoticeMessage: "notice",
@@ -217,6 +232,13 @@ def _count(body: dict[str, Any]) -> int:
     return count
 
 
+def _seconds(body: dict[str, Any]) -> float:
+    seconds: Any = body.get("seconds")
+    if type(seconds) not in (int, float) or not 0 <= seconds <= 10**9:
+        raise ProtocolError("seconds is not a duration")
+    return float(seconds)
+
+
 def _text(body: dict[str, Any], name: str, limit: int = _MAX_TEXT) -> str:
     value = body.get(name, "")
     if not isinstance(value, str):
@@ -252,14 +274,17 @@ def printable(text: str) -> str:
 
 
 _PARSERS: dict[str, Callable[[dict[str, Any]], Message]] = {
-    "stage": lambda body: StageMessage(_stage(body), _step(body, optional=True)),
+    "stage": lambda body: StageMessage(
+        _stage(body), _step(body, optional=True), inferred=body.get("inferred") is True
+    ),
     "step": lambda body: StepMessage(_required_step(body), _metrics(body)),
     "restored": lambda body: RestoredMessage(_step(body, optional=True)),
-    "saved": lambda body: SavedMessage(_required_step(body)),
+    "saved": lambda body: SavedMessage(_step(body, optional=True)),
     "evaluated": lambda body: EvaluatedMessage(_required_step(body), _metrics(body)),
     "devices": lambda body: DevicesMessage(
         _text(body, "platform"), _count(body), _text(body, "device_kind")
     ),
+    "compiled": lambda body: CompiledMessage(_seconds(body), _text(body, "name")),
     "stacks": lambda body: StacksMessage(),
     "adjustable": lambda body: AdjustableMessage(_names(body)),
     "notice": lambda body: NoticeMessage(_text(body, "text", MAX_NOTICE)),

@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import SupportsFloat
 
-from supervisor.protocol import environment
-from supervisor.protocol.messages import (
+from . import environment
+from .messages import (
     AdjustableMessage,
+    CompiledMessage,
     DevicesMessage,
     EvaluatedMessage,
     Message,
@@ -74,14 +75,14 @@ class Reporter:
         """The stage entered last and the last completed step: what a failure record tells."""
         return self._stage, self._step
 
-    def stage(self, stage: Stage, step: int | None = None) -> None:
+    def stage(self, stage: Stage, step: int | None = None, *, inferred: bool = False) -> None:
         """Enter `stage`. Never lost: it waits for room in the pipe."""
         self._stage = stage
         if step is not None:
             self._step = step
         if self._descriptor is not None:
             self._next_step_at = 0.0
-        self._send(StageMessage(stage, step), keep=True)
+        self._send(StageMessage(stage, step, inferred), keep=True)
         self._on_stage(stage)
 
     def step(self, step: int, metrics: Mapping[str, SupportsFloat] | None = None) -> None:
@@ -98,8 +99,8 @@ class Reporter:
         """The state of `step` was restored (None: a fresh start)."""
         self._send(RestoredMessage(step), keep=True)
 
-    def saved(self, step: int) -> None:
-        """A checkpoint of `step` was committed."""
+    def saved(self, step: int | None) -> None:
+        """A checkpoint was committed, of `step` if that is known."""
         self._send(SavedMessage(step), keep=True)
 
     def evaluated(self, step: int, metrics: Mapping[str, SupportsFloat]) -> None:
@@ -114,6 +115,10 @@ class Reporter:
     def adjustable(self, names: Sequence[str]) -> None:
         """What the supervisor may ask the next attempt to adjust (`adjustments`)."""
         self._send(AdjustableMessage(tuple(names)), keep=True)
+
+    def compiled(self, seconds: float, name: str) -> None:
+        """The compilation of `name` is complete."""
+        self._send(CompiledMessage(seconds, name), keep=True)
 
     def notice(self, text: str) -> None:
         """Have a person read `text` in the supervisor's log."""

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_BASE = {"protocol", "host"}
+_BASE = {"protocol", "host", "bootstrap"}
 _CONFIG = _BASE | {"config"}
 _CORE = _CONFIG | {"core"}
 _PORTS = _CORE | {"ports"}
@@ -23,6 +23,7 @@ _TOP = _ENGINES | {"engines", "runtime", "prepare", "guarded", "exclusion", "job
 ALLOWED: dict[str, set[str]] = {
     "host": {"host"},
     "protocol": {"protocol"},
+    "bootstrap": {"bootstrap", "protocol"},
     "config": _CONFIG,
     "core": _CORE,
     "ports": _CORE,

@@ -62,6 +62,20 @@ def test_any_other_is_watched_from_its_first_word() -> None:
     assert limit(history) == DEFAULT_DEADLINES[Stage.TRAINING]
 
 
+def test_what_is_inferred_limits_training_only_between_steps() -> None:
+    """What is taken for training may be an evaluation: nothing shorter is learned from steps."""
+    history = watched()
+    says(history, StageMessage(Stage.COMPILING, inferred=True))
+    assert limit(history) == DEFAULT_DEADLINES[Stage.COMPILING]
+    says(history, StageMessage(Stage.TRAINING, inferred=True))
+    assert history.state.deadline is None
+    for step in range(30):
+        says(history, StepMessage(step), after=1.0)
+    assert limit(history) == DEFAULT_DEADLINES[Stage.TRAINING]
+    says(history, StageMessage(Stage.SAVING, inferred=True))
+    assert limit(history) == DEFAULT_DEADLINES[Stage.SAVING]
+
+
 def test_a_deadline_of_the_config_beats_what_is_learned() -> None:
     history = watched(TRAINING=123.0)
     for step in range(30):

@@ -334,3 +334,20 @@ def test_any_values_are_a_record_or_a_value_error(change: dict[str, Any]) -> Non
         parse({**GOOD, **change})
     with suppress(ValueError):
         parse_failure_record(b"[" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("code", "mere", "mere_in_handler"),
+    [(3, True, False), (143, True, True), ("over", False, False), (-1, True, False)],
+)
+def test_a_mere_exit_says_no_more_than_its_code(
+    code: object, mere: bool, mere_in_handler: bool
+) -> None:
+    error = SystemExit(code)
+    assert describe(error, rank=0, stage=None, step=None).is_mere_exit is mere
+    error.__context__ = ValueError("3")
+    assert describe(error, rank=0, stage=None, step=None).is_mere_exit is mere_in_handler
+
+
+def test_an_exception_that_is_not_an_exit_is_never_mere() -> None:
+    assert not describe(ValueError("143"), rank=0, stage=None, step=None).is_mere_exit

@@ -16,6 +16,7 @@ from supervisor.protocol.messages import (
     MAX_NOTICE,
     MAX_STEP,
     AdjustableMessage,
+    CompiledMessage,
     DevicesMessage,
     EvaluatedMessage,
     Message,
@@ -35,10 +36,11 @@ steps = st.integers(min_value=0, max_value=MAX_STEP)
 short = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=40)
 metrics = st.dictionaries(short, st.floats(allow_nan=False), max_size=10)
 messages = st.one_of(
-    st.builds(StageMessage, st.sampled_from(Stage), st.none() | steps),
+    st.builds(StageMessage, st.sampled_from(Stage), st.none() | steps, st.booleans()),
     st.builds(StepMessage, steps, metrics),
     st.builds(RestoredMessage, st.none() | steps),
-    st.builds(SavedMessage, steps),
+    st.builds(SavedMessage, st.none() | steps),
+    st.builds(CompiledMessage, st.floats(min_value=0, max_value=10**9), short),
     st.builds(EvaluatedMessage, steps, metrics),
     st.builds(DevicesMessage, short, st.integers(min_value=0, max_value=10**6), short),
     st.builds(NoticeMessage, short),
@@ -126,6 +128,8 @@ KINDS = ["stage", "step", "restored", "saved", "evaluated", "devices", "notice",
             "count": json_values,
             "device_kind": json_values,
             "text": json_values,
+            "seconds": json_values,
+            "name": json_values,
         },
     )
 )
@@ -142,6 +146,8 @@ def test_any_object_is_a_message_or_a_protocol_error(body: dict[str, Any]) -> No
 def _texts(message: Message | None) -> list[str]:
     if isinstance(message, DevicesMessage):
         return [message.platform, message.device_kind]
+    if isinstance(message, CompiledMessage):
+        return [message.name]
     if isinstance(message, NoticeMessage):
         return [message.text]
     if isinstance(message, StepMessage | EvaluatedMessage):
@@ -169,7 +175,9 @@ def _texts(message: Message | None) -> list[str]:
         (b'{"v": 1, "kind": "step", "step": true}', "step is not a natural number"),
         (b'{"v": 1, "kind": "step", "step": 1.0}', "step is not a natural number"),
         (b'{"v": 1, "kind": "saved", "step": 4611686018427387905}', "step is not a natural numb"),
-        (b'{"v": 1, "kind": "saved", "step": null}', "step is not a natural number"),
+        (b'{"v": 1, "kind": "saved", "step": -1}', "step is not a natural number"),
+        (b'{"v": 1, "kind": "compiled", "seconds": "2"}', "seconds is not a duration"),
+        (b'{"v": 1, "kind": "compiled", "seconds": NaN}', "seconds is not a duration"),
         (b'{"v": 1, "kind": "step", "step": 1, "metrics": []}', "metrics is not an object"),
         (b'{"v": 1, "kind": "step", "step": 1, "metrics": {"a": "1"}}', "a metric is not a num"),
         (b'{"v": 1, "kind": "step", "step": 1, "metrics": {"a": true}}', "a metric is not a nu"),
@@ -191,6 +199,13 @@ def test_what_is_refused_and_why(line: bytes, reason: str) -> None:
     [
         (b'{"v": 1, "kind": "heartbeat", "at": 3}', None),
         (b'{"v": 1, "kind": "saved", "step": 3, "new": [1]}', SavedMessage(3)),
+        (b'{"v": 1, "kind": "saved"}', SavedMessage(None)),
+        (b'{"v": 1, "kind": "stage", "stage": "SAVING"}', StageMessage(Stage.SAVING)),
+        (
+            b'{"v": 1, "kind": "stage", "stage": "SAVING", "inferred": true}',
+            StageMessage(Stage.SAVING, inferred=True),
+        ),
+        (b'{"v": 1, "kind": "compiled", "seconds": 2}', CompiledMessage(2.0)),
         (b'{"v": 1, "kind": "restored"}', RestoredMessage(None)),
         (b'{"v": 1, "kind": "stage", "stage": "TRAINING"}', StageMessage(Stage.TRAINING)),
         (

@@ -142,7 +142,7 @@ def test_what_is_kept_for_a_full_pipe_is_bounded(pipe: Pipe) -> None:
     told = pipe.messages()
     assert told[-1] == StageMessage(Stage.FINISHING)
     assert len(told) < 100
-    saved = [message.step for message in told[:-1] if isinstance(message, SavedMessage)]
+    saved = [message.step or 0 for message in told[:-1] if isinstance(message, SavedMessage)]
     assert saved[-1] == 9999
     assert all(after == before + 1 for before, after in pairwise(saved))
 

@@ -1,0 +1,156 @@
+"""What a program that knows nothing of us does, as far as jax tells: `jax.monitoring` events.
+
+jax says when it begins and ends to trace, lower and compile; Orbax when it begins to write or read
+a checkpoint, when the program may go on and when all is written; whoever reports metrics (Tunix,
+for one) names their step. All the rest of the program's life goes by the name of TRAINING: hence
+*inferred* stages, from which the supervisor concludes less.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from ..protocol.environment import STEPS_FROM_OUTPUT
+from ..protocol.messages import Stage
+from ..protocol.reporter import Reporter
+
+_BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"
+_COMPILE = (
+    "/jax/core/compile/jaxpr_trace_duration",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration",
+    _BACKEND_COMPILE,
+)
+"""Each as a scalar when it begins, and as a duration when it ends, also by an exception."""
+_WRITE_BEGINS = ("/jax/orbax/write/start", "/jax/orbax/write/async/start")
+_WRITE_BLOCKED = (
+    "/jax/orbax/write/blocking_duration_secs",
+    "/jax/orbax/write/async/blocking_duration_secs",
+)
+_WRITTEN = "/jax/orbax/write/success"
+_READ_BEGINS = ("/jax/orbax/read/start", "/jax/orbax/read/async/start")
+_READ = "/jax/orbax/read/success"
+_JAX = "/jax/"
+
+WORTH_TELLING = 1.0
+"""Seconds of a compilation: a program has hundreds of shorter ones."""
+
+
+class Monitor:
+    """Listens to `jax.monitoring`, and reports the stages and steps that it hears of.
+
+    A program that speaks the worker protocol itself knows better: then nothing is reported.
+    """
+
+    def __init__(self, reporter: Reporter, environ: Mapping[str, str]) -> None:
+        self._reporter = reporter
+        self._tells_steps = STEPS_FROM_OUTPUT not in environ
+        self._told: Stage | None = None
+        self._compiling: list[int] = []
+        """For each compilation under way the exception (an id) that was handled when it began."""
+        self._writing = False
+        self._reading = False
+        self._broke_compilation = 0
+        """The exception that last ended a compilation (an id: an exception holds on to memory)."""
+
+    def place(self, error: BaseException) -> tuple[Stage | None, int | None]:
+        """The stage that `error` comes from and the last step: what a failure record tells."""
+        step = self._reporter.current[1]
+        cause: BaseException | None = error
+        seen: set[int] = set()
+        while cause is not None and id(cause) not in seen:  # jax makes circles
+            seen.add(id(cause))
+            cause = cause.__cause__ or cause.__context__
+        return (Stage.COMPILING if self._broke_compilation in seen else self._told), step
+
+    def ended(self, stage: str | None) -> None:
+        """The program ends, by a failure in `stage` (None: well): the last step may be untold."""
+        step = self._reporter.current[1]
+        last = Stage(stage) if stage else self._told or (None if step is None else Stage.TRAINING)
+        if last is not None and self._may_speak():
+            self._reporter.stage(last, step, inferred=True)
+
+    def listen(self, monitoring: ModuleType) -> None:
+        """Register with `jax.monitoring`, for good: Tunix clears all listeners when it is done."""
+        self._register(monitoring)
+        clear: Callable[[], None] = monitoring.clear_event_listeners
+
+        def clear_event_listeners() -> None:
+            clear()
+            self._register(monitoring)
+
+        monitoring.clear_event_listeners = clear_event_listeners  # type: ignore[attr-defined]
+
+    def _register(self, monitoring: ModuleType) -> None:
+        monitoring.register_scalar_listener(self.on_scalar)
+        monitoring.register_event_duration_secs_listener(self.on_duration)
+        monitoring.register_event_listener(self.on_event)
+
+    def on_scalar(self, event: str, value: object, **data: Any) -> None:
+        """A compilation begins, or the program reports a metric."""
+        if event in _COMPILE:
+            self._compiling.append(id(sys.exc_info()[1]))
+            self._tell()
+        elif "step" in data and not event.startswith(_JAX) and self._tells_steps:
+            self._step(event, value, data["step"])
+
+    def on_duration(self, event: str, seconds: float, **data: Any) -> None:
+        """A compilation, or the blocking part of a save, has ended."""
+        if event in _COMPILE:
+            self._compilation_ended()
+            if event == _BACKEND_COMPILE and seconds >= WORTH_TELLING and self._may_speak():
+                self._reporter.compiled(seconds, str(data.get("fun_name", "")))
+        elif event in _WRITE_BLOCKED:
+            self._writing = False
+            self._tell()
+
+    def on_event(self, event: str, **data: Any) -> None:
+        """A save or a restore begins, or is done."""
+        if event in _WRITE_BEGINS:
+            self._writing = True
+        elif event in (*_READ_BEGINS, _READ):
+            self._reading = event != _READ
+        elif event == _WRITTEN and self._may_speak():
+            self._reporter.saved(self._reporter.current[1])
+            return
+        else:
+            return
+        self._tell()
+
+    def _compilation_ended(self) -> None:
+        """Well, or by an exception: then that is being handled, and was not when it began."""
+        began_with = self._compiling.pop() if self._compiling else id(None)
+        handled = id(sys.exc_info()[1])
+        if handled not in (began_with, id(None)):
+            self._broke_compilation = handled
+        self._tell()
+
+    def _tell(self) -> None:
+        """Report the stage, if it is another one than before."""
+        if self._writing:
+            stage = Stage.SAVING
+        elif self._reading:
+            stage = Stage.RESTORING
+        elif self._compiling:
+            stage = Stage.COMPILING
+        else:
+            stage = Stage.TRAINING
+        if stage is not self._told and self._may_speak():
+            self._told = stage
+            self._reporter.stage(stage, inferred=True)
+
+    def _step(self, event: str, value: object, given: Any) -> None:
+        try:
+            step = operator.index(given)
+        except TypeError:
+            return
+        if step >= 0 and self._may_speak():
+            # A value that lives on a device would have to be waited for.
+            loss = {"loss": value} if event.endswith("loss") and isinstance(value, float) else {}
+            self._reporter.step(step, loss)
+
+    def _may_speak(self) -> bool:
+        return "supervisor.protocol.reporter" not in sys.modules

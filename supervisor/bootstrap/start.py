@@ -1,0 +1,55 @@
+"""Takes the program's place on the interpreter's command line: `python [FLAGS] start.py PROGRAM`.
+
+PROGRAM is what stood there: `script.py ...`, `-m module ...`, `-c code ...`. Where this cannot
+work, the interpreter is started again, in this very process, on the command line as it was: so this
+file must be readable by any Python, the second one included.
+
+The lines at the end run as `__main__`, hence in the namespace that the program will have; that is
+why they use no names. They are the only frame of ours under the program. Once the program has
+failed, the exception leaves through `with`, which raises it again without adding this frame to its
+traceback; `Ending` has taken away what there is of it already. All else (exit codes, SystemExit,
+the traceback on stderr, SIGINT) is left to the interpreter, as if this frame were not there.
+"""
+
+import os
+import sys
+
+
+def run_plainly(why):  # type: (str) -> None
+    """Start the interpreter again, on the program alone; `why` is for run.log."""
+    text = "the program runs as it is, without the bootstrap: " + why
+    try:
+        line = '{"v":1,"kind":"notice","text":"' + text + '"}\n'
+        os.write(int(os.environ["SUPERVISE_PROGRESS_FD"]), line.encode())
+    except (KeyError, ValueError, OSError):
+        pass
+    with open("/proc/self/cmdline", "rb") as file:
+        arguments = file.read().split(b"\0")[:-1]
+    arguments.remove(__file__.encode())
+    os.execv(sys.executable, arguments)
+
+
+def prepare():  # type: () -> None
+    """Have all in place for the last lines, and nothing of this file left in `__main__`."""
+    version = ".".join([str(number) for number in sys.version_info[:2]])
+    if not (3, 11) <= sys.version_info[:2] <= (3, 13) or sys.implementation.name != "cpython":
+        run_plainly("it knows CPython 3.11 to 3.13, and this is Python " + version)
+    package = type(sys)("_supervise")
+    package.__path__ = [os.path.dirname(os.path.dirname(__file__))]
+    sys.modules["_supervise"] = package
+    run = None
+    try:
+        program = __import__("_supervise.bootstrap.program", fromlist=["program"])
+        run = program.prepare(__file__)
+    except Exception as error:
+        run_plainly("it cannot be set up (" + type(error).__name__ + ")")
+    if run is None:
+        run_plainly("its main file cannot be read as source code")
+    else:
+        package.run = run  # type: ignore[attr-defined]
+        run.clear_main()
+
+
+prepare()
+with __import__("_supervise").run.ending:
+    __import__("_supervise").run.function(*__import__("_supervise").run.arguments())

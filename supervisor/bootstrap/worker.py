@@ -1,0 +1,138 @@
+"""What the bootstrap knows of the supervisor: where to report to, and that only one process may.
+
+Children of the program inherit the environment and, by fork, all of this: they say nothing.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import faulthandler
+import os
+import stat
+import sys
+
+from .arrivals import Arrivals
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+    from ..protocol.failure import FailureRecord
+    from .monitoring import Monitor
+
+# `protocol.environment` has these too, and imports more than the start of a program may cost.
+FAILURE_FILE = "SUPERVISE_FAILURE_FILE"
+PROGRESS_FD = "SUPERVISE_PROGRESS_FD"
+PROGRESS_PIPE = "SUPERVISE_PROGRESS_PIPE"
+RANK = "SUPERVISE_RANK"
+STACKS_FILE = "SUPERVISE_STACKS_FILE"
+STACKS_LINE = b'{"v":1,"kind":"stacks"}\n'
+
+
+class Worker:
+    """This process, as the supervisor's worker."""
+
+    def __init__(self, ours: str, clean_path: list[str]) -> None:
+        """`ours` is the bootstrap's directory, `clean_path` the path without the program's part."""
+        self._ours = ours
+        self._clean_path = clean_path
+        self._pid = os.getpid()
+        self._failure_file = os.environ.get(FAILURE_FILE)
+        self._arrivals = Arrivals()
+        self._monitor: Monitor | None = None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is still the process that was started as the worker."""
+        return os.getpid() == self._pid
+
+    def begin(self) -> None:
+        """Listen to what is asked for, and for what the program imports."""
+        path = os.environ.get(STACKS_FILE)
+        if path:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            faulthandler.register(_signal.SIGUSR2, descriptor, all_threads=True, chain=False)
+            os.register_at_fork(after_in_child=_dump_no_more)
+            _tell_that_stacks_are_dumped()
+        self.when_imported("jax.monitoring", self._watch_jax)
+
+    def when_imported(self, name: str, arrived: Callable[[ModuleType], None]) -> None:
+        """Call `arrived` with the module `name` once the program has imported it."""
+        self._arrivals.expect(name, arrived)
+
+    def forget_frames(self, error: BaseException) -> None:
+        """Take the bootstrap's own frames off the traceback of `error`."""
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(self._ours):
+            trace = trace.tb_next
+        error.__traceback__ = trace
+
+    def describe(self, error: BaseException) -> FailureRecord | None:
+        """What there is to say about `error`; None where this is not the worker, or it fails."""
+        if not self.is_here or not self._failure_file:
+            return None
+        try:
+            failure = self._import("protocol.failure")
+            stage, step = self._monitor.place(error) if self._monitor else (None, None)
+            rank = int(os.environ.get(RANK, "0"))
+            record: FailureRecord = failure.describe(error, rank=rank, stage=stage, step=step)
+            return record
+        except Exception:
+            return None  # the program's own end must not change because of ours
+
+    def save(self, record: FailureRecord) -> None:
+        """Leave `record` for the supervisor, unless the program itself or an earlier one did."""
+        if not self.is_here or not self._failure_file or os.path.exists(self._failure_file):
+            return
+        try:
+            self._import("protocol.failure").save_record(record, self._failure_file)
+        except Exception:
+            return
+
+    def ended(self, record: FailureRecord | None) -> None:
+        """The program has ended, by what is in `record` (None: well)."""
+        if record is not None:
+            self.save(record)
+        if self._monitor is not None and self.is_here:
+            self._monitor.ended(record.stage if record is not None else None)
+
+    def _watch_jax(self, monitoring: ModuleType) -> None:
+        if not self.is_here:
+            return
+        try:
+            reporter = self._import("protocol.reporter").Reporter.connect()
+            monitor = self._import("bootstrap.monitoring").Monitor(reporter, os.environ)
+            monitor.listen(monitoring)
+            self._monitor = monitor
+        except Exception:
+            return
+
+    def _import(self, name: str) -> Any:
+        """A module of ours; what it imports is Python's, whatever the program's
+        directory has under that name."""
+        path = sys.path[:]
+        sys.path[:] = self._clean_path
+        try:
+            return __import__(f"_supervise.{name}", fromlist=[""])
+        finally:
+            sys.path[:] = path
+
+
+def _tell_that_stacks_are_dumped() -> None:
+    """On the progress pipe, if that is what the descriptor is."""
+    try:
+        descriptor = int(os.environ.get(PROGRESS_FD, ""))
+        status = os.fstat(descriptor)
+        identity = f"{status.st_dev}:{status.st_ino}"
+        if stat.S_ISFIFO(status.st_mode) and identity == os.environ.get(PROGRESS_PIPE):
+            os.write(descriptor, STACKS_LINE)
+    except (ValueError, OSError):
+        return
+
+
+def _dump_no_more() -> None:
+    """In a forked child: the signal does again what the program made of it."""
+    if _signal.getsignal(_signal.SIGUSR2) is _signal.SIG_DFL:
+        faulthandler.unregister(_signal.SIGUSR2)

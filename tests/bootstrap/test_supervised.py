@@ -1,0 +1,156 @@
+"""Unmodified programs under the whole of `supervise run`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.running import Result
+
+Supervise = Callable[..., Result]
+
+TRAIN = """
+import sys
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+
+attempt, where = sys.argv[1:]
+step = jax.jit(lambda x: x @ x / 2)
+x = jnp.eye(4)
+with ocp.CheckpointManager(where) as manager:
+    start = manager.latest_step() or 0
+    if start:
+        manager.restore(start)
+    for number in range(start + 1, 7):
+        x = step(x)
+        jax.monitoring.record_scalar("mine/train/loss", 0.5, step=number)
+        if number == 3:
+            manager.save(number, args=ocp.args.StandardSave({"x": x}))
+            manager.wait_until_finished()
+        if number == 5 and attempt == "1":
+            try:
+                [][1]
+            except IndexError as error:
+                raise ConnectionError("out of luck") from error
+"""
+
+
+def config(model_dir: Path, argv: list[str], **command: Any) -> dict[str, Any]:
+    restart = {"max_num_restarts": 1, "backoff": {"first": 0.05}}
+    return {
+        "trainer": {
+            "init": {
+                "model_dir": str(model_dir),
+                "devices": {"platform": "cpu", "count": 1},
+                "autorestart": restart,
+            },
+            "command": {"argv": argv, **command},
+        }
+    }
+
+
+def test_a_jax_program_with_orbax_crashes_and_resumes(
+    supervise: Supervise, model_dir: Path, tmp_path: Path
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(TRAIN)
+    argv = [sys.executable, str(program), "{attempt}", "{model_dir}/checkpoints"]
+    result = supervise(config(model_dir, argv, success={"step": 6}))
+    assert result.code == 0, result.log + result.out
+    assert "[attempt 1] stage COMPILING" in result.log
+    assert "[attempt 1] stage SAVING" in result.log
+    assert "checkpoint of step 3 is committed" in result.log
+    assert "rank 0 ended: exit code 1 in stage TRAINING after step 5" in result.log
+    assert "[attempt 2] stage RESTORING" in result.log
+    failure = result.summary["attempts"][0]["failure"]
+    assert failure["root_cause"] == "builtins.IndexError: list index out of range"
+    assert "out of luck" in failure["traceback"]
+    assert "bootstrap" not in failure["traceback"]
+
+
+def test_a_compile_error_ends_the_job(
+    supervise: Supervise, model_dir: Path, tmp_path: Path
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("import jax\njax.jit(lambda x: 1 if x > 0 else 2)(1.0)\n")
+    result = supervise(config(model_dir, [sys.executable, str(program)]))
+    assert result.code == 70, result.log
+    assert result.attempts == 1
+    assert "exit code 1 in stage COMPILING" in result.log
+    assert "TracerBoolConversionError" in result.summary["attempts"][0]["failure"]["root_cause"]
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "root_cause"), [(True, "builtins.OSError: b"), (False, "exit code 9")]
+)
+def test_the_bootstrap_can_be_left_out(
+    supervise: Supervise, model_dir: Path, bootstrap: bool, root_cause: str
+) -> None:
+    code = "import os\ntry: raise OSError('b')\nexcept OSError: os._exit(9)"
+    argv = ["python3", "-c", code]
+    result = supervise(config(model_dir, argv, bootstrap=bootstrap))
+    assert result.summary["attempts"][0]["failure"]["root_cause"] == root_cause
+
+
+def test_that_it_cannot_be_used_is_told(supervise: Supervise, model_dir: Path) -> None:
+    result = supervise(config(model_dir, ["python3", "--version"]))
+    assert result.code == 0
+    assert "runs as it is, without the bootstrap: Python's option --version" in result.log
+
+
+@pytest.mark.parametrize(("code", "spends"), [(143, "preemptions"), (3, "restarts")])
+def test_a_mere_exit_is_judged_by_its_code(
+    supervise: Supervise, model_dir: Path, code: int, spends: str
+) -> None:
+    argv = ["python3", "-c", f"import sys; sys.exit({code} if sys.argv[1] == '1' else 0)"]
+    result = supervise(config(model_dir, [*argv, "{attempt}"]))
+    assert result.code == 0, result.log
+    assert result.summary["attempts"][0]["failure"]["root_cause"] == f"exit code {code}"
+    assert f"1 of {20 if spends == 'preemptions' else 1} {spends}" in result.log
+
+
+def test_a_quiet_program_is_not_taken_for_hung(
+    supervise: Supervise, model_dir: Path, tmp_path: Path
+) -> None:
+    """What jax tells is no promise to tell of steps."""
+    program = tmp_path / "train.py"
+    program.write_text("import time, jax.numpy as jnp\njnp.ones(3).sum()\ntime.sleep(1.5)\n")
+    job = config(model_dir, [sys.executable, str(program)])
+    job["trainer"]["init"]["autorestart"]["deadlines"] = {"TRAINING": 0.3}
+    result = supervise(job)
+    assert result.code == 0, result.log
+    assert result.attempts == 1
+
+
+def test_the_example(supervise: Supervise, model_dir: Path) -> None:
+    text = (Path(__file__).parents[2] / "examples/any_program.yaml").read_text()
+    job = yaml.safe_load(text)
+    job["trainer"]["init"]["model_dir"] = str(model_dir)
+    job["trainer"]["init"]["autorestart"]["backoff"] = {"first": 0.05}
+    result = supervise(job)
+    assert result.code == 0, result.log
+    assert result.attempts == 2
+    assert "out of luck in the first attempt" in result.log
+
+
+def test_the_stacks_of_a_hang_are_dumped(
+    supervise: Supervise, model_dir: Path, tmp_path: Path
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import sys, time\ndef stuck():\n    time.sleep(600)\n"
+        "print('step', 3, flush=True)\nif sys.argv[1] == '1': stuck()\n"
+    )
+    argv = [sys.executable, str(program), "{attempt}"]
+    job = config(model_dir, argv, progress={"pattern": r"step (\d+)"})
+    job["trainer"]["init"]["autorestart"]["deadlines"] = {"TRAINING": 0.5}
+    result = supervise(job)
+    assert result.code == 0, result.log
+    (stacks,) = model_dir.glob("*_restartable/attempts/0001/rank0.stacks.txt")
+    assert "in stuck" in stacks.read_text()
