@@ -62,9 +62,9 @@ def told(tmp_path: Path) -> Told:
 
 
 def test_a_flood_of_one_kind_hides_no_other(told: Told) -> None:
-    told.enters(*[Stage.COMPILING, Stage.SAVING] * 200, Stage.EVALUATING)
+    told.enters(*[Stage.COMPILING, Stage.SAVING] * 200, Stage.RESTORING)
     assert told.count("stage COMPILING") == told.count("stage SAVING") == 20
-    assert told.count("stage EVALUATING") == 1
+    assert told.count("stage RESTORING") == 1
     told.time = 100.0
     told.enters(*[Stage.COMPILING, Stage.SAVING] * 200)
     assert told.count("stage COMPILING") == 30, "in the long run one in ten seconds"
