@@ -35,7 +35,7 @@ _MEMBER = re.compile(r"[-+| ]*-{5,} ?(?:\d+|\.\.\.) ?-{5,}")
 _GROUP_BAR = re.compile(r"[ +|-]*[+|] (?=\S|  )")
 _PREFIX = re.compile(
     r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-][\d:]+) std(?:out|err) [FP] |"
-    r"\[rank ?\d+\]:? ?|\([\w.:]+ (?:pid=\d+|pid=\d+, ip=[\d.]+)\) |\[\d+\]: "
+    r"\[rank ?\d+\]:? ?|\([\w.:]+ (?:pid=\d+|pid=\d+, ip=[\d.]+)\) |\[\d+\]: |[\w.-]+ +\| "
 )
 """What launchers and Ray put before a worker's line."""
 _SPECULATION = re.compile(

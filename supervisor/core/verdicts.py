@@ -57,7 +57,8 @@ class _Judgement:
         if self.chain is None:
             return (4 if self.rule.culprit else 100), self.time, ""
         caught = self.chain.origin in (Origin.LOGGED, Origin.OUTPUT)
-        return 10 * caught + 5 * self.rule.victim + self.chain.origin, self.time, self.chain.when
+        vague = 5 * self.rule.victim + 3 * (self.rule.confidence is Confidence.LOW)
+        return 10 * caught + vague + self.chain.origin, self.time, self.chain.when
 
 
 def succeeded(evidence: Evidence, success: Success) -> bool:

@@ -57,47 +57,47 @@ class Fault:
 
 
 def _rule(name: str) -> str:
-    return f"verdict RESTART .rule '{name}'"
+    return f"verdict (?:RESTART|POLICY) .rule '{name}'"
 
 
 _OUTSIDE_SIGNALS = {
     "SIGKILL": "sigkill",
     "SIGTERM": "sigterm",
     "SIGSEGV": "crash",
-    "SIGABRT": "crash",
+    "SIGABRT": "abort",
     "SIGBUS": "crash",
     "SIGFPE": "crash",
     "SIGILL": "crash",
     "SIGTRAP": "crash",
     "SIGSYS": "crash",
-    "SIGHUP": "unknown",
-    "SIGQUIT": "unknown",
+    "SIGHUP": "hangup",
+    "SIGQUIT": "hangup",
     "SIGALRM": "unknown",
-    "SIGXCPU": "unknown",
+    "SIGXCPU": "limit-signal",
 }
 _DRILLED_SIGNALS = {
     "SIGKILL": "sigkill",
     "SIGTERM": "sigterm",
     "SIGSEGV": "crash",
-    "SIGABRT": "crash",
+    "SIGABRT": "abort",
     "SIGBUS": "crash",
 }
 _EXIT_CODES = {
     0: "early-exit",
     1: "unknown",
-    134: "crash",
+    134: "abort",
     137: "sigkill",
     143: "sigterm",
 }
 _JAX = "jax.errors.JaxRuntimeError"
 _EXCEPTIONS = [
-    ("ValueError", "a batch of no length", "exception"),
+    ("RuntimeError", "a batch of no length", "exception"),
     ("RuntimeError", "the data loader gave up", "exception"),
-    ("OSError", "Input/output error", "exception"),
+    ("OSError", "Input/output error", "storage"),
     ("OSError", "No space left on device", "disk-full"),
-    ("MemoryError", "", "exception"),
-    ("KeyError", "tokens", "exception"),
-    ("TimeoutError", "storage did not answer", "exception"),
+    ("MemoryError", "", "resource-limit"),
+    ("EOFError", "tokens", "pipe"),
+    ("TimeoutError", "storage did not answer", "timeout"),
     ("ConnectionResetError", "Connection reset by peer", "lost-peer"),
     (_JAX, "INTERNAL: something went wrong", "exception"),
     (_JAX, "RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes", "out-of-memory"),
@@ -115,13 +115,13 @@ _HANGS = (
 )
 _IN_STAGES: list[tuple[str, dict[str, Any], str]] = [
     ("INITIALIZING", {"exception": "RuntimeError", "message": "Unable to initialize backend"}, ""),
-    ("RESTORING", {"exception": "OSError", "message": "Input/output error"}, "exception"),
+    ("RESTORING", {"exception": "OSError", "message": "Input/output error"}, "storage"),
     ("RESTORING", {"signal": "SIGKILL"}, "sigkill"),
     ("COMPILING", {"signal": "SIGSEGV"}, "crash"),
-    ("EVALUATING", {"exception": "ValueError", "message": "an empty batch"}, "exception"),
+    ("EVALUATING", {"exception": "RuntimeError", "message": "an odd batch"}, "exception"),
     ("SAVING", {"exception": "OSError", "message": "No space left on device"}, "disk-full"),
     ("SAVING", {"signal": "SIGKILL"}, "sigkill"),
-    ("FINISHING", {"signal": "SIGABRT"}, "crash"),
+    ("FINISHING", {"signal": "SIGABRT"}, "abort"),
 ]
 
 

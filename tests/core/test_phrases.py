@@ -22,7 +22,7 @@ PHRASES = Path(__file__).parents[1] / "corpus" / "phrases.txt"
 def phrases(name: str) -> list[str]:
     """The lines of a section of the file."""
     _, _, section = PHRASES.read_text(encoding="utf-8").partition(f"== {name}\n")
-    return section.partition("\n== ")[0].strip().splitlines()
+    return [line for line in section.partition("\n== ")[0].splitlines() if line]
 
 
 def verdict_of(line: str, stage: str | None = None, code: int = 1) -> str:

@@ -85,7 +85,9 @@ def test_what_a_ray_task_raised() -> None:
     assert root(ended(output))[:2] == (Verdict.FATAL, "ValueError: no such split")
 
 
-@pytest.mark.parametrize("prefix", ["[rank1]: ", "(Worker pid=7, ip=10.0.0.2) ", "[3]: "])
+@pytest.mark.parametrize(
+    "prefix", ["[rank1]: ", "(Worker pid=7, ip=10.0.0.2) ", "[3]: ", "trainer-1  | "]
+)
 def test_launchers_put_something_before_each_line(prefix: str) -> None:
     text = raised("AssertionError: no")
     output = "".join(f"{prefix}{line}\n" for line in text.splitlines())

@@ -30,6 +30,8 @@ CANNOT_BE_TOLD = {
     "mp-user-exc-h0": "the error is in the log of another host; alone it looks like a lost peer",
 }
 """Cases whose own log gives another verdict than the right one, and why no rule can help that."""
+COMPOSED = Path(__file__).with_name("composed.jsonl")
+"""Logs written by hand after real ones of launchers and libraries that are not installed here."""
 _NEVER_REACHED = Success(step=10**9)
 _STAGES = {
     "import": Stage.STARTING,

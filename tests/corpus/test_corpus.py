@@ -15,6 +15,7 @@ from supervisor.core.outcome import Verdict
 from tests import corpus_report
 from tests.corpus.cases import (
     CANNOT_BE_TOLD,
+    COMPOSED,
     CORPUS,
     PROVOKED,
     Case,
@@ -28,7 +29,7 @@ CASES = read_cases()
 BY_ID = {case.id: case for case in CASES}
 
 
-@pytest.mark.parametrize("path", [CORPUS, PROVOKED], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [CORPUS, PROVOKED, COMPOSED], ids=lambda path: path.stem)
 def test_every_verdict_is_right(path: Path) -> None:
     wrong = [item.case.id for item in judged(read_cases(path)) if not item.right]
     assert wrong == []

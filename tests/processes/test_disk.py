@@ -199,7 +199,7 @@ def test_a_deleted_record_is_begun_anew(supervise: Supervise, model_dir: Path) -
 
 @pytest.mark.parametrize("mask", [0o077, 0o022])
 def test_files_have_the_users_umask(supervise: Supervise, model_dir: Path, mask: int) -> None:
-    config = command_config(model_dir, "value-error", "--once", success={"step": 6})
+    config = command_config(model_dir, "runtime-error", "--once", success={"step": 6})
     prefix = ("sh", "-c", f'umask {mask:o}; exec "$@"', "sh")
     result = supervise(config, prefix=prefix)
     assert result.code == 0

@@ -123,7 +123,7 @@ def crash() -> None:
 
 def fill_disk() -> None:
     """Leave a record that the journal must hold, and no room to hold it in."""
-    write_failure_record(ValueError("m" * (1 << 20)), stage=Stage.TRAINING, step=None)
+    write_failure_record(RuntimeError("m" * (1 << 20)), stage=Stage.TRAINING, step=None)
     with (Path(options.model_dir) / "filler").open("wb", buffering=0) as file:
         while True:
             try:
@@ -211,9 +211,9 @@ MISBEHAVIOUR: dict[str, Callable[[], None]] = {
     "exit9": lambda: os._exit(9),
     "hundred-megabytes": hundred_megabytes,
     "not-utf8": not_utf8,
-    "huge-message": lambda: fail(ValueError("m" * (1 << 20))),
+    "huge-message": lambda: fail(RuntimeError("m" * (1 << 20))),
     "assertion": lambda: fail(AssertionError("two is not three")),
-    "value-error": lambda: fail(ValueError("bad luck")),
+    "runtime-error": lambda: fail(RuntimeError("bad luck")),
     "ignore-sigterm": ignore_sigterm,
     "save-on-sigterm": save_on_sigterm,
     "save-with-loader": save_with_the_help_of_a_loader,

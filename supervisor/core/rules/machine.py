@@ -48,6 +48,7 @@ RULES = (
             r"CompileTime\w+|compile permanent error|(?i:compilation (?:failure|error|failed))",
             r"(?i)ran out of memory in memory space|exceed\w* .{0,20}(?:scoped )?(?:vmem|smem)",
             r"(?i)scoped allocation with size|unimplemented primitive|MLIR translation rule",
+            r"(?i)during context \[",
             r"(?i)mosaic failed|MosaicError|MLIRError|failed to (?:legalize|lower|compile|parse)\b",
             r"(?i)cannot lower|lowering rule|Lowering(?:Error|Exception)|not implemented in mosaic",
             r"(?i)VerificationError|verification failed on|HLO verif\w+|Pallas (?:TPU|GPU|MGPU|"
@@ -83,6 +84,7 @@ RULES = (
             r"MXLA error|[Mm]egascale|(?i:uncorrectable|double.bit) (?:ECC|error)|\bXid\b",
             r"CUDA_ERROR_(?:ECC|ILLEGAL|LAUNCH|HARDWARE|NVLINK|MISALIGNED|UNKNOWN)\w*",
             r"(?i)an illegal memory access was encountered|unspecified launch failure",
+            r"(?i)halt is unexpected",
             r"(?i)core halted|gpu (?:has fallen off the bus|is lost)|nvlink error|machine check",
         ),
         transient=True,
@@ -196,7 +198,8 @@ RULES = (
             r"(?i)(?:terminated|exit(?:ed)?|died|ended|crashed|stopped) (?:abruptly|unexpectedly)",
             r"(?i)unexpectedly (?:exit|die|crash|terminat|stop|end)|exit ?code:? -\d+|"
             r"(?:killed|terminated) by (?:a )?signal",
-            r"(?i)Owner's|the actor is (?:temporarily )?unavailable|data input stall",
+            r"(?i)died with <Signals|Owner's|the actor is (?:temporarily )?unavailable",
+            r"(?i)data input stall",
         ),
         transient=True,
         victim=True,
