@@ -8,16 +8,17 @@ from typing import Any, Literal
 
 import structlog
 
-from supervisor.core.events import WorkerReported
+from supervisor.core.events import WorkerReported, WorkersGone
 from supervisor.core.policy import RestartPolicy
 from supervisor.narrative import MAIN, Level, tell
 from supervisor.ports import Clock, Storage, Transition
-from supervisor.protocol.messages import printable
+from supervisor.protocol.messages import Message, StageMessage, printable
 
 LogFormat = Literal["text", "json"]
 
-_MAX_REPORTS = 100.0
-_REPORTS_PER_SECOND = 1.0
+_MAX_REPORTS = 20.0
+_REPORTS_PER_SECOND = 0.1
+_TELL_LEFT_OUT = 60.0
 _MAX_WAITING = 1000
 
 
@@ -57,13 +58,15 @@ class RunLog:
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""
         self._directory = transition.after.directory or self._directory
-        reported = isinstance(transition.event, WorkerReported)
+        event, now = transition.event, self._clock.now()
         for line in tell(transition, self._policy):
-            if reported and not self._allowance.take(self._clock.now()):
+            if isinstance(event, WorkerReported) and not self._allowance.take(event.message, now):
                 continue
-            if left_out := self._allowance.left_out():
-                self.say(f"{left_out} more reports of the worker are not shown", level="warning")
             self.say(line.text, source=line.source, level=line.level)
+        if left_out := self._allowance.left_out(now, over=isinstance(event, WorkersGone)):
+            self.say(f"{left_out} more reports of the worker were not shown", level="warning")
+        if transition.after.attempt != transition.before.attempt:
+            self._allowance = _Allowance()
 
     def say(self, text: str, *, source: str = MAIN, level: Level = "info") -> None:
         """Log one line."""
@@ -94,26 +97,32 @@ class RunLog:
 
 
 class _Allowance:
-    """How much a worker may say here: some at once, little in the long run, whatever it sends."""
+    """How much the workers of an attempt may say here: of each kind of report, and of each stage,
+    some at once and little in the long run, so that no flood hides what is rare."""
 
     def __init__(self) -> None:
-        self._left = _MAX_REPORTS
-        self._at = -math.inf
+        self._left: dict[object, tuple[float, float]] = {}
+        """By kind: how many lines were left, and when that was."""
         self._refused = 0
+        self._told = -math.inf
 
-    def take(self, now: float) -> bool:
-        """Whether one more line may be written."""
-        self._left = min(_MAX_REPORTS, self._left + (now - self._at) * _REPORTS_PER_SECOND)
-        self._at = now
-        if self._left < 1:
-            self._refused += 1
-            return False
-        self._left -= 1
-        return True
+    def take(self, message: Message, now: float) -> bool:
+        """Whether a line about `message` may be written."""
+        kind = (type(message), message.stage if isinstance(message, StageMessage) else None)
+        left, at = self._left.get(kind, (_MAX_REPORTS, now))
+        left = min(_MAX_REPORTS, left + (now - at) * _REPORTS_PER_SECOND)
+        allowed = left >= 1
+        self._left[kind] = (left - 1 if allowed else left, now)
+        self._refused += not allowed
+        return allowed
 
-    def left_out(self) -> int:
-        """How many lines were refused since this was asked last."""
+    def left_out(self, now: float, *, over: bool) -> int:
+        """How many lines were refused, where it is time to tell: now and then, and when all is
+        `over`."""
+        if not over and now < self._told + _TELL_LEFT_OUT:
+            return 0
         refused, self._refused = self._refused, 0
+        self._told = now if refused else self._told
         return refused
 
 

@@ -170,7 +170,14 @@ def _outside() -> list[Fault]:
     return [
         *signals,
         fault("trainer: stopped", "SIGSTOP to the trainer", _rule("hang"), stopped, Effect.ATTEMPT),
-        Fault("disk", "disk full", _rule(DISK_FULL), strike=strikes.fill_disk, needs_disk=True),
+        Fault(
+            "disk",
+            "disk full",
+            _rule(DISK_FULL),
+            strike=strikes.fill_disk,
+            seconds=1.0,
+            needs_disk=True,
+        ),
         fault(
             "files: lost",
             "attempts folder lost, trainer killed",

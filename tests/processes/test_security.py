@@ -145,7 +145,7 @@ def test_a_flood_of_reports_is_survived(start: Start, model_dir: Path) -> None:
     assert grown < 100 << 20
     log = next(model_dir.glob("*_restartable/run.log")).read_bytes()
     assert len(log) < 100_000
-    assert re.search(rb"\d+ more reports of the worker are not shown", log)
+    assert re.search(rb"\d+ more reports of the worker were not shown", log)
     assert b"a message of rank 0 was refused: not JSON" in log
     assert rb"\x1b[2J" in log
     assert b"\x1b" not in log

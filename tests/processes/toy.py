@@ -134,10 +134,15 @@ def fill_disk() -> None:
 
 def read_only() -> None:
     """What the kernel does to a file system with errors, as far as new files are concerned."""
-    subprocess.run(["mount", "--bind", options.model_dir, options.model_dir], check=True)
-    remount = ["mount", "-o", "remount,bind,ro", options.model_dir]
-    while subprocess.run(remount, capture_output=True).returncode:
-        pass  # busy while the supervisor writes
+    # Made read-only aside, where nobody has a file open, and then put in its place as it is.
+    aside = f"{options.model_dir}.aside"
+    Path(aside).mkdir()
+    for arguments in (
+        ["--bind", options.model_dir, aside],
+        ["-o", "remount,bind,ro", aside],
+        ["--bind", aside, options.model_dir],
+    ):
+        subprocess.run(["mount", *arguments], check=True)
     os._exit(9)
 
 
