@@ -48,6 +48,11 @@ def _command_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
         texts.append((("command", "success", "file"), phase.command.success.file))
     for where, text in texts:
         yield from _placeholder_conflicts(phase, where, text, placeholders.KNOWN)
+    batch = _global_batch(phase)
+    devices = phase.init.devices.num_devices if phase.init.devices else None
+    if batch is not None and devices is not None and batch % devices:
+        message = f"is {batch}, which {devices} devices cannot share equally"
+        yield ("command", "global_batch"), message
 
 
 def _placeholder_conflicts(
@@ -60,6 +65,15 @@ def _placeholder_conflicts(
             yield where, f"unknown placeholder {{{name}}} (value {shown(text)}); known: {names}"
         elif name == "num_devices" and devices is None:
             yield where, "{num_devices} needs init.devices with a count"
+        elif name == "per_device_batch" and (devices is None or not _global_batch(phase)):
+            yield (
+                where,
+                "{per_device_batch} needs command.global_batch and init.devices with a count",
+            )
+
+
+def _global_batch(phase: Phase) -> int | None:
+    return phase.command.global_batch if phase.command is not None else None
 
 
 def conflicts_across(phases: Sequence[Phase]) -> Iterator[tuple[int, Location, str]]:

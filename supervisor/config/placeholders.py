@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-KNOWN = ("model_dir", "num_devices", "attempt", "resume_step", "params")
+KNOWN = ("model_dir", "num_devices", "attempt", "resume_step", "per_device_batch", "params")
 """What may stand in braces: the job's directory, the devices of this attempt, its number, the
-newest committed step (0: none), and the file with the phase's resolved config."""
+newest committed step (0: none), one device's part of the global batch, and the file with the
+phase's resolved config."""
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([a-z_]+)\}")
 

@@ -37,6 +37,8 @@ class PhasePlan:
     bootstrap: bool
     """Whether a Python program is to run under the bootstrap, which reports for it."""
     num_devices: int | None
+    global_batch: int | None
+    """Examples in a step of a command, where it names them."""
     max_steps: int | None
     faults: tuple[Fault, ...]
 
@@ -80,6 +82,7 @@ def _plan(job: Job, index: int, directories: list[Path], sections: dict[str, Any
         progress_pattern=command.progress.pattern if command and command.progress else None,
         bootstrap=command is not None and command.bootstrap,
         num_devices=_num_devices(phase),
+        global_batch=command.global_batch if command is not None else None,
         max_steps=max_steps,
         faults=tuple(phase.faults),
     )

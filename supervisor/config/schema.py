@@ -264,6 +264,8 @@ class Command(_Section):
     success: SuccessConfig | None = None
     progress: ProgressConfig | None = None
     bootstrap: bool = True
+    global_batch: Annotated[int, Field(ge=1)] | None = None
+    """Examples in a step over all devices: `{per_device_batch}` is one device's part."""
 
 
 class StartFrom(_Section):

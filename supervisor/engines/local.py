@@ -230,9 +230,11 @@ class LocalEngine:
 
     def _placeholders(self, launch: Launch) -> dict[str, str]:
         newest = self._newest(launch.plan.checkpoints)
+        devices, batch = launch.plan.num_devices, launch.plan.global_batch
         return {
             "model_dir": str(launch.model_dir),
-            "num_devices": str(launch.plan.num_devices or ""),
+            "num_devices": str(devices or ""),
+            "per_device_batch": str(batch // devices) if batch and devices else "",
             "attempt": str(launch.attempt),
             "resume_step": str(newest or 0),
             "params": str(launch.params),

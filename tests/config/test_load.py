@@ -166,6 +166,17 @@ MISTAKES = [
     (with_command("argv: [a]\nenv: {X: '{what}'}"), "trainer.command.env.X: unknown placehold"),
     (with_command("argv: ['{num_devices}']"), "{num_devices} needs init.devices with a count"),
     (
+        with_command("argv: ['{per_device_batch}']\nglobal_batch: 8"),
+        "c.yaml:7: trainer.command.argv[0]: {per_device_batch} needs command.global_batch and",
+    ),
+    (with_command("argv: [a]\nglobal_batch: 0"), "c.yaml:8: trainer.command.global_batch: inp"),
+    (
+        with_init("devices: {platform: cpu, count: 3}").replace(
+            "command: [python, train.py]", "command: {argv: [a], global_batch: 8}"
+        ),
+        "trainer.command.global_batch: is 8, which 3 devices cannot share equally",
+    ),
+    (
         with_command("argv: [a]\nsuccess: {file: '{dir}/x'}"),
         "c.yaml:8: trainer.command.success.file: unknown placeholder {dir}",
     ),

@@ -195,12 +195,15 @@ def test_exit_codes_are_mapped(supervise: Supervise, model_dir: Path) -> None:
     assert supervise(config).code == 13
 
 
-def test_a_template_sees_the_attempt_and_the_step_to_resume_from(
+def test_a_template_sees_what_the_attempt_is_started_with(
     supervise: Supervise, model_dir: Path
 ) -> None:
     config = command_config(model_dir, "SIGKILL", "--once")
-    config["trainer"]["command"]["env"] = {"SEEN": "{attempt}/{resume_step}/{{x}}"}
+    config["trainer"]["init"]["devices"] = {"platform": "cpu", "count": 4}
+    config["trainer"]["command"]["global_batch"] = 32
+    seen = "{attempt}/{resume_step}/{num_devices}/{per_device_batch}/{{x}}"
+    config["trainer"]["command"]["env"] = {"SEEN": seen}
     argv = config["trainer"]["command"]["argv"]
     config["trainer"]["command"]["argv"] = ["sh", "-c", 'echo "$SEEN"; exec "$@"', "sh", *argv]
     result = supervise(config)
-    assert result.rank_log(2).splitlines()[0] == b"2/2/{x}"
+    assert result.rank_log(2).splitlines()[0] == b"2/2/4/8/{x}"
