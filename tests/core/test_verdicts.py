@@ -50,6 +50,7 @@ def rule_of(*ranks: RankEvidence) -> str:
         (Success(step=10), Evidence((CLEAN,), step=10), True),
         (Success(step=10), Evidence((CLEAN,), step=9, committed=9), False),
         (Success(step=10), Evidence((CLEAN,), committed=10), True),
+        (Success(step=10), Evidence((CLEAN,), step=10, committed=8), True),
         (Success(step=10), Evidence((died(1),), step=10), False),
         (Success(step=10, committed=True), Evidence((CLEAN,), step=10, committed=9), False),
         (Success(step=10, committed=True), Evidence((CLEAN,), committed=10), True),

@@ -1,0 +1,44 @@
+"""What is said of a group that was ended because it hung, by how it then ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from errno import EAGAIN, ENOENT
+
+import pytest
+
+from supervisor.core.failure import Verdict
+from supervisor.core.outcome import Confidence
+from supervisor.core.state import Hang
+from supervisor.core.verdicts import hang_failure, launch_failure
+from supervisor.protocol.messages import Stage
+from tests.core.history import RETRY
+
+HANG = Hang(Stage.SAVING, 12.3)
+END = replace(RETRY, rank=2, exit="killed by SIGTERM", traceback="Traceback ...")
+
+
+def test_a_hang_is_told_with_how_the_group_then_ended() -> None:
+    failure = hang_failure(END, HANG)
+    assert failure.root_cause == "silent for 12.3 s in stage SAVING, then ended: killed by SIGTERM"
+    assert (failure.rank, failure.exit, failure.traceback) == (2, END.exit, END.traceback)
+    assert (failure.verdict, failure.confidence) == (Verdict.RESTART, Confidence.HIGH)
+
+
+def test_a_hang_that_then_ended_as_success_does() -> None:
+    failure = hang_failure(None, HANG)
+    assert failure.root_cause == "silent for 12.3 s in stage SAVING, then ended: well"
+    assert (failure.rank, failure.exit, failure.traceback) == (0, "well", "")
+
+
+def test_a_program_that_had_failed_for_good_and_then_hung_in_its_end_did_not_hang() -> None:
+    said = replace(END, verdict=Verdict.FATAL, confidence=Confidence.HIGH)
+    assert hang_failure(said, HANG) == said
+    guessed = replace(said, confidence=Confidence.LOW)
+    assert hang_failure(guessed, HANG) == hang_failure(END, HANG)
+
+
+@pytest.mark.parametrize(("number", "verdict"), [(ENOENT, "FATAL"), (EAGAIN, "RESTART")])
+def test_a_launch_that_fails_is_told_of_rank_0(number: int, verdict: str) -> None:
+    failure = launch_failure(OSError(number, "why"), ("train",))
+    assert (failure.verdict, failure.rank, failure.exit) == (verdict, 0, "not started")
