@@ -108,12 +108,9 @@ def test_noise_of_the_teardown_is_no_cause(noise: str) -> None:
 
 
 def test_what_is_printed_after_an_error_is_no_part_of_it() -> None:
-    output = raised("ValueError: bad record 7") + (
-        "/usr/lib/python3.11/multiprocessing/resource_tracker.py:254: UserWarning: "
-        "resource_tracker: There appear to be 2 leaked shared_memory objects to clean up at "
-        "shutdown\n"
-        "  warnings.warn('no space left on device')\n"
-    )
+    warning = "/usr/lib/python3.11/multiprocessing/resource_tracker.py:254: UserWarning: "
+    warning += "resource_tracker: There appear to be 2 leaked shared_memory objects to clean up\n"
+    output = raised("ValueError: bad record 7") + warning + "  warn('no space left on device')\n"
     assert root(ended(output))[:2] == (Verdict.FATAL, "ValueError: bad record 7")
 
 
