@@ -68,7 +68,8 @@ _FATAL = re.compile(
 )
 _STACK = re.compile(
     r"\s+@ |\*\*\* Check failure|Extension modules: |(?:Current t|T)hread 0x|\s*\^|#\d+ 0x|-{8,}|"
-    r"Fatal Python error: Aborted|For simplicity, JAX has|For simplicity, Grain has"
+    r"\S+\.py:\d+: \w*Warning\b|Exception ignored|Fatal Python error: Aborted|"
+    r"For simplicity, JAX has|For simplicity, Grain has"
 )
 _NOISE = re.compile(
     r"Event loop is closed|cannot schedule new futures after|cannot join current thread|"
@@ -292,7 +293,7 @@ class _Reader:
 
     def _take(self, raised: Raised) -> Iterator[Chain]:
         self.open = max(0, self.open - 1)
-        if _NOISE.search(raised.text) or self.ignored:
+        if _NOISE.search(raised.line) or self.ignored:
             self.ignored = False
             return
         if self.members and not self.chained and not self._inside(raised):

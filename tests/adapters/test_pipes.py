@@ -230,7 +230,7 @@ def test_a_flood_is_taken_quickly_and_in_little_memory(tmp_path: Path) -> None:
         "from pathlib import Path\n"
         "from supervisor.adapters.output import OutputPatterns, OutputPump\n"
         "patterns = OutputPatterns(step=re.compile(r'step (\\d+)'), success=re.compile('done'))\n"
-        "pump = OutputPump(Path('/dev/null'), patterns, None, print)\n"
+        "pump = OutputPump(Path(sys.argv[1]), patterns, None, print)\n"
         "worker = os.dup(pump.write_end)\n"
         "pump.start()\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
@@ -245,7 +245,7 @@ def test_a_flood_is_taken_quickly_and_in_little_memory(tmp_path: Path) -> None:
     )
     start = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", program, tmp_path / "rank0.log"],  # a device would be renamed
         env={"PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,

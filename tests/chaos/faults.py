@@ -145,7 +145,7 @@ def _drills() -> list[Fault]:
         hang = {"stage": stage, "hang": True}
         found.append(Fault("drill: hang", f"hang in {stage}", _rule("hang"), hang))
     for stage, fault, rule in _IN_STAGES:
-        sign = _rule(rule or "busy-accelerator")
+        sign = _rule(rule or "backend-failed")
         name = f"{_what(fault)} in {stage}"
         found.append(Fault("drill: stage", name, sign, {"stage": stage, **fault}))
     return found

@@ -25,15 +25,34 @@ def phrases(name: str) -> list[str]:
     return [line for line in section.partition("\n== ")[0].splitlines() if line]
 
 
-def verdict_of(line: str, stage: str | None = None, code: int = 1) -> str:
+CASCADE = """\
+E1121 09:49:58.131565 7 coordination_service.cc:1798] Shutdown barrier has failed:
+INTERNAL: Barrier failed because: task is set to ERROR: UNAVAILABLE: heartbeat timeout
+F1121 09:49:58.703086 7 client.h:80] Terminating process: the JAX distributed service detected
+fatal errors. This most likely indicates that another task died; see the other task logs.
+*** Check failure stack trace: ***
+    @     0x7f02  absl::LogMessage::Flush()
+Fatal Python error: Aborted
+"""
+"""What a rank of jax.distributed prints on its way out, whatever ended it."""
+TEARDOWN = """\
+Exception ignored in: <function Pool.__del__ at 0x7f3a>
+Traceback (most recent call last):
+  File "/usr/lib/python3.11/multiprocessing/pool.py", line 271, in __del__
+AttributeError: 'NoneType' object has no attribute 'close'
+/usr/lib/python3.11/x.py:254: UserWarning: resource_tracker: 2 leaked shared_memory objects
+"""
+
+
+def verdict_of(line: str, stage: str | None = None, after: str = "") -> str:
     output = (
         "I1121 08:55:30.936021 1405 trainer.py:65] step 12 loss 5.9\n"
         "Traceback (most recent call last):\n"
         '  File "/app/train.py", line 141, in <module>\n    main()\n'
         '  File "/app/train.py", line 12, in main\n    work()\n'
-        f"{line}\n"
+        f"{line}\n{after}"
     )
-    rank = RankEvidence(WorkerExit(0, code=code), output=output, stage=stage)
+    rank = RankEvidence(WorkerExit(0, code=1), output=output, stage=stage)
     failure = judge(Evidence((rank,)), Success(step=10**9))
     assert failure is not None
     return f"{failure.verdict} {failure.rule}"
@@ -45,6 +64,8 @@ def verdict_of(line: str, stage: str | None = None, code: int = 1) -> str:
 )
 def test_the_verdict_about_an_exception(line: str, verdict: Verdict) -> None:
     assert verdict_of(line).startswith(verdict)
+    assert verdict_of(line, after=CASCADE).startswith(verdict)
+    assert verdict_of(line, after=TEARDOWN).startswith(verdict)
 
 
 @pytest.mark.parametrize("line", phrases("RESTORING"))

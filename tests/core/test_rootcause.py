@@ -107,6 +107,13 @@ def test_noise_of_the_teardown_is_no_cause(noise: str) -> None:
     assert root(ended(output))[0] == Verdict.RESTART
 
 
+def test_what_is_printed_after_an_error_is_no_part_of_it() -> None:
+    warning = "/usr/lib/python3.11/multiprocessing/resource_tracker.py:254: UserWarning: "
+    warning += "resource_tracker: There appear to be 2 leaked shared_memory objects to clean up\n"
+    output = raised("ValueError: bad record 7") + warning + "  warn('no space left on device')\n"
+    assert root(ended(output))[:2] == (Verdict.FATAL, "ValueError: bad record 7")
+
+
 def test_an_error_that_was_logged_did_not_end_the_program() -> None:
     logged = "E1121 08:55:30.9 7 x.py:1] retrying\n" + raised("ValueError: bad", INNER)
     output = logged + "I1121 08:55:31.0 7 x.py:1] goes on\n" + raised(LOST.strip())

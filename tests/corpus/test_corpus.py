@@ -67,6 +67,18 @@ def test_the_culprit_of_several_ranks_is_named() -> None:
     assert together.root_cause == BY_ID["mp-user-exc-h1"].root_line
 
 
+ALONE = [c for c in CASES if c.incident is None and c.verdict != "RESTART" and c.root_line]
+
+
+@pytest.mark.parametrize("case", ALONE, ids=lambda case: case.id)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_beside_a_rank_that_lost_its_peer_the_culprit_stays_the_same(case: Case, rank: int) -> None:
+    victim = replace(BY_ID["mp-gloo-reset-h0"], rank=1 - rank)
+    ranks = sorted((replace(case, rank=rank), victim), key=lambda item: item.rank)
+    together = judge_together(ranks)
+    assert (together.verdict, together.rank) == (case.verdict, rank)
+
+
 def run(*argv: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.corpus_report", *map(str, argv)]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
