@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 from collections.abc import Callable, Mapping
@@ -148,7 +149,7 @@ class LocalEngine:
         pipe.close_write_end()
         pump.start()
         drills = _pending_drills(launch)
-        oom = OomCounter(worker.pid)
+        oom = OomCounter(os.getpid())  # a worker is born into our cgroup, and may be dead by now
         self._group = _Group(launch, worker, pump, pipe, self._watcher(launch), drills, oom)
         for drill in drills:
             self._notice(f"DRILL armed: {_describe_drill(drill)}")
