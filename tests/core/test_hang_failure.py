@@ -7,10 +7,11 @@ from errno import EAGAIN, ENOENT
 
 import pytest
 
-from supervisor.core.failure import Verdict
+from supervisor.core.failure import Evidence, Verdict
 from supervisor.core.outcome import Confidence
+from supervisor.core.policy import Success
 from supervisor.core.state import Hang
-from supervisor.core.verdicts import hang_failure, launch_failure
+from supervisor.core.verdicts import hang_failure, judge, launch_failure
 from supervisor.protocol.messages import Stage
 from tests.core.history import RETRY
 
@@ -42,3 +43,9 @@ def test_a_program_that_had_failed_for_good_and_then_hung_in_its_end_did_not_han
 def test_a_launch_that_fails_is_told_of_rank_0(number: int, verdict: str) -> None:
     failure = launch_failure(OSError(number, "why"), ("train",))
     assert (failure.verdict, failure.rank, failure.exit) == (verdict, 0, "not started")
+
+
+def test_an_attempt_of_which_nothing_is_known_is_told_of_rank_0() -> None:
+    failure = judge(Evidence(()), Success())
+    assert failure is not None
+    assert failure.rank == 0
