@@ -16,6 +16,7 @@ from signal import SIGKILL
 
 from supervisor.adapters.processes import WorkerProcess
 from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.stacks import describe_process
 from supervisor.engines.python_program import interpreter_part
 from supervisor.protocol import environment
 from supervisor.protocol.standby import MAX_REASON, READY, UNUSABLE, Mode, Orders, send_orders
@@ -34,6 +35,7 @@ _OF_THE_JOB = (
 
 _IMPORTS_TAKE = 1 << 30
 """Bytes: jax, flax, optax and orbax hold 181 MB; other people's programs import more."""
+_OF_NO_USE = ("stopped", "tracing-stop", "zombie", "dead", "gone")
 _TELL_TIMEOUT = 1.0
 """Seconds in which a standby must have taken its orders: they fit into the socket's buffer."""
 
@@ -127,6 +129,10 @@ class Standbys:
         """
         standby = self._standby
         if standby is None or not standby.is_ready or standby.phase != phase:
+            return None
+        if (condition := describe_process(standby.process.pid)) in _OF_NO_USE:
+            self._warn(f"the standby is {condition}: a cold start")
+            self.discard()
             return None
         if not standby.start.fits(start):
             self._tell("the standby does not fit the next attempt: a cold start")
