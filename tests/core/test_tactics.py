@@ -40,7 +40,8 @@ def adjusted(history: History) -> Adjustments:
 def ended(history: History) -> ExitCode | None:
     if history.finish is None:
         return None
-    assert history.finish.status is Status.FAILED
+    drained = history.finish.exit_code in (ExitCode.DRAINED, ExitCode.STOPPED)
+    assert history.finish.status is (Status.DRAINED if drained else Status.FAILED)
     return history.finish.exit_code
 
 
