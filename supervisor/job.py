@@ -38,6 +38,7 @@ from supervisor.core.decisions import (
     KillWorkers,
     SignalWorkers,
     StartWorkers,
+    TellRecovery,
     Wait,
 )
 from supervisor.core.events import (
@@ -189,7 +190,7 @@ class LocalWorld:
                 self._engine.terminate(attempt)
             case KillWorkers(attempt, exits):
                 self._engine.kill(self._launch(attempt, state), exits)
-            case Wait() | FinishJob():
+            case Wait() | TellRecovery() | FinishJob():
                 pass  # only told: the runtime waits and ends by the state
 
     def _prepare_for(self, failure: Failure | None) -> None:

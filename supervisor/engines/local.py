@@ -124,6 +124,7 @@ class LocalEngine:
 
     def start(self, launch: Launch) -> None:
         """Start the attempt's workers. Answered by `WorkersStarted` or `LaunchFailed`."""
+        began = self._clock.now()
         argv, env = self._command(launch)
         pipe = ProgressPipe(
             lambda message: self._heard(launch.attempt, message),
@@ -156,7 +157,8 @@ class LocalEngine:
         self._reactor.watch(pipe.read_end, self._read_progress)
         self._reactor.watch(worker.pidfd, self._worker_ended)
         self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(launch.attempt))
-        self._reactor.post(WorkersStarted(self._clock.now(), launch.attempt, (worker.pid,)))
+        started = WorkersStarted(self._clock.now(), launch.attempt, (worker.pid,), began)
+        self._reactor.post(started)
 
     def dump_stacks(self, attempt: int) -> None:
         """Have the attempt's workers write down what they are doing, by all means there are."""
@@ -336,6 +338,7 @@ class LocalEngine:
 
     def _gone(self, launch: Launch, exits: tuple[WorkerExit, ...], group: _Group | None) -> None:
         """Judge the attempt by what it left, and say that it is gone."""
+        at = self._clock.now()
         committed = self._newest(launch.plan.checkpoints)
         step = group.step if group is not None else None
         evidence = Evidence(
@@ -352,7 +355,7 @@ class LocalEngine:
         failure = judge(evidence, launch.success, launch.rules)
         self._reactor.post(
             WorkersGone(
-                self._clock.now(),
+                at,
                 launch.attempt,
                 self._redacted(failure) if failure is not None else None,
                 resumed_from=group.resumed_from if group is not None else None,
