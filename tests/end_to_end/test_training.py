@@ -82,11 +82,11 @@ def check_recoveries(summary: dict[str, Any], log: str) -> None:
     for attempt in others:
         told = attempt["recovery"]
         parts = ["detect", "clean up", "decide", "start", "imports", "backend", "restore"]
-        assert list(told["parts"])[:7] == parts
+        assert [part for part in told["parts"] if part != "backoff"][:7] == parts
         assert list(told["parts"])[-1] == "first step"
         assert sum(told["parts"].values()) == pytest.approx(told["seconds"], abs=1e-3)
-        assert 0 <= told["lost_steps"] <= 5
         step = told["first_completed_step"]
+        assert 0 <= told["lost_steps"] <= 17 - step
         assert f"[attempt {attempt['attempt']}] resumed at step {step} in " in log
 
 
