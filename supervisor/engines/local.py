@@ -52,7 +52,6 @@ from supervisor.protocol.messages import (
 from supervisor.protocol.stacks import STACK_SIGNAL
 
 _OBSERVE_INTERVAL = 5.0
-_CONFIRM_INTERVAL = 0.01
 _DRAIN_OUTPUT = 5.0
 
 
@@ -189,13 +188,13 @@ class LocalEngine:
         group = self._group
         if group is None or group.launch.attempt != launch.attempt:
             if kill_descendants(()):
-                self._reactor.call_later(_CONFIRM_INTERVAL, lambda: self.kill(launch, exits))
+                self._reactor.call_later(0.0, lambda: self.kill(launch, exits))
             else:
                 self._gone(launch, exits, None)
             return
         alive = kill_descendants((group.worker.pid,))
         if alive or not self._has_ended(group):
-            self._reactor.call_later(_CONFIRM_INTERVAL, lambda: self.kill(launch, exits))
+            self._reactor.call_later(0.0, lambda: self.kill(launch, exits))
             return
         self._close(group)
         self._gone(launch, tuple(group.exits), group)
