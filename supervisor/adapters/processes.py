@@ -136,14 +136,15 @@ def become_subreaper() -> None:
         raise OSError(number, f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(number)}")
 
 
-def kill_descendants(workers: Sequence[int]) -> int:
+def kill_descendants(workers: Sequence[int], spared: Sequence[int] = ()) -> int:
     """SIGKILL every process of the job and reap those that are ours; returns how many were left.
 
-    `workers` are the direct children that `WorkerProcess` reaps itself. Where some are left, it
-    waits for their ends first, but not for long: it is time to look again.
+    `workers` are the direct children that `WorkerProcess` reaps itself; the sessions of those in
+    `spared` are left alone. Where some are left, it waits for their ends first, but not for long:
+    it is time to look again.
     """
     left = []
-    for process in _descendants():
+    for process in _descendants(spared):
         try:
             if process.status() != psutil.STATUS_ZOMBIE:
                 process.kill()
@@ -167,7 +168,7 @@ def reap_orphans(workers: Sequence[int]) -> None:
             return
     except ChildProcessError:
         return
-    for process in _descendants(recursive=False):
+    for process in _descendants((), recursive=False):
         with suppress(psutil.NoSuchProcess):
             if process.pid not in workers and process.status() == psutil.STATUS_ZOMBIE:
                 _reap(process.pid)
@@ -223,9 +224,9 @@ def _exiting() -> list[int]:
     return found
 
 
-def _descendants(*, recursive: bool = True) -> list[psutil.Process]:
+def _descendants(spared: Sequence[int], *, recursive: bool = True) -> list[psutil.Process]:
     """Those of the job."""
-    ours = os.getsid(0)
+    others = (os.getsid(0), *spared)
     found = []
     parents = [psutil.Process()]
     while parents:
@@ -233,7 +234,7 @@ def _descendants(*, recursive: bool = True) -> list[psutil.Process]:
         parents += children if recursive else ()
         for child in children:
             with suppress(ProcessLookupError):
-                if os.getsid(child.pid) != ours:
+                if os.getsid(child.pid) not in others:
                     found.append(child)
     return found
 

@@ -55,6 +55,8 @@ class WorkersStarted:
     pids: tuple[int, ...]
     began: float | None = None
     """When their start was begun."""
+    standby: bool = False
+    """Whether they had been waiting with their imports done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +80,14 @@ class WorkerReported:
 
 @dataclass(frozen=True, slots=True)
 class Noticed:
-    """Something that a person should know and that decides nothing. Volatile."""
+    """Something that a person should know and that decides nothing. Volatile.
+
+    `routine`: it is as it should be.
+    """
 
     at: float
     text: str
+    routine: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,8 @@ def _workers_started(state: JobState, event: WorkersStarted, policy: RestartPoli
     if group.killing or group.world_size is not None:
         return state, ()
     group = replace(group, world_size=len(event.pids))
-    state = replace(state, recovery=state.recovery.started(event.began, event.at))
+    recovery = state.recovery.started(event.began, event.at, standby=event.standby)
+    state = replace(state, recovery=recovery)
     phase = policy.phases[state.phase]
     if phase.reports_stages:
         state = replace(state, liveness=state.liveness.started(event.at, phase.deadlines))

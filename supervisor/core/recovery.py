@@ -39,6 +39,8 @@ class Recovery:
     """The last step that was run before it."""
     restored: int | None = None
     """The step whose state was restored, 0 for a fresh start; None: nobody said."""
+    standby: bool = False
+    """Whether the worker had been waiting with its imports done."""
 
     @property
     def lost(self) -> int | None:
@@ -68,10 +70,10 @@ class Recovery:
         known = [reached for reached in (self.reached, step) if reached is not None]
         return replace(self.spent("clean up", at), reached=max(known, default=None))
 
-    def started(self, began: float | None, at: float) -> Recovery:
+    def started(self, began: float | None, at: float, *, standby: bool) -> Recovery:
         """The next workers run; with their start was begun at `began`, if that is known."""
         decided = self if began is None else self.spent("decide", began)
-        return decided.spent("start", at)
+        return replace(decided.spent("start", at), standby=standby)
 
     def left(self, stage: Stage | None, at: float, *, inferred: bool = False) -> Recovery:
         """The worker leaves `stage` (None: one that it did not name), or completes a step in it.
@@ -80,4 +82,6 @@ class Recovery:
         """
         if stage is None or (inferred and stage is Stage.TRAINING):
             return self.spent(_UNKNOWN, at)
+        if stage is Stage.STARTING and self.standby:
+            return self.spent("standby", at)
         return self.spent(_OF_STAGE.get(stage, _UNKNOWN), at)

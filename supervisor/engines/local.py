@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from supervisor.adapters import memory
 from supervisor.adapters.cgroup import OomCounter
 from supervisor.adapters.checkpoints import CheckpointWatcher, newest_committed
 from supervisor.adapters.output import OutputPatterns, OutputPump, read_evidence
@@ -34,6 +35,7 @@ from supervisor.core.policy import Success
 from supervisor.core.rules import Rule
 from supervisor.core.verdicts import judge, launch_failure
 from supervisor.engines.python_program import bootstrapped
+from supervisor.engines.standby import Standbys, Start, choose
 from supervisor.ports import Clock
 from supervisor.protocol import environment
 from supervisor.protocol.adjustments import Adjustments
@@ -42,6 +44,7 @@ from supervisor.protocol.environment import WorkerIdentity
 from supervisor.protocol.failure import FailureRecord, parse_failure_record
 from supervisor.protocol.messages import (
     AdjustableMessage,
+    DevicesMessage,
     Message,
     RestoredMessage,
     SavedMessage,
@@ -50,9 +53,12 @@ from supervisor.protocol.messages import (
     StepMessage,
 )
 from supervisor.protocol.stacks import STACK_SIGNAL
+from supervisor.protocol.standby import OUTPUT
 
 _OBSERVE_INTERVAL = 5.0
 _DRAIN_OUTPUT = 5.0
+_STEADY = 3
+"""Reports of steps after which the job is on its way: time to prepare for the next failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,7 @@ class _Group:
     """The live worker group. One worker so far: rank 0."""
 
     launch: Launch
+    start: Start
     worker: WorkerProcess
     pump: OutputPump
     pipe: ProgressPipe
@@ -92,6 +99,9 @@ class _Group:
     step: int | None = None
     resumed_from: int | None = None
     adjustable: tuple[str, ...] = ()
+    platform: str | None = None
+    reports: int = 0
+    """How many times it has told a step."""
 
 
 class LocalEngine:
@@ -115,6 +125,7 @@ class LocalEngine:
         self._mirror = mirror
         self._redact = redact
         self._group: _Group | None = None
+        self._standbys = Standbys(reactor, self._notice, self._mention)
 
     @property
     def directory(self) -> Path | None:
@@ -132,32 +143,29 @@ class LocalEngine:
         pump = OutputPump(
             launch.directory / "rank0.log", self._patterns(launch), self._mirror, self._notice
         )
+        start = Start(tuple(argv), {**env, **pipe.to_environment()})
         try:
-            worker = WorkerProcess(
-                argv,
-                env={**env, **pipe.to_environment()},
-                output=pump.write_end,
-                inherit=(pipe.write_end,),
-            )
+            worker, standby = self._worker(launch, start, pipe, pump)
         except OSError as error:
             pipe.close_write_end()
             pipe.close()
             pump.abandon()
-            failure = self._redacted(launch_failure(error, tuple(argv)))
+            failure = self._redacted(launch_failure(error, start.argv))
             self._reactor.post(LaunchFailed(self._clock.now(), launch.attempt, failure))
             return
         pipe.close_write_end()
         pump.start()
         drills = _pending_drills(launch)
         oom = OomCounter(os.getpid())  # a worker is born into our cgroup, and may be dead by now
-        self._group = _Group(launch, worker, pump, pipe, self._watcher(launch), drills, oom)
+        watcher = self._watcher(launch)
+        self._group = _Group(launch, start, worker, pump, pipe, watcher, drills, oom)
         for drill in drills:
             self._notice(f"DRILL armed: {_describe_drill(drill)}")
         self._reactor.watch(pipe.read_end, self._read_progress)
         self._reactor.watch(worker.pidfd, self._worker_ended)
         self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(launch.attempt))
-        started = WorkersStarted(self._clock.now(), launch.attempt, (worker.pid,), began)
-        self._reactor.post(started)
+        now, pids = self._clock.now(), (worker.pid,)
+        self._reactor.post(WorkersStarted(now, launch.attempt, pids, began, standby))
 
     def dump_stacks(self, attempt: int) -> None:
         """Have the attempt's workers write down what they are doing, by all means there are."""
@@ -187,12 +195,12 @@ class LocalEngine:
         """
         group = self._group
         if group is None or group.launch.attempt != launch.attempt:
-            if kill_descendants(()):
+            if kill_descendants((), self._standbys.pids):
                 self._reactor.call_later(0.0, lambda: self.kill(launch, exits))
             else:
                 self._gone(launch, exits, None)
             return
-        alive = kill_descendants((group.worker.pid,))
+        alive = kill_descendants((group.worker.pid,), self._standbys.pids)
         if alive or not self._has_ended(group):
             self._reactor.call_later(0.0, lambda: self.kill(launch, exits))
             return
@@ -221,6 +229,8 @@ class LocalEngine:
                 "records": str(_drill_records(launch)),
             }
             env[environment.FAULTS] = json.dumps(given)
+        if plan.bootstrap:
+            env[environment.MODULES_FILE] = str(_modules_file(launch))
         if plan.progress_pattern is not None:
             env[environment.STEPS_FROM_OUTPUT] = "1"
         argv = [placeholders.expand(text, values) for text in plan.argv]
@@ -259,6 +269,50 @@ class LocalEngine:
             self._notice,
         )
 
+    def _worker(
+        self, launch: Launch, start: Start, pipe: ProgressPipe, pump: OutputPump
+    ) -> tuple[WorkerProcess, bool]:
+        """The attempt's worker, and whether it was the standby: else it is started now."""
+        descriptors = {OUTPUT: pump.write_end, environment.PROGRESS_FD: pipe.write_end}
+        taken = self._standbys.take(launch.plan.name, start, descriptors)
+        if taken is not None:
+            self._mention(f"the standby ({taken.mode}) takes over")
+            return taken.process, True
+        cold = WorkerProcess(
+            start.argv, env=start.env, output=pump.write_end, inherit=(pipe.write_end,)
+        )
+        return cold, False
+
+    def _prepare_standby(self, group: _Group) -> None:
+        """Have a standby for what comes after this attempt, if the program is known well enough.
+
+        Only in the main thread: a standby dies with the thread that starts it.
+        """
+        launch, plan = group.launch, group.launch.plan
+        if (plan.is_command and not plan.bootstrap) or group.exits:
+            return
+        if not self._standbys.wants_one(plan.name):
+            return
+        extra = {}
+        if plan.bootstrap and plan.preload is not None:
+            extra[environment.PRELOAD] = ",".join(plan.preload)
+        elif plan.bootstrap:
+            extra[environment.MODULES_FILE] = str(_modules_file(launch))
+            if not _modules_file(launch).exists():
+                return
+        mode = choose(
+            plan.standby,
+            platform=plan.platform or group.platform,
+            knows_how=not plan.is_command,
+            held=memory.resident(group.worker.pid),
+            available=memory.available(),
+        )
+        if mode is None:
+            self._standbys.give_up(plan.name, "there is not enough memory for one")
+        else:
+            output = launch.directory.parent / "standby.log"
+            self._standbys.prepare(plan.name, group.start, mode, extra, output)
+
     # --- watching ---------------------------------------------------------------------------
 
     def _heard(self, attempt: int, message: Message) -> None:
@@ -270,10 +324,13 @@ class LocalEngine:
                     group.step = step if step is not None else group.step
                 case StepMessage(step):
                     group.step = step
+                    group.reports += 1
                 case RestoredMessage(step):
                     group.resumed_from = step
                 case SavedMessage():
                     group.watcher.look_now()
+                case DevicesMessage(platform):
+                    group.platform = platform
                 case AdjustableMessage(names):
                     group.adjustable = names
                 case StacksMessage():
@@ -284,6 +341,8 @@ class LocalEngine:
         assert self._group is not None
         if not self._group.pipe.read():
             self._reactor.forget(self._group.pipe.read_end)
+        elif self._group.reports >= _STEADY:
+            self._prepare_standby(self._group)
 
     def _worker_ended(self) -> None:
         group = self._group
@@ -299,8 +358,9 @@ class LocalEngine:
 
     def _look_again(self, attempt: int) -> None:
         if self._group is not None and self._group.launch.attempt == attempt:
-            reap_orphans((self._group.worker.pid,))
+            reap_orphans((self._group.worker.pid, *self._standbys.pids))
             self._observe(self._group)
+            self._prepare_standby(self._group)
             self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(attempt))
 
     def _observe(self, group: _Group) -> None:
@@ -310,6 +370,9 @@ class LocalEngine:
 
     def _notice(self, text: str) -> None:
         self._reactor.post(Noticed(self._clock.now(), text))
+
+    def _mention(self, text: str) -> None:
+        self._reactor.post(Noticed(self._clock.now(), text, routine=True))
 
     def _newest(self, directory: Path) -> int | None:
         try:
@@ -398,6 +461,11 @@ class LocalEngine:
         if launch.success.file is None:
             return False
         return Path(placeholders.expand(launch.success.file, self._placeholders(launch))).exists()
+
+
+def _modules_file(launch: Launch) -> Path:
+    """Where the bootstrap writes which modules the program has imported."""
+    return launch.directory / "rank0.modules.json"
 
 
 def _drill_records(launch: Launch) -> Path:

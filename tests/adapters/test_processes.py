@@ -82,8 +82,10 @@ def test_children_and_their_children_are_found(
         assert worker.stdin is not None
         assert worker.stdout is not None
         assert worker.stdout.readline() == b"up\n"
-        found = {process.pid for process in processes._descendants()}
+        found = {process.pid for process in processes._descendants(())}
         assert worker.pid in found
         assert len(found) == 2
-        assert {process.pid for process in processes._descendants(recursive=False)} == {worker.pid}
+        assert {process.pid for process in processes._descendants((), recursive=False)} == {
+            worker.pid
+        }
         worker.stdin.close()

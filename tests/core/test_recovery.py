@@ -158,6 +158,18 @@ def test_a_program_that_tells_its_steps_alone() -> None:
     assert recovery.parts["program"] == 2.0
 
 
+def test_a_standby_has_no_imports() -> None:
+    (recovery,) = told(
+        job(),
+        *DEATH[:2],
+        lambda history: WorkersStarted(11.0, 2, (1000,), 10.75, standby=True),
+        enters(11.5, Stage.RESTORING),
+        says(12.0, StepMessage(16)),
+    )
+    assert "imports" not in recovery.parts
+    assert recovery.parts["standby"] == 0.5
+
+
 def test_a_start_whose_beginning_is_not_known_is_one_part() -> None:
     (recovery,) = told(job(), ends(10.0), gone(10.5), starts(11.0), says(11.0, StepMessage(1)))
     assert dict(recovery.parts) == {"detect": 0, "clean up": 0.5, "start": 0.5, "imports": 0}
