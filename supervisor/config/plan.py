@@ -41,6 +41,8 @@ class PhasePlan:
     """Examples in a step of a command, where it names them."""
     max_steps: int | None
     faults: tuple[Fault, ...]
+    snapshots: bool
+    """Whether the workers take snapshots in memory, and are given some for it."""
 
 
 def plan_phases(job: Job, trainer_sections: list[dict[str, Any]]) -> tuple[PhasePlan, ...]:
@@ -85,6 +87,7 @@ def _plan(job: Job, index: int, directories: list[Path], sections: dict[str, Any
         global_batch=command.global_batch if command is not None else None,
         max_steps=max_steps,
         faults=tuple(phase.faults),
+        snapshots=phase.init.checkpoint.snapshot is not None,
     )
 
 

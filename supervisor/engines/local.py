@@ -16,6 +16,7 @@ from supervisor.adapters.output import OutputPatterns, OutputPump, read_evidence
 from supervisor.adapters.processes import WorkerProcess, kill_descendants, reap_orphans
 from supervisor.adapters.progress import ProgressPipe
 from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.snapshots import SnapshotMemory
 from supervisor.adapters.space import free_bytes
 from supervisor.adapters.stacks import describe_process, dump_native_stacks
 from supervisor.config import placeholders
@@ -34,6 +35,7 @@ from supervisor.core.policy import Success
 from supervisor.core.rules import Rule
 from supervisor.core.verdicts import judge, launch_failure
 from supervisor.engines.python_program import bootstrapped
+from supervisor.engines.snapshots import SnapshotKeeper
 from supervisor.ports import Clock
 from supervisor.protocol import environment
 from supervisor.protocol.adjustments import Adjustments
@@ -73,6 +75,8 @@ class Launch:
     params: Path
     """The phase's resolved config."""
     adjustments: Adjustments
+    follows_on: Failure | None
+    """What the attempt before it ended with."""
 
 
 @dataclass(slots=True)
@@ -92,6 +96,7 @@ class _Group:
     stage: str | None = None
     step: int | None = None
     resumed_from: int | None = None
+    from_snapshot: bool = False
     adjustable: tuple[str, ...] = ()
 
 
@@ -116,6 +121,7 @@ class LocalEngine:
         self._mirror = mirror
         self._redact = redact
         self._group: _Group | None = None
+        self._snapshots = SnapshotKeeper(self._notice)
 
     @property
     def directory(self) -> Path | None:
@@ -125,6 +131,7 @@ class LocalEngine:
     def start(self, launch: Launch) -> None:
         """Start the attempt's workers. Answered by `WorkersStarted` or `LaunchFailed`."""
         argv, env = self._command(launch)
+        memory = self._snapshot_memory(launch)
         pipe = ProgressPipe(
             lambda message: self._heard(launch.attempt, message),
             lambda why: self._notice(f"a message of rank 0 was refused: {why}"),
@@ -135,9 +142,9 @@ class LocalEngine:
         try:
             worker = WorkerProcess(
                 argv,
-                env={**env, **pipe.to_environment()},
+                env={**env, **pipe.to_environment(), **(memory.to_environment() if memory else {})},
                 output=pump.write_end,
-                inherit=(pipe.write_end,),
+                inherit=(pipe.write_end, *((memory.descriptor,) if memory else ())),
             )
         except OSError as error:
             pipe.close_write_end()
@@ -241,6 +248,12 @@ class LocalEngine:
             "params": str(launch.params),
         }
 
+    def _snapshot_memory(self, launch: Launch) -> SnapshotMemory | None:
+        if not launch.plan.snapshots:
+            return None
+        newest = self._newest(launch.plan.checkpoints)
+        return self._snapshots.lend(launch.phase, launch.follows_on, newest)
+
     def _patterns(self, launch: Launch) -> OutputPatterns:
         progress, success = launch.plan.progress_pattern, launch.success.pattern
         return OutputPatterns(
@@ -269,8 +282,9 @@ class LocalEngine:
                     group.step = step if step is not None else group.step
                 case StepMessage(step):
                     group.step = step
-                case RestoredMessage(step):
-                    group.resumed_from = step
+                case RestoredMessage(step, snapshot):
+                    group.resumed_from, group.from_snapshot = step, snapshot
+                    self._snapshots.restored(snapshot=snapshot)
                 case SavedMessage():
                     group.watcher.look_now()
                 case AdjustableMessage(names):
@@ -359,6 +373,7 @@ class LocalEngine:
                 step=step,
                 committed=committed,
                 adjustable=group.adjustable if group is not None else (),
+                from_snapshot=group is not None and group.from_snapshot,
             )
         )
 

@@ -8,7 +8,6 @@ after one clock reading. Without a supervisor every call does nothing.
 from __future__ import annotations
 
 import os
-import stat
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
@@ -95,9 +94,10 @@ class Reporter:
         values = {name: float(value) for name, value in (metrics or {}).items()}
         self._send(StepMessage(step, values), keep=False)
 
-    def restored(self, step: int | None) -> None:
-        """The state of `step` was restored (None: a fresh start)."""
-        self._send(RestoredMessage(step), keep=True)
+    def restored(self, step: int | None, *, snapshot: bool = False) -> None:
+        """The state of `step` was restored (None: a fresh start), from a `snapshot` in memory or a
+        committed checkpoint."""
+        self._send(RestoredMessage(step, snapshot), keep=True)
 
     def saved(self, step: int | None) -> None:
         """A checkpoint was committed, of `step` if that is known."""
@@ -152,16 +152,8 @@ class Reporter:
 
 
 def _progress_descriptor(environ: Mapping[str, str]) -> int | None:
-    number = environ.get(environment.PROGRESS_FD, "")
-    if not number.isdecimal():
-        return None
-    descriptor = int(number)
-    try:
-        status = os.fstat(descriptor)
-    except OSError:
-        return None
-    identity = f"{status.st_dev}:{status.st_ino}"
-    if not stat.S_ISFIFO(status.st_mode) or identity != environ.get(environment.PROGRESS_PIPE):
-        return None
-    os.set_blocking(descriptor, False)
+    pipe = environment.PROGRESS_PIPE
+    descriptor = environment.inherited(environ, environment.PROGRESS_FD, pipe)
+    if descriptor is not None:
+        os.set_blocking(descriptor, False)
     return descriptor
