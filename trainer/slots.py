@@ -23,10 +23,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Piece = npt.NDArray[np.uint8]
-"""Bytes, in a row."""
+Piece = memoryview
+"""Of single bytes, in a row."""
 
 _MAGIC = b"SUPSNAP1"
 _PREFIX = struct.Struct("<8sII")
@@ -135,7 +134,7 @@ class Slots:
         if len(prefix) < _PREFIX.size:
             return None
         magic, length, checksum = _PREFIX.unpack(prefix)
-        if magic != _MAGIC:
+        if magic != _MAGIC or length > _HEADER:
             return None
         body = os.pread(self._memory, length, start + _PREFIX.size)
         if zlib.crc32(body) != checksum:
@@ -145,7 +144,7 @@ class Slots:
 
     def _verified(self, place: tuple[int, int], checksum: int) -> Piece:
         begin, size = place
-        piece = np.empty(size, np.uint8)
+        piece = np.empty(size, np.uint8).data  # a bytearray would be set to zero first
         _read(self._memory, piece, begin)
         if zlib.crc32(piece) != checksum:
             raise DamagedRecordError(f"{size} bytes at {begin} are not what was written")
