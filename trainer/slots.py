@@ -134,7 +134,7 @@ class Slots:
         if len(prefix) < _PREFIX.size:
             return None
         magic, length, checksum = _PREFIX.unpack(prefix)
-        if magic != _MAGIC or length > _HEADER:
+        if magic != _MAGIC or not 0 < length <= _HEADER:  # the CRC-32 of nothing is 0
             return None
         body = os.pread(self._memory, length, start + _PREFIX.size)
         if zlib.crc32(body) != checksum:

@@ -8,6 +8,7 @@ after one clock reading. Without a supervisor every call does nothing.
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
@@ -154,6 +155,7 @@ class Reporter:
 def _progress_descriptor(environ: Mapping[str, str]) -> int | None:
     pipe = environment.PROGRESS_PIPE
     descriptor = environment.inherited(environ, environment.PROGRESS_FD, pipe)
-    if descriptor is not None:
-        os.set_blocking(descriptor, False)
+    if descriptor is None or not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        return None
+    os.set_blocking(descriptor, False)
     return descriptor
