@@ -30,7 +30,7 @@ Piece = memoryview
 _MAGIC = b"SUPSNAP1"
 _PREFIX = struct.Struct("<8sII")
 """Magic and version; length and CRC-32 of the header's body."""
-_HEADER = 1 << 20
+HEADER = 1 << 20
 """Bytes set aside for a header; untouched pages of a memory take no room."""
 _PAGE = 1 << 12
 _MOST_AT_ONCE = 1 << 30
@@ -61,7 +61,7 @@ class Slots:
         """`memory` is a descriptor of anything that can be written anywhere and cut to nothing."""
         self._memory = memory
         self._sizes = tuple(sizes)
-        self._size = _HEADER + -(-sum(sizes) // _PAGE) * _PAGE
+        self._size = HEADER + -(-sum(sizes) // _PAGE) * _PAGE
 
     @property
     def size(self) -> int:
@@ -80,7 +80,8 @@ class Slots:
             OSError: there is not so much.
         """
         for slot in (0, 1):
-            os.posix_fallocate(self._memory, slot * self._size + _HEADER, sum(self._sizes))
+            begin = slot * self._size + HEADER
+            os.posix_fallocate(self._memory, begin, self._size - HEADER)
 
     def write(self, number: int, about: Mapping[str, Any], pieces: Sequence[Piece]) -> None:
         """Write a record; the newest one before it stays until this is whole, and longer.
@@ -96,7 +97,7 @@ class Slots:
             _write(self._memory, piece, begin)
         checksums = [zlib.crc32(piece) for piece in pieces]
         body = json.dumps({"number": number, "about": about, "checksums": checksums}).encode()
-        if len(body) > _HEADER - _PREFIX.size:
+        if len(body) > HEADER - _PREFIX.size:
             raise ValueError(f"a header of {len(body)} bytes is too large")
         os.pwrite(self._memory, body, start + _PREFIX.size)
         os.pwrite(self._memory, _PREFIX.pack(_MAGIC, len(body), zlib.crc32(body)), start)
@@ -123,7 +124,7 @@ class Slots:
 
     def _places(self, start: int) -> Iterator[tuple[int, int]]:
         """Where each piece begins, and its size."""
-        begin = start + _HEADER
+        begin = start + HEADER
         for size in self._sizes:
             yield begin, size
             begin += size
@@ -134,7 +135,7 @@ class Slots:
         if len(prefix) < _PREFIX.size:
             return None
         magic, length, checksum = _PREFIX.unpack(prefix)
-        if magic != _MAGIC or not 0 < length <= _HEADER:  # the CRC-32 of nothing is 0
+        if magic != _MAGIC or not 0 < length <= HEADER:  # the CRC-32 of nothing is 0
             return None
         body = os.pread(self._memory, length, start + _PREFIX.size)
         if zlib.crc32(body) != checksum:

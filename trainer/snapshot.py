@@ -157,6 +157,11 @@ class Snapshots:
             self._slots.clear()
         return found
 
+    def settle(self) -> None:
+        """Wait until the last one is written."""
+        if self._writing is not None:
+            self._writing.join()
+
     # --- taking -----------------------------------------------------------------------------
 
     def _dispatch_copies(self, state: TrainState) -> list[jax.Array]:
@@ -228,11 +233,11 @@ class Snapshots:
 
 def _mark(blueprint: Blueprint, leaves: list[_Leaf]) -> Mapping[str, Any]:
     """What a snapshot must share with whoever resumes from it."""
-    layout = "\n".join(leaf.describe() for leaf in leaves) + str(jax.local_devices())
+    layout = "\n".join(leaf.describe() for leaf in leaves)
     return {
         "job": os.environ.get(JOB, ""),
         "phase": str(blueprint.config.checkpoint.directory),
-        "number of devices": jax.device_count(),
+        "number of devices": blueprint.mesh.size,
         "number of processes": jax.process_count(),
         "process": jax.process_index(),
         **fingerprint(blueprint.config),

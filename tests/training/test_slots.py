@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainer import slots
-from trainer.slots import DamagedRecordError, Slots
+from trainer.slots import HEADER, DamagedRecordError, Slots
 
 SIZES = (5, 0, 70_000)
 
@@ -89,7 +88,7 @@ def test_a_flipped_bit_is_found(memory: int, piece: int) -> None:
     write(memory, 1)
     (size,) = {os.fstat(memory).st_size}
     data = bytearray(os.pread(memory, size, 0))
-    place = data.index(bytes(pieces(1)[piece][:5]), slots._HEADER) + (SIZES[0] if piece else 0)
+    place = data.index(bytes(pieces(1)[piece][:5]), HEADER) + (SIZES[0] if piece else 0)
     os.pwrite(memory, bytes([data[place] ^ 4]), place)
     with pytest.raises(DamagedRecordError, match="are not what was written"):
         read(memory)
@@ -106,7 +105,7 @@ def test_a_flipped_bit_in_a_header_makes_it_none(memory: int) -> None:
 
 def test_what_was_cut_off_is_found(memory: int) -> None:
     write(memory, 1)
-    os.ftruncate(memory, slots._HEADER + 10)
+    os.ftruncate(memory, HEADER + 10)
     with pytest.raises(DamagedRecordError, match="only 5 of 70000"):
         read(memory)
 
