@@ -64,11 +64,6 @@ class Slots:
         self._size = HEADER + -(-sum(sizes) // _PAGE) * _PAGE
 
     @property
-    def size(self) -> int:
-        """Bytes of both."""
-        return 2 * self._size
-
-    @property
     def is_empty(self) -> bool:
         """Whether nothing was ever written, or all was cleared."""
         return os.fstat(self._memory).st_size == 0

@@ -187,18 +187,13 @@ class Snapshots:
             if finite is not None and not bool(finite):
                 return
             if self._slots.is_empty:
-                self._claim()
+                self._slots.claim()
             for copy in copies:
                 copy.copy_to_host_async()
             about = {"mark": self._mark, "position": position}
             self._slots.write(step, about, [_bytes(copy) for copy in copies])
         except (OSError, ValueError, jax.errors.JaxRuntimeError) as error:
             self._give_up(error)
-
-    def _claim(self) -> None:
-        self._slots.claim()
-        size = self._slots.size / 1e6
-        self._say(f"snapshots in memory: two of them take {size:.1f} MB of the host's memory")
 
     def _give_up(self, error: Exception) -> None:
         self._given_up = True

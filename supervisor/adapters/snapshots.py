@@ -10,6 +10,9 @@ import os
 
 from supervisor.protocol.snapshots import to_environment
 
+_BLOCK = 512
+"""Bytes: the unit of `st_blocks`, whatever the file system's own is."""
+
 
 class SnapshotMemory:
     """The memory of one rank in one phase; it begins empty and grows as the worker writes."""
@@ -30,6 +33,11 @@ class SnapshotMemory:
     def is_empty(self) -> bool:
         """Whether nothing was ever written, or all of it was given up."""
         return os.fstat(self.descriptor).st_size == 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of this host's memory that it takes."""
+        return os.fstat(self.descriptor).st_blocks * _BLOCK
 
     def empty(self) -> None:
         """Give up what is in it, and the memory itself. Nobody may be using it."""

@@ -54,7 +54,7 @@ def test_used_after_a_kill_once_and_not_after_an_exception(
     job = config(tmp_path / "run", faults=[*hangs, fails])
     init = job["trainer"]["init"]
     init["checkpoint"]["snapshot"] = {"every": 6}
-    init["autorestart"]["max_num_restarts"] = 4
+    init["autorestart"] |= {"max_num_restarts": 4, "standby": "off"}
     running = start(job, env=cache)
     for attempt in (1, 2, 3):
         pid = trainer_of(running, attempt)
@@ -75,6 +75,7 @@ def test_used_after_a_kill_once_and_not_after_an_exception(
     assert not records[4]["from_snapshot"]
     told = "resumed from the snapshot of step 12 in memory (the newest checkpoint is of step 10)"
     assert result.log.count(told) == 2
+    assert len(re.findall(r"two of them take \d\.\d MB of this host's memory", result.log)) == 1
     dropped = re.findall(r"the snapshots in memory are dropped: (.*)", result.log)
     assert dropped == [
         "the last attempt had them and failed before a new checkpoint",
