@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
+import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -206,3 +209,69 @@ def test_without_room_it_is_said_once_and_training_goes_on(
     ]
     assert not snapshots.due(4)
     assert snapshots.restore(None) is None
+
+
+# --- several processes ----------------------------------------------------------------------------
+
+
+def start_group(
+    trainers: list[Trainer], memories: list[int], *faults: Any
+) -> list[subprocess.Popen[str]]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    started = []
+    for rank, (trainer, memory) in enumerate(zip(trainers, memories, strict=True)):
+        trainer.extra = {
+            "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+            "JAX_NUM_PROCESSES": str(len(trainers)),
+            "JAX_PROCESS_ID": str(rank),
+            **to_environment(memory),
+        }
+        started.append(trainer.start(*faults, pass_fds=(memory,)))
+    return started
+
+
+def ends(group: list[subprocess.Popen[str]]) -> list[str]:
+    """What each process of a group printed."""
+    return [process.communicate(timeout=120)[0] for process in group]
+
+
+def test_several_processes_use_it_only_if_all_have_the_same_step(
+    make_trainer: MakeTrainer, memory: int, tmp_path: Path
+) -> None:
+    trainers = [make_trainer(name, fsdp=2) for name in ("rank0", "rank1")]
+    checkpoints = trainers[0].checkpoints
+    for trainer in trainers:
+        init = trainer.mapping["trainer"]["init"]
+        init["checkpoint"] |= {"directory": str(checkpoints), "snapshot": {"every": 6}}
+    memories = [memory, os.memfd_create("other")]
+    group = start_group(trainers, memories, HANGS)
+    ready = eventually(
+        lambda: (
+            [newest_snapshot(one) for one in memories] == [12, 12]
+            and newest_step(checkpoints) == 10
+        ),
+        60.0,
+    )
+    for process in group:
+        process.kill()
+    assert ready, ends(group)
+    ends(group)
+
+    before = [os.pread(one, os.fstat(one).st_size, 0) for one in memories]
+    shutil.copytree(checkpoints, tmp_path / "before")
+    for output in ends(start_group(trainers, memories)):
+        assert "resumed from the snapshot of step 12 in memory" in output
+        assert "step 12  loss" not in output
+        assert "step 17  loss" in output
+
+    shutil.rmtree(checkpoints)
+    (tmp_path / "before").rename(checkpoints)
+    os.pwrite(memory, before[0], 0)
+    os.ftruncate(memories[1], 0)
+    outputs = ends(start_group(trainers, memories))
+    assert "the snapshot of step 12 is not used: another process has not it" in outputs[0]
+    for output in outputs:
+        assert "restored step 10" in output
+        assert "step 17  loss" in output
+    os.close(memories[1])
