@@ -54,7 +54,9 @@ class _Leaf:
 
     @classmethod
     def of(cls, abstract: Any) -> _Leaf:
-        plain = jax.eval_shape(_plain, abstract).update(sharding=abstract.sharding)
+        plain = abstract
+        if _is_key(abstract):
+            plain = jax.eval_shape(_plain, abstract).update(sharding=abstract.sharding)
         indices = abstract.sharding.addressable_devices_indices_map(plain.shape).values()
         first: dict[tuple[tuple[int, int, int], ...], tuple[Index, int]] = {}
         for number, index in enumerate(indices):
