@@ -23,16 +23,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 
 from supervisor.protocol.environment import JOB
 from supervisor.protocol.snapshots import snapshot_memory
 from trainer.checkpoint import Position, Say
+from trainer.distributed import all_have
 from trainer.fingerprint import fingerprint
 from trainer.slots import DamagedRecordError, Header, Piece, Slots
 from trainer.state import Blueprint, TrainState
-
-_NO_STEP = -1
 
 Index = tuple[slice, ...]
 
@@ -117,9 +115,10 @@ class Snapshots:
         if wanted is None:
             return None
         memory = snapshot_memory()
-        if memory is None:
+        if not all_have(None if memory is None else 0):
             print("no snapshots are taken: no supervisor has memory for them", flush=True)
             return None
+        assert memory is not None
         return cls(memory, wanted.every, blueprint, say)
 
     def due(self, step: int) -> bool:
@@ -150,14 +149,12 @@ class Snapshots:
         None: there is none to resume from, on some process at least; then all are cleared.
         """
         found = self._restored(checkpoint)
-        step = _NO_STEP if found is None else found[0]
-        if not _all_have(step):
-            if found is not None:
-                self._say(f"the snapshot of step {step} is not used: another process has not it")
-            found = None
-        if found is None:
-            self._slots.clear()
-        return found
+        if all_have(None if found is None else found[0]):
+            return found
+        if found is not None:
+            self._say(f"the snapshot of step {found[0]} is not used: another process has not it")
+        self._slots.clear()
+        return None
 
     def settle(self) -> None:
         """Wait until the last one is written."""
@@ -240,14 +237,6 @@ def _mark(blueprint: Blueprint, leaves: list[_Leaf]) -> Mapping[str, Any]:
         **fingerprint(blueprint.config),
         "layout": hashlib.sha256(layout.encode()).hexdigest(),
     }
-
-
-def _all_have(step: int) -> bool:
-    """Whether this and every other process has a snapshot of `step`."""
-    if jax.process_count() == 1:
-        return step != _NO_STEP
-    steps = multihost_utils.process_allgather(np.int32(step))
-    return step != _NO_STEP and bool((steps == step).all())
 
 
 def _is_key(array: Any) -> bool:
