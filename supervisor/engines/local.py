@@ -12,6 +12,7 @@ from pathlib import Path
 
 from supervisor.adapters.cgroup import OomCounter
 from supervisor.adapters.checkpoints import CheckpointWatcher, newest_committed
+from supervisor.adapters.compile_cache import CompileCache
 from supervisor.adapters.output import OutputPatterns, OutputPump, read_evidence
 from supervisor.adapters.processes import WorkerProcess, kill_descendants, reap_orphans
 from supervisor.adapters.progress import ProgressPipe
@@ -46,6 +47,7 @@ from supervisor.protocol.messages import (
     RestoredMessage,
     SavedMessage,
     StacksMessage,
+    Stage,
     StageMessage,
     StepMessage,
 )
@@ -74,6 +76,11 @@ class Launch:
     """The phase's resolved config."""
     adjustments: Adjustments
 
+    @property
+    def compile_cache(self) -> Path:
+        """What of the compilation cache only this attempt writes to."""
+        return self.directory / "compile_cache"
+
 
 @dataclass(slots=True)
 class _Group:
@@ -91,6 +98,8 @@ class _Group:
     dumps_stacks: bool = False
     stage: str | None = None
     step: int | None = None
+    has_compiled: bool = False
+    """Since its compilations were last taken over."""
     resumed_from: int | None = None
     adjustable: tuple[str, ...] = ()
 
@@ -104,6 +113,7 @@ class LocalEngine:
         clock: Clock,
         environ: Mapping[str, str],
         mirror: Callable[[bytes], None] | None,
+        compile_cache: CompileCache,
         redact: Callable[[str], str] = str,
     ) -> None:
         """`environ` is what workers inherit; rank 0's output also goes to `mirror`, if given.
@@ -114,6 +124,7 @@ class LocalEngine:
         self._clock = clock
         self._environ = environment.scrubbed(environ)
         self._mirror = mirror
+        self._compile_cache = compile_cache
         self._redact = redact
         self._group: _Group | None = None
 
@@ -206,9 +217,13 @@ class LocalEngine:
         identity = WorkerIdentity(
             launch.job, launch.attempt, num_devices=plan.num_devices, lineage=launch.lineage
         )
-        env = {
+        inherited = {
             **self._environ,
             **{name: placeholders.expand(value, values) for name, value in plan.env.items()},
+        }
+        env = {
+            **inherited,
+            **self._compile_cache.environment(inherited, launch.compile_cache),
             **identity.to_environment(),
             **launch.adjustments.to_environment(),
             environment.FAILURE_FILE: str(launch.directory / "rank0.failure.json"),
@@ -267,8 +282,12 @@ class LocalEngine:
                 case StageMessage(stage, step):
                     group.stage = stage
                     group.step = step if step is not None else group.step
+                    group.has_compiled |= stage in (Stage.COMPILING, Stage.EVALUATING)
                 case StepMessage(step):
                     group.step = step
+                    if group.has_compiled:
+                        group.has_compiled = False
+                        self._compile_cache.take_over(group.launch.compile_cache)
                 case RestoredMessage(step):
                     group.resumed_from = step
                 case SavedMessage():
@@ -336,6 +355,7 @@ class LocalEngine:
 
     def _gone(self, launch: Launch, exits: tuple[WorkerExit, ...], group: _Group | None) -> None:
         """Judge the attempt by what it left, and say that it is gone."""
+        self._compile_cache.retire(launch.compile_cache)
         committed = self._newest(launch.plan.checkpoints)
         step = group.step if group is not None else None
         evidence = Evidence(
