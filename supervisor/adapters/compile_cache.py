@@ -1,10 +1,11 @@
 """JAX's persistent compilation cache, kept whole.
 
 JAX writes an entry in place: a process that is killed while it writes leaves half of one, which JAX
-then finds damaged at every start and never replaces. So each attempt gets a private directory, with
-hard links to the entries of the shared one, and what it adds is taken over once it is known to be
-whole. What was taken over is listed with its SHA-256 in a file that `sha256sum -c` reads; entries
-that are no longer what they were are removed.
+then finds damaged at every start and never replaces. So it works in the directory `live`; what it
+adds there is taken over, at once as a hard link, when it is known to be whole. What was taken over
+is listed with its SHA-256 in a file that `sha256sum -c` reads; what is no longer what it was is
+removed. `live` is one path for all attempts and standbys, because the path is a part of JAX's keys
+(XLA's autotuner keeps a cache of its own below it).
 
 An entry is one zlib or zstd stream (`jax._src.compilation_cache`). zlib ends with a checksum of its
 own; of zstd (RFC 8878), which the standard library cannot unpack, the blocks are counted.
@@ -23,131 +24,134 @@ from pathlib import Path
 from typing import BinaryIO
 
 _DIRECTORY = "JAX_COMPILATION_CACHE_DIR"
-_XLA_CACHES = "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"
-_THEIRS = (_DIRECTORY, _XLA_CACHES, "JAX_COMPILATION_CACHE_MAX_SIZE")
+_THEIRS = (_DIRECTORY, "JAX_COMPILATION_CACHE_MAX_SIZE")
 """Who sets one of these keeps a cache of their own, or none."""
 _DEFAULTS = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    # A second cache, of XLA's autotuner, would be below the first one, and its path a part of every
-    # key (on all platforms): what one attempt compiles, no other would find.
-    _XLA_CACHES: "none",
 }
 
 _SUFFIX = "-cache"
 _SUMS = "SHA256SUMS"
 _CHUNK = 1 << 20
 
-_Stamp = tuple[int, int, int]
-"""Inode, size and time of change of a file that was verified."""
+_Stamp = tuple[int, int]
+"""Size and time of change (ns) of a file: links and copies have their original's."""
 
 
 class CompileCache:
-    """The shared directory of one job. Only one supervisor may use it at a time.
+    """The cache of one job. Only one supervisor may use it at a time.
 
-    An `OSError` is told once, and costs the attempt its cache, nothing else.
+    An `OSError` is told once, and costs the cache, nothing else.
     """
 
     def __init__(self, directory: Path, tell: Callable[[str], None]) -> None:
         """Nothing is read yet. `tell` may be called from another thread."""
         self._directory = directory
+        self._live = directory / "live"
         self._tell = tell
-        self._told: set[str] = set()
+        self._has_complained = False
         self._lock = threading.Lock()
-        self._sums: dict[str, str] | None = None
+        self._sums: dict[str, str] = {}
         self._verified: dict[str, _Stamp] = {}
 
-    def environment(self, given: Mapping[str, str], private: Path) -> dict[str, str]:
-        """What to add to the environment `given` of a process so that it uses the cache through
-        `private`, which is filled for it; nothing where `given` says otherwise."""
+    def environment(self, given: Mapping[str, str]) -> dict[str, str]:
+        """What to add to the environment `given` of a process so that it uses the cache, which is
+        made ready for it; nothing where `given` says otherwise."""
         if any(name in given for name in _THEIRS):
             return {}
+        with self._best_effort():
+            self._live.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.settle()
         with self._lock, self._best_effort():
-            self._look()
-            for name in self._verified:
-                private.mkdir(mode=0o700, exist_ok=True)
-                _link(self._directory / name, private / name)
+            found = _entries(self._live)
+            for name, stamp in self._verified.items():
+                if found.get(name) != stamp:
+                    _link(self._directory / name, self._live / name)
         missing = {name: value for name, value in _DEFAULTS.items() if name not in given}
-        return missing | {_DIRECTORY: str(private)}
+        return missing | {_DIRECTORY: str(self._live)}
 
-    def take_over(self, private: Path) -> None:
-        """Take over what is whole in `private`, whose process lives; returns at once."""
-        threading.Thread(
-            target=self._take_over, args=(private,), name="compile cache", daemon=True
-        ).start()
+    def take_over(self) -> None:
+        """Take over what a living worker has compiled; returns at once."""
+        threading.Thread(target=self._take_over, name="compile cache", daemon=True).start()
 
-    def retire(self, private: Path) -> None:
-        """Take over what is whole in `private`, whose process is gone, and remove the rest."""
-        if not private.is_dir():
-            return
-        for name in self._take_over(private):
+    def settle(self) -> None:
+        """Take over what the worker has compiled, which is gone, and remove what is not whole."""
+        for name in self._take_over():
+            (self._live / name).unlink(missing_ok=True)
             self._tell(f"the compilation of {_program(name)} was not kept: written in part only")
-        shutil.rmtree(private, ignore_errors=True)
 
-    def _take_over(self, private: Path) -> list[str]:
+    def _take_over(self) -> list[str]:
         """The entries that are not whole (yet)."""
-        unfinished = []
+        digests: dict[str, str | None] = {}
         with self._lock, self._best_effort():
             self._look()
-            for name in sorted(_entries(private).keys() - self._verified.keys()):
-                if (digest := _digest(private / name)) is None:
-                    unfinished.append(name)
-                else:
-                    self._add(name, private / name, digest)
-        return unfinished
+            new = _entries(self._live).keys() - self._verified.keys()
+            digests = {name: _digest(self._live / name) for name in sorted(new)}
+            self._add({name: digest for name, digest in digests.items() if digest is not None})
+        return [name for name, digest in digests.items() if digest is None]
 
     def _look(self) -> None:
-        """Verify what is new in the shared directory, or has changed; remove what is damaged."""
+        """Verify what is new here, or has changed; remove what is damaged."""
         found = _entries(self._directory)
-        if self._sums is None:
+        if not self._sums:
             self._sums = _read_sums(self._directory / _SUMS)
         for name, stamp in found.items():
             if self._verified.get(name) == stamp:
                 continue
-            path = self._directory / name
-            digest = _digest(path)
-            if digest is None or self._sums.get(name, digest) != digest:
-                path.unlink(missing_ok=True)
-                self._verified.pop(name, None)
-                self._tell(f"the cached compilation of {_program(name)} is damaged: removed")
-            else:
+            digest = _digest(self._directory / name)
+            if digest is not None and self._sums.get(name, digest) == digest:
                 self._verified[name] = stamp
+            else:
+                self._remove(name)
         for name in self._verified.keys() - found.keys():
             del self._verified[name]
         for name in self._sums.keys() - self._verified.keys():
             del self._sums[name]
 
-    def _add(self, name: str, path: Path, digest: str) -> None:
-        assert self._sums is not None
-        self._directory.mkdir(mode=0o700, exist_ok=True)
-        self._sums[name] = digest
+    def _add(self, digests: Mapping[str, str]) -> None:
+        if not digests:
+            return
+        self._sums.update(digests)
         lines = (f"{digest}  {name}\n" for name, digest in sorted(self._sums.items()))
         _replace(self._directory / _SUMS, "".join(lines).encode())
-        _link(path, self._directory / name)
-        self._verified[name] = _stamp((self._directory / name).stat())
+        for name in digests:
+            _link(self._live / name, self._directory / name)
+            self._verified[name] = _stamp((self._directory / name).stat())
+
+    def _remove(self, name: str) -> None:
+        for directory in (self._directory, self._live):
+            (directory / name).unlink(missing_ok=True)
+        self._verified.pop(name, None)
+        self._tell(f"the cached compilation of {_program(name)} is damaged: removed")
 
     @contextlib.contextmanager
     def _best_effort(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            text = f"the compilation cache cannot be used: {error.strerror} ({error.filename})"
-            if text not in self._told:
-                self._told.add(text)
-                self._tell(text)
+            if not self._has_complained:
+                self._has_complained = True
+                self._tell(
+                    f"the compilation cache cannot be used: {error.strerror} ({error.filename})"
+                )
 
 
 def _entries(directory: Path) -> dict[str, _Stamp]:
     """The entries of `directory` by name; nothing where there is no directory."""
     try:
         with os.scandir(directory) as found:
-            return {one.name: _stamp(one.stat()) for one in found if one.name.endswith(_SUFFIX)}
+            return {
+                one.name: _stamp(one.stat())
+                for one in found
+                if one.name.endswith(_SUFFIX) and not one.name.startswith(".")
+            }
     except FileNotFoundError:
         return {}
 
 
 def _stamp(status: os.stat_result) -> _Stamp:
-    return status.st_ino, status.st_size, status.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 def _program(name: str) -> str:
@@ -173,14 +177,13 @@ def _replace(path: Path, data: bytes) -> None:
 
 def _link(source: Path, target: Path) -> None:
     """Make `target` the same file as `source`, at once; a copy where there are no hard links."""
+    temporary = target.with_name(f".{target.name}.tmp")
+    temporary.unlink(missing_ok=True)
     try:
-        target.hardlink_to(source)
-    except FileExistsError:
-        pass
+        temporary.hardlink_to(source)
     except OSError:
-        temporary = target.with_name(f".{target.name}.tmp")
-        shutil.copyfile(source, temporary)
-        temporary.replace(target)
+        shutil.copy2(source, temporary)
+    temporary.replace(target)
 
 
 def _digest(path: Path) -> str | None:

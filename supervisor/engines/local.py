@@ -76,11 +76,6 @@ class Launch:
     """The phase's resolved config."""
     adjustments: Adjustments
 
-    @property
-    def compile_cache(self) -> Path:
-        """What of the compilation cache only this attempt writes to."""
-        return self.directory / "compile_cache"
-
 
 @dataclass(slots=True)
 class _Group:
@@ -223,7 +218,7 @@ class LocalEngine:
         }
         env = {
             **inherited,
-            **self._compile_cache.environment(inherited, launch.compile_cache),
+            **self._compile_cache.environment(inherited),
             **identity.to_environment(),
             **launch.adjustments.to_environment(),
             environment.FAILURE_FILE: str(launch.directory / "rank0.failure.json"),
@@ -287,7 +282,7 @@ class LocalEngine:
                     group.step = step
                     if group.has_compiled:
                         group.has_compiled = False
-                        self._compile_cache.take_over(group.launch.compile_cache)
+                        self._compile_cache.take_over()
                 case RestoredMessage(step):
                     group.resumed_from = step
                 case SavedMessage():
@@ -355,7 +350,7 @@ class LocalEngine:
 
     def _gone(self, launch: Launch, exits: tuple[WorkerExit, ...], group: _Group | None) -> None:
         """Judge the attempt by what it left, and say that it is gone."""
-        self._compile_cache.retire(launch.compile_cache)
+        self._compile_cache.settle()
         committed = self._newest(launch.plan.checkpoints)
         step = group.step if group is not None else None
         evidence = Evidence(

@@ -63,129 +63,129 @@ def said() -> list[str]:
 @pytest.fixture
 def cache(tmp_path: Path, said: list[str]) -> Callable[[], CompileCache]:
     """The cache as each new supervisor finds it."""
-    return lambda: CompileCache(tmp_path / "shared", said.append)
+    return lambda: CompileCache(tmp_path / "cache", said.append)
 
 
-def filled(cache: CompileCache, private: Path) -> set[str]:
-    """What a new attempt finds in its directory."""
-    assert cache.environment({}, private)["JAX_COMPILATION_CACHE_DIR"] == str(private)
-    return {path.name for path in private.iterdir()} if private.is_dir() else set()
+@pytest.fixture
+def live(tmp_path: Path) -> Path:
+    """Where JAX reads and writes."""
+    path = tmp_path / "cache" / "live"
+    path.mkdir(parents=True)
+    return path
+
+
+def found(cache: CompileCache, live: Path) -> set[str]:
+    """What a new attempt finds."""
+    assert cache.environment({})["JAX_COMPILATION_CACHE_DIR"] == str(live)
+    return {path.name for path in live.iterdir() if path.is_file()}
 
 
 def test_what_one_attempt_compiled_the_next_finds(
-    tmp_path: Path, cache: Callable[[], CompileCache], said: list[str]
+    cache: Callable[[], CompileCache], live: Path, said: list[str]
 ) -> None:
-    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    (live / NAME).write_bytes(ENTRY)
+    (live / "jit_torn-4567-cache").write_bytes(ENTRY[:-9])
+    (live / "xla_gpu_per_fusion_autotune_cache_dir").mkdir()
     running = cache()
-    assert filled(running, first) == set()
-    first.mkdir()  # as JAX does
-    (first / NAME).write_bytes(ENTRY)
-    (first / "jit_torn-4567-cache").write_bytes(ENTRY[:-9])
-    (first / "xla_gpu_per_fusion_autotune_cache_dir").mkdir()
-    running.retire(first)
-    assert not first.exists()
+    running.settle()
     assert said == ["the compilation of jit_torn was not kept: written in part only"]
-
-    assert filled(running, second) == {NAME}
-    assert (second / NAME).read_bytes() == ENTRY
-    running.retire(second)
-    assert filled(cache(), third) == {NAME}
-    sums = (tmp_path / "shared" / "SHA256SUMS").read_text()
+    assert (live.parent / NAME).read_bytes() == ENTRY
+    assert not (live.parent / "jit_torn-4567-cache").exists()
+    assert found(running, live) == {NAME}
+    sums = (live.parent / "SHA256SUMS").read_text()
     assert sums == f"{hashlib.sha256(ENTRY).hexdigest()}  {NAME}\n"
-    assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o700
+
+    (live / NAME).unlink()
+    assert found(running, live) == {NAME}
+    assert found(cache(), live) == {NAME}
+
+
+def test_the_next_supervisor_takes_over_what_a_killed_one_could_not(
+    cache: Callable[[], CompileCache], live: Path, said: list[str]
+) -> None:
+    (live / NAME).write_bytes(ENTRY)
+    (live / "jit_torn-4567-cache").write_bytes(ENTRY[:-9])
+    assert found(cache(), live) == {NAME}
+    assert (live.parent / NAME).exists()
+    assert len(said) == 1
 
 
 def test_an_entry_of_a_living_process_is_taken_over_only_when_it_is_whole(
-    tmp_path: Path, cache: Callable[[], CompileCache], said: list[str]
+    cache: Callable[[], CompileCache], live: Path, said: list[str]
 ) -> None:
-    private = tmp_path / "private"
-    private.mkdir()
     running = cache()
-    with (private / NAME).open("wb") as file:
+    with (live / NAME).open("wb") as file:
         file.write(ENTRY[:-9])
         file.flush()
-        assert running._take_over(private) == [NAME]
+        assert running._take_over() == [NAME]
+        assert not (live.parent / NAME).exists()
         file.write(ENTRY[-9:])
-    assert running._take_over(private) == []
-    assert (private / NAME).read_bytes() == ENTRY  # its process may look for it again
-    assert filled(running, tmp_path / "next") == {NAME}
+    assert running._take_over() == []
+    assert (live.parent / NAME).read_bytes() == ENTRY
     assert said == []
 
 
 @pytest.mark.parametrize("entry", [ENTRY, ZSTD["with its size"]], ids=["zlib", "zstd"])
 @pytest.mark.parametrize("same_supervisor", [True, False])
 def test_damage_is_found_and_removed(
-    tmp_path: Path,
     cache: Callable[[], CompileCache],
+    live: Path,
     said: list[str],
     entry: bytes,
     same_supervisor: bool,
 ) -> None:
-    private = tmp_path / "private"
-    private.mkdir()
-    (private / NAME).write_bytes(entry)
+    (live / NAME).write_bytes(entry)
     running = cache()
-    running.retire(private)
+    running.settle()
     flipped = bytearray(entry)
     flipped[len(flipped) // 2] ^= 1
-    (tmp_path / "shared" / NAME).write_bytes(flipped)
+    (live.parent / NAME).write_bytes(flipped)
 
     later = running if same_supervisor else cache()
-    assert filled(later, tmp_path / "next") == set()
+    assert found(later, live) == set()
     assert said == ["the cached compilation of jit_f is damaged: removed"]
-    assert not (tmp_path / "shared" / NAME).exists()
+    assert not (live.parent / NAME).exists()
 
-    (tmp_path / "next").mkdir()
-    (tmp_path / "next" / NAME).write_bytes(entry)
-    later.retire(tmp_path / "next")
-    assert filled(cache(), tmp_path / "last") == {NAME}
+    (live / NAME).write_bytes(entry)
+    later.settle()
+    assert found(cache(), live) == {NAME}
 
 
 def test_a_foreign_entry_is_judged_by_itself(
-    tmp_path: Path, cache: Callable[[], CompileCache], said: list[str]
+    cache: Callable[[], CompileCache], live: Path, said: list[str]
 ) -> None:
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    (shared / NAME).write_bytes(ENTRY)
-    (shared / "jit_torn-4567-cache").write_bytes(ENTRY[:100])
-    assert filled(cache(), tmp_path / "private") == {NAME}
+    (live.parent / NAME).write_bytes(ENTRY)
+    (live.parent / "jit_torn-4567-cache").write_bytes(ENTRY[:100])
+    assert found(cache(), live) == {NAME}
     assert said == ["the cached compilation of jit_torn is damaged: removed"]
 
 
 @pytest.mark.parametrize(
     "given",
-    [
-        {"JAX_COMPILATION_CACHE_DIR": "/elsewhere"},
-        {"JAX_COMPILATION_CACHE_MAX_SIZE": "1000"},
-        {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "all"},
-    ],
+    [{"JAX_COMPILATION_CACHE_DIR": "/elsewhere"}, {"JAX_COMPILATION_CACHE_MAX_SIZE": "1000"}],
 )
 def test_a_cache_of_their_own_is_left_alone(
     tmp_path: Path, cache: Callable[[], CompileCache], given: dict[str, str]
 ) -> None:
-    assert cache().environment(given, tmp_path / "private") == {}
+    assert cache().environment(given) == {}
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_they_set_of_the_rest_stays(tmp_path: Path, cache: Callable[[], CompileCache]) -> None:
     given = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "2", "OTHER": "x"}
-    environ = cache().environment(given, tmp_path / "private")
-    assert environ == {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "private"),
+    assert cache().environment(given) == {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache" / "live"),
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
     }
+    assert (tmp_path / "cache" / "live").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_directory_that_cannot_be_written_costs_only_the_cache(
+def test_a_directory_that_cannot_be_made_costs_only_the_cache(
     tmp_path: Path, cache: Callable[[], CompileCache], said: list[str]
 ) -> None:
-    (tmp_path / "shared").write_text("in the way")
-    private = tmp_path / "private"
-    private.mkdir()
-    (private / NAME).write_bytes(ENTRY)
+    (tmp_path / "cache").write_text("in the way")
     running = cache()
-    assert running.environment({}, tmp_path / "other") != {}
-    running.retire(private)
-    assert not private.exists()
+    assert running.environment({}) != {}
+    running.settle()
     assert len(said) == 1
-    assert "the compilation cache cannot be used: Not a directory" in said[0]
+    assert "the compilation cache cannot be used: " in said[0]
