@@ -222,6 +222,7 @@ class LocalEngine:
             **identity.to_environment(),
             **launch.adjustments.to_environment(),
             environment.FAILURE_FILE: str(launch.directory / "rank0.failure.json"),
+            environment.EXECUTABLES: str(launch.model_dir / "compile_cache" / "executables"),
             environment.STACKS_FILE: str(launch.directory / "rank0.stacks.txt"),
         }
         if drills := _pending_drills(launch):

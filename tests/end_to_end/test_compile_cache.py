@@ -12,6 +12,9 @@ import pytest
 
 from supervisor.adapters.compile_cache import is_whole
 from tests.running import Result
+from tests.training.harness import assert_same_bits
+
+from .test_training import config, final_state
 
 Supervise = Callable[..., Result]
 
@@ -58,6 +61,21 @@ def test_a_killed_program_compiles_nothing_twice(supervise: Supervise, job: dict
     assert [path.name.split("-")[0] for path in cached] == ["jit__lambda"]
     with cached[0].open("rb") as file:
         assert is_whole(file)
+
+
+def test_our_trainer_loads_its_steps_and_ends_with_the_same_bits(
+    supervise: Supervise, model_dir: Path, tmp_path: Path
+) -> None:
+    result = supervise(config(model_dir, faults=[{"step": 12, "signal": "SIGKILL"}]))
+    assert result.code == 0, result.log
+    log = result.log.partition("starting attempt 2")
+    assert "compiled train step in" in log[0]
+    assert "compiled evaluation step in" in log[0]
+    assert "loaded train step from its executable in" in log[2]
+    assert "loaded evaluation step from its executable in" in log[2]
+    whole = config(tmp_path / "whole")
+    assert supervise(whole).code == 0
+    assert_same_bits(final_state(whole, model_dir), final_state(whole, tmp_path / "whole"))
 
 
 def test_a_cache_of_the_users_own_is_used(
