@@ -250,7 +250,7 @@ def _stop(t: Transition, event: StopRequested, policy: RestartPolicy) -> Iterato
 
 
 def _noticed(t: Transition, event: Noticed, policy: RestartPolicy) -> Iterator[Line]:
-    yield Line(MAIN, event.text, "warning")
+    yield Line(MAIN, event.text) if event.routine else Line(MAIN, event.text, "warning")
 
 
 _TELLERS: dict[type, Callable[[Transition, Any, RestartPolicy], Iterator[Line]]] = {

@@ -99,13 +99,14 @@ def become_subreaper() -> None:
         raise OSError(number, f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(number)}")
 
 
-def kill_descendants(workers: Sequence[int]) -> int:
+def kill_descendants(workers: Sequence[int], spared: Sequence[int] = ()) -> int:
     """SIGKILL every process of the job and reap those that are ours; returns how many are left.
 
-    `workers` are the direct children that `WorkerProcess` reaps itself.
+    `workers` are the direct children that `WorkerProcess` reaps itself; the sessions of those in
+    `spared` are left alone.
     """
     left = 0
-    for process in _descendants():
+    for process in _descendants(spared):
         try:
             if process.status() != psutil.STATUS_ZOMBIE:
                 process.kill()
@@ -125,7 +126,7 @@ def reap_orphans(workers: Sequence[int]) -> None:
             return
     except ChildProcessError:
         return
-    for process in _descendants(recursive=False):
+    for process in _descendants((), recursive=False):
         with suppress(psutil.NoSuchProcess):
             if process.pid not in workers and process.status() == psutil.STATUS_ZOMBIE:
                 _reap(process.pid)
@@ -181,13 +182,13 @@ def _exiting() -> list[int]:
     return found
 
 
-def _descendants(*, recursive: bool = True) -> list[psutil.Process]:
+def _descendants(spared: Sequence[int], *, recursive: bool = True) -> list[psutil.Process]:
     """Those of the job."""
-    ours = os.getsid(0)
+    others = (os.getsid(0), *spared)
     found = []
     for process in psutil.Process().children(recursive=recursive):
         with suppress(ProcessLookupError):
-            if os.getsid(process.pid) != ours:
+            if os.getsid(process.pid) not in others:
                 found.append(process)
     return found
 

@@ -45,7 +45,14 @@ class Monitor:
     A program that speaks the worker protocol itself knows better: then nothing is reported.
     """
 
-    def __init__(self, reporter: Reporter, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        reporter: Reporter,
+        environ: Mapping[str, str],
+        learn: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`learn` is called whenever the program has shown a new side of itself."""
+        self._learn = learn
         self._reporter = reporter
         self._tells_steps = STEPS_FROM_OUTPUT not in environ
         self._told: Stage | None = None
@@ -101,6 +108,7 @@ class Monitor:
         """A compilation, or the blocking part of a save, has ended."""
         if event in _COMPILE:
             self._compilation_ended()
+            self._learn()
             if event == _BACKEND_COMPILE and seconds >= WORTH_TELLING and self._may_speak():
                 self._reporter.compiled(seconds, str(data.get("fun_name", "")))
         elif event in _WRITE_BLOCKED:
@@ -113,8 +121,10 @@ class Monitor:
             self._writing = True
         elif event in (*_READ_BEGINS, _READ):
             self._reading = event != _READ
-        elif event == _WRITTEN and self._may_speak():
-            self._reporter.saved(self._reporter.current[1])
+        elif event == _WRITTEN:
+            self._learn()
+            if self._may_speak():
+                self._reporter.saved(self._reporter.current[1])
             return
         else:
             return

@@ -6,7 +6,7 @@ import os
 import sys
 
 from .endings import Ending
-from .worker import Worker
+from .worker import STANDBY, Worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,6 +69,10 @@ def prepare(start: str) -> Program | None:
     """
     clean_path = sys.path[:] if sys.flags.safe_path else sys.path[1:]
     sys.path[:] = clean_path
+    if STANDBY in os.environ:
+        from .preload import stand_by
+
+        stand_by(start)
     program = _find(sys.argv[1:], clean_path)
     if program is not None:
         program.set_sys(start)

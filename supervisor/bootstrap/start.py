@@ -23,8 +23,12 @@ def run_plainly(why):  # type: (str) -> None
         os.write(int(os.environ["SUPERVISE_PROGRESS_FD"]), line.encode())
     except (KeyError, ValueError, OSError):
         pass
-    with open("/proc/self/cmdline", "rb") as file:
-        arguments = file.read().split(b"\0")[:-1]
+    given = getattr(sys.modules.get("_supervise"), "command_line", None)
+    if given is not None:  # a standby has become a worker with a command line of its own
+        arguments = [os.fsencode(argument) for argument in given]
+    else:
+        with open("/proc/self/cmdline", "rb") as file:
+            arguments = file.read().split(b"\0")[:-1]
     arguments.remove(__file__.encode())
     os.execv(sys.executable, arguments)
 

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 FAILURE_FILE = "SUPERVISE_FAILURE_FILE"
 PROGRESS_FD = "SUPERVISE_PROGRESS_FD"
 PROGRESS_PIPE = "SUPERVISE_PROGRESS_PIPE"
+MODULES_FILE = "SUPERVISE_MODULES_FILE"
 RANK = "SUPERVISE_RANK"
+STANDBY = "SUPERVISE_STANDBY"
 STACKS_FILE = "SUPERVISE_STACKS_FILE"
 STACKS_LINE = b'{"v":1,"kind":"stacks"}\n'
 
@@ -39,6 +41,7 @@ class Worker:
         self._ours = ours
         self._clean_path = clean_path
         self._pid = os.getpid()
+        self._environ = dict(os.environ)
         self._failure_file = os.environ.get(FAILURE_FILE)
         self._arrivals = Arrivals()
         self._monitor: Monitor | None = None
@@ -103,11 +106,29 @@ class Worker:
             return
         try:
             reporter = self._import("protocol.reporter").Reporter.connect()
-            monitor = self._import("bootstrap.monitoring").Monitor(reporter, os.environ)
+            monitor = self._import("bootstrap.monitoring").Monitor(
+                reporter, os.environ, self._learn()
+            )
             monitor.listen(monitoring)
             self._monitor = monitor
         except Exception:
             return
+
+    def _learn(self) -> Callable[[], None]:
+        """What looks, from time to time, at which modules the program has imported."""
+        file = os.environ.get(MODULES_FILE)
+        if not file:
+            return lambda: None
+        from contextlib import suppress
+
+        learner = self._import("bootstrap.preload").Learner(file, self._environ)
+
+        def look() -> None:
+            if self.is_here:
+                with suppress(OSError):  # a full disk: there is no standby, then
+                    learner.look()
+
+        return look
 
     def _import(self, name: str) -> Any:
         """A module of ours; what it imports is Python's, whatever the program's

@@ -22,6 +22,8 @@ def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
         yield ("init", "autorestart", "min_num_devices"), message
     if restart.backoff.max < restart.backoff.first:
         yield ("init", "autorestart", "backoff", "max"), "is below backoff.first"
+    if restart.standby == "ready":
+        yield from _ready_conflicts(phase)
     if phase.init.checkpoint.directory is not None:
         where = ("init", "checkpoint", "directory")
         yield from _placeholder_conflicts(
@@ -29,6 +31,14 @@ def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
         )
     if phase.command is not None:
         yield from _command_conflicts(phase)
+
+
+def _ready_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
+    where = ("init", "autorestart", "standby")
+    if phase.init.devices is not None and phase.init.devices.platform == "tpu":
+        yield where, "is ready, but a TPU belongs to one process at a time; at most imports"
+    if phase.command is not None:
+        yield where, "is ready, which only our trainer (fit) can be; for a command, imports"
 
 
 def _command_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
@@ -40,6 +50,8 @@ def _command_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
         yield ("start_from",), "belongs to our trainer; a command starts from what it likes"
     if phase.faults:
         yield ("faults",), "drills need our trainer (fit); a command does not know of them"
+    if phase.command.preload is not None and not phase.command.bootstrap:
+        yield ("command", "preload"), "needs the bootstrap, which is switched off"
     texts: list[tuple[Location, str]] = [
         *((("command", "argv", index), text) for index, text in enumerate(phase.command.argv)),
         *((("command", "env", name), text) for name, text in phase.command.env.items()),

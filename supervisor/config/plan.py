@@ -13,7 +13,7 @@ from typing import Any
 from supervisor.config import placeholders
 from supervisor.config.checks import phase_name
 from supervisor.config.load import Job
-from supervisor.config.schema import Fault, Phase, SuccessConfig
+from supervisor.config.schema import Command, Fault, Phase, SuccessConfig
 
 _JAX_PLATFORM = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 
@@ -41,6 +41,11 @@ class PhasePlan:
     """Examples in a step of a command, where it names them."""
     max_steps: int | None
     faults: tuple[Fault, ...]
+    platform: str | None = None
+    standby: str | None = None
+    """`off`, `imports` or `ready`; None: whichever suits."""
+    preload: tuple[str, ...] | None = None
+    """What a standby of a command imports; None: what it was seen to import."""
 
 
 def plan_phases(job: Job, trainer_sections: list[dict[str, Any]]) -> tuple[PhasePlan, ...]:
@@ -81,6 +86,9 @@ def _plan(job: Job, index: int, directories: list[Path], sections: dict[str, Any
         is_command=command is not None,
         progress_pattern=command.progress.pattern if command and command.progress else None,
         bootstrap=command is not None and command.bootstrap,
+        preload=_preload(command),
+        standby=phase.init.autorestart.standby,
+        platform=phase.init.devices.platform if phase.init.devices else None,
         num_devices=_num_devices(phase),
         global_batch=command.global_batch if command is not None else None,
         max_steps=max_steps,
@@ -130,6 +138,10 @@ def _start_from(job: Job, index: int, directories: list[Path]) -> dict[str, str]
 
 def _num_devices(phase: Phase) -> int | None:
     return phase.init.devices.num_devices if phase.init.devices else None
+
+
+def _preload(command: Command | None) -> tuple[str, ...] | None:
+    return None if command is None or command.preload is None else tuple(command.preload)
 
 
 def _device_environment(phase: Phase) -> dict[str, str]:

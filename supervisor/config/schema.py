@@ -187,6 +187,10 @@ class RuleConfig(_Section):
         return self
 
 
+def _off(value: Any) -> Any:
+    return "off" if value is False else value  # YAML reads the bare word as a truth value
+
+
 class Autorestart(_Section):
     """When to restart, and when to give up."""
 
@@ -196,6 +200,8 @@ class Autorestart(_Section):
     grace_period: Seconds = 25.0
     backoff: BackoffConfig = BackoffConfig()
     deadlines: dict[StageName, Seconds] = Field(default_factory=dict)
+    standby: Annotated[Literal["off", "imports", "ready"] | None, BeforeValidator(_off)] = None
+    """A process that waits to become the next worker; None: of the kind that suits."""
     repeated_failure_limit: Annotated[int | None, Field(ge=0)] = None
     rules: list[RuleConfig] = Field(default_factory=list)
     preemption: Preemption = Preemption()
@@ -264,6 +270,8 @@ class Command(_Section):
     success: SuccessConfig | None = None
     progress: ProgressConfig | None = None
     bootstrap: bool = True
+    preload: list[Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*$")]] | None = None
+    """The modules that a standby imports; left out: those that the program was seen to import."""
     global_batch: Annotated[int, Field(ge=1)] | None = None
     """Examples in a step over all devices: `{per_device_batch}` is one device's part."""
 

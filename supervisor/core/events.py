@@ -76,10 +76,14 @@ class WorkerReported:
 
 @dataclass(frozen=True, slots=True)
 class Noticed:
-    """Something that a person should know and that decides nothing. Volatile."""
+    """Something that a person should know and that decides nothing. Volatile.
+
+    `routine`: it is as it should be.
+    """
 
     at: float
     text: str
+    routine: bool = False
 
 
 @dataclass(frozen=True, slots=True)

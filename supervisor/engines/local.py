@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from supervisor.adapters import memory
 from supervisor.adapters.cgroup import OomCounter
 from supervisor.adapters.checkpoints import CheckpointWatcher, newest_committed
 from supervisor.adapters.compile_cache import CompileCache
@@ -35,6 +36,7 @@ from supervisor.core.policy import Success
 from supervisor.core.rules import Rule
 from supervisor.core.verdicts import judge, launch_failure
 from supervisor.engines.python_program import bootstrapped
+from supervisor.engines.standby import Standbys, Start, choose
 from supervisor.ports import Clock
 from supervisor.protocol import environment
 from supervisor.protocol.adjustments import Adjustments
@@ -43,6 +45,7 @@ from supervisor.protocol.environment import WorkerIdentity
 from supervisor.protocol.failure import FailureRecord, parse_failure_record
 from supervisor.protocol.messages import (
     AdjustableMessage,
+    DevicesMessage,
     Message,
     RestoredMessage,
     SavedMessage,
@@ -52,10 +55,13 @@ from supervisor.protocol.messages import (
     StepMessage,
 )
 from supervisor.protocol.stacks import STACK_SIGNAL
+from supervisor.protocol.standby import OUTPUT
 
 _OBSERVE_INTERVAL = 5.0
 _CONFIRM_INTERVAL = 0.01
 _DRAIN_OUTPUT = 5.0
+_STEADY = 3
+"""Reports of steps after which the job is on its way: time to prepare for the next failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,7 @@ class _Group:
     """The live worker group. One worker so far: rank 0."""
 
     launch: Launch
+    start: Start
     worker: WorkerProcess
     pump: OutputPump
     pipe: ProgressPipe
@@ -97,6 +104,9 @@ class _Group:
     """Since its compilations were last taken over."""
     resumed_from: int | None = None
     adjustable: tuple[str, ...] = ()
+    platform: str | None = None
+    reports: int = 0
+    """How many times it has told a step."""
 
 
 class LocalEngine:
@@ -122,6 +132,7 @@ class LocalEngine:
         self._compile_cache = compile_cache
         self._redact = redact
         self._group: _Group | None = None
+        self._standbys = Standbys(reactor, self._notice, self._mention)
 
     @property
     def directory(self) -> Path | None:
@@ -138,25 +149,22 @@ class LocalEngine:
         pump = OutputPump(
             launch.directory / "rank0.log", self._patterns(launch), self._mirror, self._notice
         )
+        start = Start(tuple(argv), {**env, **pipe.to_environment()})
         try:
-            worker = WorkerProcess(
-                argv,
-                env={**env, **pipe.to_environment()},
-                output=pump.write_end,
-                inherit=(pipe.write_end,),
-            )
+            worker = self._worker(launch, start, pipe, pump)
         except OSError as error:
             pipe.close_write_end()
             pipe.close()
             pump.abandon()
-            failure = self._redacted(launch_failure(error, tuple(argv)))
+            failure = self._redacted(launch_failure(error, start.argv))
             self._reactor.post(LaunchFailed(self._clock.now(), launch.attempt, failure))
             return
         pipe.close_write_end()
         pump.start()
         drills = _pending_drills(launch)
         oom = OomCounter(os.getpid())  # a worker is born into our cgroup, and may be dead by now
-        self._group = _Group(launch, worker, pump, pipe, self._watcher(launch), drills, oom)
+        watcher = self._watcher(launch)
+        self._group = _Group(launch, start, worker, pump, pipe, watcher, drills, oom)
         for drill in drills:
             self._notice(f"DRILL armed: {_describe_drill(drill)}")
         self._reactor.watch(pipe.read_end, self._read_progress)
@@ -192,12 +200,12 @@ class LocalEngine:
         """
         group = self._group
         if group is None or group.launch.attempt != launch.attempt:
-            if kill_descendants(()):
+            if kill_descendants((), self._standbys.pids):
                 self._reactor.call_later(_CONFIRM_INTERVAL, lambda: self.kill(launch, exits))
             else:
                 self._gone(launch, exits, None)
             return
-        alive = kill_descendants((group.worker.pid,))
+        alive = kill_descendants((group.worker.pid,), self._standbys.pids)
         if alive or not self._has_ended(group):
             self._reactor.call_later(_CONFIRM_INTERVAL, lambda: self.kill(launch, exits))
             return
@@ -231,6 +239,8 @@ class LocalEngine:
                 "records": str(_drill_records(launch)),
             }
             env[environment.FAULTS] = json.dumps(given)
+        if plan.bootstrap:
+            env[environment.MODULES_FILE] = str(_modules_file(launch))
         if plan.progress_pattern is not None:
             env[environment.STEPS_FROM_OUTPUT] = "1"
         argv = [placeholders.expand(text, values) for text in plan.argv]
@@ -269,6 +279,49 @@ class LocalEngine:
             self._notice,
         )
 
+    def _worker(
+        self, launch: Launch, start: Start, pipe: ProgressPipe, pump: OutputPump
+    ) -> WorkerProcess:
+        """The attempt's worker: the standby, or one that is started now."""
+        descriptors = {OUTPUT: pump.write_end, environment.PROGRESS_FD: pipe.write_end}
+        taken = self._standbys.take(launch.plan.name, start, descriptors)
+        if taken is not None:
+            self._mention(f"the standby ({taken.mode}) takes over")
+            return taken.process
+        return WorkerProcess(
+            start.argv, env=start.env, output=pump.write_end, inherit=(pipe.write_end,)
+        )
+
+    def _prepare_standby(self, group: _Group) -> None:
+        """Have a standby for what comes after this attempt, if the program is known well enough.
+
+        Only in the main thread: a standby dies with the thread that starts it.
+        """
+        launch, plan = group.launch, group.launch.plan
+        if (plan.is_command and not plan.bootstrap) or group.exits:
+            return
+        if not self._standbys.wants_one(plan.name):
+            return
+        extra = {}
+        if plan.bootstrap and plan.preload is not None:
+            extra[environment.PRELOAD] = ",".join(plan.preload)
+        elif plan.bootstrap:
+            extra[environment.MODULES_FILE] = str(_modules_file(launch))
+            if not _modules_file(launch).exists():
+                return
+        mode = choose(
+            plan.standby,
+            platform=plan.platform or group.platform,
+            knows_how=not plan.is_command,
+            held=memory.resident(group.worker.pid),
+            available=memory.available(),
+        )
+        if mode is None:
+            self._standbys.give_up(plan.name, "there is not enough memory for one")
+        else:
+            output = launch.directory.parent / "standby.log"
+            self._standbys.prepare(plan.name, group.start, mode, extra, output)
+
     # --- watching ---------------------------------------------------------------------------
 
     def _heard(self, attempt: int, message: Message) -> None:
@@ -281,6 +334,7 @@ class LocalEngine:
                     group.has_compiled |= stage in (Stage.COMPILING, Stage.EVALUATING)
                 case StepMessage(step):
                     group.step = step
+                    group.reports += 1
                     if group.has_compiled:
                         group.has_compiled = False
                         self._compile_cache.take_over()
@@ -288,6 +342,8 @@ class LocalEngine:
                     group.resumed_from = step
                 case SavedMessage():
                     group.watcher.look_now()
+                case DevicesMessage(platform):
+                    group.platform = platform
                 case AdjustableMessage(names):
                     group.adjustable = names
                 case StacksMessage():
@@ -298,6 +354,8 @@ class LocalEngine:
         assert self._group is not None
         if not self._group.pipe.read():
             self._reactor.forget(self._group.pipe.read_end)
+        elif self._group.reports >= _STEADY:
+            self._prepare_standby(self._group)
 
     def _worker_ended(self) -> None:
         group = self._group
@@ -313,8 +371,9 @@ class LocalEngine:
 
     def _look_again(self, attempt: int) -> None:
         if self._group is not None and self._group.launch.attempt == attempt:
-            reap_orphans((self._group.worker.pid,))
+            reap_orphans((self._group.worker.pid, *self._standbys.pids))
             self._observe(self._group)
+            self._prepare_standby(self._group)
             self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(attempt))
 
     def _observe(self, group: _Group) -> None:
@@ -324,6 +383,9 @@ class LocalEngine:
 
     def _notice(self, text: str) -> None:
         self._reactor.post(Noticed(self._clock.now(), text))
+
+    def _mention(self, text: str) -> None:
+        self._reactor.post(Noticed(self._clock.now(), text, routine=True))
 
     def _newest(self, directory: Path) -> int | None:
         try:
@@ -412,6 +474,11 @@ class LocalEngine:
         if launch.success.file is None:
             return False
         return Path(placeholders.expand(launch.success.file, self._placeholders(launch))).exists()
+
+
+def _modules_file(launch: Launch) -> Path:
+    """Where the bootstrap writes which modules the program has imported."""
+    return launch.directory / "rank0.modules.json"
 
 
 def _drill_records(launch: Launch) -> Path:

@@ -53,5 +53,13 @@ def bootstrapped(argv: Sequence[str]) -> tuple[list[str], str | None]:
     return [*argv[:index], START, *argv[index:]], None
 
 
+def interpreter_part(argv: Sequence[str]) -> int:
+    """How many arguments come before the program, the bootstrap included; all where there is none.
+
+    They decide what the interpreter is like; the others can be told to the program later.
+    """
+    return argv.index(START) + 1 if START in argv else len(argv)
+
+
 def _unknown(option: str) -> str:
     return f"Python's option {option} is not one that it can keep"

@@ -15,12 +15,16 @@ from tests.running import Result
 Supervise = Callable[..., Result]
 
 TRAIN = """
-import sys
+import itertools, sys, time
+from pathlib import Path
+imported_ahead = "jax" in sys.modules
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 attempt, where = sys.argv[1:]
+log = itertools.cycle(Path(where).parent.glob("*_restartable/run.log"))
+print("imported ahead:", imported_ahead)
 step = jax.jit(lambda x: x @ x / 2)
 x = jnp.eye(4)
 with ocp.CheckpointManager(where) as manager:
@@ -34,6 +38,9 @@ with ocp.CheckpointManager(where) as manager:
             manager.save(number, args=ocp.args.StandardSave({"x": x}))
             manager.wait_until_finished()
         if number == 5 and attempt == "1":
+            while "a standby is ready" not in next(log).read_text():
+                jax.monitoring.record_scalar("mine/train/loss", 0.5, step=number)
+                time.sleep(0.05)
             try:
                 raise ConnectionResetError("the peer went away")
             except ConnectionResetError as error:
@@ -68,6 +75,8 @@ def test_a_jax_program_with_orbax_crashes_and_resumes(
     assert "checkpoint of step 3 is committed" in result.log
     assert "rank 0 ended: exit code 1 in stage TRAINING after step 5" in result.log
     assert "[attempt 2] stage RESTORING" in result.log
+    assert b"imported ahead: False" in result.rank_log(1)
+    assert b"imported ahead: True" in result.rank_log(2)
     failure = result.summary["attempts"][0]["failure"]
     assert failure["root_cause"] == "builtins.ConnectionResetError: the peer went away"
     assert "out of luck" in failure["traceback"]

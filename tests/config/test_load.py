@@ -66,6 +66,27 @@ MISTAKES = [
         ),
         "min_num_devices: is 9, but the job has only 8 devices; at most 8",
     ),
+    # --- standby
+    (
+        with_restart("max_num_restarts: 3\nstandby: warm"),
+        "input should be 'off', 'imports' or 'ready' (value \"warm\")",
+    ),
+    (
+        with_restart("max_num_restarts: 3\nstandby: ready"),
+        "c.yaml:6: trainer.init.autorestart.standby: is ready, which only our trainer (fit) can",
+    ),
+    (
+        with_restart(
+            "max_num_restarts: 3\nstandby: ready",
+            with_init("devices: {platform: tpu, type: v5e-8}", FIT),
+        ),
+        "standby: is ready, but a TPU belongs to one process at a time; at most imports",
+    ),
+    (
+        with_command("argv: [a]\nbootstrap: false\npreload: [numpy]"),
+        "trainer.command.preload: needs the bootstrap, which is switched off",
+    ),
+    (with_command("argv: [a]\npreload: ['import numpy']"), "trainer.command.preload[0]: string"),
     # --- rules of one's own
     (
         with_restart("max_num_restarts: 3\nrules: [{regex: '(', verdict: FATAL}]"),
@@ -300,6 +321,7 @@ def test_chips_of_a_slice(kind: str, count: int) -> None:
             "init.autorestart.grace_period",
             7.0,
         ),
+        (with_restart("max_num_restarts: 1\nstandby: off"), "init.autorestart.standby", "off"),
         (with_init("checkpoint: {every: 5m}"), "init.checkpoint.every", "5m"),
         (with_init("checkpoint: {every: 50}"), "init.checkpoint.every", 50),
         (FIT + "  faults: [{step: 2, exception: jax.errors.JaxRuntimeError}]", "faults.0.step", 2),

@@ -112,7 +112,7 @@ def test_the_same_failure_ends_the_job_before_the_budget_does(
         history.fails(SAME, committed)
     assert len(history.starts_decided) == attempts
     code = ExitCode.BUDGET_SPENT if limit == 0 else ExitCode.FAILED
-    assert history.finish.exit_code == code
+    assert (history.finish.status, history.finish.exit_code) == (Status.FAILED, code)
     assert ("ValueError-1" in history.finish.reason) is (limit != 0)
 
 

@@ -13,6 +13,7 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import Failure, Verdict, WorkerExit
 from supervisor.core.policy import PhasePolicy, Success
 from supervisor.core.remedy import Remedy
+from supervisor.core.state import Status
 from supervisor.core.tactics import CAPACITY_WAITS
 from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, Adjustments
 from tests.core.history import RETRY, History, policy
@@ -37,7 +38,11 @@ def adjusted(history: History) -> Adjustments:
 
 
 def ended(history: History) -> ExitCode | None:
-    return history.finish.exit_code if history.finish is not None else None
+    if history.finish is None:
+        return None
+    drained = history.finish.exit_code in (ExitCode.DRAINED, ExitCode.STOPPED)
+    assert history.finish.status is (Status.DRAINED if drained else Status.FAILED)
+    return history.finish.exit_code
 
 
 # --- memory ------------------------------------------------------------------------------------

@@ -1,0 +1,131 @@
+"""A standby of any Python program: it imports ahead what the program imported in earlier attempts.
+
+Only what is installed: the program's own modules may do anything when they are imported, and are
+what people change. A program that changes its environment itself, for what it is about to import
+(`XLA_FLAGS`), cannot have that imported ahead of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from _thread import get_ident
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+
+from ..protocol.environment import MODULES_FILE, PRELOAD
+from ..protocol.standby import Orders, Standby, changed
+
+_STANDARD_LIBRARY = os.path.dirname(os.__file__) + "/"
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+
+
+def stand_by(start: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Wait as a standby; return with the worker's command line and environment.
+
+    `start` is the file that stands before the program on the command line.
+    """
+    standby = Standby.from_environment()
+    assert standby is not None
+    modules, theirs = _what_to_import(environ)
+    try:
+        for name in modules:
+            import_module(name)
+    except BaseException as error:
+        standby.unusable(f"{type(error).__name__} when {name} was imported ahead: {error}")
+    ours = fingerprints(standby.changed_environment())
+    for name, value in theirs.items():
+        if ours.get(name) != value:
+            standby.unusable(
+                f"the program itself sets {name}, perhaps for what it imports: set it in "
+                "command.env instead"
+            )
+    if _backend_is_up():
+        standby.unusable("importing what the program imports initialises JAX's backend")
+
+    def problem(orders: Orders) -> str | None:
+        return _shadowed(modules, _directory_of_program(orders.argv, start))
+
+    orders = standby.wait(problem)
+    place = list(orders.argv).index(start)
+    sys.argv[1:] = orders.argv[place + 1 :]
+    sys.orig_argv[:] = orders.argv
+    sys.modules["_supervise"].command_line = orders.argv  # type: ignore[attr-defined]
+
+
+def fingerprints(changes: Mapping[str, str | None]) -> dict[str, str]:
+    """The names of the changed variables with something that tells their values apart: what is
+    written to a file must not be a secret."""
+    from hashlib import sha256
+
+    return {name: sha256(repr(value).encode()).hexdigest()[:16] for name, value in changes.items()}
+
+
+class Learner:
+    """Writes down what the program has imported, whenever that has grown."""
+
+    def __init__(self, file: str, environ: Mapping[str, str]) -> None:
+        """Write to `file`; `environ` is what the program began with."""
+        self._file = file
+        self._known = 0
+        self._environ = environ
+
+    def look(self) -> None:
+        """Look now; cheap if nothing has been imported since the last time."""
+        if len(sys.modules) == self._known:
+            return
+        self._known = len(sys.modules)
+        modules = [
+            name for name, module in list(sys.modules.items()) if _is_installed(name, module)
+        ]
+        environment = fingerprints(changed(self._environ, os.environ))
+        partial = f"{self._file}.{get_ident()}.tmp"
+        with open(partial, "w", encoding="utf-8") as file:
+            json.dump({"modules": modules, "environment": environment}, file)
+        os.replace(partial, self._file)
+
+
+def _what_to_import(environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """The modules, and the fingerprints of what the program changed in its environment."""
+    if PRELOAD in environ:
+        return [name for name in environ[PRELOAD].split(",") if name], {}
+    with open(environ[MODULES_FILE], encoding="utf-8") as file:
+        learned = json.load(file)
+    return learned["modules"], learned["environment"]
+
+
+def _is_installed(name: str, module: object) -> bool:
+    spec = getattr(module, "__spec__", None)
+    origin = getattr(spec, "origin", None)
+    if getattr(spec, "name", None) != name or not isinstance(origin, str):
+        return False
+    return any(part in origin for part in _INSTALLED) or origin.startswith(_STANDARD_LIBRARY)
+
+
+def _backend_is_up() -> bool:
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    return bridge is not None and bool(bridge.backends_are_initialized())
+
+
+def _directory_of_program(argv: Sequence[str], start: str) -> str | None:
+    """What the program will have first on its path; None: nothing of its own."""
+    if sys.flags.safe_path:
+        return None
+    program = argv[list(argv).index(start) + 1]
+    if program.startswith(("-c", "-m")):
+        return os.getcwd()
+    path = os.path.realpath(program)
+    return path if os.path.isdir(path) else os.path.dirname(path)
+
+
+def _shadowed(modules: Sequence[str], directory: str | None) -> str | None:
+    """Whether the program's directory holds something by the name of what was imported."""
+    if directory is None:
+        return None
+    names = {name.partition(".")[0] for name in modules}
+    for entry in os.listdir(directory):
+        name = entry.partition(".")[0]
+        if name in names and (entry == name or entry.endswith(".py")):
+            return f"{entry} beside the program has the name of an installed module"
+    return None

@@ -1,0 +1,259 @@
+"""Keeps one process waiting to become the next worker: its imports done, perhaps its backend too.
+
+At best it saves the next attempt most of its start; at worst there is a cold start. So whatever
+goes wrong with it is told once, and it is not tried again in the phase. It belongs to no attempt:
+what kills an attempt's processes leaves it alone, and what ends the supervisor ends it.
+`protocol.standby` is the other end.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGKILL
+
+from supervisor.adapters.processes import WorkerProcess
+from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.stacks import describe_process
+from supervisor.engines.python_program import interpreter_part
+from supervisor.protocol import environment
+from supervisor.protocol.standby import MAX_REASON, READY, UNUSABLE, Mode, Orders, send_orders
+
+Choice = Mode | None
+
+_OF_THE_JOB = (
+    environment.EXECUTABLES,
+    environment.JOB,
+    environment.LINEAGE,
+    environment.NUM_DEVICES,
+    environment.PROTOCOL,
+    environment.RANK,
+    environment.WORLD_SIZE,
+)
+"""What of the worker protocol's environment is the same in every attempt."""
+
+_IMPORTS_TAKE = 1 << 30
+"""Bytes: jax, flax, optax and orbax hold 181 MB; other people's programs import more."""
+_OF_NO_USE = ("stopped", "tracing-stop", "zombie", "dead", "gone")
+_TELL_TIMEOUT = 1.0
+"""Seconds in which a standby must have taken its orders: they fit into the socket's buffer."""
+
+
+def choose(
+    configured: str | None, *, platform: str | None, knows_how: bool, held: int, available: int
+) -> Choice:
+    """The kind of standby to have; None: none.
+
+    `knows_how`: the program can prepare more than its imports. `held` and `available` are bytes:
+    what the worker has, and what is left for others. Only on the CPU, where nobody owns the
+    device, does a second backend never disturb the first.
+    """
+    if configured == "off":
+        return None
+    if configured is not None:
+        return "ready" if configured == "ready" and knows_how else "imports"
+    if platform == "cpu" and knows_how and available >= max(2 * held, _IMPORTS_TAKE):
+        return "ready"
+    return "imports" if available >= _IMPORTS_TAKE else None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a worker is started."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+
+    def fits(self, other: Start) -> bool:
+        """Whether a standby that was started like `self` can become `other`.
+
+        The interpreter and the environment decide what its imports are like; a program's own
+        arguments, and what the worker protocol says, are told to it.
+        """
+        size = interpreter_part(self.argv)
+        same = self.argv[:size] == other.argv[:size]
+        return same and _foreign(self.env) == _foreign(other.env)
+
+
+def _foreign(env: Mapping[str, str]) -> dict[str, str]:
+    return {k: v for k, v in env.items() if not k.startswith(environment.PREFIX)}
+
+
+class Standbys:
+    """The standby of a job, if there is one."""
+
+    def __init__(
+        self, reactor: Reactor, warn: Callable[[str], None], tell: Callable[[str], None]
+    ) -> None:
+        """`warn` a person of what is not as it should be, `tell` what is."""
+        self._reactor = reactor
+        self._warn = warn
+        self._tell = tell
+        self._standby: _Standby | None = None
+        self._given_up: str | None = None
+        self._ending: list[WorkerProcess] = []
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes that are of no attempt."""
+        living = [self._standby.process] if self._standby is not None else []
+        return tuple(process.pid for process in [*living, *self._ending])
+
+    def wants_one(self, phase: str) -> bool:
+        """Whether a standby for `phase` is missing."""
+        if self._standby is not None and self._standby.phase != phase:
+            self.discard()
+        return self._standby is None and self._given_up != phase
+
+    def prepare(
+        self, phase: str, start: Start, mode: Mode, extra: Mapping[str, str], output: Path
+    ) -> None:
+        """Have a standby that can become a worker like `start`; `extra` is environment for it."""
+        env = {
+            **{name: start.env[name] for name in _OF_THE_JOB if name in start.env},
+            **_foreign(start.env),
+            **extra,
+        }
+        try:
+            self._standby = _Standby(phase, start, mode, env, output)
+        except OSError as error:
+            self.give_up(phase, str(error))
+            return
+        self._reactor.watch(self._standby.descriptor, self._heard)
+
+    def take(self, phase: str, start: Start, descriptors: Mapping[str, int]) -> Taken | None:
+        """Make the standby the worker `start`, with these descriptors (see `protocol.standby`).
+
+        None: there is none that is ready and fits, and `start` must be started itself.
+        """
+        standby = self._standby
+        if standby is None or not standby.is_ready or standby.phase != phase:
+            return None
+        if (condition := describe_process(standby.process.pid)) in _OF_NO_USE:
+            self._warn(f"the standby is {condition}: a cold start")
+            self.discard()
+            return None
+        if not standby.start.fits(start):
+            self._tell("the standby does not fit the next attempt: a cold start")
+            self.discard()
+            return None
+        self._reactor.forget(standby.descriptor)
+        self._standby = None
+        try:
+            standby.become(start, descriptors)
+        except OSError as error:
+            self._warn(f"the standby is gone ({error}): a cold start")
+            self._end(standby.process)
+            return None
+        return Taken(standby.process, standby.mode)
+
+    def give_up(self, phase: str, why: str) -> None:
+        """Do without a standby for the rest of the phase."""
+        self._given_up = phase
+        self._warn(f"no standby: {why}")
+
+    def discard(self) -> None:
+        """End the standby, if there is one."""
+        if self._standby is not None:
+            standby, self._standby = self._standby, None
+            self._reactor.forget(standby.descriptor)
+            standby.close()
+            self._end(standby.process)
+
+    def _heard(self) -> None:
+        standby = self._standby
+        assert standby is not None
+        trouble = standby.read()
+        if trouble is not None:
+            self.discard()
+            self.give_up(standby.phase, trouble)
+        elif standby.is_ready:
+            self._tell(f"a standby is ready ({standby.mode}), pid {standby.process.pid}")
+
+    def _end(self, process: WorkerProcess) -> None:
+        process.signal(SIGKILL)
+        self._ending.append(process)
+
+        def ended() -> None:
+            if process.poll(rank=0) is not None:
+                self._reactor.forget(process.pidfd)
+                self._ending.remove(process)
+                process.close()
+
+        self._reactor.watch(process.pidfd, ended)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A standby that has become a worker."""
+
+    process: WorkerProcess
+    mode: Mode
+
+
+class _Standby:
+    """The process, and the socket that leads to it."""
+
+    def __init__(
+        self, phase: str, start: Start, mode: Mode, env: Mapping[str, str], output: Path
+    ) -> None:
+        """Start it; what it says before it is a worker goes to the file `output`.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        self.phase = phase
+        self.start = start
+        self.mode: Mode = mode
+        self.is_ready = False
+        self._output = output
+        self._said = b""
+        self._connection, theirs = socket.socketpair()
+        try:
+            with theirs, output.open("wb") as file:
+                self.process = WorkerProcess(
+                    start.argv,
+                    env={**env, environment.STANDBY: f"{theirs.fileno()}:{mode}"},
+                    output=file.fileno(),
+                    inherit=(theirs.fileno(),),
+                )
+        except OSError:
+            self._connection.close()
+            raise
+        self._connection.setblocking(False)
+
+    @property
+    def descriptor(self) -> int:
+        """Can be read when `read` has something to tell."""
+        return self._connection.fileno()
+
+    def read(self) -> str | None:
+        """Hear it: None while all is well, else why it is of no use."""
+        try:
+            said = self._connection.recv(MAX_REASON + 1)
+        except BlockingIOError:
+            return None
+        self._said += said
+        if said and self._said == READY:
+            self.is_ready = True
+            return None
+        if self._said.startswith(UNUSABLE):
+            return self._said[1:].decode(errors="replace")
+        return f"it ended by itself, see {self._output.name}"
+
+    def become(self, start: Start, descriptors: Mapping[str, int]) -> None:
+        """Make it the worker `start`.
+
+        Raises:
+            OSError: it is gone, or does not listen.
+        """
+        self._connection.settimeout(_TELL_TIMEOUT)
+        with self._connection:
+            orders = Orders(start.argv, start.env, list(descriptors))
+            send_orders(self._connection, orders, list(descriptors.values()))
+
+    def close(self) -> None:
+        """Let go of the socket: a standby that is not the worker by then ends."""
+        self._connection.close()

@@ -1,0 +1,213 @@
+"""A standby: a process that has done its imports, and waits to become the next worker.
+
+Until it is told to, it is nobody: it has no attempt, no progress pipe and no failure file, and its
+output goes to a file of its own. The supervisor gives it all of that over a socket, in one message
+with the descriptors; from then on it is the worker. What it prepared holds for the code and the
+environment that it saw; where either has changed, it replaces itself by the program as it would
+have been started without it: slower, never wrong.
+
+Imports little: a bootstrapped program's standby uses this too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from typing import Literal, NoReturn
+
+from . import environment
+
+Mode = Literal["imports", "ready"]
+"""`imports`: the modules are loaded, no backend is touched. `ready`: all but the state is there."""
+
+OUTPUT = "output"
+"""The name of the descriptor that becomes standard output and standard error; any other is that of
+the environment variable that is to hold its number."""
+
+READY = b"R"
+UNUSABLE = b"U"
+"""What a standby says: one of these, the latter with a reason of up to `MAX_REASON` bytes."""
+MAX_REASON = 500
+_SIZE = 8
+_MAX_DESCRIPTORS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a standby is to become: the command line and the environment of the worker, and the
+    names of the descriptors that come along (see `OUTPUT`)."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    descriptors: Sequence[str]
+
+
+def send_orders(connection: socket.socket, orders: Orders, descriptors: Sequence[int]) -> None:
+    """Make the standby at the other end the worker.
+
+    Raises:
+        OSError: it is gone, or does not take what it is told.
+    """
+    body = json.dumps([list(orders.argv), dict(orders.env), list(orders.descriptors)]).encode()
+    socket.send_fds(connection, [len(body).to_bytes(_SIZE)], list(descriptors))
+    connection.sendall(body)
+
+
+class Standby:
+    """This process, as a standby."""
+
+    def __init__(self, connection: socket.socket, mode: Mode) -> None:
+        """`connection` leads to the supervisor."""
+        self.mode: Mode = mode
+        self._connection = connection
+        self._began = time.time_ns()
+        self._environ = dict(os.environ)
+        self._is_idle = _become_idle()
+
+    @classmethod
+    def from_environment(cls) -> Standby | None:
+        """None in a process that is no standby."""
+        given = os.environ.pop(environment.STANDBY, None)
+        if given is None:
+            return None
+        number, _, mode = given.partition(":")
+        connection = socket.socket(fileno=int(number))
+        connection.set_inheritable(False)
+        return cls(connection, "ready" if mode == "ready" else "imports")
+
+    def changed_environment(self) -> dict[str, str | None]:
+        """What this process has changed in its environment so far; None: removed."""
+        return changed(self._environ, os.environ)
+
+    def unusable(self, why: str) -> NoReturn:
+        """Tell that a standby of this program is of no use, and end."""
+        self._connection.sendall(UNUSABLE + why.encode(errors="replace")[:MAX_REASON])
+        os._exit(0)
+
+    def wait(self, problem: Callable[[Orders], str | None]) -> Orders:
+        """Return as the worker, once the supervisor says so. Ends the process if there is none.
+
+        `problem` is asked, in the worker's environment, whether what was prepared does not fit
+        any more; then, and where a loaded module was changed meanwhile, the worker is started from
+        the beginning.
+        """
+        loaded = _loaded_files()
+        own = self.changed_environment()
+        self._connection.sendall(READY)
+        orders = self._receive()
+        _set_environment(orders.env, own)
+        if self._is_idle:
+            _be_no_longer_idle()
+        if (why := _changed_file(loaded, self._began) or problem(orders)) is not None:
+            print(f"the standby does not fit any more ({why}): a cold start", flush=True)
+            os.execvpe(orders.argv[0], list(orders.argv), orders.env)
+        return orders
+
+    def _receive(self) -> Orders:
+        """The orders, with the descriptors in place."""
+        with self._connection as connection:
+            size, descriptors, _, _ = socket.recv_fds(connection, _SIZE, _MAX_DESCRIPTORS)
+            body = bytearray()
+            while len(body) < int.from_bytes(size):
+                chunk = connection.recv(int.from_bytes(size) - len(body))
+                if not chunk:
+                    break
+                body += chunk
+        if not body:  # the supervisor is gone, or has no use for a standby any more
+            os._exit(0)
+        argv, env, names = json.loads(body)
+        return Orders(argv, {**env, **_put_in_place(names, descriptors)}, names)
+
+
+def _put_in_place(names: Sequence[str], descriptors: Sequence[int]) -> dict[str, str]:
+    """Take over the output; the variables that tell the numbers of the other descriptors."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    numbers = {}
+    for name, descriptor in zip(names, descriptors, strict=True):
+        if name == OUTPUT:
+            os.dup2(descriptor, 1)
+            os.dup2(descriptor, 2)
+            os.close(descriptor)
+        else:
+            os.set_inheritable(descriptor, True)
+            numbers[name] = str(descriptor)
+    return numbers
+
+
+def _set_environment(env: Mapping[str, str], own: Mapping[str, str | None]) -> None:
+    """Make the environment `env`, and what the imports made of it (`own`)."""
+    os.environ.clear()
+    os.environ.update(env)
+    for name, value in own.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
+    """What differs between two environments; None: removed."""
+    names = sorted(before.keys() | after.keys())
+    return {name: after.get(name) for name in names if before.get(name) != after.get(name)}
+
+
+_Stamp = tuple[int, int]
+
+
+def _loaded_files() -> dict[str, _Stamp | None]:
+    """The files of the loaded modules, each with its time of change (ns) and its size."""
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    return {file: _stamp(file) for file in files if isinstance(file, str)}
+
+
+def _changed_file(loaded: Mapping[str, _Stamp | None], began: int) -> str | None:
+    """A file that is not what was loaded since the time `began` (ns)."""
+    for file, stamp in loaded.items():
+        if _stamp(file) != stamp or (stamp is not None and stamp[0] > began):
+            return f"{file} was changed"
+    return None
+
+
+def _stamp(file: str) -> _Stamp | None:
+    try:
+        status = Path(file).stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def _become_idle() -> bool:
+    """Run only when nobody else wants to; False where a process could not come back from that."""
+    possible = []
+
+    def go_and_come_back() -> None:
+        try:
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        except OSError:
+            return
+        possible.append(True)
+
+    thread = Thread(target=go_and_come_back)  # a policy is a thread's own, and so is the risk
+    thread.start()
+    thread.join()
+    if possible:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    return bool(possible)
+
+
+def _be_no_longer_idle() -> None:
+    """All threads of the process: those that the imports started were born idle."""
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            os.sched_setscheduler(int(task.name), os.SCHED_OTHER, os.sched_param(0))
+        except ProcessLookupError:  # it has ended meanwhile
+            continue

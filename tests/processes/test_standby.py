@@ -1,0 +1,150 @@
+"""A standby under the whole of `supervise run`: when there is one, and what becomes of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from supervisor.engines.standby import choose
+from tests.running import Result, Running, Start
+
+Supervise = Callable[..., Result]
+GB = 1 << 30
+
+PROGRAM = """
+import json, os, signal, sys, time
+from pathlib import Path
+
+model_dir, attempt = Path(sys.argv[1]), int(sys.argv[2])
+pipe = int(os.environ["SUPERVISE_PROGRESS_FD"])
+
+def say(**message):
+    os.write(pipe, json.dumps({"v": 1, **message}).encode() + b"\\n")
+
+def log():
+    return "".join(path.read_text() for path in model_dir.glob("*_restartable/run.log"))
+
+print("colorsys" in sys.modules, os.getpid(), flush=True)
+say(kind="stage", stage="TRAINING")
+step = 0
+while log().count("a standby is ready") < attempt:
+    step += 1
+    say(kind="step", step=step)
+    time.sleep(0.02)
+print("there is a standby", flush=True)
+"""
+DIES = "if attempt < 3: os.kill(os.getpid(), signal.SIGKILL)"
+WAITS = "if attempt == 1: signal.pause()"
+
+
+@pytest.fixture
+def config(tmp_path: Path, model_dir: Path) -> Callable[[str], dict[str, Any]]:
+    def make(then: str, preload: str = "colorsys") -> dict[str, Any]:
+        program = tmp_path / "program.py"
+        program.write_text(PROGRAM + then)
+        argv = [sys.executable, str(program), "{model_dir}", "{attempt}"]
+        restart = {"max_num_restarts": 3, "backoff": {"first": 0.01}, "standby": "imports"}
+        return {
+            "trainer": {
+                "init": {"model_dir": str(model_dir), "autorestart": restart},
+                "command": {"argv": argv, "preload": [preload]},
+            }
+        }
+
+    return make
+
+
+def standby_pid(out: str) -> int:
+    found = re.findall(r"a standby is ready \(imports\), pid (\d+)", out)
+    return int(found[-1])
+
+
+def test_each_attempt_goes_on_in_the_standby_of_the_one_before(
+    supervise: Supervise, config: Callable[..., dict[str, Any]]
+) -> None:
+    result = supervise(config(DIES))
+    assert result.code == 0, result.log + result.err
+    assert result.attempts == 3
+    assert result.log.count("the standby (imports) takes over") == 2
+    pids = re.findall(r"a standby is ready \(imports\), pid (\d+)", result.log)
+    firsts = [result.rank_log(attempt).split(b"\n")[0].decode() for attempt in (1, 2, 3)]
+    assert firsts[0].startswith("False ")
+    assert firsts[1:] == [f"True {pids[0]}", f"True {pids[1]}"]
+
+
+def test_it_dies_with_the_supervisor(start: Start, config: Callable[..., dict[str, Any]]) -> None:
+    running = start(config(WAITS))
+    standby = psutil.Process(standby_pid(running.wait_for("there is a standby")))
+    running.process.kill()
+    standby.wait(30)  # that all else is gone, too, the fixture sees
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_without_it_there_is_a_cold_start(
+    start: Start, config: Callable[..., dict[str, Any]], number: signal.Signals
+) -> None:
+    running = start(config(WAITS.replace("== 1", "< 3")))
+    os.kill(standby_pid(running.wait_for("there is a standby")), number)
+    if number == signal.SIGKILL:
+        running.wait_for("no standby: it ended by itself")
+    kill_worker(running)
+    if number == signal.SIGSTOP:
+        running.wait_for("the standby is stopped: a cold start")
+    out = running.wait_for("starting attempt 2")
+    assert "takes over" not in out
+    running.signal(signal.SIGINT)
+    assert running.result().code == 79
+
+
+def kill_worker(running: Running) -> None:
+    (pid,) = re.findall(r"running as pid (\d+)", running.wait_for("running as pid"))
+    os.kill(int(pid), signal.SIGKILL)
+
+
+def test_a_standby_that_cannot_be_is_told_once_and_the_job_goes_on(
+    supervise: Supervise, config: Callable[..., dict[str, Any]]
+) -> None:
+    program = config("", preload="no_such_thing")
+    path = Path(program["trainer"]["command"]["argv"][1])
+    path.write_text(PROGRAM.replace("a standby is ready", "no standby"))
+    result = supervise(program)
+    assert result.code == 0, result.log
+    assert result.log.count("no standby: ModuleNotFoundError when no_such_thing") == 1
+
+
+@pytest.mark.parametrize(
+    ("configured", "platform", "knows_how", "held", "available", "expected"),
+    [
+        (None, "cpu", True, GB, 4 * GB, "ready"),
+        (None, "cpu", True, 3 * GB, 4 * GB, "imports"),
+        (None, "cpu", False, GB, 4 * GB, "imports"),
+        (None, "gpu", True, GB, 99 * GB, "imports"),
+        (None, "tpu", True, GB, 99 * GB, "imports"),
+        (None, None, True, GB, 99 * GB, "imports"),
+        (None, "cpu", True, GB, GB // 2, None),
+        ("off", "cpu", True, GB, 99 * GB, None),
+        ("imports", "cpu", True, GB, 99 * GB, "imports"),
+        ("ready", "gpu", True, GB, GB // 2, "ready"),
+        ("ready", "cpu", False, GB, 99 * GB, "imports"),
+    ],
+)
+def test_which_kind(
+    configured: str | None,
+    platform: str | None,
+    knows_how: bool,
+    held: int,
+    available: int,
+    expected: str | None,
+) -> None:
+    found = choose(
+        configured, platform=platform, knows_how=knows_how, held=held, available=available
+    )
+    assert found == expected
