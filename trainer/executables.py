@@ -29,6 +29,7 @@ from jax.experimental import serialize_executable
 
 from trainer import private_files
 from trainer.surroundings import digest, surroundings
+from trainer.voice import Voice
 
 _SUFFIX = ".executable"
 _TRIAL = ".trial"
@@ -53,15 +54,10 @@ class Executables:
         self,
         directory: Path | None,
         config: Mapping[str, Any],
-        say: Callable[[str], None],
-        tell: Callable[[float, str, str], None],
+        voice: Voice,
     ) -> None:
-        """`config` is what decides the programs besides `surroundings`. Needs the backend.
-
-        `say` what is not as it should be, `tell` seconds, name and source of each step obtained.
-        """
-        self._say = say
-        self._tell = tell
+        """`config` is what decides the programs besides `surroundings`. Needs the backend."""
+        self._voice = voice
         self._directory = self._usable(directory) if directory is not None else None
         self._key = digest(json.dumps([surroundings(), dict(config)], sort_keys=True).encode())
         self._thread = ThreadPoolExecutor(1, "executables")
@@ -91,14 +87,14 @@ class Executables:
         if loaded is not None:
             compiled, seconds = loaded
             if _abstract(compiled.args_info) == _abstract((arguments, {})):
-                self._tell(seconds, name, EXECUTABLE)
+                self._voice.obtained(seconds, name, EXECUTABLE)
                 return _OnTrial(compiled, self._path(name).with_suffix(_TRIAL))
             self._drop(name, "it takes other arguments")
         began = time.perf_counter()
         lowered = function.lower(*arguments)
         with _CacheHits() as hits:
             compiled = lowered.compile()
-        self._tell(time.perf_counter() - began, name, CACHE if hits.found else "")
+        self._voice.obtained(time.perf_counter() - began, name, CACHE if hits.found else "")
         if not hits.found and self._directory is not None:
             self._keeping.append(self._thread.submit(self._keep, name, compiled))
         ready: Callable[..., Any] = compiled
@@ -110,7 +106,7 @@ class Executables:
         try:
             private_files.make(directory)
         except OSError as error:
-            self._say(f"executables are neither loaded nor kept: {error}")
+            self._voice.say(f"executables are neither loaded nor kept: {error}")
             return None
         return directory
 
@@ -155,7 +151,7 @@ class Executables:
             path.with_suffix(_TRIAL).unlink(missing_ok=True)
         except OSError as error:
             why += f"; it could not be removed: {error}"
-        self._say(f"{name}: the executable is not used, and removed: {why:.200}")
+        self._voice.say(f"{name}: the executable is not used, and removed: {why:.200}")
 
     def _keep(self, name: str, compiled: Any) -> None:
         path = self._path(name)
@@ -166,7 +162,7 @@ class Executables:
             ]
             private_files.write(path, pickle.dumps((serialized, *shapes)))
         except (OSError, ValueError, NotImplementedError, jax.errors.JaxRuntimeError) as error:
-            self._say(f"{name}: the executable could not be kept: {error}")
+            self._voice.say(f"{name}: the executable could not be kept: {error}")
             return
         found = path.parent.glob(f"{self._prefix(name)}*{_SUFFIX}")
         for old in sorted(found, key=lambda one: one.stat().st_mtime, reverse=True)[_KEPT:]:

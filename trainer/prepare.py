@@ -1,7 +1,7 @@
 """What training needs and no attempt changes: the mesh, the shapes, the compiled step, the data.
 
-It is made before there is a state, and beside the restore of it: the compiled step is loaded, or
-compiled, in a thread from the moment that its arguments are known.
+A standby prepares it before there is an attempt; a cold start beside the restore of the state: the
+compiled step is loaded, or compiled, in a thread of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import jax
 
 from supervisor.protocol import environment
 from supervisor.protocol.adjustments import Adjustments
-from supervisor.protocol.reporter import Reporter
 from trainer.config import ConfigError, TrainerConfig
 from trainer.data import training_batches
 from trainer.executables import Executables
@@ -26,16 +25,20 @@ from trainer.mesh import make_mesh, require_devices
 from trainer.rungs import Rung, infeasible, rung
 from trainer.state import Blueprint
 from trainer.step import jit_train_step
+from trainer.voice import Voice
 
 _TRAIN_STEP = "train step"
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Everything but the state. `batches` iterates over the training data, from its beginning."""
+    """Everything but the state. `tokens` is the abstract batch, and `batches` iterates over the
+    training data, from its beginning."""
 
+    voice: Voice
     feed: Feed
     blueprint: Blueprint
+    tokens: jax.ShapeDtypeStruct
     batches: Any
     executables: Executables
     train_step: Future[Callable[..., Any]]
@@ -45,8 +48,7 @@ def prepare(
     config: TrainerConfig,
     num_devices: int | None,
     adjustments: Adjustments,
-    reporter: Reporter,
-    say: Callable[[str], None],
+    voice: Voice,
 ) -> Prepared:
     """Prepare to train `config` on the devices of this process; returns while the step is compiled.
 
@@ -59,14 +61,16 @@ def prepare(
     if found is None:
         raise ConfigError(infeasible(config.init.loop, jax.device_count()))
     init, loader = config.init, config.fit.train_dataloader
-    executables = _executables(config, found, reporter, say)
+    executables = _executables(config, found, voice)
     executables.expect(_TRAIN_STEP)
     feed = Feed(make_mesh(found), found)
     blueprint = Blueprint.of(init, feed.mesh)
     tokens = feed.abstract(loader.sequence_length + 1)
     return Prepared(
+        voice=voice,
         feed=feed,
         blueprint=blueprint,
+        tokens=tokens,
         executables=executables,
         train_step=executables.get(
             _TRAIN_STEP, jit_train_step(blueprint), blueprint.abstract, tokens
@@ -77,16 +81,8 @@ def prepare(
     )
 
 
-def _executables(
-    config: TrainerConfig, found: Rung, reporter: Reporter, say: Callable[[str], None]
-) -> Executables:
+def _executables(config: TrainerConfig, found: Rung, voice: Voice) -> Executables:
     """The steps of `config` on `found`, by everything of them that goes into a program."""
-
-    def tell(seconds: float, name: str, source: str) -> None:
-        how = f"loaded from {source}" if source else "compiled"
-        print(f"{name}: {how} in {seconds:.2f} s", flush=True)
-        reporter.compiled(seconds, name, source)
-
     init, validation = config.init, config.fit.validation
     decides = {
         "model": init.model.model_dump(mode="json"),
@@ -97,4 +93,4 @@ def _executables(
         "evaluation length": validation and validation.dataloader.sequence_length,
     }
     directory = os.environ.get(environment.EXECUTABLES)
-    return Executables(Path(directory) if directory else None, decides, say, tell)
+    return Executables(Path(directory) if directory else None, decides, voice)

@@ -20,35 +20,41 @@ from trainer.evaluation import Evaluation
 from trainer.fingerprint import fingerprint, fingerprint_across
 from trainer.inflight import InFlight
 from trainer.loop import Loop
-from trainer.prepare import prepare
+from trainer.prepare import Prepared, prepare
 from trainer.rungs import Rung
 from trainer.state import Blueprint, TrainState
 from trainer.step import jit_all_finite, jit_skipped_step
+from trainer.voice import Voice
 
 
 def train(
-    config: TrainerConfig, reporter: Reporter, drills: Drills, num_devices: int | None
+    config: TrainerConfig,
+    reporter: Reporter,
+    drills: Drills,
+    num_devices: int | None,
+    prepared: Prepared | None = None,
 ) -> None:
     """Train `config` to its end, from the newest committed checkpoint if there is one.
+
+    `prepared` is what a standby has made ready for just that.
 
     Raises:
         DevicesDiffer: the backend does not have `num_devices` (None: any number will do).
         ConfigError: the config cannot be trained on the devices found.
     """
-
-    def say(text: str) -> None:
-        print(text, flush=True)
-        reporter.notice(text)
-
-    checkpoints = _checkpoints(config.init, say)
+    voice = prepared.voice if prepared is not None else Voice()
+    voice.reporter = reporter
+    checkpoints = _checkpoints(config.init, voice.say)
     if _is_complete(config, checkpoints, reporter):
         return
     reporter.stage(Stage.INITIALIZING)
-    distributed.initialize()
+    if prepared is None:
+        distributed.initialize()
     device = jax.devices()[0]
     reporter.devices(device.platform, jax.device_count(), device.device_kind)
     adjustments = Adjustments.from_environment()
-    prepared = prepare(config, num_devices, adjustments, reporter, say)
+    if prepared is None:
+        prepared = prepare(config, num_devices, adjustments, voice)
     blueprint, feed, batches = prepared.blueprint, prepared.feed, prepared.batches
     loop = config.init.loop
     inflight = max(1, loop.max_inflight_computations // adjustments.inflight)
@@ -56,7 +62,7 @@ def train(
     print(_layout(feed.rung, device.platform), flush=True)
 
     reporter.stage(Stage.RESTORING)
-    state, restored = _start(config, checkpoints, blueprint, batches, say)
+    state, restored = _start(config, checkpoints, blueprint, batches, voice.say)
     reporter.restored(restored)
     step = restored or 0
 

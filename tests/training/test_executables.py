@@ -15,13 +15,29 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from trainer import surroundings
 from trainer.executables import CACHE, EXECUTABLE, Executables
+from trainer.voice import Voice
 
 from . import harness  # noqa: F401  (sets the devices)
 
 EVERYWHERE = NamedSharding(jax.make_mesh((4,), ("data",)), PartitionSpec())
 COMPILED = ""
 
-Told = list[tuple[str, str]]
+
+class _Listener(Voice):
+    """Hears what is said, and where a step came from."""
+
+    __slots__ = ("said", "source")
+
+    def __init__(self, said: list[str]) -> None:
+        super().__init__()
+        self.said = said
+        self.source = "nothing"
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def obtained(self, seconds: float, name: str, source: str) -> None:
+        self.source = source
 
 
 @pytest.fixture
@@ -34,18 +50,16 @@ def start(tmp_path: Path, said: list[str]) -> Callable[..., tuple[Any, str]]:
     """A start of the program x * factor + 1: the compiled step, and where it came from."""
 
     def begin(factor: float = 2.0, count: int = 4, **config: Any) -> tuple[Any, str]:
-        told: list[str] = []
+        listener = _Listener(said)
         directory = tmp_path / "cache" / "executables"
-        executables = Executables(
-            directory, config, said.append, lambda seconds, name, source: told.append(source)
-        )
+        executables = Executables(directory, config, listener)
         executables.expect("step")
         function = jax.jit(
             lambda x: {"y": x * factor + 1, "n": (jnp.sum(x),)}, out_shardings=EVERYWHERE
         )
         step = executables.get("step", function, numbers(count)).result()
         executables.close()
-        return step, told[0]
+        return step, listener.source
 
     return begin
 

@@ -26,6 +26,7 @@ from trainer.rungs import Rung
 from trainer.state import Blueprint, TrainState
 from trainer.step import Metrics, jit_train_step
 from trainer.termination import Termination
+from trainer.voice import Voice
 
 from .harness import assert_same_bits, tiny
 
@@ -134,7 +135,7 @@ def test_an_evaluation_repeats_itself_and_is_left_on_request(termination: Termin
     config = ValidationConfig.model_validate(
         {"every": 4, "steps": 2, "dataloader": {"paths": "stdlib/json/tool.py"}}
     )
-    executables = Executables(None, {}, print, lambda *_: None)
+    executables = Executables(None, {}, Voice())
     evaluation, state = Evaluation(config, blueprint, feed, executables), blueprint.fresh()
     loss = evaluation.run(state, lambda: termination.requested(0))
     assert loss is not None
