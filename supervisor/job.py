@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from errno import EDQUOT, EIO, ENOSPC, EROFS, ESTALE
@@ -39,6 +38,7 @@ from supervisor.core.decisions import (
     KillWorkers,
     SignalWorkers,
     StartWorkers,
+    TellRecovery,
     Wait,
 )
 from supervisor.core.events import (
@@ -159,7 +159,10 @@ class LocalWorld:
         self._lineage = lineage
         self._check = check
         self._prepared = prepared
-        self._config = config
+        self._params = [
+            yaml.safe_dump(params, sort_keys=False, allow_unicode=True).encode()
+            for params in config
+        ]
         self._storage = storage
         self._clock = clock
         self._reactor = reactor
@@ -193,7 +196,7 @@ class LocalWorld:
                 self._engine.terminate(attempt)
             case KillWorkers(attempt, exits):
                 self._engine.kill(self._launch(attempt, state), exits)
-            case Wait() | FinishJob():
+            case Wait() | TellRecovery() | FinishJob():
                 pass  # only told: the runtime waits and ends by the state
 
     def _prepare_for(self, failure: Failure | None) -> None:
@@ -211,7 +214,7 @@ class LocalWorld:
     def _begin_phase(self, phase: int) -> None:
         wall = self._clock.wall()
         name = _directory_name(wall)
-        while not self._make_directory(name):
+        while not self._make_directory(name, durable=True):
             wall += timedelta(seconds=1)
             name = _directory_name(wall)
         newest = _newest_committed(self._prepared, phase)
@@ -234,18 +237,24 @@ class LocalWorld:
             adjustments=state.tactics.adjustments,
         )
 
-    def _make_directory(self, name: str) -> bool:
+    def _make_directory(self, name: str, *, durable: bool = False) -> bool:
         try:
-            return self._storage.make_directory(name)
+            return self._storage.make_directory(name, durable=durable)
         except OSError as error:
             raise ModelDirError(f"{name} cannot be made: {error.strerror}") from error
 
     def _write_params(self, launch: Launch) -> None:
-        """Only a program that reads params.yaml cannot go on without it."""
-        text = yaml.safe_dump(self._config[launch.phase], sort_keys=False, allow_unicode=True)
+        """Where it is not there as it should be.
+
+        Only a program that reads params.yaml cannot go on without it.
+        """
+        data = self._params[launch.phase]
         name = str(launch.params.relative_to(launch.model_dir))
+        with suppress(OSError):  # it is not there, or cannot be read: then it is written anew
+            if self._storage.read(name) == data:
+                return
         try:
-            self._storage.replace(name, text.encode())
+            self._storage.replace(name, data)
         except OSError as error:
             message = f"{name} cannot be written: {error.strerror}"
             if any("{params}" in value for value in (*launch.plan.argv, *launch.plan.env.values())):
@@ -397,4 +406,4 @@ def _newest_committed(prepared: Prepared, phase: int) -> int | None:
 def _leave_nothing_behind() -> None:
     """Whatever ends this supervisor, an error of ours too, nothing of the job outlives it."""
     while kill_descendants(()):
-        time.sleep(0.01)
+        pass

@@ -18,6 +18,7 @@ from supervisor.core.decisions import (
     KillWorkers,
     SignalWorkers,
     StartWorkers,
+    TellRecovery,
     Wait,
 )
 from supervisor.core.events import (
@@ -104,11 +105,19 @@ def _tell_decision(decision: Any, state: JobState, policy: RestartPolicy) -> Ite
         case Wait(seconds, _):
             text = f"waiting {seconds:.1f} s before attempt {state.attempt + 1}"
             yield Line(MAIN, text)
+        case TellRecovery():
+            yield Line(attempt_source(decision.attempt), _recovery(decision))
         case FinishJob(status, code, reason):
             level: Level = "error" if status is Status.FAILED else "info"
             yield Line(MAIN, f"{status}, exit code {code:d}: {reason}", level)
             if status is Status.FAILED and state.last_failure is not None:
                 yield Line(MAIN, f"what to do: {state.last_failure.advice}", level)
+
+
+def _recovery(told: TellRecovery) -> str:
+    parts = ", ".join(f"{part} {seconds:.2f}" for part, seconds in told.parts.items())
+    lost = "" if told.lost is None else f"; lost work: {_count(told.lost, 'step')}"
+    return f"resumed at step {told.step} in {told.seconds:.2f} s: {parts}{lost}"
 
 
 def _step(step: int | None, without: str, text: str) -> str:

@@ -59,7 +59,7 @@ class World(Protocol):
 
 
 class Observer(Protocol):
-    """Is told of every transition after the journal; decides nothing."""
+    """Is told of every transition, once it is journalled and carried out; decides nothing."""
 
     def observe(self, transition: Transition) -> None:
         """Take note of a transition."""
@@ -94,8 +94,8 @@ class Storage(Protocol):
         """
         ...
 
-    def make_directory(self, path: str) -> bool:
-        """Make a directory and those above it; False if it was there."""
+    def make_directory(self, path: str, *, durable: bool = False) -> bool:
+        """Make a directory and those above it, as safe as `durable` says; False if it was there."""
         ...
 
     def local(self, path: str) -> Path:

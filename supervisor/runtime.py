@@ -2,7 +2,8 @@
 
 What only stops or kills workers is carried out before the journal is written, because killing a
 hung trainer must not wait for a slow disk. What starts something, or ends the job, is carried out
-only once the journal is durable: a supervisor that is killed in between repeats nothing.
+only once the journal is durable: a supervisor that is killed in between repeats nothing. Those who
+only look on are told last: a trainer need not wait for what is written for people.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class Runtime:
                 self._world.carry_out(decision, after)
         if decisions or (not isinstance(event, VOLATILE) and after != before):
             self._journal.append(transition, durable=bool(durable))
-        for observer in self._observers:
-            observer.observe(transition)
-        for decision in durable:
-            self._world.carry_out(decision, after)
+        try:
+            for decision in durable:
+                self._world.carry_out(decision, after)
+        finally:
+            for observer in self._observers:
+                observer.observe(transition)

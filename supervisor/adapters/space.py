@@ -83,9 +83,9 @@ class RoomMakingStorage:
         """See `ports.Storage`."""
         self._with_room(lambda: self._storage.append(path, data, at=at, durable=durable))
 
-    def make_directory(self, path: str) -> bool:
+    def make_directory(self, path: str, *, durable: bool = False) -> bool:
         """See `ports.Storage`."""
-        return self._with_room(lambda: self._storage.make_directory(path))
+        return self._with_room(lambda: self._storage.make_directory(path, durable=durable))
 
     def local(self, path: str) -> Path:
         """See `ports.Storage`."""

@@ -57,13 +57,14 @@ class LocalStorage:
         if durable and size == 0:
             _sync_directory(target.parent)
 
-    def make_directory(self, path: str) -> bool:
+    def make_directory(self, path: str, *, durable: bool = False) -> bool:
         """See `ports.Storage`."""
         target = self._root / path
         if target.is_dir():
             return False
         target.mkdir(parents=True)
-        _sync_directory(target.parent)
+        if durable:
+            _sync_directory(target.parent)
         return True
 
     def local(self, path: str) -> Path:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from supervisor.config.plan import PhasePlan
-from supervisor.core.decisions import FinishJob
+from supervisor.core.decisions import FinishJob, TellRecovery
 from supervisor.core.events import (
     LaunchFailed,
     PhaseBegun,
@@ -52,6 +52,12 @@ class Summary:
 
     def _take(self, transition: Transition) -> bool:
         """Update the records; whether anything changed."""
+        told = [d for d in transition.decisions if isinstance(d, TellRecovery)]
+        for recovery in told:
+            self._record(recovery.attempt)["recovery"] = _recovery(recovery)
+        return self._take_event(transition) or bool(told)
+
+    def _take_event(self, transition: Transition) -> bool:
         wall = transition.wall.isoformat(timespec="milliseconds")
         match transition.event:
             case PhaseBegun() if transition.after.directory != transition.before.directory:
@@ -78,9 +84,12 @@ class Summary:
         return True
 
     def _end(self, attempt: int, wall: str, outcome: dict[str, Any]) -> None:
+        self._record(attempt).update({"ended": wall, **outcome})
+
+    def _record(self, attempt: int) -> dict[str, Any]:
         if not self._attempts or self._attempts[-1]["attempt"] != attempt:
             self._attempts.append({"attempt": attempt})  # its WorkersStarted was never journalled
-        self._attempts[-1].update({"ended": wall, **outcome})
+        return self._attempts[-1]
 
 
 def _job(state: JobState, plans: Sequence[PhasePlan]) -> dict[str, Any]:
@@ -94,6 +103,15 @@ def _job(state: JobState, plans: Sequence[PhasePlan]) -> dict[str, Any]:
         "highest_committed_step": state.budget.highest,
         "restarts_used": state.budget.restarts,
         "preemptions_used": state.budget.preemptions,
+    }
+
+
+def _recovery(told: TellRecovery) -> dict[str, Any]:
+    return {
+        "seconds": round(told.seconds, 4),
+        "parts": {part: round(seconds, 4) for part, seconds in told.parts.items()},
+        "lost_steps": told.lost,
+        "first_completed_step": told.step,
     }
 
 

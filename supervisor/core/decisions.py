@@ -1,4 +1,7 @@
-"""Decisions: what is to be done, each with its reason. Their effects answer by posting events."""
+"""Decisions: what is to be done, each with its reason, and what is to be told.
+
+Their effects answer by posting events.
+"""
 
 from __future__ import annotations
 
@@ -60,6 +63,23 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class TellRecovery:
+    """Tell what a recovery took, now that a step is complete again."""
+
+    attempt: int
+    step: int
+    parts: dict[str, float]
+    """Seconds of each part, in order; all of the recovery together."""
+    lost: int | None
+    """Steps that were run after the state that is restored; None: not known."""
+
+    @property
+    def seconds(self) -> float:
+        """The recovery time."""
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True, slots=True)
 class FinishJob:
     """The job ends."""
 
@@ -68,7 +88,16 @@ class FinishJob:
     reason: str
 
 
-Decision = BeginPhase | StartWorkers | DumpStacks | SignalWorkers | KillWorkers | Wait | FinishJob
+Decision = (
+    BeginPhase
+    | StartWorkers
+    | DumpStacks
+    | SignalWorkers
+    | KillWorkers
+    | Wait
+    | TellRecovery
+    | FinishJob
+)
 
 NEEDS_DURABLE_JOURNAL = (BeginPhase, StartWorkers, FinishJob)
 """Carried out only once the journal is on disk. Killing never waits for a disk."""

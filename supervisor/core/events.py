@@ -53,6 +53,10 @@ class WorkersStarted:
     at: float
     attempt: int
     pids: tuple[int, ...]
+    began: float | None = None
+    """When their start was begun."""
+    standby: bool = False
+    """Whether they had been waiting with their imports done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,8 @@ class WorkersObserved:
 
 @dataclass(frozen=True, slots=True)
 class WorkersGone:
-    """Every process of the attempt is confirmed gone and its end is judged (None: success)."""
+    """Every process of the attempt is confirmed gone, at the time `at`; its end is judged (None:
+    success)."""
 
     at: float
     attempt: int
@@ -158,4 +163,5 @@ Event = (
 )
 
 VOLATILE = (WorkerReported, Noticed)
-"""Never journalled: what follows from them is gone with the worker group anyway."""
+"""Never journalled unless something is decided: what else follows from them is gone with the worker
+group anyway."""

@@ -29,6 +29,7 @@ from supervisor.core.decisions import (
     KillWorkers,
     SignalWorkers,
     StartWorkers,
+    TellRecovery,
     Wait,
 )
 from supervisor.core.events import (
@@ -50,9 +51,11 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import Failure, Verdict, WorkerExit
 from supervisor.core.liveness import Liveness, Silence
 from supervisor.core.policy import RestartPolicy
+from supervisor.core.recovery import Recovery
 from supervisor.core.state import Backoff, Drain, Group, Hang, JobState, Status
 from supervisor.core.tactics import Tactics, answer
 from supervisor.core.verdicts import hang_failure
+from supervisor.protocol.messages import RestoredMessage, StageMessage, StepMessage
 
 Outcome = tuple[JobState, tuple[Decision, ...]]
 
@@ -82,6 +85,8 @@ def _supervisor_started(
     )
     if state.status is Status.SUCCEEDED:
         return _reopened(state, event.at, policy)
+    if state.attempt > 0:
+        state = replace(state, recovery=Recovery(event.at, reached=state.recovery.reached))
     state = replace(state, budget=state.budget.committed(event.committed))
     if ended_for_good:
         state = replace(
@@ -134,12 +139,14 @@ def _begin(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Ou
 
 def _start(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Outcome:
     attempt = state.attempt + 1
+    waited = state.backoff is not None
     state = replace(
         state,
         status=Status.STARTING,
         attempt=attempt,
         group=Group(attempt, deadline=at + policy.launch_timeout),
         backoff=None,
+        recovery=state.recovery.spent("backoff", at) if waited else state.recovery,
     )
     return state, (StartWorkers(attempt, state.phase, reason),)
 
@@ -165,6 +172,8 @@ def _workers_started(state: JobState, event: WorkersStarted, policy: RestartPoli
     if group.killing or group.world_size is not None:
         return state, ()
     group = replace(group, world_size=len(event.pids))
+    recovery = state.recovery.started(event.began, event.at, standby=event.standby)
+    state = replace(state, recovery=recovery)
     phase = policy.phases[state.phase]
     if phase.reports_stages:
         state = replace(state, liveness=state.liveness.started(event.at, phase.deadlines))
@@ -178,7 +187,25 @@ def _worker_reported(state: JobState, event: WorkerReported, policy: RestartPoli
         return state, ()
     overrides = policy.phases[state.phase].deadlines
     liveness = state.liveness.heard(event.message, event.at, overrides)
-    return replace(state, liveness=liveness), ()
+    recovery, decisions = _recovering(state, event)
+    return replace(state, liveness=liveness, recovery=recovery), decisions
+
+
+def _recovering(state: JobState, event: WorkerReported) -> tuple[Recovery, tuple[Decision, ...]]:
+    """How far the recovery has got: a completed step ends it."""
+    recovery, doing = state.recovery, state.liveness
+    if recovery.mark is None:
+        return recovery, ()
+    match event.message:
+        case StageMessage():
+            return recovery.left(doing.stage, event.at, inferred=doing.inferred), ()
+        case RestoredMessage(step):
+            return replace(recovery, restored=step or 0), ()
+        case StepMessage(step):
+            whole = recovery.left(doing.stage, event.at)
+            return Recovery(), (TellRecovery(event.attempt, step, whole.parts, whole.lost),)
+        case _:
+            return recovery, ()
 
 
 def _noticed(state: JobState, event: Noticed, policy: RestartPolicy) -> Outcome:
@@ -211,6 +238,8 @@ def _workers_observed(state: JobState, event: WorkersObserved, policy: RestartPo
     assert group is not None
     if len(event.exits) <= len(group.exits):
         return state, decisions
+    if not group.exits and group.hang is None:
+        state = replace(state, recovery=state.recovery.died(event.at))
     group = replace(group, exits=event.exits)
     state = replace(state, group=group)
     if group.all_ended:
@@ -236,8 +265,11 @@ def _ended(exits: tuple[WorkerExit, ...]) -> str:
 def _kill(state: JobState, at: float, reason: str, policy: RestartPolicy) -> Outcome:
     group = state.group
     assert group is not None
+    recovery = state.recovery
+    if not group.killing:
+        recovery = recovery.spent("detect" if group.hang is None else "stop", at)
     group = replace(group, killing=True, deadline=at + policy.confirm_interval)
-    state = replace(state, status=Status.STOPPING, group=group)
+    state = replace(state, status=Status.STOPPING, group=group, recovery=recovery)
     return state, (KillWorkers(group.attempt, group.exits, reason),)
 
 
@@ -246,7 +278,8 @@ def _workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) ->
     if group is None or group.attempt != event.attempt or not group.killing:
         return state, ()
     budget = state.budget.committed(event.committed)
-    state = replace(state, group=None, budget=budget, liveness=Liveness())
+    recovery = state.recovery.gone(event.at, event.step)
+    state = replace(state, group=None, budget=budget, liveness=Liveness(), recovery=recovery)
     # A trainer that is asked to stop saves and exits 0: that alone is no sign of finished work.
     asked = state.drain is not None or group.hang is not None
     believed = not asked or policy.phases[state.phase].success.is_proof
@@ -264,7 +297,8 @@ def _workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) ->
 def _launch_failed(state: JobState, event: LaunchFailed, policy: RestartPolicy) -> Outcome:
     if not _is_current(state, event.attempt):
         return state, ()
-    state = replace(state, group=None, liveness=Liveness())
+    recovery = state.recovery.died(event.at)
+    state = replace(state, group=None, liveness=Liveness(), recovery=recovery)
     if state.drain is not None:
         return _drained(state, state.drain)
     return _failed(state, event.failure, (), event.at, policy)
@@ -292,6 +326,7 @@ def _in_phase(state: JobState, phase: int) -> JobState:
         directory=None,
         budget=Budget(),
         tactics=Tactics(),
+        recovery=Recovery(),
         last_failure=None,
     )
 
@@ -459,7 +494,8 @@ def _hung(
 ) -> Outcome:
     hang = Hang(silence.stage, silence.seconds)
     group = replace(group, hang=hang, deadline=at + policy.stack_dump)
-    state = replace(state, status=Status.STOPPING, group=group)
+    recovery = state.recovery.died(at - silence.seconds).spent("detect", at)
+    state = replace(state, status=Status.STOPPING, group=group, recovery=recovery)
     reason = f"nothing was heard of it for {silence.seconds:.1f} s in stage {silence.stage}"
     return state, (DumpStacks(group.attempt, reason),)
 

@@ -9,6 +9,7 @@ from supervisor.core.budget import Budget
 from supervisor.core.events import StopSource
 from supervisor.core.failure import Failure, WorkerExit
 from supervisor.core.liveness import Liveness, Silence
+from supervisor.core.recovery import Recovery
 from supervisor.core.tactics import Tactics
 from supervisor.protocol.messages import Stage
 
@@ -96,6 +97,7 @@ class JobState:
     tactics: Tactics = field(default_factory=Tactics)
     group: Group | None = None
     liveness: Liveness = field(default_factory=Liveness)
+    recovery: Recovery = field(default_factory=Recovery)
     backoff: Backoff | None = None
     drain: Drain | None = None
     last_failure: Failure | None = None
@@ -125,4 +127,4 @@ class JobState:
 
     def durable(self) -> JobState:
         """The part of this state that replaying the journal gives."""
-        return replace(self, liveness=Liveness())
+        return replace(self, liveness=Liveness(), recovery=Recovery())

@@ -58,7 +58,6 @@ from supervisor.protocol.stacks import STACK_SIGNAL
 from supervisor.protocol.standby import OUTPUT
 
 _OBSERVE_INTERVAL = 5.0
-_CONFIRM_INTERVAL = 0.01
 _DRAIN_OUTPUT = 5.0
 _STEADY = 3
 """Reports of steps after which the job is on its way: time to prepare for the next failure."""
@@ -141,6 +140,7 @@ class LocalEngine:
 
     def start(self, launch: Launch) -> None:
         """Start the attempt's workers. Answered by `WorkersStarted` or `LaunchFailed`."""
+        began = self._clock.now()
         argv, env = self._command(launch)
         pipe = ProgressPipe(
             lambda message: self._heard(launch.attempt, message),
@@ -151,7 +151,7 @@ class LocalEngine:
         )
         start = Start(tuple(argv), {**env, **pipe.to_environment()})
         try:
-            worker = self._worker(launch, start, pipe, pump)
+            worker, standby = self._worker(launch, start, pipe, pump)
         except OSError as error:
             pipe.close_write_end()
             pipe.close()
@@ -170,7 +170,8 @@ class LocalEngine:
         self._reactor.watch(pipe.read_end, self._read_progress)
         self._reactor.watch(worker.pidfd, self._worker_ended)
         self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(launch.attempt))
-        self._reactor.post(WorkersStarted(self._clock.now(), launch.attempt, (worker.pid,)))
+        now, pids = self._clock.now(), (worker.pid,)
+        self._reactor.post(WorkersStarted(now, launch.attempt, pids, began, standby))
 
     def dump_stacks(self, attempt: int) -> None:
         """Have the attempt's workers write down what they are doing, by all means there are."""
@@ -201,13 +202,13 @@ class LocalEngine:
         group = self._group
         if group is None or group.launch.attempt != launch.attempt:
             if kill_descendants((), self._standbys.pids):
-                self._reactor.call_later(_CONFIRM_INTERVAL, lambda: self.kill(launch, exits))
+                self._reactor.call_later(0.0, lambda: self.kill(launch, exits))
             else:
                 self._gone(launch, exits, None)
             return
         alive = kill_descendants((group.worker.pid,), self._standbys.pids)
         if alive or not self._has_ended(group):
-            self._reactor.call_later(_CONFIRM_INTERVAL, lambda: self.kill(launch, exits))
+            self._reactor.call_later(0.0, lambda: self.kill(launch, exits))
             return
         self._close(group)
         self._gone(launch, tuple(group.exits), group)
@@ -281,16 +282,17 @@ class LocalEngine:
 
     def _worker(
         self, launch: Launch, start: Start, pipe: ProgressPipe, pump: OutputPump
-    ) -> WorkerProcess:
-        """The attempt's worker: the standby, or one that is started now."""
+    ) -> tuple[WorkerProcess, bool]:
+        """The attempt's worker, and whether it was the standby: else it is started now."""
         descriptors = {OUTPUT: pump.write_end, environment.PROGRESS_FD: pipe.write_end}
         taken = self._standbys.take(launch.plan.name, start, descriptors)
         if taken is not None:
             self._mention(f"the standby ({taken.mode}) takes over")
-            return taken.process
-        return WorkerProcess(
+            return taken.process, True
+        cold = WorkerProcess(
             start.argv, env=start.env, output=pump.write_end, inherit=(pipe.write_end,)
         )
+        return cold, False
 
     def _prepare_standby(self, group: _Group) -> None:
         """Have a standby for what comes after this attempt, if the program is known well enough.
@@ -413,6 +415,7 @@ class LocalEngine:
 
     def _gone(self, launch: Launch, exits: tuple[WorkerExit, ...], group: _Group | None) -> None:
         """Judge the attempt by what it left, and say that it is gone."""
+        at = self._clock.now()
         self._compile_cache.settle()
         committed = self._newest(launch.plan.checkpoints)
         step = group.step if group is not None else None
@@ -430,7 +433,7 @@ class LocalEngine:
         failure = judge(evidence, launch.success, launch.rules)
         self._reactor.post(
             WorkersGone(
-                self._clock.now(),
+                at,
                 launch.attempt,
                 self._redacted(failure) if failure is not None else None,
                 resumed_from=group.resumed_from if group is not None else None,

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,25 @@ def test_killed_at_any_step_it_ends_with_the_same_bits(
     assert result.code == 0, log
     assert log.count("DRILL fired") == 3
     assert log.count("starting attempt") == 4
+    check_recoveries(replace(result, model_dir=tmp_path / "struck").summary, log)
     assert_same_bits(
         final_state(struck, tmp_path / "struck"), final_state(whole, tmp_path / "whole")
     )
+
+
+def check_recoveries(summary: dict[str, Any], log: str) -> None:
+    """Each is told, part by part, and the parts make up the whole."""
+    first, *others = summary["attempts"]
+    assert "recovery" not in first
+    for attempt in others:
+        told = attempt["recovery"]
+        parts = ["detect", "clean up", "decide", "start", "imports", "backend", "restore"]
+        assert [part for part in told["parts"] if part != "backoff"][:7] == parts
+        assert list(told["parts"])[-1] == "first step"
+        assert sum(told["parts"].values()) == pytest.approx(told["seconds"], abs=1e-3)
+        step = told["first_completed_step"]
+        assert 0 <= told["lost_steps"] <= 17 - step
+        assert f"[attempt {attempt['attempt']}] resumed at step {step} in " in log
 
 
 def test_a_stopped_job_saves_and_goes_on_where_it_was(

@@ -28,7 +28,7 @@ exit $code
 """
 
 
-SETTLED = "until grep -q pids {model_dir}/*/summary.json; do :; done"
+SETTLED = "until grep -qs pids {model_dir}/*/summary.json; do :; done"
 """Waits until the supervisor has written all that it writes while nothing happens."""
 
 

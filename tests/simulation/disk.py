@@ -52,7 +52,7 @@ class FakeStorage:
             self.durable[path] = len(before) + len(data)
         self._effect(f"after {path} was written")
 
-    def make_directory(self, path: str) -> bool:
+    def make_directory(self, path: str, *, durable: bool = False) -> bool:
         """See `ports.Storage`."""
         if path in self.content:
             return False

@@ -16,6 +16,7 @@ from supervisor.core.decisions import (
     NEEDS_DURABLE_JOURNAL,
     BeginPhase,
     Decision,
+    FinishJob,
     KillWorkers,
     SignalWorkers,
     StartWorkers,
@@ -168,7 +169,7 @@ class FakeWorld:
         group = self._host.groups.get(attempt)
         return group if group is not None and group.owner is self else None
 
-    def _check_durable(self, decision: Decision) -> None:
+    def _check_durable(self, decision: BeginPhase | StartWorkers | FinishJob) -> None:
         name = type(decision).__name__
         data = self._storage.content.get(JOURNAL, b"")
         if self._storage.durable.get(JOURNAL, 0) < len(data):

@@ -1,0 +1,76 @@
+"""Runs one contestant at a time, and leaves nothing of it behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from supervisor.host import guard
+
+ROOT = Path(__file__).resolve().parents[1]
+_MARK = "SUPERVISE_BENCHMARK"
+_LOOK = 0.005
+
+
+class FailedError(Exception):
+    """A contestant did not do what it was asked to; the text says what."""
+
+
+@contextmanager
+def running(
+    argv: list[str], environ: Mapping[str, str], folder: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """`argv`, with `environ` beside what is inherited; its output is in `folder`."""
+    mark = uuid.uuid4().hex
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    env = {**os.environ, "PYTHONPATH": path, **environ, _MARK: mark}
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(
+            argv,
+            env=env,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        while guard.kill(f"\0{_MARK}={mark}\0".encode()):
+            time.sleep(_LOOK)
+        process.wait()
+
+
+def wait_for(
+    what: str, condition: Callable[[], bool], process: subprocess.Popen[bytes], timeout: float
+) -> None:
+    """Wait until `condition` holds.
+
+    Raises:
+        FailedError: it does not in time, or the contestant has ended before.
+    """
+    end = time.monotonic() + timeout
+    while not condition():
+        ended = process.poll()
+        if ended is not None and not condition():
+            raise FailedError(f"it ended with {ended} before {what}")
+        if time.monotonic() > end:
+            raise FailedError(f"no {what} within {timeout:g} s")
+        time.sleep(_LOOK)
+
+
+def supervise(config: Mapping[str, Any], folder: Path) -> list[str]:
+    """The command line that supervises what `config` says."""
+    path = folder / "trainer.yaml"
+    path.write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
+    return [sys.executable, "-m", "supervisor", "run", str(path)]

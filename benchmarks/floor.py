@@ -1,0 +1,94 @@
+"""How long the supervisor itself takes: from a trivial child's death to the next one's first line.
+
+    python -m benchmarks.floor [--quick] [--json FILE]
+
+The child is a bare Python program (`trivial.py`) that runs for half a second and kills itself by
+SIGKILL, in turns under each contestant. `subprocess` is the floor: a Python loop that does nothing
+but start it again; most of what it takes is the start of the child's interpreter. Milliseconds.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.contest import ROOT, FailedError, running, supervise, wait_for
+from benchmarks.peers import (
+    BASH,
+    CIRCUS,
+    FT_LAUNCHER,
+    SUBPROCESS,
+    SUPERVISORD,
+    TORCHRUN,
+    Peer,
+    UnavailableError,
+)
+from benchmarks.report import Report, options
+
+PEERS = (SUBPROCESS, BASH, TORCHRUN, SUPERVISORD, FT_LAUNCHER, CIRCUS)
+_HOLD = 0.5
+_TIMEOUT = 60.0
+
+
+def main() -> None:
+    """Measure in turns, and report."""
+    given = options(__doc__)
+    rounds, deaths = (1, 2) if given.quick else (4, 6)
+    report = Report("floor")
+    times: dict[str, list[float]] = {"supervise": [], **{peer.name: [] for peer in PEERS}}
+    for _ in range(rounds):
+        for peer in (None, *PEERS):
+            name = "supervise" if peer is None else peer.name
+            if name in report.left_out:
+                continue
+            try:
+                times[name] += _one(peer, deaths)
+            except (UnavailableError, FailedError) as error:
+                report.left_out[name] = str(error)
+    for name, taken in times.items():
+        report.spread(name, "ms", taken)
+    report.ratio("supervise_over_subprocess", "supervise_ms", "subprocess_ms")
+    peers = [f"{peer.name}_ms" for peer in PEERS[1:]]
+    report.least("best_peer_ms", peers)
+    report.finish(given.json)
+
+
+def _one(peer: Peer | None, deaths: int) -> list[float]:
+    """Milliseconds of each of `deaths` restarts."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        record = folder / "record"
+        child = str(ROOT / "benchmarks" / "trivial.py")
+        argv = [sys.executable, "-P", child, str(record), str(deaths), str(_HOLD)]
+        command = _supervise(argv, folder) if peer is None else peer.prepared(argv, folder)
+        with running(command, {}, folder) as process:
+            last = deaths + 1
+
+            def done() -> bool:
+                return record.exists() and record.read_text().count("began") >= last
+
+            wait_for(f"start {last}", done, process, _TIMEOUT + deaths * 10.0)
+        return _gaps(record.read_text().splitlines())
+
+
+def _supervise(argv: Sequence[str], folder: Path) -> list[str]:
+    restart = {"max_num_restarts": 1000, "backoff": {"first": 0.0}}
+    init = {"model_dir": str(folder / "run"), "autorestart": restart}
+    command = {"argv": list(argv), "bootstrap": False}
+    return supervise({"trainer": {"init": init, "command": command}}, folder)
+
+
+def _gaps(lines: Sequence[str]) -> list[float]:
+    """From each death to the beginning that follows it, in milliseconds."""
+    words = [line.split() for line in lines]
+    pairs = pairwise(words)
+    return [
+        1e3 * (float(b[1]) - float(a[1])) for a, b in pairs if (a[0], b[0]) == ("dies", "began")
+    ]
+
+
+if __name__ == "__main__":
+    main()

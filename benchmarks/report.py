@@ -1,0 +1,112 @@
+"""What all benchmarks share: their command line, medians with spread, and the JSON they leave.
+
+    python -m benchmarks.NAME [--quick] [--json FILE]
+
+The JSON has `benchmark`, `machine`, `figures` (flat: a name with its unit, and a number), `samples`
+(what the figures were computed of) and `left_out` (what could not be measured here, and why: no
+number is ever invented). The README's tables are made of it by `python -m benchmarks.tables`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("jax", "jaxlib", "orbax-checkpoint", "flax")
+
+
+@dataclass
+class Report:
+    """What one benchmark has found."""
+
+    benchmark: str
+    figures: dict[str, float] = field(default_factory=dict)
+    samples: dict[str, Any] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def spread(self, name: str, unit: str, values: Sequence[float]) -> None:
+        """Of `values` the median as NAME_UNIT, with NAME_least_UNIT and NAME_most_UNIT."""
+        self.samples[f"{name}_{unit}"] = [_rounded(value) for value in values]
+        if values:
+            self.figures[f"{name}_{unit}"] = _rounded(statistics.median(values))
+            self.figures[f"{name}_least_{unit}"] = _rounded(min(values))
+            self.figures[f"{name}_most_{unit}"] = _rounded(max(values))
+
+    def ratio(self, name: str, over: str, under: str) -> None:
+        """The figure NAME, one figure by another; nothing where either is missing."""
+        if over in self.figures and self.figures.get(under):
+            self.figures[name] = _rounded(self.figures[over] / self.figures[under])
+
+    def least(self, name: str, of: Iterable[str]) -> None:
+        """The figure NAME, the least of those among `of` that are there."""
+        there = [self.figures[figure] for figure in of if figure in self.figures]
+        if there:
+            self.figures[name] = min(there)
+
+    def finish(self, path: Path | None) -> None:
+        """Print the figures; write all of it to `path`, if given."""
+        for name, value in self.figures.items():
+            print(f"{name}: {value:g}")
+        for name, why in self.left_out.items():
+            print(f"{name}: left out: {why}")
+        if path is not None:
+            body = {"benchmark": self.benchmark, "machine": machine(), **self._body()}
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+
+    def _body(self) -> dict[str, Any]:
+        return {"figures": self.figures, "samples": self.samples, "left_out": self.left_out}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says."""
+
+    quick: bool
+    json: Path | None
+
+
+def options(description: str | None) -> Options:
+    """The command line of a benchmark."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="few samples: to see that it works")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to leave what was found")
+    given = parser.parse_args()
+    return Options(given.quick, given.json)
+
+
+def machine() -> Mapping[str, Any]:
+    """Where the numbers were taken."""
+    cpus = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    names = [line.partition(":")[2].strip() for line in cpus if line.startswith("model name")]
+    return {
+        "cpu": names[0] if names else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load": os.getloadavg()[0],
+        "packages": {name: _version(name) for name in _PACKAGES},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _rounded(value: float) -> float:
+    """To four significant digits: there is no more in a timing."""
+    return float(f"{value:.4g}")
