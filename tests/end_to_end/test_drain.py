@@ -18,7 +18,6 @@ from tests.running import Result, Running, Start
 from tests.training.harness import assert_same_bits
 
 Supervise = Callable[..., Result]
-__all__ = ["cache"]
 
 ENDLESS = 100_000
 

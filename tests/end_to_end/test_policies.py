@@ -18,7 +18,6 @@ from tests.training.harness import Trainer, assert_same_bits, tiny
 from tests.training.test_not_finite import poisoned, skipping
 
 Supervise = Callable[..., Result]
-__all__ = ["cache"]
 
 OUT_OF_MEMORY = {
     "exception": "RuntimeError",
