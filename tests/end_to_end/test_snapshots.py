@@ -15,7 +15,6 @@ from tests.running import Result, Running, Start, eventually
 from tests.training.harness import assert_same_bits, newest_snapshot
 from trainer.checkpoint import newest_step
 
-
 Supervise = Callable[..., Result]
 
 
