@@ -101,7 +101,7 @@ class _Group:
     oom: OomCounter
     exits: list[WorkerExit] = field(default_factory=list)
     dumps_stacks: bool = False
-    stage: str | None = None
+    stage: Stage | None = None
     step: int | None = None
     has_compiled: bool = False
     """Since its compilations were last taken over."""
@@ -312,7 +312,7 @@ class LocalEngine:
         return cold, False
 
     def _prepare_standby(self, group: _Group) -> None:
-        """Have a standby for what comes after this attempt, if the program is known well enough.
+        """Have a standby for what comes after this attempt.
 
         Only in the main thread: a standby dies with the thread that starts it.
         """
@@ -326,8 +326,6 @@ class LocalEngine:
             extra[environment.PRELOAD] = ",".join(plan.preload)
         elif plan.bootstrap:
             extra[environment.MODULES_FILE] = str(_modules_file(launch))
-            if not _modules_file(launch).exists():
-                return
         mode = choose(
             plan.standby,
             platform=plan.platform or group.platform,
@@ -374,7 +372,7 @@ class LocalEngine:
         assert self._group is not None
         if not self._group.pipe.read():
             self._reactor.forget(self._group.pipe.read_end)
-        elif self._group.reports >= _STEADY:
+        elif _is_steady(self._group):
             self._prepare_standby(self._group)
 
     def _worker_ended(self) -> None:
@@ -393,7 +391,8 @@ class LocalEngine:
         if self._group is not None and self._group.launch.attempt == attempt:
             reap_orphans((self._group.worker.pid, *self._standbys.pids))
             self._observe(self._group)
-            self._prepare_standby(self._group)
+            if _is_steady(self._group):
+                self._prepare_standby(self._group)
             self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(attempt))
 
     def _observe(self, group: _Group) -> None:
@@ -497,6 +496,14 @@ class LocalEngine:
         if launch.success.file is None:
             return False
         return Path(placeholders.expand(launch.success.file, self._placeholders(launch))).exists()
+
+
+def _is_steady(group: _Group) -> bool:
+    """Whether the attempt is on its way, and all is known that a standby needs to know."""
+    plan = group.launch.plan
+    trains = group.reports >= _STEADY or (plan.bootstrap and group.stage == Stage.TRAINING)
+    known = not plan.bootstrap or plan.preload is not None or _modules_file(group.launch).exists()
+    return trains and known
 
 
 def _modules_file(launch: Launch) -> Path:
