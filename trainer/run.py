@@ -24,6 +24,7 @@ from trainer.inflight import InFlight
 from trainer.loop import Loop
 from trainer.mesh import make_mesh, require_devices
 from trainer.rungs import Rung, infeasible, rung
+from trainer.snapshot import Snapshots
 from trainer.state import Blueprint, TrainState
 from trainer.step import jit_all_finite, jit_skipped_step, jit_train_step
 
@@ -62,8 +63,11 @@ def train(
     )
 
     reporter.stage(Stage.RESTORING)
-    state, restored = _start(config, checkpoints, blueprint, batches, say)
-    reporter.restored(restored)
+    snapshots = Snapshots.of(blueprint, say)
+    begun = _resume(snapshots, checkpoints, batches)
+    snapshot = begun is not None
+    state, restored = begun or _start(config, checkpoints, blueprint, batches, say)
+    reporter.restored(restored, snapshot=snapshot)
     step = restored or 0
 
     reporter.stage(Stage.COMPILING, step)
@@ -86,6 +90,7 @@ def train(
         cadence=Cadence(config.init.checkpoint),
         in_flight=InFlight(inflight, loop.log_every, reporter, drills),
         reporter=reporter,
+        snapshots=snapshots,
     ).run()
     reporter.stage(Stage.FINISHING, loop.max_steps)
     checkpoints.close()
@@ -138,6 +143,19 @@ def _adjustable(
         yield ACCUMULATION
     if len(adjustments.skip_steps) < config.init.loop.skip_bad_batches:
         yield SKIP_STEPS
+
+
+def _resume(
+    snapshots: Snapshots | None, checkpoints: Checkpoints, batches: Any
+) -> tuple[TrainState, int] | None:
+    """As `_start`, from the snapshot in memory; None: there is none to resume from."""
+    found = snapshots.restore(checkpoints.newest()) if snapshots is not None else None
+    if found is None:
+        return None
+    step, state, position = found
+    batches.set_state(position)
+    print(f"resumed from the snapshot of step {step} in memory", flush=True)
+    return state, step
 
 
 def _start(

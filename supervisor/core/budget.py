@@ -53,7 +53,7 @@ class Budget:
 
     def repetitions(self, signature: str | None) -> int:
         """How often a failure of that signature came since the last progress."""
-        return 0 if signature is None else self.signatures.count(signature)
+        return self.signatures.count(signature)
 
     def fresh(self) -> Budget:
         """Zero counts; the highest step stays."""

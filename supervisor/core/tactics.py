@@ -134,5 +134,5 @@ def _roll_back(
         return Course(tactics, told, ExitCode.FAILED)
     skipped = tuple(sorted({*tactics.adjustments.skip_steps, step}))
     adjusted = replace(tactics.adjustments, skip_steps=skipped)
-    tactics = replace(tactics, adjustments=adjusted, bad=None)
+    tactics = replace(tactics, adjustments=adjusted)
     return Course(tactics, f"step {step} gave NaN or Inf twice: its batch is skipped from now on")
