@@ -5,8 +5,8 @@
 The quickstart's trainer under supervise, with each kind of standby and with snapshots in memory,
 and under what people use instead. In each round every contestant is started once and its trainer
 killed some times, at steps drawn by lot but the same for all, once a checkpoint is a few steps old
-(and the standby, if it keeps one, is there). Seconds from the SIGKILL to the next completed optimizer
-step, as the trainer itself tells of it; `samples` has what supervise says that they were spent on.
+(and the standby, if it keeps one, is there). Seconds from the SIGKILL to the next completed step, as
+the trainer itself tells of it; `samples` has what supervise says that they were spent on.
 """
 
 from __future__ import annotations
