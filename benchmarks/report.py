@@ -47,9 +47,16 @@ class Report:
 
     def least(self, name: str, of: Iterable[str]) -> None:
         """The figure NAME, the least of those among `of` that are there."""
-        there = [self.figures[figure] for figure in of if figure in self.figures]
-        if there:
+        if there := self._there(of):
             self.figures[name] = min(there)
+
+    def most(self, name: str, of: Iterable[str]) -> None:
+        """The figure NAME, the greatest of those among `of` that are there."""
+        if there := self._there(of):
+            self.figures[name] = max(there)
+
+    def _there(self, figures: Iterable[str]) -> list[float]:
+        return [self.figures[figure] for figure in figures if figure in self.figures]
 
     def finish(self, path: Path | None) -> None:
         """Print the figures; write all of it to `path`, if given."""

@@ -61,6 +61,7 @@ class Training:
 
     def __init__(self, process: Popen[bytes], folder: Path) -> None:
         self.folder = folder
+        self.pid = process.pid
         self._process = process
         self._record = folder / "steps"
 
