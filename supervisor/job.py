@@ -17,6 +17,7 @@ import yaml
 from supervisor.adapters.accelerators import holders
 from supervisor.adapters.checkpoints import newest_committed
 from supervisor.adapters.clock import SystemClock
+from supervisor.adapters.compile_cache import CompileCache
 from supervisor.adapters.console import PlainConsole
 from supervisor.adapters.journal import FileJournal, History, JournalError
 from supervisor.adapters.preemption import PreemptionWatch, sources
@@ -111,7 +112,10 @@ def run_job(prepared: Prepared, log_format: LogFormat, exclusion: Exclusion | No
             journal.record_config(clock.wall(), config, [str(change) for change in found])
         summary = Summary(storage, prepared.plans, lambda text: log.say(text, level="warning"))
         summary.replay(history.transitions)
-        engine = LocalEngine(reactor, clock, os.environ, screen.mirror, redactor.text)
+        compiled = CompileCache(
+            model_dir / "compile_cache", lambda text: reactor.post(Noticed(clock.now(), text))
+        )
+        engine = LocalEngine(reactor, clock, os.environ, screen.mirror, compiled, redactor.text)
         space.in_use = lambda: engine.directory
         world = LocalWorld(
             job, lineage, prepared, config, storage, clock, reactor, engine, space, check

@@ -186,8 +186,10 @@ def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> It
             yield Line(source, f"evaluation after step {step}: {shown}")
         case NoticeMessage(text):
             yield Line(source, text, "warning")
-        case CompiledMessage(seconds, name):
+        case CompiledMessage(seconds, name, ""):
             yield Line(source, f"compiled {name or 'a program'} in {seconds:.1f} s")
+        case CompiledMessage(seconds, name, where):
+            yield Line(source, f"loaded {name or 'a program'} from {where} in {seconds:.2f} s")
         case StageMessage(Stage.COMPILING, _, inferred=True) if _trains(t):
             return  # there are hundreds; the long ones are told when they are done
         case StageMessage(stage) if stage not in (Stage.TRAINING, Stage.EVALUATING):

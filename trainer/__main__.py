@@ -1,7 +1,8 @@
 """`python -P -m trainer PARAMS.yaml`: trains what a resolved config says, and says how it goes.
 
-Whatever it dies of, it leaves a failure record first, and then the process is gone at once: the
-normal exit of a process with a broken backend, or of one among several, can hang.
+As a standby it first prepares, and waits until it is the worker of an attempt. Whatever it dies of,
+it leaves a failure record first, and then the process is gone at once: the normal exit of a process
+with a broken backend, or of one among several, can hang.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import gc
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from supervisor.protocol.drills import Drills
 from supervisor.protocol.environment import WorkerIdentity
@@ -20,19 +22,26 @@ from supervisor.protocol.failure import write_failure_record
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
 from supervisor.protocol.stacks import enable_stack_dumps
+from supervisor.protocol.standby import Standby
+
+if TYPE_CHECKING:
+    from trainer.prepare import Prepared
 
 USAGE = "usage: python -P -m trainer PARAMS.yaml"
 
 
 def main() -> NoReturn:
     """Run, and leave with 0, or with 1 and a failure record."""
+    arguments, prepared = sys.argv[1:], None
+    if (standby := Standby.from_environment()) is not None:
+        arguments, prepared = _stand_by(standby, arguments)
     drills = Drills.from_environment()
     reporter = Reporter.connect(on_stage=drills.on_entering)
     code = 0
     try:
         enable_stack_dumps(reporter)
         drills.on_entering(Stage.STARTING)  # where a worker is from the first, without a word
-        _run(sys.argv[1:], reporter, drills)
+        _run(arguments, reporter, drills, prepared)
     except BaseException as error:
         code = 1
         stage, step = reporter.current
@@ -46,9 +55,28 @@ def main() -> NoReturn:
         os._exit(code)
 
 
-def _run(arguments: list[str], reporter: Reporter, drills: Drills) -> None:
+def _stand_by(standby: Standby, arguments: list[str]) -> tuple[list[str], Prepared | None]:
+    """Do what can be done before there is an attempt; return as its worker, with the worker's
+    arguments."""
+    ready = None
+    try:
+        _import()
+        if standby.mode == "ready":
+            from trainer.standby import Ready
+
+            ready = Ready.of(Path(arguments[0]))
+    except BaseException as error:
+        traceback.print_exception(error)
+        standby.unusable(f"{type(error).__name__}: {error}")
+    orders = standby.wait(ready.problem if ready is not None else lambda orders: None)
+    return list(orders.argv[-1:]), ready.prepared if ready is not None else None
+
+
+def _run(
+    arguments: list[str], reporter: Reporter, drills: Drills, prepared: Prepared | None
+) -> None:
     # Imported here, so that a failing import leaves a record too; jax only after the config is
-    # known to be good. While importing, there is no garbage worth collecting: a quicker start.
+    # known to be good.
     import yaml
 
     from trainer.config import parse
@@ -58,13 +86,20 @@ def _run(arguments: list[str], reporter: Reporter, drills: Drills) -> None:
         raise SystemExit(USAGE)
     ignore_interrupts_of_supervised()
     config = parse(yaml.safe_load(Path(arguments[0]).read_text(encoding="utf-8")))
+    train = _import()
+    identity = WorkerIdentity.from_environment()
+    train(config, reporter, drills, identity.num_devices if identity else None, prepared)
+
+
+def _import() -> Callable[..., None]:
+    """`train`, with all that it imports. There is no garbage in that worth collecting: a quicker
+    start."""
     gc.disable()
     from trainer.run import train
 
     gc.freeze()
     gc.enable()
-    identity = WorkerIdentity.from_environment()
-    train(config, reporter, drills, identity.num_devices if identity else None)
+    return train
 
 
 if __name__ == "__main__":

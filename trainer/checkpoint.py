@@ -30,6 +30,7 @@ from trainer import integrity
 from trainer.fingerprint import Fingerprint, differences
 from trainer.integrity import DamagedError
 from trainer.state import TrainState
+from trainer.verification import read_after_verification, read_verified
 
 Position = Mapping[str, Any]
 """Where the data iterator is: what its `get_state` returned."""
@@ -162,7 +163,7 @@ class Checkpoints:
     def _newest(self, read: Callable[[Path], T]) -> tuple[int, T] | None:
         for step, path in committed_steps(self._directory):
             try:
-                return step, _load(path, self._fingerprint, self._say, read)
+                return step, _load(path, self._fingerprint, self._say, read, own=True)
             except DamagedError as damage:
                 self._set_aside(path, str(damage))
         corrupt = self._directory / CORRUPT
@@ -218,7 +219,7 @@ def restore_parts(
     step, path = found
     wanted = {name: ocp.args.StandardRestore(tree) for name, tree in parts.items()}
     try:
-        restored = _load(path, fingerprint, say, lambda path: _read(path, **wanted))
+        restored = _load(path, fingerprint, say, lambda path: _read(path, **wanted), own=False)
     except DamagedError as damage:
         raise NoUsableCheckpointError(
             f"start_from: the checkpoint in {path} is damaged ({damage}); it belongs to another "
@@ -228,8 +229,11 @@ def restore_parts(
     return step, {name: restored[name] for name in parts}
 
 
-def _load(path: Path, fingerprint: Fingerprint, say: Say, read: Callable[[Path], T]) -> T:
-    """What `read` makes of the committed checkpoint in `path`, after it is verified.
+def _load(
+    path: Path, fingerprint: Fingerprint, say: Say, read: Callable[[Path], T], *, own: bool
+) -> T:
+    """What `read` makes of the committed checkpoint in `path`, once it is verified too; with `own`,
+    in a directory that may be written to.
 
     An exception of `read` is a sign of damage only where there is no manifest. Files that are
     what they were at the commit are not to blame, and a fault of anything else would move one good
@@ -246,9 +250,14 @@ def _load(path: Path, fingerprint: Fingerprint, say: Say, read: Callable[[Path],
         different = differences(manifest.fingerprint, fingerprint)
         if different:
             raise CheckpointMismatchError(_mismatch(path, "; ".join(different)))
-        manifest.verify(path)
     try:
-        return read(path)
+        if manifest is None:
+            return read(path)
+        if not own:
+            return read_after_verification(path, manifest, read)
+        return read_verified(path, manifest, read, say)
+    except DamagedError:
+        raise
     except Exception as error:
         if _MISMATCH.search(str(error)):
             raise CheckpointMismatchError(_mismatch(path, str(error))) from error

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from trainer.config import ValidationConfig
 from trainer.data import Batch, validation_batches
+from trainer.executables import Executables
 from trainer.feed import Feed
 from trainer.state import Blueprint, TrainState
 from trainer.step import jit_evaluation_loss
 
 
 class Evaluation:
-    """Measures a state. Its data is read, and its step compiled, when it is first needed: a restart
+    """Measures a state. Its data is read, and its step obtained, when it is first needed: a restart
     must not wait for it."""
 
-    def __init__(self, config: ValidationConfig, blueprint: Blueprint, feed: Feed) -> None:
+    def __init__(
+        self,
+        config: ValidationConfig,
+        blueprint: Blueprint,
+        feed: Feed,
+        executables: Executables,
+    ) -> None:
         self._config = config
-        self._batch_size = blueprint.config.loop.global_batch_size
-        self._vocab_size = blueprint.config.model.vocab_size
+        self._blueprint = blueprint
         self._feed = feed
-        self._loss = jit_evaluation_loss(blueprint)
+        self._executables = executables
+        self._loss: Any = None
         self._batches: list[Batch] = []
 
     def due(self, step: int) -> bool:
@@ -29,14 +37,25 @@ class Evaluation:
 
     def run(self, state: TrainState, stop: Callable[[], bool]) -> float | None:
         """The mean loss of `state`, in nats a token; None where `stop` said so in between."""
-        if not self._batches:
-            config = self._config
-            self._batches = validation_batches(
-                config.dataloader, self._batch_size, config.steps, self._vocab_size
-            )
+        if self._loss is None:
+            self._prepare()
         total = 0.0
         for batch in self._batches:
             if stop():
                 return None
             total += float(self._loss(state, self._feed.put(batch)))
         return total / len(self._batches)
+
+    def _prepare(self) -> None:
+        config, blueprint = self._config, self._blueprint
+        tokens = self._feed.abstract(config.dataloader.sequence_length + 1)
+        loss = self._executables.get(
+            "evaluation step", jit_evaluation_loss(blueprint), blueprint.abstract, tokens
+        )
+        self._batches = validation_batches(
+            config.dataloader,
+            blueprint.config.loop.global_batch_size,
+            config.steps,
+            blueprint.config.model.vocab_size,
+        )
+        self._loss = loss.result()

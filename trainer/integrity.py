@@ -45,16 +45,24 @@ class Manifest:
         Raises:
             DamagedError: a file is missing, unreadable, or has another size or content.
         """
+        self.verify_sizes(directory)
+        digests = _digests(directory, self.files)
+        for (name, (_, recorded)), digest in zip(self.files.items(), digests, strict=True):
+            if digest != recorded:
+                raise DamagedError(f"{name} has not the content that was saved")
+
+    def verify_sizes(self, directory: Path) -> None:
+        """See that `directory` still holds files of these sizes.
+
+        Raises:
+            DamagedError: a file is missing, or has another size.
+        """
         for name, (size, _) in self.files.items():
             found = _size(directory / name)
             if found is None:
                 raise DamagedError(f"{name} is missing")
             if found != size:
                 raise DamagedError(f"{name} has {found} bytes, not {size}")
-        digests = _digests(directory, self.files)
-        for (name, (_, recorded)), digest in zip(self.files.items(), digests, strict=True):
-            if digest != recorded:
-                raise DamagedError(f"{name} has not the content that was saved")
 
 
 def record(

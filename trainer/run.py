@@ -1,4 +1,4 @@
-"""From a config to a running loop: devices, state, compiled step, in the stages of the protocol."""
+"""From a config to a running loop, in the stages of the protocol."""
 
 from __future__ import annotations
 
@@ -15,64 +15,63 @@ from supervisor.protocol.reporter import Reporter
 from trainer import distributed
 from trainer.cadence import Cadence
 from trainer.checkpoint import Checkpoints, Say, restore_parts
-from trainer.config import ConfigError, InitConfig, StartFrom, TrainerConfig
-from trainer.data import training_batches
+from trainer.config import InitConfig, StartFrom, TrainerConfig
 from trainer.evaluation import Evaluation
-from trainer.feed import Feed
 from trainer.fingerprint import fingerprint, fingerprint_across
 from trainer.inflight import InFlight
 from trainer.loop import Loop
-from trainer.mesh import make_mesh, require_devices
-from trainer.rungs import Rung, infeasible, rung
+from trainer.prepare import Prepared, prepare
+from trainer.rungs import Rung
 from trainer.snapshot import Snapshots
 from trainer.state import Blueprint, TrainState
-from trainer.step import jit_all_finite, jit_skipped_step, jit_train_step
+from trainer.step import jit_all_finite, jit_skipped_step
+from trainer.voice import Voice
 
 
 def train(
-    config: TrainerConfig, reporter: Reporter, drills: Drills, num_devices: int | None
+    config: TrainerConfig,
+    reporter: Reporter,
+    drills: Drills,
+    num_devices: int | None,
+    prepared: Prepared | None = None,
 ) -> None:
     """Train `config` to its end, from the newest committed checkpoint if there is one.
+
+    `prepared` is what a standby has made ready for just that.
 
     Raises:
         DevicesDiffer: the backend does not have `num_devices` (None: any number will do).
         ConfigError: the config cannot be trained on the devices found.
     """
-
-    def say(text: str) -> None:
-        print(text, flush=True)
-        reporter.notice(text)
-
-    checkpoints = _checkpoints(config.init, say)
+    voice = prepared.voice if prepared is not None else Voice()
+    voice.reporter = reporter
+    checkpoints = _checkpoints(config.init, voice.say)
     if _is_complete(config, checkpoints, reporter):
         return
     reporter.stage(Stage.INITIALIZING)
-    distributed.initialize()
+    if prepared is None:
+        distributed.initialize()
+    device = jax.devices()[0]
+    reporter.devices(device.platform, jax.device_count(), device.device_kind)
     adjustments = Adjustments.from_environment()
-    rung_found = _initialize(config, reporter, num_devices, adjustments)
-    loader, loop = config.fit.train_dataloader, config.init.loop
+    if prepared is None:
+        prepared = prepare(config, num_devices, adjustments, voice)
+    blueprint, feed, batches = prepared.blueprint, prepared.feed, prepared.batches
+    loop = config.init.loop
     inflight = max(1, loop.max_inflight_computations // adjustments.inflight)
-    reporter.adjustable(list(_adjustable(config, rung_found, inflight, adjustments)))
-    feed = Feed(make_mesh(rung_found), rung_found)
-    blueprint = Blueprint.of(config.init, feed.mesh)
-    batches = training_batches(
-        loader,
-        loop.global_batch_size,
-        config.init.data_shuffle_seed,
-        config.init.model.vocab_size,
-    )
+    reporter.adjustable(list(_adjustable(config, feed.rung, inflight, adjustments)))
+    print(_layout(feed.rung, device.platform), flush=True)
 
     reporter.stage(Stage.RESTORING)
-    snapshots = Snapshots.of(blueprint, say)
+    snapshots = Snapshots.of(blueprint, voice.say)
     begun = _resume(snapshots, checkpoints, batches)
     snapshot = begun is not None
-    state, restored = begun or _start(config, checkpoints, blueprint, batches, say)
+    state, restored = begun or _start(config, checkpoints, blueprint, batches, voice.say)
     reporter.restored(restored, snapshot=snapshot)
     step = restored or 0
 
     reporter.stage(Stage.COMPILING, step)
-    tokens = feed.abstract(loader.sequence_length + 1)
-    train_step = jit_train_step(blueprint).lower(blueprint.abstract, tokens).compile()
+    train_step = prepared.train_step.result()
 
     validation = config.fit.validation
     Loop(
@@ -85,7 +84,11 @@ def train(
         skip_steps=adjustments.skip_steps,
         batches=batches,
         feed=feed,
-        evaluation=None if validation is None else Evaluation(validation, blueprint, feed),
+        evaluation=(
+            None
+            if validation is None
+            else Evaluation(validation, blueprint, feed, prepared.executables)
+        ),
         checkpoints=checkpoints,
         cadence=Cadence(config.init.checkpoint),
         in_flight=InFlight(inflight, loop.log_every, reporter, drills),
@@ -94,6 +97,7 @@ def train(
     ).run()
     reporter.stage(Stage.FINISHING, loop.max_steps)
     checkpoints.close()
+    prepared.executables.close()
     distributed.leave()
 
 
@@ -116,21 +120,11 @@ def _is_complete(config: TrainerConfig, checkpoints: Checkpoints, reporter: Repo
     return True
 
 
-def _initialize(
-    config: TrainerConfig, reporter: Reporter, num_devices: int | None, adjustments: Adjustments
-) -> Rung:
-    device = jax.devices()[0]
-    reporter.devices(device.platform, jax.device_count(), device.device_kind)
-    require_devices(num_devices)
-    found = rung(config.init.loop, jax.device_count(), adjustments.accumulation)
-    if found is None:
-        raise ConfigError(infeasible(config.init.loop, jax.device_count()))
-    print(
-        f"{found.num_devices} {device.platform} devices: data {found.data} x fsdp {found.fsdp}, "
-        f"{found.per_device_batch} sequences a device at a time, accumulation {found.accumulation}",
-        flush=True,
+def _layout(found: Rung, platform: str) -> str:
+    return (
+        f"{found.num_devices} {platform} devices: data {found.data} x fsdp {found.fsdp}, "
+        f"{found.per_device_batch} sequences a device at a time, accumulation {found.accumulation}"
     )
-    return found
 
 
 def _adjustable(

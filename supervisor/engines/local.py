@@ -13,6 +13,7 @@ from pathlib import Path
 from supervisor.adapters import memory
 from supervisor.adapters.cgroup import OomCounter
 from supervisor.adapters.checkpoints import CheckpointWatcher, newest_committed
+from supervisor.adapters.compile_cache import CompileCache
 from supervisor.adapters.output import OutputPatterns, OutputPump, read_evidence
 from supervisor.adapters.processes import WorkerProcess, kill_descendants, reap_orphans
 from supervisor.adapters.progress import ProgressPipe
@@ -51,6 +52,7 @@ from supervisor.protocol.messages import (
     RestoredMessage,
     SavedMessage,
     StacksMessage,
+    Stage,
     StageMessage,
     StepMessage,
 )
@@ -101,6 +103,8 @@ class _Group:
     dumps_stacks: bool = False
     stage: str | None = None
     step: int | None = None
+    has_compiled: bool = False
+    """Since its compilations were last taken over."""
     resumed_from: int | None = None
     from_snapshot: bool = False
     adjustable: tuple[str, ...] = ()
@@ -118,6 +122,7 @@ class LocalEngine:
         clock: Clock,
         environ: Mapping[str, str],
         mirror: Callable[[bytes], None] | None,
+        compile_cache: CompileCache,
         redact: Callable[[str], str] = str,
     ) -> None:
         """`environ` is what workers inherit; rank 0's output also goes to `mirror`, if given.
@@ -128,6 +133,7 @@ class LocalEngine:
         self._clock = clock
         self._environ = environment.scrubbed(environ)
         self._mirror = mirror
+        self._compile_cache = compile_cache
         self._redact = redact
         self._group: _Group | None = None
         self._snapshots = SnapshotKeeper(self._notice, self._mention)
@@ -226,12 +232,17 @@ class LocalEngine:
         identity = WorkerIdentity(
             launch.job, launch.attempt, num_devices=plan.num_devices, lineage=launch.lineage
         )
-        env = {
+        inherited = {
             **self._environ,
             **{name: placeholders.expand(value, values) for name, value in plan.env.items()},
+        }
+        env = {
+            **inherited,
+            **self._compile_cache.environment(inherited),
             **identity.to_environment(),
             **launch.adjustments.to_environment(),
             environment.FAILURE_FILE: str(launch.directory / "rank0.failure.json"),
+            environment.EXECUTABLES: str(launch.model_dir / "compile_cache" / "executables"),
             environment.STACKS_FILE: str(launch.directory / "rank0.stacks.txt"),
         }
         if drills := _pending_drills(launch):
@@ -339,9 +350,13 @@ class LocalEngine:
                 case StageMessage(stage, step):
                     group.stage = stage
                     group.step = step if step is not None else group.step
+                    group.has_compiled |= stage in (Stage.COMPILING, Stage.EVALUATING)
                 case StepMessage(step):
                     group.step = step
                     group.reports += 1
+                    if group.has_compiled:
+                        group.has_compiled = False
+                        self._compile_cache.take_over()
                 case RestoredMessage(step, snapshot):
                     group.resumed_from, group.from_snapshot = step, snapshot
                     self._snapshots.restored(snapshot=snapshot)
@@ -420,6 +435,7 @@ class LocalEngine:
     def _gone(self, launch: Launch, exits: tuple[WorkerExit, ...], group: _Group | None) -> None:
         """Judge the attempt by what it left, and say that it is gone."""
         at = self._clock.now()
+        self._compile_cache.settle()
         committed = self._newest(launch.plan.checkpoints)
         step = group.step if group is not None else None
         evidence = Evidence(

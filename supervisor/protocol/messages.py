@@ -102,10 +102,12 @@ class DevicesMessage:
 
 @dataclass(frozen=True, slots=True)
 class CompiledMessage:
-    """A compilation that took a while is complete."""
+    """A compilation that took a while is complete; or, with a `source`, what it would have made was
+    loaded from there."""
 
     seconds: float
     name: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +292,9 @@ _PARSERS: dict[str, Callable[[dict[str, Any]], Message]] = {
     "devices": lambda body: DevicesMessage(
         _text(body, "platform"), _count(body), _text(body, "device_kind")
     ),
-    "compiled": lambda body: CompiledMessage(_seconds(body), _text(body, "name")),
+    "compiled": lambda body: CompiledMessage(
+        _seconds(body), _text(body, "name"), _text(body, "source")
+    ),
     "stacks": lambda body: StacksMessage(),
     "adjustable": lambda body: AdjustableMessage(_names(body)),
     "notice": lambda body: NoticeMessage(_text(body, "text", MAX_NOTICE)),

@@ -117,9 +117,9 @@ class Reporter:
         """What the supervisor may ask the next attempt to adjust (`adjustments`)."""
         self._send(AdjustableMessage(tuple(names)), keep=True)
 
-    def compiled(self, seconds: float, name: str) -> None:
-        """The compilation of `name` is complete."""
-        self._send(CompiledMessage(seconds, name), keep=True)
+    def compiled(self, seconds: float, name: str, source: str = "") -> None:
+        """The compilation of `name` is complete, or it was loaded from `source`."""
+        self._send(CompiledMessage(seconds, name, source), keep=True)
 
     def notice(self, text: str) -> None:
         """Have a person read `text` in the supervisor's log."""

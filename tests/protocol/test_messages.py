@@ -40,7 +40,7 @@ messages = st.one_of(
     st.builds(StepMessage, steps, metrics),
     st.builds(RestoredMessage, st.none() | steps, st.booleans()),
     st.builds(SavedMessage, st.none() | steps),
-    st.builds(CompiledMessage, st.floats(min_value=0, max_value=10**9), short),
+    st.builds(CompiledMessage, st.floats(min_value=0, max_value=10**9), short, short),
     st.builds(EvaluatedMessage, steps, metrics),
     st.builds(DevicesMessage, short, st.integers(min_value=0, max_value=10**6), short),
     st.builds(NoticeMessage, short),
@@ -147,7 +147,7 @@ def _texts(message: Message | None) -> list[str]:
     if isinstance(message, DevicesMessage):
         return [message.platform, message.device_kind]
     if isinstance(message, CompiledMessage):
-        return [message.name]
+        return [message.name, message.source]
     if isinstance(message, NoticeMessage):
         return [message.text]
     if isinstance(message, StepMessage | EvaluatedMessage):

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from trainer.config import InitConfig, OptimizerConfig, ValidationConfig, parse
 from trainer.data import Batch
 from trainer.evaluation import Evaluation
+from trainer.executables import Executables
 from trainer.feed import Feed
 from trainer.mesh import make_mesh
 from trainer.optimizer import make_schedule
@@ -25,6 +26,7 @@ from trainer.rungs import Rung
 from trainer.state import Blueprint, TrainState
 from trainer.step import Metrics, jit_train_step
 from trainer.termination import Termination
+from trainer.voice import Voice
 
 from .harness import assert_same_bits, tiny
 
@@ -133,7 +135,8 @@ def test_an_evaluation_repeats_itself_and_is_left_on_request(termination: Termin
     config = ValidationConfig.model_validate(
         {"every": 4, "steps": 2, "dataloader": {"paths": "stdlib/json/tool.py"}}
     )
-    evaluation, state = Evaluation(config, blueprint, feed), blueprint.fresh()
+    executables = Executables(None, {}, Voice())
+    evaluation, state = Evaluation(config, blueprint, feed, executables), blueprint.fresh()
     loss = evaluation.run(state, lambda: termination.requested(0))
     assert loss is not None
     assert abs(loss - np.log(264)) < 1.5

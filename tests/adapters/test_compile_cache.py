@@ -1,0 +1,191 @@
+"""The compilation cache: what is whole goes in, what is not does not, and damage is found."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from supervisor.adapters.compile_cache import CompileCache, is_whole
+
+ENTRY = zlib.compress(os.urandom(3_000_000), 1)
+NAME = "jit_f-0123-cache"
+_BLOCK = (
+    "350400c6d11d86111111101b001b001b00386f88def8bcd4044ef55128a77bfe32e128cc4fedb2bff1c2ee3927e24"
+    "4a1666222e987b7888ae7756074ee840f5c35b247b476e72231e029560a1589550e14e4bf6f377137fb38a658aff4"
+    "7b18cf33350d7faf97b217c4884c90c111cdd0fc01815b1868a6004afea5913a0414060107afe999445c370a"
+)
+ZSTD = {
+    "with its size": bytes.fromhex("28b52ffd602c00" + _BLOCK),
+    "with a checksum": bytes.fromhex("28b52ffd642c00" + _BLOCK + "d2c67b27"),
+    "without its size": bytes.fromhex("28b52ffd0000" + _BLOCK),
+    "several blocks": bytes.fromhex(
+        "28b52ffda0801a06005400001000000100fbff39c002020010000200100003d40000"
+    ),
+}
+"""What `zstandard.ZstdCompressor` makes of 300 bytes, and of 400,000 zeros."""
+
+
+def whole(content: bytes) -> bool:
+    with tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.seek(0)
+        return is_whole(file)
+
+
+@pytest.mark.parametrize("stream", [ENTRY, *ZSTD.values()], ids=["zlib", *ZSTD])
+def test_a_stream_is_whole_only_from_beginning_to_end(stream: bytes) -> None:
+    assert whole(stream)
+    assert not whole(stream + b"\0")
+    for length in (0, 1, 4, 5, len(stream) // 2, len(stream) - 1):
+        assert not whole(stream[:length]), length
+
+
+def test_what_is_no_stream_is_not_whole() -> None:
+    flipped = bytearray(ENTRY)
+    flipped[len(flipped) // 2] ^= 1
+    assert not whole(bytes(flipped))
+    assert not whole(b"anything else")
+    assert not is_whole(io.BytesIO(bytes(100)))
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def cache(tmp_path: Path, said: list[str]) -> Callable[[], CompileCache]:
+    """The cache as each new supervisor finds it."""
+    return lambda: CompileCache(tmp_path / "cache", said.append)
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Path:
+    """Where JAX reads and writes."""
+    path = tmp_path / "cache" / "live"
+    path.mkdir(parents=True)
+    return path
+
+
+def found(cache: CompileCache, live: Path) -> set[str]:
+    """What a new attempt finds."""
+    assert cache.environment({})["JAX_COMPILATION_CACHE_DIR"] == str(live)
+    return {path.name for path in live.iterdir() if path.is_file()}
+
+
+def test_what_one_attempt_compiled_the_next_finds(
+    cache: Callable[[], CompileCache], live: Path, said: list[str]
+) -> None:
+    (live / NAME).write_bytes(ENTRY)
+    (live / "jit_torn-4567-cache").write_bytes(ENTRY[:-9])
+    (live / "xla_gpu_per_fusion_autotune_cache_dir").mkdir()
+    running = cache()
+    running.settle()
+    assert said == ["the compilation of jit_torn was not kept: written in part only"]
+    assert (live.parent / NAME).read_bytes() == ENTRY
+    assert not (live.parent / "jit_torn-4567-cache").exists()
+    assert found(running, live) == {NAME}
+    sums = (live.parent / "SHA256SUMS").read_text()
+    assert sums == f"{hashlib.sha256(ENTRY).hexdigest()}  {NAME}\n"
+
+    (live / NAME).unlink()
+    assert found(running, live) == {NAME}
+    assert found(cache(), live) == {NAME}
+
+
+def test_the_next_supervisor_takes_over_what_a_killed_one_could_not(
+    cache: Callable[[], CompileCache], live: Path, said: list[str]
+) -> None:
+    (live / NAME).write_bytes(ENTRY)
+    (live / "jit_torn-4567-cache").write_bytes(ENTRY[:-9])
+    assert found(cache(), live) == {NAME}
+    assert (live.parent / NAME).exists()
+    assert len(said) == 1
+
+
+def test_an_entry_of_a_living_process_is_taken_over_only_when_it_is_whole(
+    cache: Callable[[], CompileCache], live: Path, said: list[str]
+) -> None:
+    running = cache()
+    with (live / NAME).open("wb") as file:
+        file.write(ENTRY[:-9])
+        file.flush()
+        assert running._take_over() == [NAME]
+        assert not (live.parent / NAME).exists()
+        file.write(ENTRY[-9:])
+    assert running._take_over() == []
+    assert (live.parent / NAME).read_bytes() == ENTRY
+    assert said == []
+
+
+@pytest.mark.parametrize("entry", [ENTRY, ZSTD["with its size"]], ids=["zlib", "zstd"])
+@pytest.mark.parametrize("same_supervisor", [True, False])
+def test_damage_is_found_and_removed(
+    cache: Callable[[], CompileCache],
+    live: Path,
+    said: list[str],
+    entry: bytes,
+    same_supervisor: bool,
+) -> None:
+    (live / NAME).write_bytes(entry)
+    running = cache()
+    running.settle()
+    flipped = bytearray(entry)
+    flipped[len(flipped) // 2] ^= 1
+    (live.parent / NAME).write_bytes(flipped)
+
+    later = running if same_supervisor else cache()
+    assert found(later, live) == set()
+    assert said == ["the cached compilation of jit_f is damaged: removed"]
+    assert not (live.parent / NAME).exists()
+
+    (live / NAME).write_bytes(entry)
+    later.settle()
+    assert found(cache(), live) == {NAME}
+
+
+def test_a_foreign_entry_is_judged_by_itself(
+    cache: Callable[[], CompileCache], live: Path, said: list[str]
+) -> None:
+    (live.parent / NAME).write_bytes(ENTRY)
+    (live.parent / "jit_torn-4567-cache").write_bytes(ENTRY[:100])
+    assert found(cache(), live) == {NAME}
+    assert said == ["the cached compilation of jit_torn is damaged: removed"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"JAX_COMPILATION_CACHE_DIR": "/elsewhere"}, {"JAX_COMPILATION_CACHE_MAX_SIZE": "1000"}],
+)
+def test_a_cache_of_their_own_is_left_alone(
+    tmp_path: Path, cache: Callable[[], CompileCache], given: dict[str, str]
+) -> None:
+    assert cache().environment(given) == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_they_set_of_the_rest_stays(tmp_path: Path, cache: Callable[[], CompileCache]) -> None:
+    given = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "2", "OTHER": "x"}
+    assert cache().environment(given) == {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache" / "live"),
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    assert (tmp_path / "cache" / "live").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_directory_that_cannot_be_made_costs_only_the_cache(
+    tmp_path: Path, cache: Callable[[], CompileCache], said: list[str]
+) -> None:
+    (tmp_path / "cache").write_text("in the way")
+    running = cache()
+    assert running.environment({}) != {}
+    running.settle()
+    assert len(said) == 1
+    assert "the compilation cache cannot be used: " in said[0]

@@ -1,0 +1,93 @@
+"""Any JAX program finds what it compiled before, also when half of it was lost."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.adapters.compile_cache import is_whole
+from tests.running import Result
+from tests.training.harness import assert_same_bits
+
+from .test_training import config, final_state
+
+Supervise = Callable[..., Result]
+
+PROGRAM = """\
+import os, signal, sys
+import jax
+hits = []
+def count(name, **_):
+    hits.extend([name] * name.endswith("cache_hits"))
+jax.monitoring.register_event_listener(count)
+jax.jit(lambda x: x * 2 + 1)(1.0)
+print("hits:", len(hits), flush=True)
+if os.environ["SUPERVISE_ATTEMPT"] == "1":
+    torn = os.path.join(os.environ["JAX_COMPILATION_CACHE_DIR"], "jit_torn-4567-cache")
+    open(torn, "wb").write(b"half of it")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def job(model_dir: Path, tmp_path: Path) -> dict[str, Any]:
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    restart = {"max_num_restarts": 1, "backoff": {"first": 0.05}}
+    return {
+        "trainer": {
+            "init": {
+                "model_dir": str(model_dir),
+                "devices": {"platform": "cpu", "count": 2},
+                "autorestart": restart,
+            },
+            "command": {"argv": [sys.executable, str(script)]},
+        }
+    }
+
+
+def test_a_killed_program_compiles_nothing_twice(supervise: Supervise, job: dict[str, Any]) -> None:
+    result = supervise(job)
+    assert result.code == 0, result.log
+    assert b"hits: 0" in result.rank_log(1)
+    assert b"hits: 1" in result.rank_log(2)
+    assert "the compilation of jit_torn was not kept: written in part only" in result.log
+    cached = list((result.model_dir / "compile_cache").glob("*-cache"))
+    assert [path.name.split("-")[0] for path in cached] == ["jit__lambda"]
+    with cached[0].open("rb") as file:
+        assert is_whole(file)
+
+
+def test_our_trainer_loads_its_steps_and_ends_with_the_same_bits(
+    supervise: Supervise, model_dir: Path, tmp_path: Path
+) -> None:
+    result = supervise(config(model_dir, faults=[{"step": 12, "signal": "SIGKILL"}]))
+    assert result.code == 0, result.log
+    log = result.log.partition("starting attempt 2")
+    assert "compiled train step in" in log[0]
+    assert "compiled evaluation step in" in log[0]
+    assert "loaded train step from its executable in" in log[2]
+    assert "loaded evaluation step from its executable in" in log[2]
+    whole = config(tmp_path / "whole")
+    assert supervise(whole).code == 0
+    assert_same_bits(final_state(whole, model_dir), final_state(whole, tmp_path / "whole"))
+
+
+def test_a_cache_of_the_users_own_is_used(
+    supervise: Supervise, job: dict[str, Any], tmp_path: Path
+) -> None:
+    own = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "own"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    job["trainer"]["command"]["env"] = own
+    result = supervise(job, env=os.environ | {"JAX_COMPILATION_CACHE_DIR": "/nowhere"})
+    assert result.code == 0, result.log
+    assert b"hits: 1" in result.rank_log(2)
+    assert list((tmp_path / "own").glob("jit__lambda-*"))
+    assert not (result.model_dir / "compile_cache").exists()

@@ -1,0 +1,121 @@
+"""A standby prepares everything but the state, touches nothing of the job, and then trains as any
+other worker would."""
+
+# mypy: allow-untyped-calls
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+
+from supervisor.protocol import environment
+from supervisor.protocol.standby import OUTPUT, READY, UNUSABLE, Orders, send_orders
+from trainer.standby import Ready, _stamps, read_config
+
+from .harness import MakeTrainer, Trainer, assert_same_bits, tiny
+
+
+class Waiting:
+    """A standby of `trainer`."""
+
+    def __init__(self, trainer: Trainer, mode: str) -> None:
+        self.command = trainer._command()
+        self.env = trainer._options(())["env"]
+        self.connection, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                self.command,
+                env=self.env | {environment.STANDBY: f"{theirs.fileno()}:{mode}"},
+                pass_fds=(theirs.fileno(),),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+
+    def become_worker(self, output: Path) -> str:
+        """Make it the worker and wait for its end; what it wrote to `output`."""
+        with output.open("wb") as file:
+            send_orders(self.connection, Orders(self.command, self.env, [OUTPUT]), [file.fileno()])
+        assert self.process.wait(60) == 0, output.read_text()
+        return output.read_text()
+
+
+def test_a_ready_standby_trains_to_the_same_bits(make_trainer: MakeTrainer) -> None:
+    cold = make_trainer("cold")
+    assert cold.run({"step": 12, "signal": "SIGTERM"}).returncode == -15
+    warm = make_trainer("warm")
+    warm.checkpoints.parent.mkdir(exist_ok=True)
+    cold.checkpoints.rename(warm.checkpoints)
+    before = sorted(path.stat().st_mtime_ns for path in warm.checkpoints.rglob("*"))
+    waiting = Waiting(warm, "ready")
+    assert waiting.connection.recv(1) == READY
+    assert sorted(path.stat().st_mtime_ns for path in warm.checkpoints.rglob("*")) == before
+    output = waiting.become_worker(warm.folder / "output")
+    assert "restored step 12" in output
+    assert "a cold start" not in output
+    assert "compil" not in output.partition("step 16")[0]  # then comes the evaluation's
+
+    whole = make_trainer("whole")
+    whole.finish()
+    assert_same_bits(warm.state(17), whole.state(17))
+
+
+def test_a_standby_with_imports_trains(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(max_steps=3)
+    waiting = Waiting(trainer, "imports")
+    assert waiting.connection.recv(1) == READY
+    assert not trainer.checkpoints.exists()
+    output = waiting.become_worker(trainer.folder / "output")
+    assert "fresh start" in output
+    assert trainer.state(3) is not None
+
+
+def test_one_that_cannot_prepare_says_why(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(num_devices=3)
+    waiting = Waiting(trainer, "ready")
+    said = waiting.connection.recv(1000)
+    assert said.startswith(UNUSABLE + b"ConfigError: invalid configuration")
+    assert waiting.process.wait(10) == 0
+
+
+@pytest.fixture
+def ready(tmp_path: Path) -> Ready:
+    data = tmp_path / "data.txt"
+    data.write_text("hello")
+    mapping = tiny(tmp_path / "checkpoints")
+    mapping["trainer"]["fit"]["train_dataloader"]["paths"] = str(data)
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(mapping))
+    config = read_config(tmp_path / "params.yaml")
+    return Ready(cast(Any, None), config, _stamps(config), 4, 1)
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Orders:
+    env = {environment.JOB: "job", environment.NUM_DEVICES: "4"}
+    return Orders([sys.executable, "-m", "trainer", str(tmp_path / "params.yaml")], env, [])
+
+
+def test_what_was_prepared_fits_as_long_as_nothing_changes(
+    ready: Ready, orders: Orders, tmp_path: Path
+) -> None:
+    assert ready.problem(orders) is None
+
+    halves = {environment.ADJUST: '{"accumulation": 2, "inflight": 1, "skip_steps": []}'}
+    assert ready.problem(replace(orders, env={**orders.env, **halves})) == "another accumulation"
+    devices = {environment.NUM_DEVICES: "2"}
+    problem = ready.problem(replace(orders, env={**orders.env, **devices}))
+    assert problem == "another number of devices"
+
+    (tmp_path / "data.txt").write_text("hello world")
+    assert ready.problem(orders) == "the data were changed"
+    params = tmp_path / "params.yaml"
+    params.write_text(params.read_text().replace("hidden_size: 16", "hidden_size: 32"))
+    assert ready.problem(orders) == "the config was changed"
+    params.unlink()
+    assert "No such file" in str(ready.problem(orders))

@@ -1,0 +1,101 @@
+"""A step is read beside its verification, and a reader that a damaged one kills is killed once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from trainer import integrity
+from trainer.integrity import DamagedError, Manifest
+from trainer.verification import MARK, read_verified
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> Path:
+    path = tmp_path / "12"
+    path.mkdir()
+    (path / "data").write_bytes(os.urandom(100_000))
+    return path
+
+
+@pytest.fixture
+def manifest(step: Path) -> Manifest:
+    return integrity.record(step, {}, {})
+
+
+def flip(step: Path) -> None:
+    content = bytearray((step / "data").read_bytes())
+    content[50_000] ^= 1
+    (step / "data").write_bytes(content)
+
+
+def first_byte(path: Path) -> int:
+    assert (path / MARK).exists()
+    return (path / "data").read_bytes()[0]
+
+
+def test_a_mark_stands_as_long_as_the_read(step: Path, manifest: Manifest) -> None:
+    said: list[str] = []
+    expected = (step / "data").read_bytes()[0]
+    assert read_verified(step, manifest, first_byte, said.append) == expected
+    assert not (step / MARK).exists()
+    assert said == []
+    manifest.verify(step)
+
+
+def raise_value_error(path: Path) -> int:
+    raise ValueError("what is this")
+
+
+def test_nothing_that_was_read_of_a_damaged_step_is_used(step: Path, manifest: Manifest) -> None:
+    flip(step)
+    with pytest.raises(DamagedError, match="data has not the content"):
+        read_verified(step, manifest, first_byte, print)
+    (step / MARK).unlink()
+    with pytest.raises(DamagedError) as error:
+        read_verified(step, manifest, raise_value_error, print)
+    assert isinstance(error.value.__context__, ValueError)
+
+
+def test_an_error_of_the_reader_is_its_own_where_the_files_are_sound(
+    step: Path, manifest: Manifest
+) -> None:
+    with pytest.raises(ValueError, match="what is this"):
+        read_verified(step, manifest, raise_value_error, print)
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+def test_after_a_reader_that_was_killed_it_is_verified_first(
+    step: Path, manifest: Manifest, damaged: bool
+) -> None:
+    if damaged:
+        flip(step)
+    pid = os.fork()
+    if pid == 0:
+        read_verified(step, manifest, lambda path: os._exit(3), print)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+
+    said: list[str] = []
+    read: list[Path] = []
+    if damaged:
+        with pytest.raises(DamagedError):
+            read_verified(step, manifest, read.append, said.append)
+        assert read == []
+    else:
+        read_verified(step, manifest, read.append, said.append)
+        assert read == [step]
+        assert not (step / MARK).exists()
+    assert said == [
+        f"the last read of {step} did not complete: it is verified before it is read again"
+    ]
+
+
+def test_a_size_is_looked_at_before_anything_is_read(step: Path, manifest: Manifest) -> None:
+    (step / "data").write_bytes(b"short")
+    read: list[Path] = []
+    with pytest.raises(DamagedError, match="has 5 bytes, not 100000"):
+        read_verified(step, manifest, read.append, print)
+    assert read == []
+    assert not (step / MARK).exists()

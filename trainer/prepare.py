@@ -1,0 +1,96 @@
+"""What training needs and no attempt changes: the mesh, the shapes, the compiled step, the data.
+
+A standby prepares it before there is an attempt; a cold start beside the restore of the state: the
+compiled step is loaded, or compiled, in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from supervisor.protocol import environment
+from supervisor.protocol.adjustments import Adjustments
+from trainer.config import ConfigError, TrainerConfig
+from trainer.data import training_batches
+from trainer.executables import Executables
+from trainer.feed import Feed
+from trainer.mesh import make_mesh, require_devices
+from trainer.rungs import Rung, infeasible, rung
+from trainer.state import Blueprint
+from trainer.step import jit_train_step
+from trainer.voice import Voice
+
+_TRAIN_STEP = "train step"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Everything but the state. `tokens` is the abstract batch, and `batches` iterates over the
+    training data, from its beginning."""
+
+    voice: Voice
+    feed: Feed
+    blueprint: Blueprint
+    tokens: jax.ShapeDtypeStruct
+    batches: Any
+    executables: Executables
+    train_step: Future[Callable[..., Any]]
+
+
+def prepare(
+    config: TrainerConfig,
+    num_devices: int | None,
+    adjustments: Adjustments,
+    voice: Voice,
+) -> Prepared:
+    """Prepare to train `config` on the devices of this process; returns while the step is compiled.
+
+    Raises:
+        DevicesDiffer: the backend does not have `num_devices` (None: any number will do).
+        ConfigError: the config cannot be trained on the devices found.
+    """
+    require_devices(num_devices)
+    found = rung(config.init.loop, jax.device_count(), adjustments.accumulation)
+    if found is None:
+        raise ConfigError(infeasible(config.init.loop, jax.device_count()))
+    init, loader = config.init, config.fit.train_dataloader
+    executables = _executables(config, found, voice)
+    executables.expect(_TRAIN_STEP)
+    feed = Feed(make_mesh(found), found)
+    blueprint = Blueprint.of(init, feed.mesh)
+    tokens = feed.abstract(loader.sequence_length + 1)
+    return Prepared(
+        voice=voice,
+        feed=feed,
+        blueprint=blueprint,
+        tokens=tokens,
+        executables=executables,
+        train_step=executables.get(
+            _TRAIN_STEP, jit_train_step(blueprint), blueprint.abstract, tokens
+        ),
+        batches=training_batches(
+            loader, init.loop.global_batch_size, init.data_shuffle_seed, init.model.vocab_size
+        ),
+    )
+
+
+def _executables(config: TrainerConfig, found: Rung, voice: Voice) -> Executables:
+    """The steps of `config` on `found`, by everything of them that goes into a program."""
+    init, validation = config.init, config.fit.validation
+    decides = {
+        "model": init.model.model_dump(mode="json"),
+        "optimizer": init.optimizer.model_dump(mode="json"),
+        "max_steps": init.loop.max_steps,
+        "rung": asdict(found),
+        "train length": config.fit.train_dataloader.sequence_length,
+        "evaluation length": validation and validation.dataloader.sequence_length,
+    }
+    directory = os.environ.get(environment.EXECUTABLES)
+    return Executables(Path(directory) if directory else None, decides, voice)

@@ -1,0 +1,117 @@
+"""The trainer as a standby: all that does not depend on the attempt, done before there is one.
+
+A step on zeros and a save and a restore of zeros make the first real ones as quick as the later
+ones. Nothing of the job is touched: no checkpoint, no progress, no drill.
+"""
+
+# mypy: allow-untyped-calls
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import yaml
+
+from supervisor.protocol.adjustments import Adjustments
+from supervisor.protocol.environment import WorkerIdentity
+from supervisor.protocol.standby import Orders
+from trainer.checkpoint import Checkpoints
+from trainer.config import TrainerConfig, parse
+from trainer.prepare import Prepared, prepare
+from trainer.sources import matching_files
+from trainer.voice import Voice
+
+_Stamps = list[tuple[str, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What was prepared, and what it holds for."""
+
+    prepared: Prepared
+    config: TrainerConfig
+    data: _Stamps
+    num_devices: int | None
+    accumulation: int
+
+    @classmethod
+    def of(cls, params: Path) -> Ready:
+        """Prepare to train what `params` says, on the devices of this process."""
+        config = read_config(params)
+        data = _stamps(config)
+        num_devices = _num_devices(os.environ)
+        adjustments = Adjustments.from_environment()
+        prepared = prepare(config, num_devices, adjustments, Voice())
+        _rehearse(prepared)
+        return cls(prepared, config, data, num_devices, adjustments.accumulation)
+
+    def problem(self, orders: Orders) -> str | None:
+        """Why what was prepared is not what the worker of `orders` needs, if so."""
+        try:
+            config = read_config(Path(orders.argv[-1]))
+            if config != self.config:
+                return "the config was changed"
+            if _stamps(config) != self.data:
+                return "the data were changed"
+        except (OSError, ValueError) as error:
+            return str(error)
+        if _num_devices(orders.env) != self.num_devices:
+            return "another number of devices"
+        if Adjustments.from_environment(orders.env).accumulation != self.accumulation:
+            return "another accumulation"
+        return None
+
+
+def read_config(params: Path) -> TrainerConfig:
+    """The config in the file `params`.
+
+    Raises:
+        ConfigError: it is not valid.
+        OSError, ValueError: it cannot be read.
+    """
+    return parse(yaml.safe_load(params.read_text(encoding="utf-8")))
+
+
+def _num_devices(environ: Mapping[str, str]) -> int | None:
+    identity = WorkerIdentity.from_environment(environ)
+    return identity.num_devices if identity is not None else None
+
+
+def _stamps(config: TrainerConfig) -> _Stamps:
+    """The files of the training data, as they are now."""
+    patterns = config.fit.train_dataloader.paths
+    files = [file for pattern in patterns for file in matching_files(pattern)]
+    return [(str(file), (status := file.stat()).st_mtime_ns, status.st_size) for file in files]
+
+
+def _rehearse(prepared: Prepared) -> None:
+    """One step, one save and one restore, of zeros."""
+    blueprint = prepared.blueprint
+    state, _ = prepared.train_step.result()(_zeros(blueprint.abstract), _zeros(prepared.tokens))
+    with tempfile.TemporaryDirectory(prefix="supervise-standby-") as directory:
+        checkpoints = Checkpoints(Path(directory), 1, {}, print)
+        checkpoints.save(state, 1, prepared.batches.get_state())
+        checkpoints.committed(wait=True)
+        checkpoints.settle()
+        jax.block_until_ready(checkpoints.restore(blueprint.abstract))
+        checkpoints.close()
+
+
+def _zeros(abstract: Any) -> Any:
+    """Arrays of zeros (keys of seed 0) that lie as `abstract` says."""
+
+    def zero(leaf: Any) -> jax.Array:
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            value = jnp.broadcast_to(jax.random.key(0), leaf.shape)
+        else:
+            value = jnp.zeros(leaf.shape, leaf.dtype)
+        placed: jax.Array = jax.device_put(value, leaf.sharding)
+        return placed
+
+    return jax.tree.map(zero, abstract)

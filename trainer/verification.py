@@ -1,0 +1,58 @@
+"""Verifying a checkpoint beside the read of it, so that it costs no time of its own.
+
+A damaged file could crash the reader, and the restart would read it again. So a mark stands in the
+step while an unverified read of it goes on: who finds one verifies first, and reads then. Whatever
+was read of a damaged step is thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from trainer.integrity import Manifest
+
+MARK = "supervise_reading"
+
+T = TypeVar("T")
+
+
+def read_verified(
+    path: Path, manifest: Manifest, read: Callable[[Path], T], say: Callable[[str], None]
+) -> T:
+    """What `read` makes of the step in `path`, which is what `manifest` says.
+
+    Raises:
+        DamagedError: it is not. Otherwise whatever `read` raises.
+    """
+    manifest.verify_sizes(path)
+    mark = path / MARK
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        say(f"the last read of {path} did not complete: it is verified before it is read again")
+        result = read_after_verification(path, manifest, read)
+    except OSError:  # it cannot be written to
+        return read_after_verification(path, manifest, read)
+    else:
+        result = _read_beside_verification(path, manifest, read)
+    mark.unlink(missing_ok=True)
+    return result
+
+
+def read_after_verification(path: Path, manifest: Manifest, read: Callable[[Path], T]) -> T:
+    """The same, one after the other, and without a mark: for a step that is somebody else's."""
+    manifest.verify(path)
+    return read(path)
+
+
+def _read_beside_verification(path: Path, manifest: Manifest, read: Callable[[Path], T]) -> T:
+    with ThreadPoolExecutor(1, "verification") as thread:
+        verifying = thread.submit(manifest.verify, path)
+        try:
+            result = read(path)
+        finally:
+            verifying.result()  # damage takes precedence over what it made of the reader
+    return result
