@@ -3,9 +3,9 @@
     python -m benchmarks.goodput [--quick] [--json FILE]
 
 The quickstart's trainer for a minute and a half from its first step, under each contestant, in
-storms of SIGKILLs drawn by lot (a Poisson process with the given mean time between failures, the
-same moments for all). A kill that finds nobody training hits nothing. A step that is done again does
-not count: useful steps per hour is how far the training has come in the time, scaled to an hour.
+storms of SIGKILLs drawn by lot (a Poisson process with the given mean time between failures, at the
+same moments for all). A kill that finds nobody training hits nothing. A step that is done again
+does not count: useful steps per hour is how far the training has come, scaled to an hour.
 """
 
 from __future__ import annotations
