@@ -75,11 +75,11 @@ def main() -> None:
         seconds, out = measure([*command, str(log)])
     memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     found = json.loads(out)
-    report.spread("log", "mb", [size / 1e6])
-    report.spread("cat", "s", [cat])
-    report.spread("classify", "s", [seconds])
-    report.spread("classify", "mb_per_s", [size / 1e6 / seconds])
-    report.spread("classify_memory", "mib", [memory])
+    report.figure("log_mb", size / 1e6)
+    report.figure("cat_s", cat)
+    report.figure("classify_s", seconds)
+    report.figure("classify_mb_per_s", size / 1e6 / seconds)
+    report.figure("classify_memory_mib", memory)
     report.samples["found"] = {name: found[name] for name in ("verdict", "rule", "root_line")}
     report.finish(given.json)
 

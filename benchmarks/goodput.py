@@ -43,7 +43,7 @@ def main() -> None:
             except (UnavailableError, FailedError) as error:
                 report.left_out[name] = str(error)
                 continue
-            report.spread(name, "steps_per_hour", [3600 * steps / seconds])
+            report.figure(f"{name}_steps_per_hour", 3600 * steps / seconds)
         theirs = [f"{peer.name}_mtbf_{mean:g}s_steps_per_hour" for peer in PEERS]
         report.most(f"best_peer_mtbf_{mean:g}s_steps_per_hour", theirs)
         for name in ("supervise", "supervise_snapshot"):

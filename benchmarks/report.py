@@ -32,6 +32,10 @@ class Report:
     samples: dict[str, Any] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
+    def figure(self, name: str, value: float) -> None:
+        """One figure, measured once."""
+        self.figures[name] = _rounded(value)
+
     def spread(self, name: str, unit: str, values: Sequence[float]) -> None:
         """Of `values` the median as NAME_UNIT, with NAME_least_UNIT and NAME_most_UNIT."""
         self.samples[f"{name}_{unit}"] = [_rounded(value) for value in values]
