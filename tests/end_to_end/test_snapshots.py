@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.protocol import environment
-from tests.end_to_end.test_training import cache, config, final_state
+from tests.end_to_end.test_training import config, final_state
 from tests.running import Result, Running, Start, eventually
 from tests.training.harness import assert_same_bits, newest_snapshot
 from trainer.checkpoint import newest_step
-
-__all__ = ["cache"]
 
 Supervise = Callable[..., Result]
 
