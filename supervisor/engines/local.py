@@ -375,8 +375,10 @@ class LocalEngine:
         assert group is not None
         if not group.pipe.read():
             self._reactor.forget(group.pipe.read_end)
-        elif _is_steady(group):
+            return
+        if _is_steady(group):
             self._prepare_standby(group)
+        if group.reports >= _STEADY:
             self._reactor.forget(group.pipe.read_end)
             self._reactor.call_later(_READING_PAUSE, lambda: self._read_again(group))
 
