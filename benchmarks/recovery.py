@@ -97,7 +97,9 @@ def _one(contestant: Contestant, kills: int, lots: random.Random) -> _Found:
             step = run.wait_for_step(0, since=began, not_by=last.pid)
             found.seconds.append(step.at - began)
             found.lost.append(max(0, run.last_of(last.pid).number - (step.number - 1)))
-        found.told = run.told_recoveries()
+        if contestant.peer is None:
+            run.wait_for("what supervise tells", lambda: len(run.told_recoveries()) == kills)
+            found.told = run.told_recoveries()
     return found
 
 
