@@ -61,6 +61,8 @@ from supervisor.protocol.standby import OUTPUT
 
 _OBSERVE_INTERVAL = 5.0
 _DRAIN_OUTPUT = 5.0
+_READING_PAUSE = 0.5
+"""Seconds, once the job is on its way: who reads each step at once is awake ten times a second."""
 _STEADY = 3
 """Reports of steps after which the job is on its way: time to prepare for the next failure."""
 
@@ -369,17 +371,27 @@ class LocalEngine:
         self._reactor.post(WorkerReported(self._clock.now(), attempt, 0, message))
 
     def _read_progress(self) -> None:
-        assert self._group is not None
-        if not self._group.pipe.read():
-            self._reactor.forget(self._group.pipe.read_end)
-        elif _is_steady(self._group):
-            self._prepare_standby(self._group)
+        group = self._group
+        assert group is not None
+        if not group.pipe.read():
+            self._reactor.forget(group.pipe.read_end)
+            return
+        if _is_steady(group):
+            self._prepare_standby(group)
+        if group.reports >= _STEADY:
+            self._reactor.forget(group.pipe.read_end)
+            self._reactor.call_later(_READING_PAUSE, lambda: self._read_again(group))
+
+    def _read_again(self, group: _Group) -> None:
+        if self._group is group:
+            self._reactor.watch(group.pipe.read_end, self._read_progress)
 
     def _worker_ended(self) -> None:
         group = self._group
         assert group is not None
         if self._has_ended(group):
             self._reactor.forget(group.worker.pidfd)
+            group.pipe.read()  # what it did before comes first
             self._observe(group)
 
     def _has_ended(self, group: _Group) -> bool:
