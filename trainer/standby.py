@@ -36,6 +36,8 @@ class Ready:
 
     prepared: Prepared
     config: TrainerConfig
+    text: str
+    """What the config was read from."""
     data: _Stamps
     num_devices: int | None
     accumulation: int
@@ -43,39 +45,29 @@ class Ready:
     @classmethod
     def of(cls, params: Path) -> Ready:
         """Prepare to train what `params` says, on the devices of this process."""
-        config = read_config(params)
+        text = params.read_text(encoding="utf-8")
+        config = parse(yaml.safe_load(text))
         data = _stamps(config)
         num_devices = _num_devices(os.environ)
         adjustments = Adjustments.from_environment()
         prepared = prepare(config, num_devices, adjustments, Voice())
         _rehearse(prepared)
-        return cls(prepared, config, data, num_devices, adjustments.accumulation)
+        return cls(prepared, config, text, data, num_devices, adjustments.accumulation)
 
     def problem(self, orders: Orders) -> str | None:
         """Why what was prepared is not what the worker of `orders` needs, if so."""
         try:
-            config = read_config(Path(orders.argv[-1]))
-            if config != self.config:
+            if Path(orders.argv[-1]).read_text(encoding="utf-8") != self.text:
                 return "the config was changed"
-            if _stamps(config) != self.data:
+            if _stamps(self.config) != self.data:
                 return "the data were changed"
-        except (OSError, ValueError) as error:
+        except OSError as error:
             return str(error)
         if _num_devices(orders.env) != self.num_devices:
             return "another number of devices"
         if Adjustments.from_environment(orders.env).accumulation != self.accumulation:
             return "another accumulation"
         return None
-
-
-def read_config(params: Path) -> TrainerConfig:
-    """The config in the file `params`.
-
-    Raises:
-        ConfigError: it is not valid.
-        OSError, ValueError: it cannot be read.
-    """
-    return parse(yaml.safe_load(params.read_text(encoding="utf-8")))
 
 
 def _num_devices(environ: Mapping[str, str]) -> int | None:

@@ -16,7 +16,8 @@ import yaml
 
 from supervisor.protocol import environment
 from supervisor.protocol.standby import OUTPUT, READY, UNUSABLE, Orders, send_orders
-from trainer.standby import Ready, _stamps, read_config
+from trainer.config import parse
+from trainer.standby import Ready, _stamps
 
 from .harness import MakeTrainer, Trainer, assert_same_bits, tiny
 
@@ -90,9 +91,10 @@ def ready(tmp_path: Path) -> Ready:
     data.write_text("hello")
     mapping = tiny(tmp_path / "checkpoints")
     mapping["trainer"]["fit"]["train_dataloader"]["paths"] = str(data)
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(mapping))
-    config = read_config(tmp_path / "params.yaml")
-    return Ready(cast(Any, None), config, _stamps(config), 4, 1)
+    text = yaml.safe_dump(mapping)
+    (tmp_path / "params.yaml").write_text(text)
+    config = parse(mapping)
+    return Ready(cast(Any, None), config, text, _stamps(config), 4, 1)
 
 
 @pytest.fixture
