@@ -30,10 +30,15 @@ def initialize(environ: Mapping[str, str] = os.environ) -> None:
     jax.distributed.initialize(
         address,
         num_processes=int(environ.get("JAX_NUM_PROCESSES", "1")),
-        process_id=int(environ.get("JAX_PROCESS_ID", "0")),
+        process_id=process_id(environ),
         cluster_detection_method="deactivate",
         shutdown_timeout_seconds=_SHUTDOWN_TIMEOUT,
     )
+
+
+def process_id(environ: Mapping[str, str] = os.environ) -> int:
+    """Which of them this process is; known before jax is initialised."""
+    return int(environ.get("JAX_PROCESS_ID", "0"))
 
 
 def preemption_notice() -> Callable[[int], bool] | None:

@@ -1,8 +1,8 @@
 """Verifying a checkpoint beside the read of it, so that it costs no time of its own.
 
 A damaged file could crash the reader, and the restart would read it again. So a mark stands in the
-step while an unverified read of it goes on: who finds one verifies first, and reads then. Whatever
-was read of a damaged step is thrown away.
+step while an unverified read of it goes on, one for each rank: who finds its own verifies first and
+reads then. Whatever was read of a damaged step is thrown away.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from trainer.distributed import process_id
 from trainer.integrity import Manifest
 
-MARK = "supervise_reading"
+MARK = "supervise_reading_rank"
 
 T = TypeVar("T")
 
@@ -28,7 +29,7 @@ def read_verified(
         DamagedError: it is not. Otherwise whatever `read` raises.
     """
     manifest.verify_sizes(path)
-    mark = path / MARK
+    mark = path / f"{MARK}{process_id()}"
     try:
         mark.touch(exist_ok=False)
     except FileExistsError:
