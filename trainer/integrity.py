@@ -23,7 +23,8 @@ from typing import Any
 
 MANIFEST = "supervise_manifest.json"
 _TEMPORARY = MANIFEST + ".tmp"
-_THREADS = 2
+_THREADS = min(8, max(1, len(os.sched_getaffinity(0)) // 2))
+"""For hashing: the other half of the cores is the reader's beside it."""
 
 
 class DamagedError(Exception):
