@@ -235,6 +235,7 @@ class LocalWorld:
             directory=directory / "attempts" / f"{attempt:04d}",
             params=directory / "params.yaml",
             adjustments=state.tactics.adjustments,
+            follows_on=state.last_failure,
         )
 
     def _make_directory(self, name: str, *, durable: bool = False) -> bool:

@@ -175,6 +175,9 @@ def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> It
         case DevicesMessage(platform, count, kind):
             what = "simulated on the CPU" if platform == "cpu" else kind or platform
             yield Line(source, f"devices found: {count}, {what}")
+        case RestoredMessage(step, snapshot=True):
+            text = f"resumed from the snapshot of step {step} in memory"
+            yield Line(source, text + _newest_below(step, t.before.budget.highest))
         case RestoredMessage(step):
             text = _step(step, "starts afresh: no checkpoint", "restored the state of step {}")
             yield Line(source, text)
@@ -191,6 +194,14 @@ def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> It
             return  # there are hundreds; the long ones are told when they are done
         case StageMessage(stage) if stage not in (Stage.TRAINING, Stage.EVALUATING):
             yield Line(source, f"stage {stage}")
+
+
+def _newest_below(step: int | None, highest: int | None) -> str:
+    """What else could have been resumed from; nothing where that may be damaged or gone."""
+    if highest is None:
+        return " (there is no checkpoint yet)"
+    below = step is not None and highest <= step
+    return f" (the newest checkpoint is of step {highest})" if below else ""
 
 
 def _trains(t: Transition) -> bool:

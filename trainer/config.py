@@ -162,12 +162,19 @@ class LoopConfig(_Owned):
     skip_bad_batches: Annotated[int, Strict(), Field(ge=0)] = 0
 
 
+class SnapshotConfig(_Owned):
+    """How many steps lie between two snapshots in memory."""
+
+    every: Count
+
+
 class CheckpointConfig(_Owned):
     """When a checkpoint is saved, where, and how many are kept."""
 
     directory: Path
     every: Annotated[int | str, BeforeValidator(_every)] = "5m"
     keep: Count = 3
+    snapshot: SnapshotConfig | None = None
 
     @property
     def every_seconds(self) -> float | None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from collections import deque
 
+import jax
+
 from supervisor.protocol.drills import Drills
 from supervisor.protocol.reporter import Reporter
 from trainer.step import Metrics
@@ -40,6 +42,12 @@ class InFlight:
         """Wait for all of them."""
         while self._steps:
             self._retire()
+
+    @property
+    def finite(self) -> jax.Array | None:
+        """Whether the newest step made nothing but finite numbers, which may not be computed yet;
+        None: it is complete, and it did."""
+        return self._steps[-1][1]["finite"] if self._steps else None
 
     def skip(self, step: int) -> None:
         """Step `step` passes over its batch; those before it complete first."""

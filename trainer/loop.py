@@ -1,8 +1,8 @@
 """The training loop, and what happens at the boundaries between its steps.
 
 At a boundary, in this order: steps in flight complete (with their reports and drills), evaluation,
-save. So an evaluation that fails is run again after the restart, never skipped, and a drill at a
-step comes before that step's save.
+snapshot, save. So an evaluation that fails is run again after the restart, never skipped, and a
+drill at a step comes before that step's save. A snapshot alone waits for no step in flight.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from trainer.checkpoint import Checkpoints
 from trainer.evaluation import Evaluation
 from trainer.feed import Feed
 from trainer.inflight import InFlight, NotFiniteError
+from trainer.snapshot import Snapshots
 from trainer.state import TrainState
 from trainer.termination import Termination
 
@@ -44,6 +45,7 @@ class Loop:
     cadence: Cadence
     in_flight: InFlight
     reporter: Reporter
+    snapshots: Snapshots | None = None
 
     def run(self) -> None:
         """Train to the end and save there; on a request to stop, save and die of its signal.
@@ -69,6 +71,8 @@ class Loop:
             self._advance()
             if self.evaluation is not None and self.evaluation.due(self.step):
                 self._evaluate(self.evaluation, termination)
+            if self.snapshots is not None and self.snapshots.due(self.step):
+                self._snap(self.snapshots)
             if self.step < self.max_steps and self.cadence.due(self.step):
                 self._save()
             self._tell_committed()
@@ -92,6 +96,10 @@ class Loop:
             print(f"step {self.step}  validation loss {loss:.4f}", flush=True)
             self.reporter.evaluated(self.step, {"loss": loss})
         self.reporter.stage(Stage.TRAINING, self.step)
+
+    def _snap(self, snapshots: Snapshots) -> None:
+        position = self.batches.get_state()
+        snapshots.take(self.state, self.step, position, self.in_flight.finite)
 
     def _save(self) -> None:
         self.in_flight.drain()

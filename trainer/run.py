@@ -22,6 +22,7 @@ from trainer.inflight import InFlight
 from trainer.loop import Loop
 from trainer.prepare import Prepared, prepare
 from trainer.rungs import Rung
+from trainer.snapshot import Snapshots
 from trainer.state import Blueprint, TrainState
 from trainer.step import jit_all_finite, jit_skipped_step
 from trainer.voice import Voice
@@ -62,8 +63,11 @@ def train(
     print(_layout(feed.rung, device.platform), flush=True)
 
     reporter.stage(Stage.RESTORING)
-    state, restored = _start(config, checkpoints, blueprint, batches, voice.say)
-    reporter.restored(restored)
+    snapshots = Snapshots.of(blueprint, voice.say)
+    begun = _resume(snapshots, checkpoints, batches)
+    snapshot = begun is not None
+    state, restored = begun or _start(config, checkpoints, blueprint, batches, voice.say)
+    reporter.restored(restored, snapshot=snapshot)
     step = restored or 0
 
     reporter.stage(Stage.COMPILING, step)
@@ -89,6 +93,7 @@ def train(
         cadence=Cadence(config.init.checkpoint),
         in_flight=InFlight(inflight, loop.log_every, reporter, drills),
         reporter=reporter,
+        snapshots=snapshots,
     ).run()
     reporter.stage(Stage.FINISHING, loop.max_steps)
     checkpoints.close()
@@ -132,6 +137,19 @@ def _adjustable(
         yield ACCUMULATION
     if len(adjustments.skip_steps) < config.init.loop.skip_bad_batches:
         yield SKIP_STEPS
+
+
+def _resume(
+    snapshots: Snapshots | None, checkpoints: Checkpoints, batches: Any
+) -> tuple[TrainState, int] | None:
+    """As `_start`, from the snapshot in memory; None: there is none to resume from."""
+    found = snapshots.restore(checkpoints.newest()) if snapshots is not None else None
+    if found is None:
+        return None
+    step, state, position = found
+    batches.set_state(position)
+    print(f"resumed from the snapshot of step {step} in memory", flush=True)
+    return state, step
 
 
 def _start(

@@ -37,10 +37,9 @@ class ProgressPipe:
 
     def to_environment(self) -> dict[str, str]:
         """What the worker needs in its environment to find the pipe."""
-        status = os.fstat(self.write_end)
         return {
             environment.PROGRESS_FD: str(self.write_end),
-            environment.PROGRESS_PIPE: f"{status.st_dev}:{status.st_ino}",
+            environment.PROGRESS_PIPE: environment.identity(self.write_end),
         }
 
     def close_write_end(self) -> None:

@@ -127,6 +127,7 @@ def _outcome(event: WorkersGone, transition: Transition) -> dict[str, Any]:
     return {
         "status": status,
         "starting_step": event.resumed_from,
+        "from_snapshot": event.from_snapshot,
         "ending_step": event.step,
         "steps_progressed": max(0, event.step - start) if event.step is not None else 0,
         "newest_committed_step": event.committed,

@@ -48,6 +48,9 @@ def _command_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
             yield ("init", key), "belongs to our trainer; a command has its own"
     if phase.start_from is not None:
         yield ("start_from",), "belongs to our trainer; a command starts from what it likes"
+    if phase.init.checkpoint.snapshot is not None:
+        message = "snapshots in memory need our trainer (fit); a command does not take them"
+        yield ("init", "checkpoint", "snapshot"), message
     if phase.faults:
         yield ("faults",), "drills need our trainer (fit); a command does not know of them"
     if phase.command.preload is not None and not phase.command.bootstrap:

@@ -46,6 +46,8 @@ class PhasePlan:
     """`off`, `imports` or `ready`; None: whichever suits."""
     preload: tuple[str, ...] | None = None
     """What a standby of a command imports; None: what it was seen to import."""
+    snapshots: bool = False
+    """Whether the workers take snapshots in memory, and are given some for it."""
 
 
 def plan_phases(job: Job, trainer_sections: list[dict[str, Any]]) -> tuple[PhasePlan, ...]:
@@ -93,6 +95,7 @@ def _plan(job: Job, index: int, directories: list[Path], sections: dict[str, Any
         global_batch=command.global_batch if command is not None else None,
         max_steps=max_steps,
         faults=tuple(phase.faults),
+        snapshots=phase.init.checkpoint.snapshot is not None,
     )
 
 

@@ -32,9 +32,18 @@ def _seconds(value: Any) -> Any:
     return parse_duration(value) if isinstance(value, str) else value
 
 
+def _is_steps(value: Any) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _steps(value: Any) -> Any:
+    if not _is_steps(value):
+        raise ValueError("is not a number of steps")
+    return value
+
+
 def _steps_or_duration(value: Any) -> Any:
-    steps = type(value) is int and value >= 1
-    if not steps and not (isinstance(value, str) and parse_duration(value) > 0):
+    if not _is_steps(value) and not (isinstance(value, str) and parse_duration(value) > 0):
         raise ValueError("is neither a number of steps nor a duration such as 5m")
     return value
 
@@ -92,12 +101,19 @@ def chips(accelerator_type: str) -> int:
     return int(match[2]) if by_chips else int(match[2]) // 2
 
 
+class Snapshot(_Section):
+    """How often our trainer takes a snapshot in memory."""
+
+    every: Annotated[int, BeforeValidator(_steps)]
+
+
 class Checkpoint(_Section):
     """Where checkpoints are and how often our trainer makes one."""
 
     directory: Annotated[str | None, AfterValidator(_local_path)] = None
     every: Annotated[int | str, BeforeValidator(_steps_or_duration)] = 100
     keep: Annotated[int, Field(ge=1)] = 3
+    snapshot: Snapshot | None = None
 
 
 class BackoffConfig(_Section):

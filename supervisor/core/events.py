@@ -125,6 +125,9 @@ class WorkersGone:
     """The newest committed step, looked for after the group was gone."""
     adjustable: tuple[str, ...] = ()
     """What the workers said they could adjust (`protocol.adjustments`)."""
+    from_snapshot: bool = False
+    """Whether `resumed_from` is of a snapshot in memory: then it may be above all that was ever
+    committed, and is no progress."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from supervisor.adapters.output import OutputPatterns, OutputPump, read_evidence
 from supervisor.adapters.processes import WorkerProcess, kill_descendants, reap_orphans
 from supervisor.adapters.progress import ProgressPipe
 from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.snapshots import SnapshotMemory
 from supervisor.adapters.space import free_bytes
 from supervisor.adapters.stacks import describe_process, dump_native_stacks
 from supervisor.config import placeholders
@@ -36,6 +37,7 @@ from supervisor.core.policy import Success
 from supervisor.core.rules import Rule
 from supervisor.core.verdicts import judge, launch_failure
 from supervisor.engines.python_program import bootstrapped
+from supervisor.engines.snapshots import SnapshotKeeper
 from supervisor.engines.standby import Standbys, Start, choose
 from supervisor.ports import Clock
 from supervisor.protocol import environment
@@ -80,6 +82,8 @@ class Launch:
     params: Path
     """The phase's resolved config."""
     adjustments: Adjustments
+    follows_on: Failure | None
+    """What the attempt before it ended with."""
 
 
 @dataclass(slots=True)
@@ -102,6 +106,7 @@ class _Group:
     has_compiled: bool = False
     """Since its compilations were last taken over."""
     resumed_from: int | None = None
+    from_snapshot: bool = False
     adjustable: tuple[str, ...] = ()
     platform: str | None = None
     reports: int = 0
@@ -131,6 +136,7 @@ class LocalEngine:
         self._compile_cache = compile_cache
         self._redact = redact
         self._group: _Group | None = None
+        self._snapshots = SnapshotKeeper(self._notice, self._mention)
         self._standbys = Standbys(reactor, self._notice, self._mention)
 
     @property
@@ -142,6 +148,7 @@ class LocalEngine:
         """Start the attempt's workers. Answered by `WorkersStarted` or `LaunchFailed`."""
         began = self._clock.now()
         argv, env = self._command(launch)
+        memory = self._snapshot_memory(launch)
         pipe = ProgressPipe(
             lambda message: self._heard(launch.attempt, message),
             lambda why: self._notice(f"a message of rank 0 was refused: {why}"),
@@ -150,8 +157,12 @@ class LocalEngine:
             launch.directory / "rank0.log", self._patterns(launch), self._mirror, self._notice
         )
         start = Start(tuple(argv), {**env, **pipe.to_environment()})
+        descriptors = {environment.PROGRESS_FD: pipe.write_end}
+        if memory is not None:
+            start = Start(start.argv, {**start.env, **memory.to_environment()})
+            descriptors[environment.SNAPSHOT_FD] = memory.descriptor
         try:
-            worker, standby = self._worker(launch, start, pipe, pump)
+            worker, standby = self._worker(launch, start, descriptors, pump)
         except OSError as error:
             pipe.close_write_end()
             pipe.close()
@@ -263,6 +274,12 @@ class LocalEngine:
             "params": str(launch.params),
         }
 
+    def _snapshot_memory(self, launch: Launch) -> SnapshotMemory | None:
+        if not launch.plan.snapshots:
+            return None
+        newest = self._newest(launch.plan.checkpoints)
+        return self._snapshots.lend(launch.phase, launch.follows_on, newest)
+
     def _patterns(self, launch: Launch) -> OutputPatterns:
         progress, success = launch.plan.progress_pattern, launch.success.pattern
         return OutputPatterns(
@@ -281,17 +298,17 @@ class LocalEngine:
         )
 
     def _worker(
-        self, launch: Launch, start: Start, pipe: ProgressPipe, pump: OutputPump
+        self, launch: Launch, start: Start, descriptors: Mapping[str, int], pump: OutputPump
     ) -> tuple[WorkerProcess, bool]:
-        """The attempt's worker, and whether it was the standby: else it is started now."""
-        descriptors = {OUTPUT: pump.write_end, environment.PROGRESS_FD: pipe.write_end}
-        taken = self._standbys.take(launch.plan.name, start, descriptors)
+        """The attempt's worker, with these descriptors, and whether it was the standby: else it is
+        started now."""
+        told = {OUTPUT: pump.write_end, **descriptors}
+        taken = self._standbys.take(launch.plan.name, start, told)
         if taken is not None:
             self._mention(f"the standby ({taken.mode}) takes over")
             return taken.process, True
-        cold = WorkerProcess(
-            start.argv, env=start.env, output=pump.write_end, inherit=(pipe.write_end,)
-        )
+        inherit = tuple(descriptors.values())
+        cold = WorkerProcess(start.argv, env=start.env, output=pump.write_end, inherit=inherit)
         return cold, False
 
     def _prepare_standby(self, group: _Group) -> None:
@@ -340,8 +357,9 @@ class LocalEngine:
                     if group.has_compiled:
                         group.has_compiled = False
                         self._compile_cache.take_over()
-                case RestoredMessage(step):
-                    group.resumed_from = step
+                case RestoredMessage(step, snapshot):
+                    group.resumed_from, group.from_snapshot = step, snapshot
+                    self._snapshots.restored(snapshot=snapshot)
                 case SavedMessage():
                     group.watcher.look_now()
                 case DevicesMessage(platform):
@@ -379,6 +397,7 @@ class LocalEngine:
             self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(attempt))
 
     def _observe(self, group: _Group) -> None:
+        self._snapshots.look()
         attempt, pids = group.launch.attempt, (group.worker.pid,)
         event = WorkersObserved(self._clock.now(), attempt, pids, tuple(group.exits))
         self._reactor.post(event)
@@ -440,6 +459,7 @@ class LocalEngine:
                 step=step,
                 committed=committed,
                 adjustable=group.adjustable if group is not None else (),
+                from_snapshot=group is not None and group.from_snapshot,
             )
         )
 

@@ -29,6 +29,9 @@ FAULTS = PREFIX + "FAULTS"
 ADJUST = PREFIX + "ADJUST"
 EXECUTABLES = PREFIX + "EXECUTABLES"
 """The directory in which a worker may keep programs that it has compiled, for later attempts."""
+SNAPSHOT_FD = PREFIX + "SNAPSHOT_FD"
+SNAPSHOT_MEMORY = PREFIX + "SNAPSHOT_MEMORY"
+"""`device:inode` of the memory for snapshots, as for the progress pipe."""
 STEPS_FROM_OUTPUT = PREFIX + "STEPS_FROM_OUTPUT"
 """Set where the supervisor reads the steps from the output: the bootstrap then reports none."""
 STANDBY = PREFIX + "STANDBY"
@@ -98,6 +101,25 @@ class WorkerIdentity:
             num_devices=int(devices) if devices else None,
             lineage=environ.get(LINEAGE),
         )
+
+
+def identity(descriptor: int) -> str:
+    """What a descriptor is of, whatever its number: `device:inode`."""
+    status = os.fstat(descriptor)
+    return f"{status.st_dev}:{status.st_ino}"
+
+
+def inherited(environ: Mapping[str, str], number: str, wanted: str) -> int | None:
+    """The descriptor whose number the variable `number` tells, if it still has the identity that
+    the variable `wanted` tells; None: this process did not inherit it."""
+    told = environ.get(number, "")
+    if not told.isdecimal():
+        return None
+    try:
+        found = identity(int(told))
+    except OSError:
+        return None
+    return int(told) if found == environ.get(wanted) else None
 
 
 def lineage(environ: Mapping[str, str], mark: str) -> str:

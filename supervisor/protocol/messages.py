@@ -67,9 +67,13 @@ class StepMessage:
 
 @dataclass(frozen=True, slots=True)
 class RestoredMessage:
-    """The state of `step` was restored; None: there was nothing to restore, a fresh start."""
+    """The state of `step` was restored; None: there was nothing to restore, a fresh start.
+
+    `snapshot`: it was restored from a snapshot in memory, not from a committed checkpoint.
+    """
 
     step: int | None
+    snapshot: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +284,9 @@ _PARSERS: dict[str, Callable[[dict[str, Any]], Message]] = {
         _stage(body), _step(body, optional=True), inferred=body.get("inferred") is True
     ),
     "step": lambda body: StepMessage(_required_step(body), _metrics(body)),
-    "restored": lambda body: RestoredMessage(_step(body, optional=True)),
+    "restored": lambda body: RestoredMessage(
+        _step(body, optional=True), snapshot=body.get("snapshot") is True
+    ),
     "saved": lambda body: SavedMessage(_step(body, optional=True)),
     "evaluated": lambda body: EvaluatedMessage(_required_step(body), _metrics(body)),
     "devices": lambda body: DevicesMessage(

@@ -95,9 +95,10 @@ class Reporter:
         values = {name: float(value) for name, value in (metrics or {}).items()}
         self._send(StepMessage(step, values), keep=False)
 
-    def restored(self, step: int | None) -> None:
-        """The state of `step` was restored (None: a fresh start)."""
-        self._send(RestoredMessage(step), keep=True)
+    def restored(self, step: int | None, *, snapshot: bool = False) -> None:
+        """The state of `step` was restored (None: a fresh start), from a `snapshot` in memory or a
+        committed checkpoint."""
+        self._send(RestoredMessage(step, snapshot), keep=True)
 
     def saved(self, step: int | None) -> None:
         """A checkpoint was committed, of `step` if that is known."""
@@ -152,16 +153,9 @@ class Reporter:
 
 
 def _progress_descriptor(environ: Mapping[str, str]) -> int | None:
-    number = environ.get(environment.PROGRESS_FD, "")
-    if not number.isdecimal():
-        return None
-    descriptor = int(number)
-    try:
-        status = os.fstat(descriptor)
-    except OSError:
-        return None
-    identity = f"{status.st_dev}:{status.st_ino}"
-    if not stat.S_ISFIFO(status.st_mode) or identity != environ.get(environment.PROGRESS_PIPE):
+    pipe = environment.PROGRESS_PIPE
+    descriptor = environment.inherited(environ, environment.PROGRESS_FD, pipe)
+    if descriptor is None or not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         return None
     os.set_blocking(descriptor, False)
     return descriptor

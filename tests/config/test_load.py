@@ -150,6 +150,10 @@ MISTAKES = [
     (with_init("checkpoint: {every: 1.5}"), "nor a duration such as 5m (value 1.5)"),
     (with_init("checkpoint: {every: {int: 1}}"), "c.yaml:4: trainer.init.checkpoint.every: is"),
     (with_init("checkpoint: {every: often}"), "every: 'often' is not a duration such as 30s"),
+    (with_init("checkpoint: {snapshot: {every: 5m}}"), "snapshot.every: is not a number of steps"),
+    (with_init("checkpoint: {snapshot: {every: 0}}"), "is not a number of steps (value 0)"),
+    (with_init("checkpoint: {snapshot: {}}"), "trainer.init.checkpoint.snapshot.every: is req"),
+    (with_init("checkpoint: {snapshot: {every: 5}}"), "snapshot: snapshots in memory need our tr"),
     (with_init("checkpoint: {keep: 0}"), "keep: input should be greater than or equal to 1"),
     # --- places
     (COMMAND.replace("runs/x", "''"), "c.yaml:3: trainer.init.model_dir: string should have"),

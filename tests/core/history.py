@@ -92,10 +92,13 @@ class History:
         failure: Failure | None = RETRY,
         committed: int | None = None,
         adjustable: tuple[str, ...] = (),
+        snapshot: int | None = None,
     ) -> tuple[Decision, ...]:
-        """The group is confirmed gone."""
-        attempt = self.state.attempt
-        gone = WorkersGone(self.now, attempt, failure, None, None, committed, adjustable)
+        """The group is confirmed gone; it had resumed from memory, if `snapshot` is a step."""
+        attempt, memory = self.state.attempt, snapshot is not None
+        gone = WorkersGone(
+            self.now, attempt, failure, snapshot, snapshot, committed, adjustable, memory
+        )
         return self.happens(gone)
 
     def fails(
@@ -103,11 +106,12 @@ class History:
         failure: Failure = RETRY,
         committed: int | None = None,
         adjustable: tuple[str, ...] = (),
+        snapshot: int | None = None,
     ) -> tuple[Decision, ...]:
         """The attempt runs, its worker dies, and it is judged; a backoff is waited out."""
         self.runs()
         self.ends(WorkerExit(0, signal="SIGKILL"))
-        decisions = self.gone(failure, committed, adjustable)
+        decisions = self.gone(failure, committed, adjustable, snapshot)
         return self.waits() if self.state.backoff is not None else decisions
 
     def succeeds(self) -> tuple[Decision, ...]:

@@ -38,7 +38,7 @@ metrics = st.dictionaries(short, st.floats(allow_nan=False), max_size=10)
 messages = st.one_of(
     st.builds(StageMessage, st.sampled_from(Stage), st.none() | steps, st.booleans()),
     st.builds(StepMessage, steps, metrics),
-    st.builds(RestoredMessage, st.none() | steps),
+    st.builds(RestoredMessage, st.none() | steps, st.booleans()),
     st.builds(SavedMessage, st.none() | steps),
     st.builds(CompiledMessage, st.floats(min_value=0, max_value=10**9), short, short),
     st.builds(EvaluatedMessage, steps, metrics),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.adapters.journal import JOURNAL, FileJournal, History, _replay
-from supervisor.core.events import SupervisorStarted
+from supervisor.core.events import SupervisorStarted, WorkersGone
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.machine import step
 from supervisor.core.policy import RestartPolicy
@@ -57,6 +57,10 @@ class Checker:
         )
         require(account.highest == budget.highest, f"progress is {budget}, the account {account}")
         truth = self._host.ever.get(after.phase)
+        if isinstance(event, WorkersGone) and after != before and not event.from_snapshot:
+            restored, known = event.resumed_from, self._host.ever.get(before.phase)
+            above = restored is not None and (known is None or restored > known)
+            require(not above, "restored above what is committed")
         require(
             budget.highest is None or (truth is not None and budget.highest <= truth),
             "progress is counted that was never committed",

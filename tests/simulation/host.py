@@ -83,6 +83,14 @@ class Watcher(Protocol):
         """A checkpoint of the group was committed."""
         ...
 
+    def restored(self, group: Group) -> None:
+        """The group has its state, and says what it is."""
+        ...
+
+    def snapped(self, group: Group, step: int) -> None:
+        """The group took a snapshot."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class Group:
@@ -100,6 +108,12 @@ class Group:
     adjustments: Adjustments
     adjustable: tuple[str, ...]
     """What more it could adjust."""
+    from_snapshot: bool = False
+    """What it resumed from was no checkpoint."""
+    wrong: bool = False
+    """It was not only ended from outside: it failed in some way of its own."""
+    committed: bool = False
+    """It committed a checkpoint above all that were there."""
     exits: list[WorkerExit] = field(default_factory=list)
     records: dict[int, FailureRecord] = field(default_factory=dict)
     stuck: bool = False
@@ -175,23 +189,37 @@ class Host:
         return [group for group in self.groups.values() if group.alive]
 
     def launch(
-        self, attempt: int, phase: int, success: Success, owner: Watcher, asked: Adjustments
+        self,
+        attempt: int,
+        phase: int,
+        success: Success,
+        owner: Watcher,
+        asked: Adjustments,
+        snapshot: int | None,
     ) -> Group:
-        """Start a worker group: it restores the newest checkpoint that is there, and adjusts what
-        it is asked to."""
+        """Start a worker group: it restores the snapshot in memory, or else the newest checkpoint
+        that is there, and adjusts what it is asked to."""
         ranks = tuple(range(self._scenario.world_size))
         step = self.newest(phase)
+        from_snapshot = snapshot is not None and (step is None or snapshot >= step)
+        step = snapshot if from_snapshot else step
         adjustable = self._scenario.adjustable
         if len(asked.skip_steps) < self._scenario.max_skipped:
             adjustable = (*adjustable, SKIP_STEPS)
         group = Group(
             attempt, phase, success, ranks, owner, set(ranks), step, step or 0, asked, adjustable
         )
+        group.from_snapshot = from_snapshot
         if self.happens(self.faults.leftover):
             group.alive.add(LEFTOVER)
         self.groups[attempt] = group
+        self.later(self.between(0.0, 2 * _STRIDE[0]), lambda: self._restored(group))
         self.later(self.between(*_STRIDE), lambda: self._advance(group))
         return group
+
+    def _restored(self, group: Group) -> None:
+        if not group.dying and len(group.workers) == len(group.ranks):
+            group.owner.restored(group)
 
     def _advance(self, group: Group) -> None:
         """The group trains a step further, unless something happens to it."""
@@ -202,21 +230,29 @@ class Host:
             self._die(group, *self._told(group.ranks[0], trouble, group.step))
         elif self.happens(faults.worker_fails):
             self._fail(group)
+        elif self.happens(faults.struck):
+            self._die(group, WorkerExit(self._rng.choice(group.ranks), signal="SIGKILL"), None)
         elif self.happens(faults.hangs):
             self._hang(group)
         elif group.step >= self._target(group):
             self._finish(group)
         else:
-            group.step += 1
-            self.reached[group.phase] = max(self.reached.get(group.phase, 0), group.step)
-            message: Message = StepMessage(group.step)
-            if group.step == (group.resumed_from or 0) + 1:
-                message = StageMessage(Stage.TRAINING, group.step)
-            if self.watcher is not None:
-                self.watcher.said(group, message)
-            if group.step % self._scenario.commit_every == 0 or group.step >= self._target(group):
-                self._commit(group)
-            self.later(self.between(*_STRIDE), lambda: self._advance(group))
+            self._take_step(group)
+
+    def _take_step(self, group: Group) -> None:
+        group.step += 1
+        self.reached[group.phase] = max(self.reached.get(group.phase, 0), group.step)
+        message: Message = StepMessage(group.step)
+        if group.step == (group.resumed_from or 0) + 1:
+            message = StageMessage(Stage.TRAINING, group.step)
+        if self.watcher is not None:
+            self.watcher.said(group, message)
+        every = self._scenario.snapshot_every
+        if every and group.step % every == 0 and not self.happens(self.faults.slow):
+            group.owner.snapped(group, group.step)
+        if group.step % self._scenario.commit_every == 0 or group.step >= self._target(group):
+            self._commit(group)
+        self.later(self.between(*_STRIDE), lambda: self._advance(group))
 
     def _trouble(self, group: Group) -> Remedy | None:
         """What comes again however often it is tried."""
@@ -247,6 +283,7 @@ class Host:
         if group.step >= self._target(group):
             group.printed = True
             self.files.add(group.phase)
+        group.wrong = not group.printed
         code = group.success.exit_code
         spread = 20.0 if self.happens(self.faults.slow) else 2.0
         for rank in group.ranks:
@@ -267,6 +304,8 @@ class Host:
     def _die(self, group: Group, ended: WorkerExit, record: FailureRecord | None) -> None:
         """A rank dies, and the others wait for it."""
         group.stuck = group.deaf = True
+        outside = ended.signal in ("SIGKILL", "SIGTERM") or ended.code in (137, 143)
+        group.wrong = record is not None or not outside
         if record is not None:
             group.records[ended.rank] = record
         self._end(group, ended)
@@ -382,6 +421,7 @@ class Host:
             gone = self._rng.choice(sorted(self.committed[phase]))
             self.committed[phase].discard(gone)
             self._tell(f"checkpoint {gone} of phase {phase} vanishes")
+        group.committed |= step > self.ever.get(phase, 0)
         self.committed[phase].add(step)
         self.ever[phase] = max(self.ever.get(phase, 0), step)
         if self.watcher is not None:

@@ -20,6 +20,8 @@ class Faults:
     repeats: float = 0.0
     """A rank fails with an error of its own, which may well be the one before."""
     early_exit: float = 0.0
+    struck: float = 0.0
+    """A rank is killed from outside, and did no wrong."""
     hangs: float = 0.0
     remedied: float = 0.0
     """An accident is one that has a remedy."""
@@ -52,6 +54,7 @@ _HIGHEST = Faults(
     preempted=0.5,
     repeats=0.7,
     early_exit=0.3,
+    struck=0.15,
     hangs=0.05,
     remedied=0.7,
     launch_fails=0.3,
@@ -85,6 +88,8 @@ class Scenario:
     """How many strides of training a phase takes."""
     commit_every: int
     """Strides."""
+    snapshot_every: int | None
+    """Strides; None: the job takes no snapshots."""
     adjustable: tuple[str, ...]
     """What the workers can adjust."""
     need: int
@@ -112,6 +117,7 @@ def draw(rng: Random) -> Scenario:
         world_size=size,
         ticks=ticks,
         commit_every=rng.randint(1, 4),
+        snapshot_every=rng.choice((None, 1, 1, 2)),
         adjustable=rng.choice(((), (INFLIGHT,), (ACCUMULATION,), (INFLIGHT, ACCUMULATION))),
         need=rng.choice((1, 1, 1, 2, 4)),
         bad_steps=frozenset(rng.choices(range(1, ticks + 1), k=rng.choice((0, 0, 1, 2)))),

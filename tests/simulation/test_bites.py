@@ -13,11 +13,14 @@ from supervisor.adapters.journal import FileJournal
 from supervisor.core import machine
 from supervisor.core.budget import Budget, Charge
 from supervisor.core.events import DeadlineReached, WorkersGone, WorkersObserved
+from supervisor.core.failure import Failure
 from supervisor.core.machine import Outcome
 from supervisor.core.policy import PhasePolicy, RestartPolicy
+from supervisor.core.snapshots import Use, refusal
 from supervisor.core.state import JobState
 from supervisor.core.tactics import Course, Tactics, answer
 from supervisor.ports import Transition
+from tests.simulation import world
 from tests.simulation.__main__ import play
 
 WITHIN = 300
@@ -137,7 +140,32 @@ def a_busy_device_is_tried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "answer", bug)
 
 
+def a_snapshot_counts_as_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(state: JobState, event: WorkersGone, policy: RestartPolicy) -> Outcome:
+        state = replace(state, budget=state.budget.committed(event.resumed_from))
+        return machine._workers_gone(state, event, policy)
+
+    monkeypatch.setitem(machine._HANDLERS, WorkersGone, bug)
+
+
+def a_snapshot_is_used_whatever_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(failure: Failure | None, use: Use) -> str | None:
+        return refusal(replace(failure, rule="sigkill") if failure else None, use)
+
+    monkeypatch.setattr(world, "refusal", bug)
+
+
+def a_snapshot_is_tried_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(failure: Failure | None, use: Use) -> str | None:
+        return refusal(failure, replace(use, declined=True))
+
+    monkeypatch.setattr(world, "refusal", bug)
+
+
 PLANTED: tuple[Plant, ...] = (
+    a_snapshot_counts_as_progress,
+    a_snapshot_is_used_whatever_went_wrong,
+    a_snapshot_is_tried_again_and_again,
     memory_runs_out_for_ever,
     only_the_last_batch_stays_skipped,
     skipped_batches_are_forgotten_by_the_next_run,

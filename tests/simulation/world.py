@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from errno import EAGAIN, ENOENT
 
@@ -16,6 +17,7 @@ from supervisor.core.decisions import (
     NEEDS_DURABLE_JOURNAL,
     BeginPhase,
     Decision,
+    DumpStacks,
     FinishJob,
     KillWorkers,
     SignalWorkers,
@@ -33,6 +35,7 @@ from supervisor.core.events import (
 )
 from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.core.policy import RestartPolicy
+from supervisor.core.snapshots import Use, refusal
 from supervisor.core.state import JobState
 from supervisor.core.verdicts import judge, launch_failure
 from supervisor.protocol.messages import Message
@@ -46,6 +49,15 @@ _NO_TIME_PASSES = 1000
 
 class ViolationError(AssertionError):
     """Something happened that must never happen, or did not happen that must."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What an attempt left in memory."""
+
+    phase: int
+    attempt: int
+    step: int
 
 
 class FakeWorld:
@@ -76,6 +88,13 @@ class FakeWorld:
         self._gone: set[int] = set()
         """The attempts that were confirmed gone: nobody looks at them any more."""
         self._looks = (0.0, 0)
+        self._memory: Snapshot | None = None
+        """It is this supervisor's, and dies with it."""
+        self._use = Use(offered=False, declined=False, committed=False)
+        self._newest: int | None = None
+        """The newest committed step when the last attempt began."""
+        self._silent: set[int] = set()
+        """The attempts that were called silent."""
 
     # --- telling ----------------------------------------------------------------------------------
 
@@ -153,6 +172,8 @@ class FakeWorld:
                 self._begin(phase)
             case StartWorkers(attempt, phase):
                 self._start(attempt, phase, state)
+            case DumpStacks(attempt):
+                self._silent.add(attempt)
             case SignalWorkers(attempt):
                 group = self._own(attempt)
                 if group is not None:
@@ -193,7 +214,10 @@ class FakeWorld:
             self.post(LaunchFailed(self._host.clock.now(), attempt, failure))
             return
         success = self._policy.phases[phase].success
-        group = self._host.launch(attempt, phase, success, self, state.tactics.adjustments)
+        snapshot = self._lend(phase, state)
+        asked = state.tactics.adjustments
+        group = self._host.launch(attempt, phase, success, self, asked, snapshot)
+        self._check_snapshot(group)
         slow = self._host.happens(self._host.faults.slow)
         delay = self._host.between(0.0, 30.0) if slow else 0.0
         self._host.later(delay, lambda: self._started(group))
@@ -210,6 +234,35 @@ class FakeWorld:
                 raise ViolationError(f"phase {phase} starts although phase {earlier} is not done")
         if state.phase != phase or state.directory not in self._storage.content:
             raise ViolationError(f"attempt {attempt} has no directory")
+
+    def _lend(self, phase: int, state: JobState) -> int | None:
+        """The step of the snapshot in memory that the next attempt may resume from."""
+        newest = self._host.newest(phase)
+        if self._memory is not None and self._memory.phase != phase:
+            self._memory = None
+        if self._memory is not None:
+            above = newest is not None and (self._newest is None or newest > self._newest)
+            if refusal(state.last_failure, replace(self._use, committed=above)) is not None:
+                self._memory = None
+        self._newest = newest
+        self._use = Use(offered=self._memory is not None, declined=False, committed=False)
+        return self._memory.step if self._memory is not None else None
+
+    def _check_snapshot(self, group: Group) -> None:
+        """What the design asks of a snapshot that is used, by what truly happened."""
+        found, last = self._memory, self._host.groups.get(group.attempt - 1)
+        if not group.from_snapshot:
+            return
+        if found is None or last is None or last.owner is not self:
+            raise ViolationError("a snapshot outlives its supervisor")
+        if (found.attempt, found.phase) != (last.attempt, group.phase):
+            raise ViolationError("a snapshot is of a history that is over")
+        if last.wrong and last.attempt not in self._silent:
+            raise ViolationError("a snapshot is used after more than a kill, hang or preemption")
+        if last.from_snapshot and not last.committed:
+            raise ViolationError("a second attempt resumes from memory without a new checkpoint")
+        if found.step < (self._host.newest(group.phase) or 0):
+            raise ViolationError("a snapshot is used although a checkpoint is newer")
 
     def _check_exits(self, kill: KillWorkers) -> None:
         group = self._host.groups.get(kill.attempt)
@@ -237,6 +290,16 @@ class FakeWorld:
         """A checkpoint of the group was committed."""
         if group.owner is self:
             self.post(CheckpointCommitted(self._host.clock.now(), group.phase, step))
+
+    def restored(self, group: Group) -> None:
+        """The group has its state; what it did not resume from it clears away."""
+        if group.owner is self and not group.from_snapshot:
+            self._memory = None
+            self._use = replace(self._use, declined=True)
+
+    def snapped(self, group: Group, step: int) -> None:
+        """The group took a snapshot."""
+        self._memory = Snapshot(group.phase, group.attempt, step)
 
     def _look_again(self, group: Group) -> None:
         if self._host.watcher is self and group.attempt not in self._gone:
@@ -270,6 +333,7 @@ class FakeWorld:
                 step=group.step if group is not None else None,
                 committed=committed,
                 adjustable=group.adjustable if group is not None else (),
+                from_snapshot=group is not None and group.from_snapshot,
             )
         )
 

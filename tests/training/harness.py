@@ -23,6 +23,7 @@ from trainer.checkpoint import restore
 from trainer.config import InitConfig, parse
 from trainer.mesh import make_mesh
 from trainer.rungs import Rung
+from trainer.slots import HEADER, Slots
 from trainer.state import Blueprint, TrainState
 
 jax.config.update("jax_platforms", "cpu")
@@ -98,9 +99,9 @@ class Trainer:
             self._command(), **self._options(faults), timeout=120, check=False, **options
         )
 
-    def start(self, *faults: Mapping) -> subprocess.Popen[str]:
+    def start(self, *faults: Mapping, **options: Any) -> subprocess.Popen[str]:
         """The same, without waiting for its end."""
-        return subprocess.Popen(self._command(), **self._options(faults))
+        return subprocess.Popen(self._command(), **self._options(faults), **options)
 
     def _command(self) -> list[str]:
         params = self.folder / "params.yaml"
@@ -140,6 +141,13 @@ class Trainer:
 
     def failure(self) -> FailureRecord:
         return parse_failure_record((self.folder / "failure.json").read_bytes())
+
+
+def newest_snapshot(memory: int) -> int | None:
+    """The step of the newest whole snapshot in `memory`, seen by a bystander."""
+    size = os.fstat(memory).st_size
+    found = Slots(memory, [size // 2 - HEADER]).newest() if size else None
+    return found.number if found is not None else None
 
 
 MakeTrainer = Callable[..., Trainer]

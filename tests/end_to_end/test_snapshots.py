@@ -1,0 +1,85 @@
+"""Snapshots in memory under a real supervisor: when the next attempt gets them, and when not."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from supervisor.protocol import environment
+from tests.end_to_end.test_training import cache, config, final_state
+from tests.running import Result, Running, Start, eventually
+from tests.training.harness import assert_same_bits, newest_snapshot
+from trainer.checkpoint import newest_step
+
+__all__ = ["cache"]
+
+Supervise = Callable[..., Result]
+
+
+def trainer_of(running: Running, attempt: int) -> int:
+    """The pid of an attempt's trainer."""
+    text = running.wait_for(f"output in attempts/{attempt:04d}")
+    return int(re.findall(r"running as pid (\d+)", text)[attempt - 1])
+
+
+def newest_in_memory(pid: int) -> int | None:
+    """The step of the newest snapshot in the memory that a trainer was given."""
+    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    prefix = f"{environment.SNAPSHOT_FD}=".encode()
+    number = next(one for one in variables if one.startswith(prefix)).removeprefix(prefix)
+    memory = os.open(f"/proc/{pid}/fd/{int(number)}", os.O_RDONLY)
+    try:
+        return newest_snapshot(memory)
+    finally:
+        os.close(memory)
+
+
+def test_used_after_a_kill_once_and_not_after_an_exception(
+    start: Start,
+    supervise: Supervise,
+    tmp_path: Path,
+    cache: dict[str, str],
+) -> None:
+    """Attempt 2 has the snapshot of step 12, attempt 3 not, because 2 got no further than 1;
+    attempt 4 has the one of 3; attempt 5 has none, because 4 failed of an exception."""
+    whole = config(tmp_path / "whole")
+    assert supervise(whole, env=cache).code == 0
+
+    hangs: list[dict[str, Any]] = [{"step": step, "hang": True} for step in (13, 14, 15)]
+    fails = {"step": 16, "exception": "RuntimeError", "message": "an odd batch"}
+    job = config(tmp_path / "run", faults=[*hangs, fails])
+    init = job["trainer"]["init"]
+    init["checkpoint"]["snapshot"] = {"every": 6}
+    init["autorestart"] |= {"max_num_restarts": 4, "standby": "off"}
+    running = start(job, env=cache)
+    for attempt in (1, 2, 3):
+        pid = trainer_of(running, attempt)
+        running.wait_for(f"DRILL: firing Drill(id='phase1-{attempt - 1}'")
+        assert eventually(lambda pid=pid: newest_in_memory(pid) == 12, 60.0)  # type: ignore[misc]
+        assert eventually(lambda: newest_step(running.model_dir / "checkpoints") == 10)
+        os.kill(pid, signal.SIGKILL)
+    result = running.result()
+
+    assert result.code == 0, result.log
+    records = result.summary["attempts"]
+    assert [(one["starting_step"], one["from_snapshot"]) for one in records[:4]] == [
+        (None, False),
+        (12, True),
+        (10, False),
+        (12, True),
+    ]
+    assert not records[4]["from_snapshot"]
+    told = "resumed from the snapshot of step 12 in memory (the newest checkpoint is of step 10)"
+    assert result.log.count(told) == 2
+    assert len(re.findall(r"two of them take \d\.\d MB of this host's memory", result.log)) == 1
+    dropped = re.findall(r"the snapshots in memory are dropped: (.*)", result.log)
+    assert dropped == [
+        "the last attempt had them and failed before a new checkpoint",
+        "after this failure (an exception) the state in memory is not trusted",
+    ]
+    assert "3 of 4 restarts used since the last progress" in result.log, "that was no progress"
+    assert_same_bits(final_state(job, tmp_path / "run"), final_state(whole, tmp_path / "whole"))
