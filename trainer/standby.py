@@ -24,6 +24,7 @@ from supervisor.protocol.standby import Orders
 from trainer.checkpoint import Checkpoints
 from trainer.config import TrainerConfig, parse
 from trainer.prepare import Prepared, prepare
+from trainer.snapshot import Snapshots
 from trainer.sources import matching_files
 from trainer.voice import Voice
 
@@ -83,12 +84,21 @@ def _stamps(config: TrainerConfig) -> _Stamps:
 
 
 def _rehearse(prepared: Prepared) -> None:
-    """One step, one save and one restore, of zeros."""
-    blueprint = prepared.blueprint
-    state, _ = prepared.train_step.result()(_zeros(blueprint.abstract), _zeros(prepared.tokens))
+    """One step, one save and one restore, of zeros; also from memory, where snapshots are taken."""
+    blueprint, position = prepared.blueprint, prepared.batches.get_state()
+    state, metrics = prepared.train_step.result()(
+        _zeros(blueprint.abstract), _zeros(prepared.tokens)
+    )
+    if blueprint.config.checkpoint.snapshot is not None:
+        memory = os.memfd_create("rehearsal")
+        snapshots = Snapshots(memory, 1, blueprint, print)
+        snapshots.take(state, 1, position, metrics["finite"])
+        snapshots.settle()
+        jax.block_until_ready(snapshots.restore(None))
+        os.close(memory)
     with tempfile.TemporaryDirectory(prefix="supervise-standby-") as directory:
         checkpoints = Checkpoints(Path(directory), 1, {}, print)
-        checkpoints.save(state, 1, prepared.batches.get_state())
+        checkpoints.save(state, 1, position)
         checkpoints.committed(wait=True)
         checkpoints.settle()
         jax.block_until_ready(checkpoints.restore(blueprint.abstract))
