@@ -61,9 +61,10 @@ def _stand_by(standby: Standby, arguments: list[str]) -> tuple[list[str], Ready 
     ready = None
     try:
         _import()
-        if standby.mode == "ready":
-            from trainer.standby import Ready
+        from trainer.distributed import is_one_of_several
+        from trainer.standby import Ready
 
+        if standby.mode == "ready" and not is_one_of_several():
             ready = Ready.of(Path(arguments[0]))
     except BaseException as error:
         traceback.print_exception(error)

@@ -67,13 +67,21 @@ def test_a_ready_standby_trains_to_the_same_bits(make_trainer: MakeTrainer) -> N
     assert_same_bits(warm.state(17), whole.state(17))
 
 
-def test_a_standby_with_imports_trains(make_trainer: MakeTrainer) -> None:
+@pytest.mark.parametrize("mode", ["imports", "ready"])
+def test_where_the_backend_must_wait_only_the_imports_are_done(
+    make_trainer: MakeTrainer, mode: str
+) -> None:
     trainer = make_trainer(max_steps=3)
-    waiting = Waiting(trainer, "imports")
+    if mode == "ready":
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            trainer.extra["JAX_COORDINATOR_ADDRESS"] = f"127.0.0.1:{server.getsockname()[1]}"
+    waiting = Waiting(trainer, mode)
     assert waiting.connection.recv(1) == READY
     assert not trainer.checkpoints.exists()
     output = waiting.become_worker(trainer.folder / "output")
-    assert "fresh start" in output
+    assert waiting.process.stdout is not None
+    assert "train step" not in waiting.process.stdout.read()
+    assert "train step: " in output
     assert trainer.state(3) is not None
 
 
