@@ -26,16 +26,25 @@ def initialize(environ: Mapping[str, str] = os.environ) -> None:
     JAX reads the address itself, but how many processes there are and which of them this is only
     from the schedulers it knows.
     """
-    address = environ.get("JAX_COORDINATOR_ADDRESS")
-    if not address:
+    if not is_one_of_several(environ):
         return
     jax.distributed.initialize(
-        address,
+        environ["JAX_COORDINATOR_ADDRESS"],
         num_processes=int(environ.get("JAX_NUM_PROCESSES", "1")),
-        process_id=int(environ.get("JAX_PROCESS_ID", "0")),
+        process_id=process_id(environ),
         cluster_detection_method="deactivate",
         shutdown_timeout_seconds=_SHUTDOWN_TIMEOUT,
     )
+
+
+def is_one_of_several(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether `initialize` must come before the backend."""
+    return bool(environ.get("JAX_COORDINATOR_ADDRESS"))
+
+
+def process_id(environ: Mapping[str, str] = os.environ) -> int:
+    """Which of them this process is; known before jax is initialised."""
+    return int(environ.get("JAX_PROCESS_ID", "0"))
 
 
 def preemption_notice() -> Callable[[int], bool] | None:
