@@ -25,23 +25,23 @@ from supervisor.protocol.stacks import enable_stack_dumps
 from supervisor.protocol.standby import Standby
 
 if TYPE_CHECKING:
-    from trainer.prepare import Prepared
+    from trainer.standby import Ready
 
 USAGE = "usage: python -P -m trainer PARAMS.yaml"
 
 
 def main() -> NoReturn:
     """Run, and leave with 0, or with 1 and a failure record."""
-    arguments, prepared = sys.argv[1:], None
+    arguments, ready = sys.argv[1:], None
     if (standby := Standby.from_environment()) is not None:
-        arguments, prepared = _stand_by(standby, arguments)
+        arguments, ready = _stand_by(standby, arguments)
     drills = Drills.from_environment()
     reporter = Reporter.connect(on_stage=drills.on_entering)
     code = 0
     try:
         enable_stack_dumps(reporter)
         drills.on_entering(Stage.STARTING)  # where a worker is from the first, without a word
-        _run(arguments, reporter, drills, prepared)
+        _run(arguments, reporter, drills, ready)
     except BaseException as error:
         code = 1
         stage, step = reporter.current
@@ -55,26 +55,25 @@ def main() -> NoReturn:
         os._exit(code)
 
 
-def _stand_by(standby: Standby, arguments: list[str]) -> tuple[list[str], Prepared | None]:
+def _stand_by(standby: Standby, arguments: list[str]) -> tuple[list[str], Ready | None]:
     """Do what can be done before there is an attempt; return as its worker, with the worker's
     arguments."""
     ready = None
     try:
         _import()
-        if standby.mode == "ready":
-            from trainer.standby import Ready
+        from trainer.distributed import is_one_of_several
+        from trainer.standby import Ready
 
+        if standby.mode == "ready" and not is_one_of_several():
             ready = Ready.of(Path(arguments[0]))
     except BaseException as error:
         traceback.print_exception(error)
         standby.unusable(f"{type(error).__name__}: {error}")
     orders = standby.wait(ready.problem if ready is not None else lambda orders: None)
-    return list(orders.argv[-1:]), ready.prepared if ready is not None else None
+    return list(orders.argv[-1:]), ready
 
 
-def _run(
-    arguments: list[str], reporter: Reporter, drills: Drills, prepared: Prepared | None
-) -> None:
+def _run(arguments: list[str], reporter: Reporter, drills: Drills, ready: Ready | None) -> None:
     # Imported here, so that a failing import leaves a record too; jax only after the config is
     # known to be good.
     import yaml
@@ -85,10 +84,14 @@ def _run(
     if len(arguments) != 1:
         raise SystemExit(USAGE)
     ignore_interrupts_of_supervised()
-    config = parse(yaml.safe_load(Path(arguments[0]).read_text(encoding="utf-8")))
+    if ready is None:
+        config = parse(yaml.safe_load(Path(arguments[0]).read_text(encoding="utf-8")))
+    else:
+        config = ready.config
     train = _import()
     identity = WorkerIdentity.from_environment()
-    train(config, reporter, drills, identity.num_devices if identity else None, prepared)
+    num_devices = identity.num_devices if identity is not None else None
+    train(config, reporter, drills, num_devices, ready.prepared if ready is not None else None)
 
 
 def _import() -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""One process among several: joining the others, and stopping at the same step as they do.
+"""One process among several: joining the others, agreeing with them, and stopping at one step.
 
 `jax.distributed` takes SIGTERM for itself: a handler of ours from before is overwritten, and one
 from after would silence its preemption notice. So where it is initialised the notice is asked for
@@ -12,10 +12,12 @@ import os
 from collections.abc import Callable, Mapping
 
 import jax
+import numpy as np
 from jax.experimental import multihost_utils
 
 _SHUTDOWN_TIMEOUT = 10  # seconds; jax waits 5 minutes for processes that are gone
 _BEFORE_THE_FIRST = 1
+_NOTHING = -1
 
 
 def initialize(environ: Mapping[str, str] = os.environ) -> None:
@@ -24,16 +26,25 @@ def initialize(environ: Mapping[str, str] = os.environ) -> None:
     JAX reads the address itself, but how many processes there are and which of them this is only
     from the schedulers it knows.
     """
-    address = environ.get("JAX_COORDINATOR_ADDRESS")
-    if not address:
+    if not is_one_of_several(environ):
         return
     jax.distributed.initialize(
-        address,
+        environ["JAX_COORDINATOR_ADDRESS"],
         num_processes=int(environ.get("JAX_NUM_PROCESSES", "1")),
-        process_id=int(environ.get("JAX_PROCESS_ID", "0")),
+        process_id=process_id(environ),
         cluster_detection_method="deactivate",
         shutdown_timeout_seconds=_SHUTDOWN_TIMEOUT,
     )
+
+
+def is_one_of_several(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether `initialize` must come before the backend."""
+    return bool(environ.get("JAX_COORDINATOR_ADDRESS"))
+
+
+def process_id(environ: Mapping[str, str] = os.environ) -> int:
+    """Which of them this process is; known before jax is initialised."""
+    return int(environ.get("JAX_PROCESS_ID", "0"))
 
 
 def preemption_notice() -> Callable[[int], bool] | None:
@@ -47,6 +58,14 @@ def preemption_notice() -> Callable[[int], bool] | None:
         return None
     early = multihost_utils.reached_preemption_sync_point(_BEFORE_THE_FIRST)
     return lambda step: early or multihost_utils.reached_preemption_sync_point(step)
+
+
+def all_have(number: int | None) -> bool:
+    """Whether this and every other process has a number, and all have the same. Ask in all."""
+    if jax.process_count() == 1:
+        return number is not None
+    numbers = multihost_utils.process_allgather(np.int32(_NOTHING if number is None else number))
+    return number is not None and bool((numbers == number).all())
 
 
 def leave() -> None:

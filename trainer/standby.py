@@ -24,6 +24,7 @@ from supervisor.protocol.standby import Orders
 from trainer.checkpoint import Checkpoints
 from trainer.config import TrainerConfig, parse
 from trainer.prepare import Prepared, prepare
+from trainer.snapshot import Snapshots
 from trainer.sources import matching_files
 from trainer.voice import Voice
 
@@ -36,6 +37,8 @@ class Ready:
 
     prepared: Prepared
     config: TrainerConfig
+    text: str
+    """What the config was read from."""
     data: _Stamps
     num_devices: int | None
     accumulation: int
@@ -43,39 +46,29 @@ class Ready:
     @classmethod
     def of(cls, params: Path) -> Ready:
         """Prepare to train what `params` says, on the devices of this process."""
-        config = read_config(params)
+        text = params.read_text(encoding="utf-8")
+        config = parse(yaml.safe_load(text))
         data = _stamps(config)
         num_devices = _num_devices(os.environ)
         adjustments = Adjustments.from_environment()
         prepared = prepare(config, num_devices, adjustments, Voice())
         _rehearse(prepared)
-        return cls(prepared, config, data, num_devices, adjustments.accumulation)
+        return cls(prepared, config, text, data, num_devices, adjustments.accumulation)
 
     def problem(self, orders: Orders) -> str | None:
         """Why what was prepared is not what the worker of `orders` needs, if so."""
         try:
-            config = read_config(Path(orders.argv[-1]))
-            if config != self.config:
+            if Path(orders.argv[-1]).read_text(encoding="utf-8") != self.text:
                 return "the config was changed"
-            if _stamps(config) != self.data:
+            if _stamps(self.config) != self.data:
                 return "the data were changed"
-        except (OSError, ValueError) as error:
+        except OSError as error:
             return str(error)
         if _num_devices(orders.env) != self.num_devices:
             return "another number of devices"
         if Adjustments.from_environment(orders.env).accumulation != self.accumulation:
             return "another accumulation"
         return None
-
-
-def read_config(params: Path) -> TrainerConfig:
-    """The config in the file `params`.
-
-    Raises:
-        ConfigError: it is not valid.
-        OSError, ValueError: it cannot be read.
-    """
-    return parse(yaml.safe_load(params.read_text(encoding="utf-8")))
 
 
 def _num_devices(environ: Mapping[str, str]) -> int | None:
@@ -91,12 +84,21 @@ def _stamps(config: TrainerConfig) -> _Stamps:
 
 
 def _rehearse(prepared: Prepared) -> None:
-    """One step, one save and one restore, of zeros."""
-    blueprint = prepared.blueprint
-    state, _ = prepared.train_step.result()(_zeros(blueprint.abstract), _zeros(prepared.tokens))
+    """One step, one save and one restore, of zeros; also from memory, where snapshots are taken."""
+    blueprint, position = prepared.blueprint, prepared.batches.get_state()
+    state, metrics = prepared.train_step.result()(
+        _zeros(blueprint.abstract), _zeros(prepared.tokens)
+    )
+    if blueprint.config.checkpoint.snapshot is not None:
+        memory = os.memfd_create("rehearsal")
+        snapshots = Snapshots(memory, 1, blueprint, print)
+        snapshots.take(state, 1, position, metrics["finite"])
+        snapshots.settle()
+        jax.block_until_ready(snapshots.restore(None))
+        os.close(memory)
     with tempfile.TemporaryDirectory(prefix="supervise-standby-") as directory:
         checkpoints = Checkpoints(Path(directory), 1, {}, print)
-        checkpoints.save(state, 1, prepared.batches.get_state())
+        checkpoints.save(state, 1, position)
         checkpoints.committed(wait=True)
         checkpoints.settle()
         jax.block_until_ready(checkpoints.restore(blueprint.abstract))

@@ -61,7 +61,8 @@ class CompileCache:
         if any(name in given for name in _THEIRS):
             return {}
         with self._best_effort():
-            self._live.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for directory in (self._directory, self._live):  # never model_dir, if it was removed
+                directory.mkdir(mode=0o700, exist_ok=True)
         self.settle()
         with self._lock, self._best_effort():
             found = _entries(self._live)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -30,17 +32,22 @@ def recorded(contents: tuple[bytes, ...]) -> Iterator[Path]:
         yield directory
 
 
-def verify(directory: Path) -> None:
+def verify(directory: Path, *, quickly: bool = False) -> None:
     manifest = read(directory)
     assert manifest is not None
-    manifest.verify(directory)
+    if quickly:
+        manifest.verify_quickly(directory)
+    else:
+        manifest.verify(directory)
 
 
 @settings(deadline=None, max_examples=60)
-@given(CONTENTS, st.data())
-def test_any_change_is_found(contents: tuple[bytes, ...], data: st.DataObject) -> None:
+@given(CONTENTS, st.data(), st.booleans())
+def test_any_change_is_found(
+    contents: tuple[bytes, ...], data: st.DataObject, quickly: bool
+) -> None:
     with recorded(contents) as directory:
-        verify(directory)
+        verify(directory, quickly=quickly)
         path = directory / data.draw(st.sampled_from((*NAMES, MANIFEST)))
         content = bytearray(path.read_bytes())
         kinds = ["append"]
@@ -59,7 +66,7 @@ def test_any_change_is_found(contents: tuple[bytes, ...], data: st.DataObject) -
             case "deletion":
                 path.unlink()
         with pytest.raises(DamagedError):
-            verify(directory)
+            verify(directory, quickly=quickly)
 
 
 @given(st.binary(max_size=80))
@@ -78,3 +85,16 @@ def test_a_file_more_does_no_harm_and_a_directory_gone_does() -> None:
         with pytest.raises(DamagedError, match="is missing"):
             verify(directory)
     assert read(directory) is None
+
+
+def test_a_manifest_of_an_earlier_version_has_no_checksums() -> None:
+    with recorded((b"a", b"b", b"c", b"d")) as directory:
+        body = json.loads((directory / MANIFEST).read_bytes())
+        del body["crc32"], body["sha256"]
+        digest = hashlib.sha256(json.dumps(body).encode()).hexdigest()
+        written = json.dumps(body | {"sha256": digest}, indent=1) + "\n"
+        (directory / MANIFEST).write_text(written)
+        verify(directory, quickly=True)
+        (directory / NAMES[0]).write_bytes(b"b")
+        with pytest.raises(DamagedError, match="_METADATA has not the content"):
+            verify(directory, quickly=True)

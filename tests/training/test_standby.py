@@ -16,7 +16,8 @@ import yaml
 
 from supervisor.protocol import environment
 from supervisor.protocol.standby import OUTPUT, READY, UNUSABLE, Orders, send_orders
-from trainer.standby import Ready, _stamps, read_config
+from trainer.config import parse
+from trainer.standby import Ready, _stamps
 
 from .harness import MakeTrainer, Trainer, assert_same_bits, tiny
 
@@ -66,13 +67,21 @@ def test_a_ready_standby_trains_to_the_same_bits(make_trainer: MakeTrainer) -> N
     assert_same_bits(warm.state(17), whole.state(17))
 
 
-def test_a_standby_with_imports_trains(make_trainer: MakeTrainer) -> None:
+@pytest.mark.parametrize("mode", ["imports", "ready"])
+def test_where_the_backend_must_wait_only_the_imports_are_done(
+    make_trainer: MakeTrainer, mode: str
+) -> None:
     trainer = make_trainer(max_steps=3)
-    waiting = Waiting(trainer, "imports")
+    if mode == "ready":
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            trainer.extra["JAX_COORDINATOR_ADDRESS"] = f"127.0.0.1:{server.getsockname()[1]}"
+    waiting = Waiting(trainer, mode)
     assert waiting.connection.recv(1) == READY
     assert not trainer.checkpoints.exists()
     output = waiting.become_worker(trainer.folder / "output")
-    assert "fresh start" in output
+    assert waiting.process.stdout is not None
+    assert "train step" not in waiting.process.stdout.read()
+    assert "train step: " in output
     assert trainer.state(3) is not None
 
 
@@ -90,9 +99,10 @@ def ready(tmp_path: Path) -> Ready:
     data.write_text("hello")
     mapping = tiny(tmp_path / "checkpoints")
     mapping["trainer"]["fit"]["train_dataloader"]["paths"] = str(data)
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(mapping))
-    config = read_config(tmp_path / "params.yaml")
-    return Ready(cast(Any, None), config, _stamps(config), 4, 1)
+    text = yaml.safe_dump(mapping)
+    (tmp_path / "params.yaml").write_text(text)
+    config = parse(mapping)
+    return Ready(cast(Any, None), config, text, _stamps(config), 4, 1)
 
 
 @pytest.fixture

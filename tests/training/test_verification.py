@@ -11,6 +11,8 @@ from trainer import integrity
 from trainer.integrity import DamagedError, Manifest
 from trainer.verification import MARK, read_verified
 
+OURS = f"{MARK}0"
+
 
 @pytest.fixture
 def step(tmp_path: Path) -> Path:
@@ -32,7 +34,7 @@ def flip(step: Path) -> None:
 
 
 def first_byte(path: Path) -> int:
-    assert (path / MARK).exists()
+    assert (path / OURS).exists()
     return (path / "data").read_bytes()[0]
 
 
@@ -40,7 +42,7 @@ def test_a_mark_stands_as_long_as_the_read(step: Path, manifest: Manifest) -> No
     said: list[str] = []
     expected = (step / "data").read_bytes()[0]
     assert read_verified(step, manifest, first_byte, said.append) == expected
-    assert not (step / MARK).exists()
+    assert not (step / OURS).exists()
     assert said == []
     manifest.verify(step)
 
@@ -53,7 +55,7 @@ def test_nothing_that_was_read_of_a_damaged_step_is_used(step: Path, manifest: M
     flip(step)
     with pytest.raises(DamagedError, match="data has not the content"):
         read_verified(step, manifest, first_byte, print)
-    (step / MARK).unlink()
+    (step / OURS).unlink()
     with pytest.raises(DamagedError) as error:
         read_verified(step, manifest, raise_value_error, print)
     assert isinstance(error.value.__context__, ValueError)
@@ -86,7 +88,7 @@ def test_after_a_reader_that_was_killed_it_is_verified_first(
     else:
         read_verified(step, manifest, read.append, said.append)
         assert read == [step]
-        assert not (step / MARK).exists()
+        assert not (step / OURS).exists()
     assert said == [
         f"the last read of {step} did not complete: it is verified before it is read again"
     ]
@@ -98,4 +100,4 @@ def test_a_size_is_looked_at_before_anything_is_read(step: Path, manifest: Manif
     with pytest.raises(DamagedError, match="has 5 bytes, not 100000"):
         read_verified(step, manifest, read.append, print)
     assert read == []
-    assert not (step / MARK).exists()
+    assert not (step / OURS).exists()
