@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
+
+import structlog
 
 from supervisor.core.events import WorkerReported, WorkersGone
 from supervisor.core.policy import RestartPolicy
@@ -44,6 +45,15 @@ class RunLog:
         self._directory: str | None = None
         self._waiting: list[str] = []
         self._broken = False
+        self._json = structlog.processors.JSONRenderer()
+        self._log = structlog.wrap_logger(
+            _Sink(self._write),
+            processors=[
+                structlog.processors.add_log_level,
+                lambda logger, method, event: {**event, "time": _stamp(clock)},
+                lambda logger, method, event: ((), dict(event)),
+            ],
+        )
 
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""
@@ -60,14 +70,14 @@ class RunLog:
 
     def say(self, text: str, *, source: str = MAIN, level: Level = "info") -> None:
         """Log one line."""
-        text = printable(self._redact(text))
-        time = self._clock.wall().isoformat(sep=" ", timespec="milliseconds")
-        mark = "" if level == "info" else f"{level.upper()}: "
-        line = f"{time} [{source}] {mark}{text}"
-        self._to_file(line + "\n")
-        if self._format == "json":
-            line = json.dumps({"source": source, "event": text, "level": level, "time": time})
-        self._console(line)
+        getattr(self._log, level)(printable(self._redact(text)), source=source)
+
+    def _write(self, event: dict[str, Any]) -> None:
+        """Both forms of one log event."""
+        mark = "" if event["level"] == "info" else f"{event['level'].upper()}: "
+        text = f"{event['time']} [{event['source']}] {mark}{event['event']}"
+        self._to_file(text + "\n")
+        self._console(text if self._format == "text" else str(self._json(None, "", event)))
 
     def _to_file(self, text: str) -> None:
         self._waiting.append(text)
@@ -114,3 +124,19 @@ class _Allowance:
         refused, self._refused = self._refused, 0
         self._told = now if refused else self._told
         return refused
+
+
+class _Sink:
+    """Where structlog hands over a finished log event."""
+
+    def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
+        self._write = write
+
+    def info(self, **event: Any) -> None:
+        self._write(event)
+
+    warning = error = info
+
+
+def _stamp(clock: Clock) -> str:
+    return clock.wall().isoformat(sep=" ", timespec="milliseconds")
