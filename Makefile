@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install run test check simulate chaos mutants lock clean
+.PHONY: install run test check simulate chaos mutants bench lock clean
 
 install: $(STAMP)
 
@@ -39,6 +39,15 @@ chaos: install
 mutants: install
 	$(BIN)/python -m tests.mutation
 
+# Side by side with what people use instead, each peer in an environment of its own; then the
+# README's tables. An hour, on a machine with nothing else to do. QUICK=1 only shows that it works.
+BENCHMARKS := $(filter-out __init__ contest peers report tables training trivial,$(basename $(notdir $(wildcard benchmarks/*.py))))
+bench: install $(BENCHMARKS:%=bench-%)
+	$(BIN)/python -m benchmarks.tables
+
+bench-%: install
+	$(BIN)/python -m benchmarks.$* $(if $(QUICK),--quick) --json $(if $(QUICK),runs/benchmarks,benchmarks/results)/$*.json
+
 # Needs uv on the PATH. The lock holds names, versions, markers and hashes; no addresses.
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11
 lock:
@@ -46,4 +55,4 @@ lock:
 	$(LOCK) --extra tpu --extra build pyproject.toml -o deploy/requirements-tpu.lock
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) .peers runs

@@ -1,15 +1,14 @@
 """How fast `supervise classify` reads a large log, in how much memory, and what it finds.
 
-    python benchmarks/classify.py [--megabytes 1024]
+    python -m benchmarks.classify [--quick] [--json FILE]
 
-Writes a log of that size to a temporary directory (ordinary lines of a trainer, a root cause
-planted in the middle, a flood of teardown noise at the end), runs the command on it and tells
-seconds, MB/s, the largest resident set, and the verdict; beside that, what `cat` of it takes.
+Writes a log of 1 GiB to a temporary directory (ordinary lines of a trainer, a root cause planted in
+the middle, a flood of teardown noise at the end), runs the command on it and tells seconds, MB/s,
+the largest resident set, and the verdict; beside that, what `cat` of it takes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import subprocess
@@ -17,6 +16,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from benchmarks.report import Report, options
 
 ROOT = (
     "Traceback (most recent call last):\n"
@@ -61,10 +62,10 @@ def measure(argv: list[str]) -> tuple[float, bytes]:
 
 
 def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--megabytes", type=int, default=1024)
-    size = parser.parse_args().megabytes << 20
+    """Measure, and report."""
+    given = options(__doc__)
+    report = Report("classify")
+    size = (64 if given.quick else 1024) << 20
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "rank0.log"
         write_log(log, size)
@@ -74,9 +75,13 @@ def main() -> None:
         seconds, out = measure([*command, str(log)])
     memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     found = json.loads(out)
-    print(f"log of {size / 1e6:.0f} MB; cat takes {cat:.2f} s")
-    print(f"classify: {seconds:.2f} s, {size / 1e6 / seconds:.0f} MB/s, at most {memory:.0f} MiB")
-    print(f"{found['verdict']} by rule {found['rule']}: {found['root_line']}")
+    report.figure("log_mb", size / 1e6)
+    report.figure("cat_s", cat)
+    report.figure("classify_s", seconds)
+    report.figure("classify_mb_per_s", size / 1e6 / seconds)
+    report.figure("classify_memory_mib", memory)
+    report.samples["found"] = {name: found[name] for name in ("verdict", "rule", "root_line")}
+    report.finish(given.json)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What it costs our trainer to never save a state with NaN or Inf in it.
 
-    python benchmarks/finiteness.py [--repeat 100]
+    python -m benchmarks.finiteness [--quick] [--json FILE]
 
 Runs the compiled train step of a 4.9M-parameter decoder with and without the check of loss and
 gradients, in turns, and once more without: the difference of the last two is the noise. Then the
@@ -10,10 +10,8 @@ check of the whole state, which comes before each save. Milliseconds.
 # mypy: allow-untyped-calls
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import jax
@@ -21,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import trainer.step
+from benchmarks.report import Report, options
 from trainer.config import InitConfig
 from trainer.feed import Feed
 from trainer.mesh import make_mesh
@@ -39,10 +38,9 @@ LENGTH = 65
 
 
 def main() -> None:
-    """Measure, and print a line each."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--repeat", type=int, default=100)
-    repeat = parser.parse_args().repeat
+    """Measure in turns, and report."""
+    given = options(__doc__)
+    repeat = 10 if given.quick else 100
     jax.config.update("jax_platforms", "cpu")
     rung = Rung(1, 1, 1, 8, 1)
     feed = Feed(make_mesh(rung), rung)
@@ -56,9 +54,9 @@ def main() -> None:
         return step.lower(blueprint.abstract, feed.abstract(LENGTH)).compile()
 
     variants = {
-        "a step with the check": compiled(check),
-        "a step without it": compiled(lambda tree: jnp.bool_(True)),
-        "a step without it, again": compiled(lambda tree: jnp.bool_(True)),
+        "checked_step": compiled(check),
+        "unchecked_step": compiled(lambda tree: jnp.bool_(True)),
+        "unchecked_step_again": compiled(lambda tree: jnp.bool_(True)),
     }
     trainer.step.all_finite = check
     states = {name: blueprint.fresh() for name in variants}
@@ -71,15 +69,18 @@ def main() -> None:
             bool(metrics["finite"])
             times[name].append(1e3 * (time.perf_counter() - began))
     whole = trainer.step.jit_all_finite(blueprint)
-    state = states["a step with the check"]
-    name = "the whole state, before a save"
+    state = states["checked_step"]
+    name = "whole_state"
     times[name] = []
     for _ in range(repeat + 1):
         began = time.perf_counter()
         bool(whole(state))
         times[name].append(1e3 * (time.perf_counter() - began))
+    report = Report("finiteness")
     for name, taken in times.items():
-        print(f"{name}: median {median(taken[1:]):.1f}, least {min(taken):.1f}")
+        report.spread(name, "ms", taken[1:])
+    report.ratio("checked_over_unchecked_step", "checked_step_ms", "unchecked_step_ms")
+    report.finish(given.json)
 
 
 if __name__ == "__main__":

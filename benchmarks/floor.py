@@ -71,7 +71,7 @@ def _one(peer: Peer | None, deaths: int) -> list[float]:
                 return record.exists() and record.read_text().count("began") >= last
 
             wait_for(f"start {last}", done, process, _TIMEOUT + deaths * 10.0)
-        return _gaps(record.read_text().splitlines())
+        return gaps(record.read_text().splitlines())
 
 
 def _supervise(argv: Sequence[str], folder: Path) -> list[str]:
@@ -81,7 +81,7 @@ def _supervise(argv: Sequence[str], folder: Path) -> list[str]:
     return supervise({"trainer": {"init": init, "command": command}}, folder)
 
 
-def _gaps(lines: Sequence[str]) -> list[float]:
+def gaps(lines: Sequence[str]) -> list[float]:
     """From each death to the beginning that follows it, in milliseconds."""
     words = [line.split() for line in lines]
     pairs = pairwise(words)

@@ -92,7 +92,8 @@ def _supervisord(bin_: Path, argv: Sequence[str], folder: Path) -> list[str]:
         f"[program:trainer]\ncommand={command}\nstartsecs=0\nautorestart=unexpected\n"
         f"stdout_logfile={folder}/out.log\nstderr_logfile={folder}/err.log\n"
     )
-    return [str(bin_ / "supervisord"), "-c", str(config)]
+    isolated = [str(bin_ / "python"), "-I"]  # PYTHONPATH leads to a `supervisor` of another kind
+    return [*isolated, str(bin_ / "supervisord"), "-c", str(config)]
 
 
 def _circus(bin_: Path, argv: Sequence[str], folder: Path) -> list[str]:

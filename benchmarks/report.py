@@ -32,6 +32,10 @@ class Report:
     samples: dict[str, Any] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
+    def figure(self, name: str, value: float) -> None:
+        """One figure, measured once."""
+        self.figures[name] = _rounded(value)
+
     def spread(self, name: str, unit: str, values: Sequence[float]) -> None:
         """Of `values` the median as NAME_UNIT, with NAME_least_UNIT and NAME_most_UNIT."""
         self.samples[f"{name}_{unit}"] = [_rounded(value) for value in values]
@@ -47,9 +51,16 @@ class Report:
 
     def least(self, name: str, of: Iterable[str]) -> None:
         """The figure NAME, the least of those among `of` that are there."""
-        there = [self.figures[figure] for figure in of if figure in self.figures]
-        if there:
+        if there := self._there(of):
             self.figures[name] = min(there)
+
+    def most(self, name: str, of: Iterable[str]) -> None:
+        """The figure NAME, the greatest of those among `of` that are there."""
+        if there := self._there(of):
+            self.figures[name] = max(there)
+
+    def _there(self, figures: Iterable[str]) -> list[float]:
+        return [self.figures[figure] for figure in figures if figure in self.figures]
 
     def finish(self, path: Path | None) -> None:
         """Print the figures; write all of it to `path`, if given."""

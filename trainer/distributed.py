@@ -1,4 +1,4 @@
-"""One process among several: joining the others, and stopping at the same step as they do.
+"""One process among several: joining the others, agreeing with them, and stopping at one step.
 
 `jax.distributed` takes SIGTERM for itself: a handler of ours from before is overwritten, and one
 from after would silence its preemption notice. So where it is initialised the notice is asked for
@@ -12,10 +12,12 @@ import os
 from collections.abc import Callable, Mapping
 
 import jax
+import numpy as np
 from jax.experimental import multihost_utils
 
 _SHUTDOWN_TIMEOUT = 10  # seconds; jax waits 5 minutes for processes that are gone
 _BEFORE_THE_FIRST = 1
+_NOTHING = -1
 
 
 def initialize(environ: Mapping[str, str] = os.environ) -> None:
@@ -56,6 +58,14 @@ def preemption_notice() -> Callable[[int], bool] | None:
         return None
     early = multihost_utils.reached_preemption_sync_point(_BEFORE_THE_FIRST)
     return lambda step: early or multihost_utils.reached_preemption_sync_point(step)
+
+
+def all_have(number: int | None) -> bool:
+    """Whether this and every other process has a number, and all have the same. Ask in all."""
+    if jax.process_count() == 1:
+        return number is not None
+    numbers = multihost_utils.process_allgather(np.int32(_NOTHING if number is None else number))
+    return number is not None and bool((numbers == number).all())
 
 
 def leave() -> None:

@@ -71,10 +71,8 @@ class Loop:
             self._advance()
             if self.evaluation is not None and self.evaluation.due(self.step):
                 self._evaluate(self.evaluation, termination)
-            if self.snapshots is not None and self.snapshots.due(self.step):
-                self._snap(self.snapshots)
-            if self.step < self.max_steps and self.cadence.due(self.step):
-                self._save()
+            if self.step < self.max_steps:
+                self._keep()
             self._tell_committed()
         self._save_now()
 
@@ -97,9 +95,12 @@ class Loop:
             self.reporter.evaluated(self.step, {"loss": loss})
         self.reporter.stage(Stage.TRAINING, self.step)
 
-    def _snap(self, snapshots: Snapshots) -> None:
-        position = self.batches.get_state()
-        snapshots.take(self.state, self.step, position, self.in_flight.finite)
+    def _keep(self) -> None:
+        if self.snapshots is not None and self.snapshots.due(self.step):
+            position = self.batches.get_state()
+            self.snapshots.take(self.state, self.step, position, self.in_flight.finite)
+        if self.cadence.due(self.step):
+            self._save()
 
     def _save(self) -> None:
         self.in_flight.drain()

@@ -20,9 +20,12 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from errno import ENOMEM
 from typing import Any
 
 import numpy as np
+
+from trainer.hostmemory import available
 
 Piece = memoryview
 """Of single bytes, in a row."""
@@ -74,6 +77,9 @@ class Slots:
         Raises:
             OSError: there is not so much.
         """
+        wanted, left = 2 * sum(self._sizes), available()
+        if wanted > left:
+            raise OSError(ENOMEM, f"they would take {wanted} bytes of memory, {left} are left")
         for slot in (0, 1):
             begin = slot * self._size + HEADER
             os.posix_fallocate(self._memory, begin, self._size - HEADER)

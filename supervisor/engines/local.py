@@ -61,6 +61,8 @@ from supervisor.protocol.standby import OUTPUT
 
 _OBSERVE_INTERVAL = 5.0
 _DRAIN_OUTPUT = 5.0
+_READING_PAUSE = 0.5
+"""Seconds, once the job is on its way: who reads each step at once is awake ten times a second."""
 _STEADY = 3
 """Reports of steps after which the job is on its way: time to prepare for the next failure."""
 
@@ -101,7 +103,7 @@ class _Group:
     oom: OomCounter
     exits: list[WorkerExit] = field(default_factory=list)
     dumps_stacks: bool = False
-    stage: str | None = None
+    stage: Stage | None = None
     step: int | None = None
     has_compiled: bool = False
     """Since its compilations were last taken over."""
@@ -312,7 +314,7 @@ class LocalEngine:
         return cold, False
 
     def _prepare_standby(self, group: _Group) -> None:
-        """Have a standby for what comes after this attempt, if the program is known well enough.
+        """Have a standby for what comes after this attempt.
 
         Only in the main thread: a standby dies with the thread that starts it.
         """
@@ -326,8 +328,6 @@ class LocalEngine:
             extra[environment.PRELOAD] = ",".join(plan.preload)
         elif plan.bootstrap:
             extra[environment.MODULES_FILE] = str(_modules_file(launch))
-            if not _modules_file(launch).exists():
-                return
         mode = choose(
             plan.standby,
             platform=plan.platform or group.platform,
@@ -371,17 +371,27 @@ class LocalEngine:
         self._reactor.post(WorkerReported(self._clock.now(), attempt, 0, message))
 
     def _read_progress(self) -> None:
-        assert self._group is not None
-        if not self._group.pipe.read():
-            self._reactor.forget(self._group.pipe.read_end)
-        elif self._group.reports >= _STEADY:
-            self._prepare_standby(self._group)
+        group = self._group
+        assert group is not None
+        if not group.pipe.read():
+            self._reactor.forget(group.pipe.read_end)
+            return
+        if _is_steady(group):
+            self._prepare_standby(group)
+        if group.reports >= _STEADY:
+            self._reactor.forget(group.pipe.read_end)
+            self._reactor.call_later(_READING_PAUSE, lambda: self._read_again(group))
+
+    def _read_again(self, group: _Group) -> None:
+        if self._group is group:
+            self._reactor.watch(group.pipe.read_end, self._read_progress)
 
     def _worker_ended(self) -> None:
         group = self._group
         assert group is not None
         if self._has_ended(group):
             self._reactor.forget(group.worker.pidfd)
+            group.pipe.read()  # what it did before comes first
             self._observe(group)
 
     def _has_ended(self, group: _Group) -> bool:
@@ -393,7 +403,8 @@ class LocalEngine:
         if self._group is not None and self._group.launch.attempt == attempt:
             reap_orphans((self._group.worker.pid, *self._standbys.pids))
             self._observe(self._group)
-            self._prepare_standby(self._group)
+            if _is_steady(self._group):
+                self._prepare_standby(self._group)
             self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(attempt))
 
     def _observe(self, group: _Group) -> None:
@@ -497,6 +508,14 @@ class LocalEngine:
         if launch.success.file is None:
             return False
         return Path(placeholders.expand(launch.success.file, self._placeholders(launch))).exists()
+
+
+def _is_steady(group: _Group) -> bool:
+    """Whether the attempt is on its way, and all is known that a standby needs to know."""
+    plan = group.launch.plan
+    trains = group.reports >= _STEADY or (plan.bootstrap and group.stage == Stage.TRAINING)
+    known = not plan.bootstrap or plan.preload is not None or _modules_file(group.launch).exists()
+    return trains and known
 
 
 def _modules_file(launch: Launch) -> Path:

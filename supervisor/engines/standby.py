@@ -24,6 +24,7 @@ from supervisor.protocol.standby import MAX_REASON, READY, UNUSABLE, Mode, Order
 Choice = Mode | None
 
 _OF_THE_JOB = (
+    environment.ADJUST,
     environment.EXECUTABLES,
     environment.JOB,
     environment.LINEAGE,

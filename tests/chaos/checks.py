@@ -49,6 +49,7 @@ def check(
             config, job.checkpoints, undisturbed
         ),
         "no committed step was lost": lambda: "; ".join(_lost_steps(job)),
+        "snapshots in memory were resumed from": lambda: _snapshots(job),
         "no two trainers ran at once": lambda: _overlaps(job),
         "attempt numbers only grow": lambda: _attempts(job),
         "the journal replays to the same decisions": lambda: _replay(job),
@@ -103,18 +104,31 @@ def _statements(job: Job) -> list[Statement]:
 
 
 def _lost_steps(job: Job) -> Iterator[str]:
-    """Each attempt resumed from the newest undamaged step that was committed when it began."""
+    """Each attempt resumed from the newest undamaged step that was committed when it began, or
+    from one above it that was in memory."""
     restored: dict[str, int | None] = {}
+    remembered: dict[str, int] = {}
     for line in job.lines:
         match = re.match(r"restored the state of step (\d+)|starts afresh", line.text)
         if match and line.source is not None:
             restored[line.source] = int(match[1]) if match[1] else None
+        match = re.match(r"resumed from the snapshot of step (\d+) in memory \(", line.text)
+        if match and line.source is not None:
+            remembered[line.source] = int(match[1])
     for told in _statements(job):
         name = f"attempt {told.attempt}"
         good = [number for number, mark in told.committed.items() if mark not in job.damaged]
         newest = max(good, default=None)
         if name in restored and restored[name] != newest:
             yield f"{name} resumed from {restored[name]}, not from {newest}"
+        if name in remembered and remembered[name] < (newest or 0):
+            yield f"{name} resumed from {remembered[name]} in memory, although {newest} is newer"
+
+
+def _snapshots(job: Job) -> str:
+    """Whether memory was of use: what is never used passes every other check."""
+    used = any(line.text.startswith("resumed from the snapshot") for line in job.lines)
+    return "" if used else "no attempt resumed from one"
 
 
 def _overlaps(job: Job) -> str:

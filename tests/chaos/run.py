@@ -117,7 +117,7 @@ def _config(model_dir: Path, max_steps: int) -> dict[str, Any]:
     trainer["init"] |= {
         "model_dir": str(model_dir),
         "devices": {"platform": "cpu", "count": 1},
-        "checkpoint": {"every": 10, "keep": 4},
+        "checkpoint": {"every": 10, "keep": 4, "snapshot": {"every": 3}},
         "autorestart": {
             "max_num_restarts": 20,
             "backoff": {"first": 0.05, "max": 0.5},

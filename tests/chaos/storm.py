@@ -165,11 +165,12 @@ def _then(one: Struck, next_step: Line | None, job: Job) -> str:
     if one.planned.fault.effect is Effect.NOTHING:
         return "trains on"
     start = job.find(r"^starting attempt", one.index)
-    restored = job.find(r"^(restored the state of step|starts afresh)", one.index)
+    found_state = r"^(restored the state of step|resumed from the snapshot|starts afresh)"
+    restored = job.find(found_state, one.index)
     if start is None or next_step is None:
         return ""
     again = "run again, " if one.planned.fault.effect is Effect.RUN else ""
-    found = re.search(r"step \d+", restored.text) if restored is not None else None
+    found = re.search(r"(snapshot of )?step \d+", restored.text) if restored is not None else None
     return f"{again}attempt {next_step.attempt} from {found[0] if found else 'the beginning'}"
 
 

@@ -62,6 +62,12 @@ def test_any_other_is_watched_from_its_first_word() -> None:
     assert limit(history) == DEFAULT_DEADLINES[Stage.TRAINING]
 
 
+def test_an_inferred_stage_without_a_deadline_is_known_all_the_same() -> None:
+    before = Liveness().heard(StageMessage(Stage.COMPILING, inferred=True), 1.0, {})
+    after = before.heard(StageMessage(Stage.TRAINING, inferred=True), 5.0, {})
+    assert (after.stage, after.since, after.expires) == (Stage.TRAINING, 5.0, None)
+
+
 def test_what_is_inferred_limits_training_only_between_steps() -> None:
     """What is taken for training may be an evaluation: nothing shorter is learned from steps."""
     history = watched()

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.test_training import cache, config, final_state
+from tests.end_to_end.test_training import config, final_state
 from tests.running import Result, Running, Start
 from tests.training.harness import assert_same_bits
 
 Supervise = Callable[..., Result]
-__all__ = ["cache"]
 
 ENDLESS = 100_000
 

@@ -9,13 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from supervisor.protocol import environment
-from tests.end_to_end.test_training import cache, config, final_state
+from tests.end_to_end.test_training import config, final_state
 from tests.running import Result, Running, Start, eventually
 from tests.training.harness import assert_same_bits, newest_snapshot
 from trainer.checkpoint import newest_step
-
-__all__ = ["cache"]
 
 Supervise = Callable[..., Result]
 
@@ -28,10 +25,9 @@ def trainer_of(running: Running, attempt: int) -> int:
 
 def newest_in_memory(pid: int) -> int | None:
     """The step of the newest snapshot in the memory that a trainer was given."""
-    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    prefix = f"{environment.SNAPSHOT_FD}=".encode()
-    number = next(one for one in variables if one.startswith(prefix)).removeprefix(prefix)
-    memory = os.open(f"/proc/{pid}/fd/{int(number)}", os.O_RDONLY)
+    descriptors = Path(f"/proc/{pid}/fd").iterdir()
+    found = next(one for one in descriptors if str(one.readlink()).startswith("/memfd:snapshots"))
+    memory = os.open(found, os.O_RDONLY)
     try:
         return newest_snapshot(memory)
     finally:
@@ -44,8 +40,8 @@ def test_used_after_a_kill_once_and_not_after_an_exception(
     tmp_path: Path,
     cache: dict[str, str],
 ) -> None:
-    """Attempt 2 has the snapshot of step 12, attempt 3 not, because 2 got no further than 1;
-    attempt 4 has the one of 3; attempt 5 has none, because 4 failed of an exception."""
+    """Attempt 2, a standby, has the snapshot of step 12, attempt 3 not, because 2 got no further
+    than 1; attempt 4 has the one of 3; attempt 5 has none, because 4 failed of an exception."""
     whole = config(tmp_path / "whole")
     assert supervise(whole, env=cache).code == 0
 
@@ -54,17 +50,20 @@ def test_used_after_a_kill_once_and_not_after_an_exception(
     job = config(tmp_path / "run", faults=[*hangs, fails])
     init = job["trainer"]["init"]
     init["checkpoint"]["snapshot"] = {"every": 6}
-    init["autorestart"] |= {"max_num_restarts": 4, "standby": "off"}
+    init["autorestart"] |= {"max_num_restarts": 4, "standby": "imports"}
     running = start(job, env=cache)
     for attempt in (1, 2, 3):
         pid = trainer_of(running, attempt)
         running.wait_for(f"DRILL: firing Drill(id='phase1-{attempt - 1}'")
         assert eventually(lambda pid=pid: newest_in_memory(pid) == 12, 60.0)  # type: ignore[misc]
         assert eventually(lambda: newest_step(running.model_dir / "checkpoints") == 10)
+        if attempt == 1:
+            running.wait_for("a standby is ready (imports)")
         os.kill(pid, signal.SIGKILL)
     result = running.result()
 
     assert result.code == 0, result.log
+    assert "the standby (imports) takes over" in result.log
     records = result.summary["attempts"]
     assert [(one["starting_step"], one["from_snapshot"]) for one in records[:4]] == [
         (None, False),

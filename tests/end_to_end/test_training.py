@@ -21,36 +21,26 @@ from trainer.state import TrainState
 Supervise = Callable[..., Result]
 
 
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A compilation cache that the tests of one process share, as environment."""
-    return {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("cache")),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
-
-
 def config(
     model_dir: Path, num_devices: int = 1, faults: list[dict[str, Any]] | None = None, **loop: int
 ) -> dict[str, Any]:
-    """A supervised job of the tiny trainer: 17 steps, a checkpoint every 5."""
+    """A supervised job of the tiny trainer: 17 steps, a checkpoint every 5, only cold starts."""
     trainer = tiny(model_dir, **loop)["trainer"]
     trainer["init"] |= {
         "model_dir": str(model_dir),
         "devices": {"platform": "cpu", "count": num_devices},
         "checkpoint": {"every": 5, "keep": 2},
-        "autorestart": {"max_num_restarts": 2, "backoff": {"first": 0.05}},
+        "autorestart": {"max_num_restarts": 2, "backoff": {"first": 0.05}, "standby": "off"},
     }
     trainer["faults"] = faults or []
     return {"trainer": trainer}
 
 
-def final_state(mapping: dict[str, Any], model_dir: Path) -> TrainState:
+def final_state(mapping: dict[str, Any], model_dir: Path, step: int = 17) -> TrainState:
     init = dict(mapping["trainer"]["init"])
     init["checkpoint"] = {**init["checkpoint"], "directory": str(model_dir / "checkpoints")}
     parsed = parse({"trainer": {**mapping["trainer"], "init": init}}).init
-    return restore(model_dir / "checkpoints", 17, blueprint(parsed).abstract)[0]
+    return restore(model_dir / "checkpoints", step, blueprint(parsed).abstract)[0]
 
 
 @pytest.mark.parametrize("num_devices", [1, 4])

@@ -110,6 +110,12 @@ def test_what_was_cut_off_is_found(memory: int) -> None:
         read(memory)
 
 
+def test_more_than_the_host_has_is_not_claimed(memory: int) -> None:
+    with pytest.raises(OSError, match="they would take 2251799813685248 bytes of memory"):
+        Slots(memory, [1 << 50]).claim()
+    assert os.fstat(memory).st_size == 0
+
+
 def test_anything_else_is_no_record(memory: int) -> None:
     os.pwrite(memory, os.urandom(3000), 0)
     assert read(memory) is None

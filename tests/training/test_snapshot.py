@@ -196,6 +196,21 @@ def test_a_snapshot_of_another_job_phase_or_model_is_not_used(
     assert refused(blueprint(same, 2, 2)) == "it is of another number of devices"
 
 
+def test_without_a_supervisor_there_are_none(
+    memory: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mapping = tiny(Path("/nowhere"))
+    assert Snapshots.of(blueprint(parse(mapping).init), print) is None
+    assert capsys.readouterr().out == ""
+    mapping["trainer"]["init"]["checkpoint"]["snapshot"] = {"every": 2}
+    wanted = blueprint(parse(mapping).init)
+    assert Snapshots.of(wanted, print) is None
+    assert "no supervisor has memory for them" in capsys.readouterr().out
+    for name, value in to_environment(memory).items():
+        monkeypatch.setenv(name, value)
+    assert Snapshots.of(wanted, print) is not None
+
+
 def test_without_room_it_is_said_once_and_training_goes_on(
     memory: int, plan: Blueprint, state: TrainState
 ) -> None:

@@ -1,0 +1,166 @@
+"""The quickstart's trainer under each contestant, and what a bystander sees of it.
+
+The same model, data and program for all: what `examples/quickstart.yaml` says, each step told.
+The peers get the compilation cache that they could have had; supervise gets what it brings.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import yaml
+
+from benchmarks.contest import ROOT, running, supervise, wait_for
+from benchmarks.peers import TRAINING_PEERS, Peer, UnavailableError
+from supervisor.config.problems import ConfigError
+from supervisor.prepare import prepare
+
+_WITNESS = ROOT / "benchmarks" / "witness"
+_START = 300.0
+"""Seconds in which a trainer must have completed a step: it may have to compile first."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A peer, or supervise with these sections of its config."""
+
+    name: str
+    peer: Peer | None = None
+    autorestart: Mapping[str, Any] = field(default_factory=dict)
+    checkpoint: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_standby(self) -> bool:
+        """Whether it keeps a process waiting."""
+        return bool(self.autorestart.get("standby", "off") != "off")
+
+
+PEERS = tuple(Contestant(name, peer) for name, peer in TRAINING_PEERS.items())
+
+
+@dataclass(frozen=True)
+class Step:
+    """A completed optimizer step."""
+
+    at: float
+    """Seconds on the monotonic clock."""
+    pid: int
+    number: int
+
+
+class Training:
+    """A training that runs."""
+
+    def __init__(self, process: Popen[bytes], folder: Path) -> None:
+        self.folder = folder
+        self.pid = process.pid
+        self._process = process
+        self._record = folder / "steps"
+
+    def steps(self) -> list[Step]:
+        """All that were completed so far, in order."""
+        if not self._record.exists():
+            return []
+        whole = self._record.read_text().rpartition("\n")[0]
+        words = [line.split() for line in whole.splitlines()]
+        return [Step(float(at), int(pid), int(number)) for at, pid, number in words]
+
+    def wait_for_step(self, number: int, *, since: float = 0.0, not_by: int = 0) -> Step:
+        """The first step from `number` on that came after `since`, of any process but `not_by`."""
+
+        def found() -> Iterator[Step]:
+            for step in self.steps():
+                if step.number >= number and step.at > since and step.pid != not_by:
+                    yield step
+
+        self.wait_for(f"step {number}", lambda: any(found()))
+        return next(found())
+
+    def wait_for(self, what: str, condition: Callable[[], bool], timeout: float = _START) -> None:
+        """Wait until `condition` holds.
+
+        Raises:
+            FailedError: it does not in time.
+        """
+        wait_for(what, condition, self._process, timeout)
+
+    def said(self, text: str) -> int:
+        """How often its output has `text`."""
+        return (self.folder / "output").read_bytes().count(text.encode())
+
+    def last_of(self, pid: int) -> Step:
+        """The last step that a process has completed."""
+        return next(step for step in reversed(self.steps()) if step.pid == pid)
+
+    def told_recoveries(self) -> list[dict[str, Any]]:
+        """What supervise tells of its recoveries."""
+        found: list[dict[str, Any]] = []
+        for path in sorted(self.folder.glob("run/*_restartable/summary.json")):
+            attempts = json.loads(path.read_text(encoding="utf-8"))["attempts"]
+            found += [attempt["recovery"] for attempt in attempts if "recovery" in attempt]
+        return found
+
+    def kill_trainer(self) -> Step:
+        """SIGKILL to the process that completed the last step, if it lives; returns that step."""
+        last = self.steps()[-1]
+        with suppress(ProcessLookupError):
+            os.kill(last.pid, signal.SIGKILL)
+        return last
+
+
+@contextmanager
+def training(
+    contestant: Contestant, folder: Path, *, every: int, max_steps: int
+) -> Iterator[Training]:
+    """Train under `contestant` in the empty `folder`, with a checkpoint every so many steps.
+
+    Raises:
+        UnavailableError: the contestant cannot be had, or does not know such a config.
+    """
+    (folder / "steps").touch()
+    path = os.pathsep.join(filter(None, (str(_WITNESS), str(ROOT), os.environ.get("PYTHONPATH"))))
+    environ = {"PYTHONPATH": path, "BENCHMARK_WITNESS": str(folder / "steps")}
+    config = _config(contestant, folder, every, max_steps)
+    command = supervise(config, folder)
+    try:
+        plan = prepare(folder / "trainer.yaml", ()).plans[0]
+    except ConfigError as error:
+        raise UnavailableError("; ".join(str(problem) for problem in error.problems)) from error
+    if contestant.peer is not None:
+        params = folder / "params.yaml"
+        params.write_text(yaml.safe_dump(plan.params, sort_keys=False))
+        argv = [part.replace("{params}", str(params)) for part in plan.argv]
+        command = contestant.peer.prepared(argv, folder)
+        environ |= {**plan.env, **_cache(folder)}
+    with running(command, environ, folder) as process:
+        yield Training(process, folder)
+
+
+def _config(contestant: Contestant, folder: Path, every: int, max_steps: int) -> dict[str, Any]:
+    config = yaml.safe_load((ROOT / "examples" / "quickstart.yaml").read_text(encoding="utf-8"))
+    trainer: dict[str, Any] = config["trainer"]
+    trainer["faults"] = []
+    del trainer["fit"]["validation"]
+    init = trainer["init"]
+    init["model_dir"] = str(folder / "run")
+    init["loop"] |= {"max_steps": max_steps, "log_every": 1}
+    init["checkpoint"] = {"every": every, "keep": 2, **contestant.checkpoint}
+    restart = {"max_num_restarts": 1000, "backoff": {"first": 0.0}}
+    init["autorestart"] = {**restart, **contestant.autorestart}
+    return {"trainer": trainer}
+
+
+def _cache(folder: Path) -> dict[str, str]:
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "compile_cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
