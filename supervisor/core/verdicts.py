@@ -227,7 +227,7 @@ class _Judge:
 
 
 def _signal(ended: WorkerExit) -> str | None:
-    return ended.signal or _SIGNAL_CODES.get(ended.code if ended.code is not None else -1)
+    return ended.signal if ended.code is None else _SIGNAL_CODES.get(ended.code)
 
 
 def _failure(judgement: _Judgement, evidence: Evidence) -> Failure:
