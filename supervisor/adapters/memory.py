@@ -10,14 +10,19 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available(cgroup: Path = _CGROUP) -> int:
-    """Bytes that this host, and the container that this may be, can still give."""
+    """Bytes that this host, and the container that this may be, can still give.
+
+    What files hold of a container's memory is given up when it is needed.
+    """
     free: int = psutil.virtual_memory().available
     try:
         limit = (cgroup / "memory.max").read_text().strip()
         used = int((cgroup / "memory.current").read_text())
+        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):  # no container's, or the old kind, which the host's number bounds
         return free
-    return free if limit == "max" else min(free, max(0, int(limit) - used))
+    held = used - int(stat.get("inactive_file", 0)) - int(stat.get("active_file", 0))
+    return free if limit == "max" else min(free, max(0, int(limit) - held))
 
 
 def resident(pid: int) -> int:

@@ -2,6 +2,8 @@
 
 It holds a kernel lock for as long as the process lives, so that two trainers at once are seen by
 somebody other than the supervisor; and it notes which steps were committed when the process began.
+A standby is no trainer yet, and Python is past this place when it becomes one: of such attempts
+there is no statement.
 """
 
 from __future__ import annotations
@@ -40,5 +42,6 @@ def _testify(folder: Path) -> None:
     # `lock` stays open: the kernel gives it back when this process is gone, however it ends.
 
 
-if "CHAOS_WITNESS" in os.environ and sys.orig_argv[1:4] == ["-P", "-m", "trainer"]:
+_is_trainer = sys.orig_argv[1:4] == ["-P", "-m", "trainer"]
+if "CHAOS_WITNESS" in os.environ and _is_trainer and "SUPERVISE_STANDBY" not in os.environ:
     _testify(Path(os.environ["CHAOS_WITNESS"]))

@@ -1,0 +1,36 @@
+"""How much memory is left, with and without the limit of a container."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from supervisor.adapters.memory import available, resident
+
+STAT = "anon 100\ninactive_file 30\nactive_file 20\n"
+
+
+@pytest.mark.parametrize(
+    ("limit", "current", "expected"), [("1000", "150", 900), ("1000", "1200", 0)]
+)
+def test_a_container_has_its_limit_less_what_it_cannot_give_up(
+    tmp_path: Path, limit: str, current: str, expected: int
+) -> None:
+    for name, text in (("max", limit), ("current", current), ("stat", STAT)):
+        (tmp_path / f"memory.{name}").write_text(text)
+    assert available(tmp_path) == expected
+
+
+@pytest.mark.parametrize("files", [{}, {"max": "max", "current": "5", "stat": STAT}])
+def test_without_a_limit_it_is_the_hosts(tmp_path: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (tmp_path / f"memory.{name}").write_text(text)
+    assert 0 < available(tmp_path) <= psutil.virtual_memory().total
+
+
+def test_what_a_process_holds() -> None:
+    assert resident(os.getpid()) > 1 << 20
+    assert resident(2**22 + 1) == 0
