@@ -80,6 +80,19 @@ TABLES = {
         {"supervise_snapshot": "supervise, snapshots", "supervise": "supervise", **_PEERS},
         ("{0_mtbf_10s_steps_per_hour}", "{0_mtbf_30s_steps_per_hour}"),
     ),
+    "checkpoint": Table(
+        ("a state, ms", "of 60 MB", "of 200 MB", "of 1 GB"),
+        {
+            "save_stall_supervise": "a save stalls our trainer",
+            "save_stall_orbax": "the same with plain Orbax",
+            "save_stall_raw_copy": "a copy in memory",
+            "restore_verified": "a verified restore",
+            "restore_unverified": "the same unverified",
+            "restore_orbax": "the same with plain Orbax",
+            "restore_raw_copy": "a read of a file",
+        },
+        ("{0_60mb_ms}", "{0_200mb_ms}", "{0_1gb_ms}"),
+    ),
 }
 
 

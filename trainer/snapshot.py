@@ -43,7 +43,6 @@ class Snapshots:
         self._layout = Layout.of(blueprint.abstract)
         self._mark = _mark(blueprint, self._layout)
         self._slots = Slots(memory, self._layout.sizes)
-        self._copy = jax.jit(lambda arrays: [jnp.copy(array) for array in arrays])
         self._writing: Thread | None = None
         self._given_up = False
 
@@ -109,7 +108,7 @@ class Snapshots:
         for number, part in enumerate(parts):
             by_device.setdefault(part.device, []).append(number)
         for numbers in by_device.values():
-            copies = self._copy([parts[number] for number in numbers])
+            copies = _copies([parts[number] for number in numbers])
             for number, copy in zip(numbers, copies, strict=True):
                 parts[number] = copy
         return parts
@@ -155,6 +154,12 @@ class Snapshots:
         differ = [key for key, value in self._mark.items() if found.get(key) != value]
         if differ:
             raise _UnusableError(f"it is of another {', '.join(differ)}")
+
+
+@jax.jit
+def _copies(arrays: list[jax.Array]) -> list[jax.Array]:
+    """One program for the process: a standby has rehearsed it."""
+    return [jnp.copy(array) for array in arrays]
 
 
 def _mark(blueprint: Blueprint, layout: Layout) -> Mapping[str, Any]:
