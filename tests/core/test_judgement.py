@@ -63,6 +63,7 @@ def test_what_a_record_tells() -> None:
     [
         (TRACEBACK.format(place="<module>", error=MEMORY), Confidence.HIGH),
         (TRACEBACK.format(place="tried", error=MEMORY), Confidence.MEDIUM),
+        (TRACEBACK.format(place="tried", error="ValueError: no such thing"), Confidence.LOW),
         (TRACEBACK.format(place="tried", error="mine.Oddity: well"), Confidence.LOW),
     ],
 )
@@ -74,6 +75,16 @@ def test_the_certain_error_precedes_the_odd_one_although_it_is_later() -> None:
     odd = recorded("mine.Oddity", "well", rank=0, time=1.0)
     certain = recorded("builtins.AssertionError", "loss is negative", rank=1, time=2.0)
     assert judged(odd, certain).rank == 1
+
+
+def test_what_ended_the_program_precedes_what_ended_a_thread() -> None:
+    thread = "Exception in thread loader:\n" + TRACEBACK.format(place="run", error="KeyError: 'x'")
+    main = TRACEBACK.format(place="<module>", error="AssertionError: loss is negative")
+    assert judged(printed(thread + main)).rule == "assertion"
+
+
+def test_mere_lines_are_no_signature() -> None:
+    assert judged(printed("the disk of node 7 is odd\n")).signature is None
 
 
 @pytest.mark.parametrize("part", [{"stage": "SAVING"}, {"step": 4}])
