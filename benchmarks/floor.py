@@ -4,7 +4,8 @@
 
 The child is a bare Python program (`trivial.py`) that runs for half a second and kills itself by
 SIGKILL, in turns under each contestant. `subprocess` is the floor: a Python loop that does nothing
-but start it again; most of what it takes is the start of the child's interpreter. Milliseconds.
+but start it again; most of what it takes is the start of the child's interpreter. `standby` is
+supervise with one that waits for it, so that the interpreter runs already. Milliseconds.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from benchmarks.contest import ROOT, FailedError, running, supervise, wait_for
 from benchmarks.peers import (
@@ -29,7 +31,11 @@ from benchmarks.peers import (
 from benchmarks.report import Report, options
 
 PEERS = (SUBPROCESS, BASH, TORCHRUN, SUPERVISORD, FT_LAUNCHER, CIRCUS)
+SUPERVISE = "supervise"
+STANDBY = "standby"
 _HOLD = 0.5
+_HOLD_FOR_STANDBY = 7.0
+"""Seconds: a job of which no stage is heard is looked at every five."""
 _TIMEOUT = 60.0
 
 
@@ -38,14 +44,15 @@ def main() -> None:
     given = options(__doc__)
     rounds, deaths = (1, 2) if given.quick else (4, 6)
     report = Report("floor")
-    times: dict[str, list[float]] = {"supervise": [], **{peer.name: [] for peer in PEERS}}
+    contestants = (SUPERVISE, STANDBY, *PEERS)
+    times: dict[str, list[float]] = {_name(one): [] for one in contestants}
     for _ in range(rounds):
-        for peer in (None, *PEERS):
-            name = "supervise" if peer is None else peer.name
+        for one in contestants:
+            name = _name(one)
             if name in report.left_out:
                 continue
             try:
-                times[name] += _one(peer, deaths)
+                times[name] += _one(one, deaths)
             except (UnavailableError, FailedError) as error:
                 report.left_out[name] = str(error)
     for name, taken in times.items():
@@ -56,14 +63,22 @@ def main() -> None:
     report.finish(given.json)
 
 
-def _one(peer: Peer | None, deaths: int) -> list[float]:
+def _name(contestant: Peer | str) -> str:
+    return contestant if isinstance(contestant, str) else contestant.name
+
+
+def _one(contestant: Peer | str, deaths: int) -> list[float]:
     """Milliseconds of each of `deaths` restarts."""
+    hold = _HOLD_FOR_STANDBY if contestant == STANDBY else _HOLD
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         record = folder / "record"
         child = str(ROOT / "benchmarks" / "trivial.py")
-        argv = [sys.executable, "-P", child, str(record), str(deaths), str(_HOLD)]
-        command = _supervise(argv, folder) if peer is None else peer.prepared(argv, folder)
+        argv = [sys.executable, "-P", child, str(record), str(deaths), str(hold)]
+        if isinstance(contestant, Peer):
+            command = contestant.prepared(argv, folder)
+        else:
+            command = _supervise(argv, folder, standby=contestant == STANDBY)
         with running(command, {}, folder) as process:
             last = deaths + 1
 
@@ -71,13 +86,20 @@ def _one(peer: Peer | None, deaths: int) -> list[float]:
                 return record.exists() and record.read_text().count("began") >= last
 
             wait_for(f"start {last}", done, process, _TIMEOUT + deaths * 10.0)
+        if contestant == STANDBY:
+            (log,) = folder.glob("run/*_restartable/run.log")
+            if (taken := log.read_text().count("takes over")) != deaths:
+                raise FailedError(f"the standby took over {taken} times of {deaths}")
         return gaps(record.read_text().splitlines())
 
 
-def _supervise(argv: Sequence[str], folder: Path) -> list[str]:
-    restart = {"max_num_restarts": 1000, "backoff": {"first": 0.0}}
+def _supervise(argv: Sequence[str], folder: Path, *, standby: bool) -> list[str]:
+    kind = "imports" if standby else "off"
+    restart = {"max_num_restarts": 1000, "backoff": {"first": 0.0}, "standby": kind}
     init = {"model_dir": str(folder / "run"), "autorestart": restart}
-    command = {"argv": list(argv), "bootstrap": False}
+    command: dict[str, Any] = {"argv": list(argv), "bootstrap": standby}
+    if standby:
+        command |= {"preload": ["signal"], "progress": {"pattern": r"step (\d+)"}}
     return supervise({"trainer": {"init": init, "command": command}}, folder)
 
 

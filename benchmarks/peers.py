@@ -1,8 +1,8 @@
 """What people keep a trainer running with today, each in a virtual environment of its own.
 
 The environments are made on first use, in `.peers/` (which git ignores). PyTorch is asked for
-without CUDA; such builds are on its own index: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
-A peer that cannot be installed is left out of the numbers, and the reason told.
+without CUDA; such builds are on PyTorch's own index, which pip must know (PIP_EXTRA_INDEX_URL). A
+peer that cannot be installed is left out of the numbers, and the reason told.
 """
 
 from __future__ import annotations

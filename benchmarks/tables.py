@@ -60,6 +60,7 @@ TABLES = {
         {
             "subprocess": "a bare Python loop",
             "supervise": "supervise",
+            "standby": "supervise, with a standby",
             **_PEERS,
             "circus": "circus, looking every 0.1 s",
         },
