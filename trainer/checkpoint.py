@@ -66,6 +66,18 @@ def newest_step(directory: Path) -> int | None:
     return next((step for step, _ in committed_steps(directory)), None)
 
 
+class Manager(ocp.CheckpointManager):  # type: ignore[name-defined, misc]
+    """Orbax's, which leaves it to the loop to ask `jax.distributed` whether to stop.
+
+    Orbax asks too, in the thread that commits a step with the number of that step: a notice at that
+    moment has all processes stop at a step that they have left behind, hence never.
+    """
+
+    def reached_preemption(self, step: int) -> bool:
+        """Never, as far as Orbax needs to know."""
+        return False
+
+
 class Checkpoints:
     """Saves into one directory and restores from it. Only one process may do so at a time."""
 
@@ -146,7 +158,7 @@ class Checkpoints:
     @cached_property
     def _manager(self) -> Any:
         """Made for the first save: it lists steps only once, and must not know of damaged ones."""
-        return ocp.CheckpointManager(
+        return Manager(
             self._directory,
             options=ocp.CheckpointManagerOptions(
                 max_to_keep=self._keep, cleanup_tmp_directories=True

@@ -2,12 +2,13 @@
 
 `jax.distributed` takes SIGTERM for itself: a handler of ours from before is overwritten, and one
 from after would silence its preemption notice. So where it is initialised the notice is asked for
-at every step boundary, and all processes are told yes at the same step.
+at every step boundary, and all processes are told yes at the same one.
 """
 
 # mypy: allow-untyped-calls
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Mapping
 
@@ -16,7 +17,6 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 _SHUTDOWN_TIMEOUT = 10  # seconds; jax waits 5 minutes for processes that are gone
-_BEFORE_THE_FIRST = 1
 _NOTHING = -1
 
 
@@ -47,17 +47,17 @@ def process_id(environ: Mapping[str, str] = os.environ) -> int:
     return int(environ.get("JAX_PROCESS_ID", "0"))
 
 
-def preemption_notice() -> Callable[[int], bool] | None:
-    """What to ask at each boundary whether all processes stop there; None where this one is alone.
+def preemption_notice() -> Callable[[], bool] | None:
+    """What to ask whether all processes stop here, as often in each; None where this one is alone.
 
-    The number to ask with is the step and no other: Orbax asks too, whenever it saves, and the
-    place to stop is the highest number that anybody asked with, plus one. A SIGTERM before the
-    first question is answered at number 1, which a resumed run never reaches: so 1 comes first.
+    jax answers yes at one number only: one more than the highest that any process had asked with
+    when the notice came. So questions are counted, and nobody else may ask: see
+    `checkpoint.Manager`.
     """
     if not jax.distributed.is_initialized():
         return None
-    early = multihost_utils.reached_preemption_sync_point(_BEFORE_THE_FIRST)
-    return lambda step: early or multihost_utils.reached_preemption_sync_point(step)
+    numbers = itertools.count(1)
+    return lambda: multihost_utils.reached_preemption_sync_point(next(numbers))
 
 
 def all_have(number: int | None) -> bool:

@@ -65,7 +65,7 @@ class Loop:
         termination = Termination(distributed.preemption_notice())
         self.reporter.stage(Stage.TRAINING, self.step)
         while self.step < self.max_steps:
-            if termination.requested(self.step):
+            if termination.requested():
                 self._save_now()
                 termination.die()
             self._advance()
@@ -89,7 +89,7 @@ class Loop:
     def _evaluate(self, evaluation: Evaluation, termination: Termination) -> None:
         self.in_flight.drain()
         self.reporter.stage(Stage.EVALUATING, self.step)
-        loss = evaluation.run(self.state, lambda: termination.requested(self.step))
+        loss = evaluation.run(self.state, termination.requested)
         if loss is not None:
             print(f"step {self.step}  validation loss {loss:.4f}", flush=True)
             self.reporter.evaluated(self.step, {"loss": loss})

@@ -22,7 +22,7 @@ class Termination:
 
     def __init__(
         self,
-        notice: Callable[[int], bool] | None = None,
+        notice: Callable[[], bool] | None = None,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         """Handle SIGTERM from here on, and SIGINT where no supervisor forwards it.
@@ -36,9 +36,9 @@ class Termination:
         if environment.JOB not in environ:
             signal.signal(signal.SIGINT, self._note)
 
-    def requested(self, step: int) -> bool:
-        """Whether this process is asked to stop after `step`."""
-        if self._notice is not None and self._notice(step):
+    def requested(self) -> bool:
+        """Whether this process is asked to stop."""
+        if self._notice is not None and self._notice():
             self._signal = self._signal or signal.SIGTERM
         return self._signal is not None
 

@@ -30,6 +30,8 @@ class ProgressPipe:
         self._line = b""
         self._skipping = False
         self._step: StepMessage | None = None
+        self.is_calm = True
+        """Whether the last read brought no more than a few messages."""
         self.read_end, self.write_end = os.pipe()
         os.set_blocking(self.read_end, False)
         with contextlib.suppress(OSError):  # this user's share of pipe memory is used up
@@ -56,6 +58,7 @@ class ProgressPipe:
             chunk = os.read(self.read_end, _PIPE_SIZE)
         except BlockingIOError:
             return True
+        self.is_calm = len(chunk) <= MAX_LINE
         self._take(chunk)
         self._hand_on_step()
         return bool(chunk)

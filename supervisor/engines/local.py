@@ -319,7 +319,7 @@ class LocalEngine:
         Only in the main thread: a standby dies with the thread that starts it.
         """
         launch, plan = group.launch, group.launch.plan
-        if (plan.is_command and not plan.bootstrap) or group.exits:
+        if plan.standby == "off" or (plan.is_command and not plan.bootstrap) or group.exits:
             return
         if not self._standbys.wants_one(plan.name):
             return
@@ -378,7 +378,7 @@ class LocalEngine:
             return
         if _is_steady(group):
             self._prepare_standby(group)
-        if group.reports >= _STEADY:
+        if group.reports >= _STEADY and group.pipe.is_calm:
             self._reactor.forget(group.pipe.read_end)
             self._reactor.call_later(_READING_PAUSE, lambda: self._read_again(group))
 

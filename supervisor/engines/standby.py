@@ -51,8 +51,6 @@ def choose(
     what the worker has, and what is left for others. Only on the CPU, where nobody owns the
     device, does a second backend never disturb the first.
     """
-    if configured == "off":
-        return None
     if configured is not None:
         return "ready" if configured == "ready" and knows_how else "imports"
     if platform == "cpu" and knows_how and available >= max(2 * held, _IMPORTS_TAKE):

@@ -80,6 +80,16 @@ def test_each_attempt_goes_on_in_the_standby_of_the_one_before(
     assert firsts[1:] == [f"True {pids[0]}", f"True {pids[1]}"]
 
 
+def test_off_means_off(supervise: Supervise, config: Callable[..., dict[str, Any]]) -> None:
+    job = config("")
+    job["trainer"]["init"]["autorestart"]["standby"] = "off"
+    path = Path(job["trainer"]["command"]["argv"][1])
+    path.write_text(PROGRAM.replace('log().count("a standby is ready") < attempt', "step < 20"))
+    result = supervise(job)
+    assert result.code == 0
+    assert "standby" not in result.log.replace("there is a standby", "")
+
+
 def test_it_dies_with_the_supervisor(start: Start, config: Callable[..., dict[str, Any]]) -> None:
     running = start(config(WAITS))
     standby = psutil.Process(standby_pid(running.wait_for("there is a standby")))
@@ -130,7 +140,6 @@ def test_a_standby_that_cannot_be_is_told_once_and_the_job_goes_on(
         (None, "tpu", True, GB, 99 * GB, "imports"),
         (None, None, True, GB, 99 * GB, "imports"),
         (None, "cpu", True, GB, GB // 2, None),
-        ("off", "cpu", True, GB, 99 * GB, None),
         ("imports", "cpu", True, GB, 99 * GB, "imports"),
         ("ready", "gpu", True, GB, GB // 2, "ready"),
         ("ready", "cpu", False, GB, 99 * GB, "imports"),

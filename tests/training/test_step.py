@@ -137,9 +137,9 @@ def test_an_evaluation_repeats_itself_and_is_left_on_request(termination: Termin
     )
     executables = Executables(None, {}, Voice())
     evaluation, state = Evaluation(config, blueprint, feed, executables), blueprint.fresh()
-    loss = evaluation.run(state, lambda: termination.requested(0))
+    loss = evaluation.run(state, termination.requested)
     assert loss is not None
     assert abs(loss - np.log(264)) < 1.5
-    assert evaluation.run(state, lambda: termination.requested(0)) == loss
+    assert evaluation.run(state, termination.requested) == loss
     os.kill(os.getpid(), signal.SIGTERM)
-    assert evaluation.run(state, lambda: termination.requested(0)) is None
+    assert evaluation.run(state, termination.requested) is None
