@@ -83,8 +83,14 @@ def test_what_ended_the_program_precedes_what_ended_a_thread() -> None:
     assert judged(printed(thread + main)).rule == "assertion"
 
 
-def test_mere_lines_are_no_signature() -> None:
-    assert judged(printed("the disk of node 7 is odd\n")).signature is None
+def test_mere_lines_are_judged_but_are_no_signature() -> None:
+    line = "RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes"
+    lines = judged(printed(line + "\n"))
+    assert (lines.rule, lines.signature) == ("out-of-memory", None)
+    raised = judged(printed(TRACEBACK.format(place="<module>", error=f"RuntimeError: {line}")))
+    assert raised.rule == lines.rule
+    assert raised.signature is not None
+    assert judged(printed("the disk of node 7 is odd\n")).rule == "unknown"
 
 
 @pytest.mark.parametrize("part", [{"stage": "SAVING"}, {"step": 4}])
