@@ -21,9 +21,10 @@ def _say(word: str, at: float) -> None:
 
 record = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
 _say("began", began)
-os.write(1, b"step 1\nstep 2\nstep 3\n")
 died = os.pread(record, 1 << 20, 0).count(b"dies")
-sleep(float(sys.argv[3]))
+for step in range(10):
+    os.write(1, f"step {step}\n".encode())
+    sleep(float(sys.argv[3]) / 10)
 if died >= int(sys.argv[2]):
     sys.exit(0)
 _say("dies", monotonic())
