@@ -2,7 +2,7 @@
 
     python -m benchmarks.goodput [--quick] [--json FILE]
 
-The quickstart's trainer for a minute and a half from its first step, under each contestant, in
+The quickstart's trainer for a minute from its first step, under each contestant, in
 storms of SIGKILLs drawn by lot (a Poisson process with the given mean time between failures, at the
 same moments for all). A kill that finds nobody training hits nothing. A step that is done again
 does not count: useful steps per hour is how far the training has come, scaled to an hour.
@@ -33,7 +33,7 @@ _EVERY = 20
 def main() -> None:
     """Measure in turns, and report."""
     given = options(__doc__)
-    seconds, means = (20.0, (10.0,)) if given.quick else (90.0, (10.0, 30.0))
+    seconds, means = (20.0, (10.0,)) if given.quick else (60.0, (10.0, 30.0))
     report = Report("goodput")
     for mean in means:
         for contestant in CONTESTANTS:
