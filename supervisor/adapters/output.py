@@ -29,10 +29,6 @@ checkpoint of any model worth supervising."""
 
 _PARTS = 3
 _CHUNK = 64 * 1024
-_CALM = 4096
-_PAUSE = 0.5
-"""Seconds: to be awake for each line of a trainer that prints each step costs more than the rest of
-the supervisor."""
 _MAX_LINE = 64 * 1024
 
 
@@ -63,7 +59,6 @@ class OutputPump:
         self._file = OutputFile(path, on_error)
         self._read_end, self.write_end = os.pipe()
         self._line = b""
-        self._ending = threading.Event()
         self._thread = threading.Thread(target=self._pump, name="output", daemon=True)
 
     def start(self) -> None:
@@ -78,7 +73,6 @@ class OutputPump:
 
     def finish(self, timeout: float) -> bool:
         """Wait until all output is read; False if somebody still holds the pipe."""
-        self._ending.set()
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -94,8 +88,6 @@ class OutputPump:
                 self._mirror(chunk)
             if looking:
                 self._look(chunk)
-            elif len(chunk) < _CALM:
-                self._ending.wait(_PAUSE)
         if looking and self._line:
             self._look(b"\n")
         self._file.close()
