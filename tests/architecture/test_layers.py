@@ -18,7 +18,16 @@ _CORE = _CONFIG | {"core"}
 _PORTS = _CORE | {"ports"}
 _ADAPTERS = _PORTS | {"narrative"}
 _ENGINES = _ADAPTERS | {"adapters"}
-_TOP = _ENGINES | {"engines", "runtime", "prepare", "guarded", "exclusion", "job", "classify"}
+_TOP = _ENGINES | {
+    "engines",
+    "runtime",
+    "prepare",
+    "guarded",
+    "exclusion",
+    "job",
+    "classify",
+    "validate",
+}
 
 ALLOWED: dict[str, set[str]] = {
     "host": {"host"},
@@ -36,6 +45,7 @@ ALLOWED: dict[str, set[str]] = {
     "exclusion": _TOP,
     "job": _TOP,
     "classify": _TOP,
+    "validate": _TOP,
     "cli": _TOP,
     "__main__": _TOP | {"cli"},
     "__init__": set(),
