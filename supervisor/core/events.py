@@ -34,6 +34,8 @@ class SupervisorStarted:
     policy: RestartPolicy
     committed: int | None
     """The newest committed step of the phase that the job is in."""
+    epoch: float = 0.0
+    """The Unix time at which this supervisor's clock shows zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,46 @@ class WorkersGone:
 
 
 @dataclass(frozen=True, slots=True)
+class BadUnit:
+    """A unit that a probe found not to be usable, and why."""
+
+    unit: str
+    reason: str
+    found: bool = True
+    """Whether it is there at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class DevicesProbed:
+    """The devices were looked at, after attempt `attempt` or while it runs."""
+
+    at: float
+    attempt: int
+    healthy: tuple[str, ...]
+    bad: tuple[BadUnit, ...]
+    problem: str | None = None
+    """Why nothing could be found out, where that is so."""
+
+
+@dataclass(frozen=True, slots=True)
+class RungCompileFailed:
+    """The phase's program cannot be compiled for that rung, and never will be as it is."""
+
+    at: float
+    phase: int
+    num_devices: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineCleared:
+    """A person wants units used again; none named: all of them."""
+
+    at: float
+    units: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """Somebody asked the job to stop."""
 
@@ -161,6 +203,9 @@ Event = (
     | CheckpointCommitted
     | WorkersObserved
     | WorkersGone
+    | DevicesProbed
+    | RungCompileFailed
+    | QuarantineCleared
     | StopRequested
     | DeadlineReached
 )

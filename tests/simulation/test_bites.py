@@ -10,11 +10,11 @@ import pytest
 
 from supervisor import runtime
 from supervisor.adapters.journal import FileJournal
-from supervisor.core import machine
+from supervisor.core import ending, machine
 from supervisor.core.budget import Budget, Charge
 from supervisor.core.events import DeadlineReached, WorkersGone, WorkersObserved
 from supervisor.core.failure import Failure
-from supervisor.core.machine import Outcome
+from supervisor.core.moves import Outcome, start
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.snapshots import Use, refusal
 from supervisor.core.state import JobState
@@ -49,7 +49,7 @@ def one_restart_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stale_gone_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     def bug(state: JobState, event: WorkersGone, policy: RestartPolicy) -> Outcome:
-        return machine._workers_gone(state, replace(event, attempt=state.attempt), policy)
+        return ending.workers_gone(state, replace(event, attempt=state.attempt), policy)
 
     monkeypatch.setitem(machine._HANDLERS, WorkersGone, bug)
 
@@ -62,14 +62,14 @@ def stale_observation_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def next_attempt_before_the_last_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    kill = machine._kill
+    kill = ending.kill
 
     def bug(state: JobState, at: float, reason: str, policy: RestartPolicy) -> Outcome:
         killed, decisions = kill(state, at, reason, policy)
-        started, more = machine._start(replace(killed, group=None), reason, at, policy)
+        started, more = start(replace(killed, group=None), reason, at, policy)
         return started, (*decisions, *more)
 
-    monkeypatch.setattr(machine, "_kill", bug)
+    monkeypatch.setattr(machine, "kill", bug)
 
 
 def same_step_is_progress_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def memory_runs_out_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     def bug(tactics: Tactics, *rest: Any) -> Course:
         return answer(replace(tactics, memory_tries=0), *rest)
 
-    monkeypatch.setattr(machine, "answer", bug)
+    monkeypatch.setattr(ending, "answer", bug)
 
 
 def only_the_last_batch_stays_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def only_the_last_batch_stays_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
         asked = replace(asked, skip_steps=asked.skip_steps[-1:])
         return replace(course, tactics=replace(course.tactics, adjustments=asked))
 
-    monkeypatch.setattr(machine, "answer", bug)
+    monkeypatch.setattr(ending, "answer", bug)
 
 
 def skipped_batches_are_forgotten_by_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,13 +137,13 @@ def a_busy_device_is_tried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def bug(*given: Any) -> Course:
         return replace(answer(*given), ahead=0)
 
-    monkeypatch.setattr(machine, "answer", bug)
+    monkeypatch.setattr(ending, "answer", bug)
 
 
 def a_snapshot_counts_as_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     def bug(state: JobState, event: WorkersGone, policy: RestartPolicy) -> Outcome:
         state = replace(state, budget=state.budget.committed(event.resumed_from))
-        return machine._workers_gone(state, event, policy)
+        return ending.workers_gone(state, event, policy)
 
     monkeypatch.setitem(machine._HANDLERS, WorkersGone, bug)
 
