@@ -48,6 +48,7 @@ from supervisor.core.moves import Outcome, back_off, finish
 from supervisor.core.phases import begin, next_phase, phase_begun
 from supervisor.core.placing import go_on, look_for_more, looks_for_more, makes_way, probe
 from supervisor.core.policy import RestartPolicy
+from supervisor.core.quarantine import Quarantine
 from supervisor.core.recovery import Recovery
 from supervisor.core.state import Group, JobState, Status
 from supervisor.core.stopping import ask_to_stop, hung, make_way, signal, stop_requested
@@ -74,7 +75,7 @@ def _supervisor_started(
         job=event.job,
         tactics=state.tactics.run_again(),
         ladder=_ladder_again(state, policy),
-        quarantine=state.quarantine.shifted(state.epoch - event.epoch).expired(event.at),
+        quarantine=_quarantine_again(state, event, policy),
         epoch=event.epoch,
         drain=None,
         liveness=Liveness(),
@@ -120,6 +121,14 @@ def _ladder_again(state: JobState, policy: RestartPolicy) -> Ladder:
         look_at=None,
         grown_at=None,
     )
+
+
+def _quarantine_again(
+    state: JobState, event: SupervisorStarted, policy: RestartPolicy
+) -> Quarantine:
+    shift = state.epoch - event.epoch
+    known = state.quarantine.on_another_clock(shift, event.at, policy.quarantine_for)
+    return known.expired(event.at)
 
 
 def _reopened(state: JobState, at: float, policy: RestartPolicy) -> Outcome:

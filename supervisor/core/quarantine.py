@@ -65,9 +65,16 @@ class Quarantine:
             tuple(each for each in self.blames if units and each.unit not in units),
         )
 
-    def shifted(self, seconds: float) -> Quarantine:
-        """The same moments on a clock that shows `seconds` more."""
+    def on_another_clock(self, shift: float, now: float, longest: float) -> Quarantine:
+        """The same on a clock that shows `shift` seconds more, and `now` at this moment.
+
+        That is known by the time of day, which may have been set: nothing lasts beyond `longest`
+        seconds from now.
+        """
         return Quarantine(
-            tuple(replace(entry, until=entry.until + seconds) for entry in self.entries),
-            tuple(replace(each, at=each.at + seconds) for each in self.blames),
+            tuple(
+                replace(entry, until=min(entry.until + shift, now + longest))
+                for entry in self.entries
+            ),
+            tuple(replace(each, at=min(each.at + shift, now)) for each in self.blames),
         )
