@@ -30,7 +30,8 @@ from supervisor.core.failure import Failure
 from supervisor.core.remedy import Remedy
 from supervisor.core.rules import DISK_FULL
 from supervisor.core.state import JobState
-from supervisor.engines.local import Launch, LocalEngine
+from supervisor.engines.launch import Launch
+from supervisor.engines.local import LocalEngine
 from supervisor.exclusion import Check, ModelDirError
 from supervisor.ports import Clock, Storage
 from supervisor.prepare import Prepared
