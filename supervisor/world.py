@@ -19,7 +19,6 @@ from supervisor.core.decisions import (
     DumpStacks,
     FinishJob,
     KillWorkers,
-    ProbeDevices,
     SignalWorkers,
     StartWorkers,
     TellRecovery,
@@ -92,8 +91,6 @@ class LocalWorld:
                 self._make_directory(f"{state.directory}/attempts/{attempt:04d}")
                 self._write_params(launch)
                 self._engine.start(launch)
-            case ProbeDevices(attempt, _, units):
-                self._engine.probe(self._launch(attempt, state), units)
             case DumpStacks(attempt):
                 self._engine.dump_stacks(attempt)
             case SignalWorkers(attempt):

@@ -37,6 +37,8 @@ class StartWorkers:
 class ProbeDevices:
     """Find out which devices are there and compute as they should. Answered by `DevicesProbed`."""
 
+    number: int
+    """Of this look, by which its answer is known."""
     attempt: int
     phase: int
     units: tuple[str, ...] | None

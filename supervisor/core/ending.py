@@ -116,14 +116,17 @@ def _failed(
 
 
 def _blamed(state: JobState, failure: Failure, at: float, policy: RestartPolicy) -> JobState:
-    """The host of the root cause is blamed; after too many times, it is in quarantine."""
+    """The host of the root cause is blamed; after too many times it is left out, if that leaves
+    enough to go on with: it need not be the host's fault."""
     phase = policy.phases[state.phase]
     units = state.ladder.units(phase)
     if not (phase.workers_are_units and failure.blames_host and failure.rank < len(units)):
         return state
     unit = units[failure.rank]
     quarantine = state.quarantine.blame(unit, at, policy.blame_window)
-    if (times := quarantine.times_blamed(unit)) >= policy.blame_limit:
+    times = quarantine.times_blamed(unit)
+    others = frozenset(phase.units) - quarantine.units - {unit}
+    if times >= policy.blame_limit and state.ladder.place(phase, others) is not None:
         reason = f"root cause of {times} failures, the last: {failure.cause}"
         quarantine = quarantine.cleared([unit]).add(unit, reason, at + policy.quarantine_for)
     return replace(state, quarantine=quarantine)
@@ -131,7 +134,7 @@ def _blamed(state: JobState, failure: Failure, at: float, policy: RestartPolicy)
 
 def devices_probed(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> Outcome:
     """What a look at the devices found: the rung of the next attempt, and who pays for the last."""
-    if event.attempt != state.attempt:
+    if event.number != state.looks:
         return state, ()
     placing = state.placing
     if placing is None or state.status is not Status.PROBING:

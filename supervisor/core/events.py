@@ -1,6 +1,7 @@
 """Events: facts in the past tense, each with its time (`at`, seconds on the supervisor's clock).
 
-An event of a worker group carries the number of its attempt, and the core drops those of any other.
+An event of a worker group carries the number of its attempt, and the answer to a look at devices
+that of the look: the core drops those of any other.
 """
 
 from __future__ import annotations
@@ -144,10 +145,10 @@ class BadUnit:
 
 @dataclass(frozen=True, slots=True)
 class DevicesProbed:
-    """The devices were looked at, after attempt `attempt` or while it runs."""
+    """The devices were looked at; `number` is that of the look."""
 
     at: float
-    attempt: int
+    number: int
     healthy: tuple[str, ...]
     bad: tuple[BadUnit, ...]
     problem: str | None = None

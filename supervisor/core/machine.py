@@ -108,7 +108,9 @@ def _supervisor_started(
 def _ladder_again(state: JobState, policy: RestartPolicy) -> Ladder:
     """Where the job stood on its ladder, if that ladder still has such a rung. Its times were those
     of another clock."""
-    phase = policy.phases[min(state.phase, len(policy.phases) - 1)]
+    if state.phase >= len(policy.phases):
+        return Ladder()
+    phase = policy.phases[state.phase]
     placement, was_short = state.ladder.placement, state.ladder.doubtful
     fits = placement is not None and (
         placement.num_devices in phase.rungs and set(placement.units) <= set(phase.units)

@@ -46,7 +46,12 @@ def probe(state: JobState, placing: Placing, at: float, policy: RestartPolicy) -
     """Look at all devices."""
     placing = replace(placing, deadline=at + policy.probe_timeout)
     state = replace(rested(state, at), status=Status.PROBING, placing=placing, backoff=None)
-    return state, (ProbeDevices(state.attempt, state.phase, None, placing.reason),)
+    return _look(state, None, placing.reason)
+
+
+def _look(state: JobState, units: tuple[str, ...] | None, reason: str) -> Outcome:
+    state = replace(state, looks=state.looks + 1)
+    return state, (ProbeDevices(state.looks, state.attempt, state.phase, units, reason),)
 
 
 def evidence(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> JobState:
@@ -156,7 +161,7 @@ def look_for_more(state: JobState, at: float, policy: RestartPolicy) -> Outcome:
     if not spare:
         return state, ()
     reason = f"whether more than {state.ladder.num_devices(phase)} devices can be used again"
-    return state, (ProbeDevices(state.attempt, state.phase, spare, reason),)
+    return _look(state, spare, reason)
 
 
 def seen_while_running(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> JobState:

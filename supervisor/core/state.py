@@ -124,6 +124,8 @@ class JobState:
     ladder: Ladder = field(default_factory=Ladder)
     quarantine: Quarantine = field(default_factory=Quarantine)
     placing: Placing | None = None
+    looks: int = 0
+    """How often devices were looked at: the number of the latest look."""
     epoch: float = 0.0
     """The Unix time at which the clock of the last supervisor showed zero."""
     drain: Drain | None = None

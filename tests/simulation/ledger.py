@@ -69,7 +69,10 @@ class Ledger:
     """The attempt was asked to stop although nobody wants the job to."""
     suspect: tuple[Failure, tuple[str, ...]] | None = None
     """A failure that the devices may have to pay for, and what its workers could adjust."""
+    looks: int = 0
     rung: int | None = None
+    struck: frozenset[int] = frozenset()
+    """The rungs on which the program proved to be impossible."""
     evidence: bool = False
     """Since the last start something was found out that may cost a rung."""
     treatment: Treatment = field(default_factory=Treatment)
@@ -101,6 +104,7 @@ class Ledger:
                 ledger = self if self.ended is ExitCode.SUCCEEDED else self._committed(step)
                 if again or grown:
                     ledger = replace(ledger, restarts=0, preemptions=0, failed=())
+                ledger = replace(ledger, struck=frozenset()) if again else ledger
                 treatment = ledger.treatment.after_the_end() if again else ledger.treatment
                 ledger = replace(ledger, treatment=treatment.begun())
                 told = self._end_was_told(t.before.group, policy)
@@ -165,7 +169,7 @@ class Ledger:
         self, event: DevicesProbed, t: Transition, policy: RestartPolicy, require: Require
     ) -> Ledger:
         """The devices were looked at: a failure that pointed at them is charged, or they are."""
-        if t.before.status is not Status.PROBING or event.attempt != self.attempts:
+        if t.before.status is not Status.PROBING or event.number != self.looks:
             return self
         phase = policy.phases[self.phase]
         in_use = set(t.before.ladder.units(phase))
@@ -199,7 +203,7 @@ class Ledger:
         if said or (failure.verdict is Verdict.FATAL and not self.hung):
             if failure.per_rung and self.rung is not None and self.rung != full:
                 require(isinstance(decision, _GOES_ON), "a rung that is too small ends the job")
-                return replace(self, evidence=True)
+                return replace(self, evidence=True, struck=self.struck | {self.rung})
             require(ends is ExitCode.FAILED, "a fatal failure does not end the job with 70")
             return self
         if limits.units and (failure.hardware or self.hung) and not looked:
@@ -272,6 +276,7 @@ class Ledger:
                 free=ledger.free,
                 hung=ledger.hung,
                 evidence=ledger.evidence,
+                looks=ledger.looks,
                 stop=ledger.stop,
                 ended=ledger.ended,
             )
@@ -292,6 +297,9 @@ class Ledger:
                         suspect=None,
                     )
                     ledger = ledger._on_rung(decision.num_devices, policy, require)
+                case ProbeDevices(number=number):
+                    require(number == self.looks + 1, "the numbers of looks do not grow by one")
+                    ledger = replace(ledger, looks=number)
                 case SignalWorkers() if self.stop is None and not self.hung:
                     ledger = replace(ledger, makes_way=True)
                 case DumpStacks():
@@ -308,6 +316,7 @@ class Ledger:
         if not rungs:
             return self
         before, now = self.rung or rungs[0], num_devices or rungs[0]
+        require(now not in self.struck, "a rung on which nothing can run is tried again")
         require(now >= before or self.evidence, "it shrinks although nothing was found out")
         return replace(self, rung=now, evidence=False)
 

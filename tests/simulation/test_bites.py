@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +10,13 @@ import pytest
 
 from supervisor import runtime
 from supervisor.adapters.journal import FileJournal
-from supervisor.core import ending, machine
+from supervisor.core import ending, machine, placing
 from supervisor.core.budget import Budget, Charge
 from supervisor.core.events import DeadlineReached, WorkersGone, WorkersObserved
 from supervisor.core.failure import Failure
+from supervisor.core.ladder import Ladder, Placement
 from supervisor.core.moves import Outcome, start
+from supervisor.core.placing import Shortage, choose
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.snapshots import Use, refusal
 from supervisor.core.state import JobState
@@ -23,7 +25,7 @@ from supervisor.ports import Transition
 from tests.simulation import world
 from tests.simulation.__main__ import play
 
-WITHIN = 300
+WITHIN = 600
 """So many seeds find any of them; most need a handful."""
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -162,7 +164,30 @@ def a_snapshot_is_tried_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(world, "refusal", bug)
 
 
+def lost_devices_are_charged_to_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ending, "lost", lambda *given: ())
+
+
+def it_shrinks_by_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(state: JobState, found: Collection[str], *rest: Any) -> Placement | Shortage:
+        return choose(state, sorted(found)[1:], *rest)
+
+    monkeypatch.setattr(ending, "choose", bug)
+
+
+def quarantine_is_for_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "usable", lambda state, found: frozenset(found))
+
+
+def a_rung_that_is_too_small_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ladder, "strike", lambda self, num_devices, reason: self)
+
+
 PLANTED: tuple[Plant, ...] = (
+    lost_devices_are_charged_to_the_job,
+    it_shrinks_by_guess,
+    quarantine_is_for_show,
+    a_rung_that_is_too_small_is_tried_again,
     a_snapshot_counts_as_progress,
     a_snapshot_is_used_whatever_went_wrong,
     a_snapshot_is_tried_again_and_again,

@@ -216,7 +216,7 @@ class FakeWorld:
         """What is truly there, unless nothing can be found out."""
         host, now = self._host, self._host.clock.now()
         if host.happens(host.faults.probe_fails):
-            answer = DevicesProbed(now, decision.attempt, (), (), problem="it took too long")
+            answer = DevicesProbed(now, decision.number, (), (), problem="it took too long")
             self.post(answer)
             return
         expected = self._policy.phases[decision.phase].units
@@ -224,7 +224,7 @@ class FakeWorld:
         bad = [BadUnit(unit, "not found", found=False) for unit in units if unit in host.missing]
         bad += [BadUnit(u, "it computes wrongly") for u in units if u in host.wrong - host.missing]
         well = tuple(unit for unit in units if unit not in host.missing | host.wrong)
-        self.post(DevicesProbed(now, decision.attempt, well, tuple(bad)))
+        self.post(DevicesProbed(now, decision.number, well, tuple(bad)))
 
     def _start(self, decision: StartWorkers, state: JobState) -> None:
         attempt, phase = decision.attempt, decision.phase
@@ -243,6 +243,8 @@ class FakeWorld:
         units = decision.units or limits.units
         group = self._host.launch(attempt, phase, success, self, asked, snapshot, rung, units)
         self._check_snapshot(group)
+        if group.from_snapshot and self._memory is not None:  # it is of this history from now on
+            self._memory = replace(self._memory, attempt=attempt)
         slow = self._host.happens(self._host.faults.slow)
         delay = self._host.between(0.0, 30.0) if slow else 0.0
         self._host.later(delay, lambda: self._started(group))
