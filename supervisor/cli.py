@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn, TypeVar
-
-import yaml
 
 from supervisor import __version__
 from supervisor.adapters.journal import JournalError
@@ -22,8 +19,6 @@ from supervisor.adapters.processes import SweepError
 from supervisor.adapters.trainer_check import TrainerCheckError
 from supervisor.classify import classify, list_rules, parse_signal, parse_stage
 from supervisor.config.load import load_job
-from supervisor.config.placeholders import names
-from supervisor.config.plan import PhasePlan
 from supervisor.config.problems import ConfigError
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.redaction import Redactor
@@ -31,6 +26,7 @@ from supervisor.core.rules import RULES, Rule
 from supervisor.exclusion import Exclusion, ModelDirError
 from supervisor.job import run_job
 from supervisor.prepare import Prepared, own_rules, prepare
+from supervisor.validate import show
 
 _Parsed = TypeVar("_Parsed")
 
@@ -55,7 +51,8 @@ def main(argv: Sequence[str] | None = None, exclusion: Exclusion | None = None) 
             return _explain(options)
         prepared = prepare(options.config, options.set)
         if options.command == "validate":
-            return _validate(prepared)
+            show(prepared)
+            return 0
         return _run(prepared, options.log_format, exclusion)
     except ConfigError as error:
         return _complain(ExitCode.INVALID_CONFIG, *(str(problem) for problem in error.problems))
@@ -102,48 +99,6 @@ def _classify(options: argparse.Namespace, rules: tuple[Rule, ...]) -> int:
         rules=rules,
         as_json=options.json,
     )
-
-
-def _validate(prepared: Prepared) -> int:
-    """Print the resolved config of each phase, and what each device count would do."""
-    redactor = prepared.redactor(os.environ)
-    for plan, rungs in zip(prepared.plans, prepared.rungs, strict=True):
-        print(f"# phase {plan.name}: {redactor.text(' '.join(plan.argv))}")
-        params = redactor.params(plan.params)
-        print(yaml.safe_dump(params, sort_keys=False, allow_unicode=True), end="")
-        for rung in rungs:
-            print(f"# {_rung(rung)}")
-        least = plan.params["trainer"]["init"]["autorestart"]["min_num_devices"]
-        for line in _preflight(plan, rungs, least):
-            print(f"# {line}")
-    return 0
-
-
-def _preflight(plan: PhasePlan, rungs: Sequence[dict[str, object]], least: int) -> Iterator[str]:
-    """What is no error, but may become one: a person should know it before the launch."""
-    if plan.is_command:
-        yield from _missing_programs(plan)
-    elif plan.num_devices is not None:
-        possible = {rung["num_devices"] for rung in rungs}
-        missing = [n for n in range(plan.num_devices - 1, least - 1, -1) if n not in possible]
-        if missing:
-            batch = plan.params["trainer"]["init"]["loop"]["global_batch_size"]
-            counts = ", ".join(map(str, missing))
-            yield f"no rung: {counts} devices: global_batch_size {batch} does not divide among them"
-
-
-def _missing_programs(plan: PhasePlan) -> Iterator[str]:
-    """What of the command is not to be found from here; what has placeholders is not looked for."""
-    program, script = plan.argv[0], plan.argv[1] if len(plan.argv) > 1 else ""
-    path = plan.env.get("PATH", os.environ.get("PATH"))
-    if not names(program) and shutil.which(program, path=path) is None:
-        yield f"not found, or not executable: {program}"
-    if script.endswith(".py") and not names(script) and not Path(script).is_file():
-        yield f"no such file: {script}"
-
-
-def _rung(rung: dict[str, object]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in rung.items())
 
 
 def _complain(code: int, *lines: str) -> int:

@@ -8,6 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.adapters.trainer_check import check_trainer
+from supervisor.config.ladder import (
+    Ladder,
+    Layouts,
+    command_layouts,
+    devices_per_accelerator,
+    make_ladder,
+    unusable_rungs,
+    wanted,
+)
 from supervisor.config.load import Job, load_job
 from supervisor.config.plan import PhasePlan, plan_phases
 from supervisor.config.problems import ConfigError, Problem, key_path, shown, unknown_key
@@ -27,8 +36,8 @@ class Prepared:
     job: Job
     plans: tuple[PhasePlan, ...]
     policy: RestartPolicy
-    rungs: tuple[list[dict[str, Any]], ...]
-    """For each phase what the trainer would do on each device count; empty for a command."""
+    ladders: tuple[Ladder, ...]
+    """For each phase the numbers of devices that it can run on."""
     rules: tuple[tuple[Rule, ...], ...]
     """For each phase all rules, in the order in which they are asked."""
 
@@ -76,10 +85,18 @@ def prepare(path: Path, overrides: Sequence[str]) -> Prepared:
     ]
     if problems:
         raise ConfigError(problems)
-    plans = plan_phases(job, [answer.get("resolved", {}) for answer in answers])
-    rungs = tuple(answer.get("rungs", []) for answer in answers)
+    layouts = [_layouts(*pair) for pair in zip(job.phases, answers, strict=True)]
+    problems = [
+        job.source.problem((*job.locations[index], *where), message)
+        for index, phase in enumerate(job.phases)
+        for where, message in unusable_rungs(phase, layouts[index])
+    ]
+    if problems:
+        raise ConfigError(problems)
+    ladders = tuple(make_ladder(*pair) for pair in zip(job.phases, layouts, strict=True))
+    plans = plan_phases(job, [answer.get("resolved", {}) for answer in answers], ladders)
     rules = tuple((*own_rules(phase), *RULES) for phase in job.phases)
-    return Prepared(job, plans, _policy(job, plans), rungs, rules)
+    return Prepared(job, plans, _policy(job, plans), ladders, rules)
 
 
 def _ask_trainer(job: Job, index: int) -> dict[str, Any]:
@@ -89,8 +106,17 @@ def _ask_trainer(job: Job, index: int) -> dict[str, Any]:
         return {}
     trainer = phase.model_dump(mode="json", exclude_none=True, exclude={"start_from", "faults"})
     trainer["init"].setdefault("checkpoint", {}).setdefault("directory", str(job.model_dir))
-    count = phase.init.devices.num_devices if phase.init.devices else None
-    return check_trainer(trainer, count, phase.init.autorestart.min_num_devices)
+    factor = devices_per_accelerator(phase)
+    return check_trainer(trainer, [factor * count for count in wanted(phase)])
+
+
+def _layouts(phase: Phase, answer: dict[str, Any]) -> Layouts:
+    """What the program of a phase does on each number of devices, or why it cannot."""
+    if phase.fit is None:
+        return command_layouts(phase)
+    factor = devices_per_accelerator(phase)
+    told = (*answer["rungs"], *answer["unusable"])
+    return {one["num_devices"] // factor: one.get("reason", one) for one in told}
 
 
 def _trainer_problems(job: Job, index: int, answer: dict[str, Any]) -> list[Problem]:

@@ -1,8 +1,9 @@
 """`python -m trainer.check`: what is wrong with a config, its defaults, and its rungs; without jax.
 
-One JSON object on standard input, `{"trainer": {...}, "num_devices": N or null, "min_num_devices":
-N}`, one on standard output: `errors`, `resolved` (the trainer's sections with every default; empty
-where there are errors) and `rungs` (largest first; none where `num_devices` is null).
+One JSON object on standard input, `{"trainer": {...}, "device_counts": [N, ...]}` (the full number
+first; none where it is not known), one on standard output: `errors`, `resolved` (the trainer's
+sections with every default; empty where there are errors), and of the counts the `rungs` and the
+`unusable` ones, each with its reason.
 """
 
 from __future__ import annotations
@@ -11,9 +12,16 @@ import json
 import sys
 from typing import Any
 
-from trainer.config import ConfigError, DataloaderConfig, Problem, TrainerConfig, parse
+from trainer.config import (
+    ConfigError,
+    DataloaderConfig,
+    LoopConfig,
+    Problem,
+    TrainerConfig,
+    parse,
+)
 from trainer.records import DataError, first_records
-from trainer.rungs import Rung, infeasible, ladder
+from trainer.rungs import Rung, indivisible, infeasible, rung
 
 _MAX_VALUE = 200
 
@@ -27,15 +35,14 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
     problems = _unreadable(config)
     if problems:
         return _answer(problems)
-    num_devices = request.get("num_devices")
-    if num_devices is None:
+    counts = request.get("device_counts", [])
+    if not counts:
         return _answer([], _resolved(config))
-    problems = infeasible(config.init.loop, num_devices)
+    problems = infeasible(config.init.loop, counts[0])
     if problems:
         return _answer(problems)
-    config = _with_micro_batch(config, num_devices)
-    rungs = ladder(config.init.loop, num_devices, request.get("min_num_devices", 1))
-    return _answer([], _resolved(config), rungs)
+    config = _with_micro_batch(config, counts[0])
+    return _answer([], _resolved(config)) | _ladder(config.init.loop, counts)
 
 
 def _unreadable(config: TrainerConfig) -> list[Problem]:
@@ -71,13 +78,24 @@ def _resolved(config: TrainerConfig) -> dict[str, Any]:
     return {"trainer": config.model_dump(mode="json", exclude_none=True)}
 
 
-def _answer(
-    problems: list[Problem], resolved: dict[str, Any] | None = None, rungs: list[Rung] | None = None
-) -> dict[str, Any]:
+def _answer(problems: list[Problem], resolved: dict[str, Any] | None = None) -> dict[str, Any]:
     return {
         "errors": [_error(one) for one in problems],
         "resolved": resolved or {},
-        "rungs": [_rung(one) for one in rungs or []],
+        "rungs": [],
+        "unusable": [],
+    }
+
+
+def _ladder(loop: LoopConfig, counts: list[int]) -> dict[str, Any]:
+    found = {count: rung(loop, count) for count in counts}
+    return {
+        "rungs": [_rung(one) for one in found.values() if one is not None],
+        "unusable": [
+            {"num_devices": count, "reason": indivisible(loop)}
+            for count, one in found.items()
+            if one is None
+        ],
     }
 
 

@@ -7,6 +7,7 @@ only, so each `data` row holds one copy (Rajbhandari et al., "ZeRO", 2020).
 # mypy: allow-untyped-calls
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -23,13 +24,26 @@ class DevicesMissing(DevicesDiffer):
     """It has fewer."""
 
 
+def num_accelerators(devices: Iterable[Any]) -> int:
+    """How many accelerators these are: on TPU chips, each of which may be two devices to JAX."""
+    return len({_place(device) for device in devices})
+
+
+def _place(device: Any) -> Any:
+    """What is the same for the devices of one chip."""
+    coordinates = getattr(device, "coords", None)
+    if coordinates is None:
+        return device.id
+    return (getattr(device, "slice_index", 0), *coordinates)
+
+
 def require_devices(expected: int | None) -> None:
-    """Check that the backend has `expected` devices (None: any number will do).
+    """Check that the backend has `expected` accelerators (None: any number will do).
 
     Raises:
         DevicesDiffer: it has not.
     """
-    found = jax.device_count()
+    found = num_accelerators(jax.devices())
     if expected is not None and found != expected:
         platform = jax.devices()[0].platform
         kind = DevicesMissing if found < expected else DevicesDiffer

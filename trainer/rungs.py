@@ -48,10 +48,9 @@ def _divisor(share: int, at_most: int) -> int:
     return next((size for size in range(min(at_most, share), 1, -1) if share % size == 0), 1)
 
 
-def ladder(loop: LoopConfig, num_devices: int, min_num_devices: int) -> list[Rung]:
-    """Every rung from `num_devices` down to `min_num_devices`, largest first."""
-    counts = range(num_devices, min_num_devices - 1, -1)
-    return [one for count in counts if (one := rung(loop, count)) is not None]
+def indivisible(loop: LoopConfig) -> str:
+    """Why there is no rung for some numbers of devices."""
+    return f"global_batch_size {loop.global_batch_size} does not divide among them"
 
 
 def infeasible(loop: LoopConfig, num_devices: int) -> list[Problem]:

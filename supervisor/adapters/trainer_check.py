@@ -17,19 +17,13 @@ class TrainerCheckError(Exception):
     """The check itself did not work; the text says how."""
 
 
-def check_trainer(
-    trainer: dict[str, Any], num_devices: int | None, min_num_devices: int
-) -> dict[str, Any]:
-    """What `python -m trainer.check` answers: `errors`, `resolved` and `rungs`.
+def check_trainer(trainer: dict[str, Any], device_counts: list[int]) -> dict[str, Any]:
+    """What `python -m trainer.check` answers: `errors`, `resolved`, `rungs` and `unusable`.
 
     Raises:
         TrainerCheckError: it gave no answer.
     """
-    question = {
-        "trainer": trainer,
-        "num_devices": num_devices,
-        "min_num_devices": min_num_devices,
-    }
+    question = {"trainer": trainer, "device_counts": device_counts}
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "trainer.check"],

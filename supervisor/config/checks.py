@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from supervisor.config import placeholders
+from supervisor.config.ladder import ladder_conflicts
 from supervisor.config.problems import Location, shown
 from supervisor.config.schema import TRAINER_SECTIONS, Phase
 
@@ -14,12 +15,7 @@ def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
     if (phase.fit is None) == (phase.command is None):
         yield (), "needs either fit (our trainer) or command (any other program)"
     restart = phase.init.autorestart
-    count = phase.init.devices.num_devices if phase.init.devices else None
-    if count is not None and restart.min_num_devices > count:
-        message = (
-            f"is {restart.min_num_devices}, but the job has only {count} devices; at most {count}"
-        )
-        yield ("init", "autorestart", "min_num_devices"), message
+    yield from ladder_conflicts(phase)
     if restart.backoff.max < restart.backoff.first:
         yield ("init", "autorestart", "backoff", "max"), "is below backoff.first"
     if restart.standby == "ready":

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from supervisor.config import placeholders
 from supervisor.config.checks import phase_name
+from supervisor.config.ladder import Ladder
 from supervisor.config.load import Job
 from supervisor.config.schema import Command, Fault, Phase, SuccessConfig
 
@@ -46,24 +48,30 @@ class PhasePlan:
     """`off`, `imports` or `ready`; None: whichever suits."""
     preload: tuple[str, ...] | None = None
     """What a standby of a command imports; None: what it was seen to import."""
+    rungs: tuple[int, ...] = ()
+    """The numbers of devices that it can run on, in descending order, the full one first; none
+    where their number is not known."""
     snapshots: bool = False
     """Whether the workers take snapshots in memory, and are given some for it."""
 
 
-def plan_phases(job: Job, trainer_sections: list[dict[str, Any]]) -> tuple[PhasePlan, ...]:
-    """The plan of every phase.
-
-    `trainer_sections` holds for each phase what our trainer's schema made of it: its own sections
-    with their defaults; empty for a command.
-    """
+def plan_phases(
+    job: Job, trainer_sections: Sequence[dict[str, Any]], ladders: Sequence[Ladder]
+) -> tuple[PhasePlan, ...]:
+    """The plan of every phase, from its ladder and from what our trainer's schema made of it: the
+    trainer's own sections with their defaults; nothing for a command."""
     several = len(job.phases) > 1
     directories = [_checkpoints(job, index, several=several) for index in range(len(job.phases))]
+    pairs = zip(trainer_sections, ladders, strict=True)
     return tuple(
-        _plan(job, index, directories, sections) for index, sections in enumerate(trainer_sections)
+        _plan(job, index, directories, sections, ladder)
+        for index, (sections, ladder) in enumerate(pairs)
     )
 
 
-def _plan(job: Job, index: int, directories: list[Path], sections: dict[str, Any]) -> PhasePlan:
+def _plan(
+    job: Job, index: int, directories: list[Path], sections: dict[str, Any], ladder: Ladder
+) -> PhasePlan:
     phase = job.phases[index]
     name = phase_name(phase, index)
     params = _params(job, index, directories, sections)
@@ -92,6 +100,7 @@ def _plan(job: Job, index: int, directories: list[Path], sections: dict[str, Any
         standby=phase.init.autorestart.standby,
         platform=phase.init.devices.platform if phase.init.devices else None,
         num_devices=_num_devices(phase),
+        rungs=tuple(rung.num_devices for rung in ladder.rungs),
         global_batch=command.global_batch if command is not None else None,
         max_steps=max_steps,
         faults=tuple(phase.faults),

@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from supervisor.config.topology import parse_slice
 from supervisor.protocol.duration import parse_duration
 
 TRAINER_SECTIONS = ("seed", "data_shuffle_seed", "model", "optimizer", "loop")
@@ -74,6 +75,8 @@ class Devices(_Section):
     platform: Literal["cpu", "gpu", "tpu"]
     type: str | None = None
     """The accelerator type of a TPU slice, such as v5e-8."""
+    slices: Annotated[int, Field(ge=1)] | None = None
+    """How many slices of this type there are."""
     count: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
@@ -81,24 +84,20 @@ class Devices(_Section):
         if self.type is not None:
             if self.platform != "tpu":
                 raise ValueError("type is only for platform tpu")
-            size = chips(self.type)
+            size = parse_slice(self.type).chips * (self.slices or 1)
             if self.count is not None and self.count != size:
-                raise ValueError(f"type {self.type} has {size} chips, not {self.count}")
+                what = self.type if self.slices is None else f"{self.slices} x {self.type}"
+                raise ValueError(f"type {what} has {size} chips, not {self.count}")
+        elif self.slices is not None:
+            raise ValueError("slices needs a type: {platform: tpu, type: v5e-16, slices: 4}")
         return self
 
     @property
     def num_devices(self) -> int | None:
         """How many accelerators that is (chips on TPU); None: as many as are found."""
-        return self.count if self.type is None else chips(self.type)
-
-
-def chips(accelerator_type: str) -> int:
-    """The chips of a TPU slice: v5e and v6e are named by chips, the others by twice as many."""
-    match = re.fullmatch(r"(v5e|v5litepod|v6e|v4|v5p|tpu7x)-([1-9]\d{0,4})", accelerator_type)
-    by_chips = match is not None and match[1] in ("v5e", "v5litepod", "v6e")
-    if match is None or (not by_chips and int(match[2]) % 2):
-        raise ValueError(f"{accelerator_type!r} is not a TPU type such as v5e-8, v4-16, v5p-8")
-    return int(match[2]) if by_chips else int(match[2]) // 2
+        if self.type is None:
+            return self.count
+        return parse_slice(self.type).chips * (self.slices or 1)
 
 
 class Snapshot(_Section):
@@ -221,6 +220,9 @@ class Autorestart(_Section):
     """When a job that has shrunk takes a larger rung that is there again: at its next restart, or
     by a restart right after a checkpoint, once that rung has been well for `regrow_after`."""
     regrow_after: Seconds = 60.0
+    min_num_slices: Annotated[int, Field(ge=1)] | None = None
+    ladder: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = None
+    """The numbers of devices to train on; None: all that are possible."""
     grace_period: Seconds = 25.0
     backoff: BackoffConfig = BackoffConfig()
     deadlines: dict[StageName, Seconds] = Field(default_factory=dict)
@@ -298,6 +300,8 @@ class Command(_Section):
     """The modules that a standby imports; left out: those that the program was seen to import."""
     global_batch: Annotated[int, Field(ge=1)] | None = None
     """Examples in a step over all devices: `{per_device_batch}` is one device's part."""
+    elastic: bool = False
+    """Whether the program keeps its global batch by itself, on whatever it finds."""
 
 
 class StartFrom(_Section):

@@ -27,6 +27,7 @@ _TOP = _ENGINES | {
     "world",
     "job",
     "classify",
+    "validate",
 }
 
 ALLOWED: dict[str, set[str]] = {
@@ -46,6 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "world": _TOP - {"job"},
     "job": _TOP,
     "classify": _TOP,
+    "validate": _TOP,
     "cli": _TOP,
     "__main__": _TOP | {"cli"},
     "__init__": set(),

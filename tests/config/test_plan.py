@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from supervisor.config.ladder import Ladder, Rung
 from supervisor.config.plan import PhasePlan, plan_phases
 from tests.config.files import COMMAND, FIT, PHASES, load, with_command, with_init
 
 RESOLVED: dict[str, Any] = {"trainer": {"init": {"loop": {"max_steps": 9}}, "fit": {"x": 1}}}
 """What our trainer's schema answers for a phase with `fit`."""
+LADDER = Ladder((Rung(4), Rung(2)))
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +24,8 @@ def _working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def plans(config: str) -> tuple[PhasePlan, ...]:
     job = load(config)
-    return plan_phases(job, [RESOLVED if phase.fit is not None else {} for phase in job.phases])
+    sections = [RESOLVED if phase.fit is not None else {} for phase in job.phases]
+    return plan_phases(job, sections, [LADDER] * len(job.phases))
 
 
 def with_directories(*directories: str) -> str:
@@ -97,6 +100,7 @@ def test_fit_runs_our_trainer_to_a_committed_step() -> None:
     assert not plan.success_is_default
     assert plan.params["trainer"]["fit"] == {"x": 1}
     assert plan.params["trainer"]["init"]["loop"] == {"max_steps": 9}
+    assert plan.rungs == (4, 2)
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,19 @@ def validate(tmp_path: Path, job: dict[str, Any]) -> subprocess.CompletedProcess
 def test_device_counts_without_a_rung_are_named(tmp_path: Path, model_dir: Path) -> None:
     done = validate(tmp_path, config(model_dir, 8))
     assert done.returncode == 0, done.stderr
-    assert "# num_devices 4, " in done.stdout
-    assert (
-        "# no rung: 7, 6, 5, 3 devices: global_batch_size 8 does not divide among them"
-        in done.stdout
-    )
+    lines = done.stdout.splitlines()
+    assert "#         4  data 4 x fsdp 1                 1             2" in lines
+    assert "# no rung: 7-5, 3 devices: global_batch_size 8 does not divide among them" in lines
+    yaml.safe_load(done.stdout)
     assert "no rung" not in validate(tmp_path, config(model_dir, 2)).stdout
+    job = config(model_dir, 8)
+    job["trainer"]["init"]["autorestart"]["ladder"] = [8, 6]
+    done = validate(tmp_path, job)
+    assert done.returncode == 78
+    assert (
+        "trainer.init.autorestart.ladder[1]: 6 devices: global_batch_size 8 does not divide"
+        in done.stderr
+    )
 
 
 @pytest.mark.parametrize(

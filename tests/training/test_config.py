@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from trainer.check import check
 from trainer.config import LoopConfig
-from trainer.rungs import ladder, rung
+from trainer.rungs import rung
 
 from .harness import Mapping, tiny
 
@@ -133,7 +133,7 @@ def test_values_are_bounded_in_size() -> None:
 
 
 def test_an_indivisible_batch_is_an_error_that_says_what_would_do() -> None:
-    request = tiny(Path("/tmp/checkpoints"), global_batch_size=12) | {"num_devices": 8}
+    request = tiny(Path("/tmp/checkpoints"), global_batch_size=12) | {"device_counts": [8]}
     (error,) = check(request)["errors"]
     assert error["loc"] == ("trainer", "init", "loop", "global_batch_size")
     assert error["value"] == 12
@@ -142,19 +142,23 @@ def test_an_indivisible_batch_is_an_error_that_says_what_would_do() -> None:
 
 
 def test_what_is_resolved_has_the_defaults_and_is_stable() -> None:
-    request = tiny(Path("/tmp/checkpoints")) | {"num_devices": 4, "min_num_devices": 2}
+    counts = {"device_counts": [4, 3, 2]}
+    request = tiny(Path("/tmp/checkpoints")) | counts
     answer = check(request)
     assert answer["errors"] == []
     init = answer["resolved"]["trainer"]["init"]
     assert init["optimizer"]["b2"] == 0.95
     assert init["loop"]["micro_batch_size"] == 2
-    again = check(answer["resolved"] | {"num_devices": 4, "min_num_devices": 2})
+    again = check(answer["resolved"] | counts)
     assert again == answer
 
 
 def test_the_ladder_leaves_out_what_does_not_divide_and_keeps_a_device_within_its_memory() -> None:
-    request = tiny(Path("/tmp/checkpoints")) | {"num_devices": 4, "min_num_devices": 1}
-    assert check(request)["rungs"] == [
+    answer = check(tiny(Path("/tmp/checkpoints")) | {"device_counts": [4, 3, 2, 1]})
+    assert answer["unusable"] == [
+        {"num_devices": 3, "reason": "global_batch_size 8 does not divide among them"}
+    ]
+    assert answer["rungs"] == [
         {
             "num_devices": count,
             "mesh": {"data": count, "fsdp": 1},
@@ -167,12 +171,13 @@ def test_the_ladder_leaves_out_what_does_not_divide_and_keeps_a_device_within_it
 
 def test_parameters_are_sharded_as_far_as_a_smaller_rung_can() -> None:
     loop = LoopConfig(max_steps=1, global_batch_size=24, fsdp=4)
-    assert [(one.num_devices, one.data, one.fsdp) for one in ladder(loop, 8, 4)] == [
+    rungs = [one for count in (8, 7, 6, 4) if (one := rung(loop, count)) is not None]
+    assert [(one.num_devices, one.data, one.fsdp) for one in rungs] == [
         (8, 2, 4),
         (6, 3, 2),
         (4, 1, 4),
     ]
-    request = tiny(Path("/tmp/checkpoints"), fsdp=3) | {"num_devices": 4}
+    request = tiny(Path("/tmp/checkpoints"), fsdp=3) | {"device_counts": [4]}
     (error,) = check(request)["errors"]
     assert error["loc"] == ("trainer", "init", "loop", "fsdp")
 
@@ -234,5 +239,5 @@ def test_the_check_has_a_bounded_json_answer_to_anything(value: Any) -> None:
         "start_from",
     ]
     for key in keys:
-        answer = check(_with(key, value) | {"num_devices": 4})
+        answer = check(_with(key, value) | {"device_counts": [4]})
         assert len(json.dumps(answer, allow_nan=False)) < 8000

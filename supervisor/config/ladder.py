@@ -1,0 +1,212 @@
+"""The ladder: on which numbers of devices a phase may run, and why not on those in between.
+
+Three have a say: the platform, in what sizes it comes; the config (`ladder`, `min_num_devices`,
+`min_num_slices`); and the program, among how many devices its batch can be shared. Counts are of
+accelerators, which on TPU are chips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from supervisor.config import placeholders
+from supervisor.config.problems import Location, shown
+from supervisor.config.schema import Command, Devices, Phase
+from supervisor.config.topology import parse_slice
+
+_PARTS_OF_A_TPU_HOST = (8, 4, 2, 1)
+"""Of a generation that is not named."""
+_DEVICE_TEMPLATES = {"num_devices", "per_device_batch"}
+
+NOT_ELASTIC = (
+    "the command's batch could change silently: name {num_devices} or {per_device_batch} in its "
+    "argv or env, or say command.elastic: true where it keeps its global batch by itself"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One usable number of devices. `layout` is what our trainer does with it (`mesh`,
+    `per_device_batch`, `accumulation`), or what is known of a command."""
+
+    num_devices: int
+    topology: str | None = None
+    layout: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """The rungs of a phase, the full one first; none where the number of devices is not known.
+    `gaps` tells of the counts in between why they are none."""
+
+    rungs: tuple[Rung, ...] = ()
+    gaps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+Layouts = Mapping[int, Mapping[str, Any] | str]
+"""For a number of devices what the program does with it, or why it cannot."""
+
+
+def wanted(phase: Phase) -> tuple[int, ...]:
+    """The numbers of devices that platform and config allow, the full one first."""
+    if phase.init.autorestart.ladder is not None:
+        return tuple(phase.init.autorestart.ladder)
+    return tuple(count for count in _sizes(phase.init.devices) if count >= _least(phase))
+
+
+def devices_per_accelerator(phase: Phase) -> int:
+    """Devices that JAX sees in one accelerator."""
+    devices = phase.init.devices
+    if devices is None or devices.type is None:
+        return 1
+    return parse_slice(devices.type).devices_per_chip
+
+
+def make_ladder(phase: Phase, layouts: Layouts) -> Ladder:
+    """The ladder, by what the program can do on each of the `wanted` numbers."""
+    counts, sizes = wanted(phase), _sizes(phase.init.devices)
+    if not counts:
+        return Ladder()
+    rungs, gaps = [], dict.fromkeys(range(counts[0] - 1, _least(phase) - 1, -1), "")
+    for count in gaps:
+        gaps[count] = _no_size(phase.init.devices) if count not in sizes else _NOT_IN_LADDER
+    for count in counts:
+        layout = layouts[count]
+        if isinstance(layout, str):
+            gaps[count] = layout
+        else:
+            gaps.pop(count, None)
+            rungs.append(Rung(count, sizes[count], layout))
+    by_reason: dict[str, tuple[int, ...]] = {}
+    for count, reason in gaps.items():
+        by_reason[reason] = (*by_reason.get(reason, ()), count)
+    return Ladder(tuple(rungs), by_reason)
+
+
+def command_layouts(phase: Phase) -> Layouts:
+    """What a command does on each of the `wanted` numbers. Unless it says that it follows, all that
+    is known is that it runs on the full one."""
+    command, counts = phase.command, wanted(phase)
+    assert command is not None
+    follows = _follows(command)
+    return {
+        count: _share(command.global_batch, count) if follows or count == counts[0] else NOT_ELASTIC
+        for count in counts
+    }
+
+
+def ladder_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
+    """What of the config does not fit the devices, with the key to change."""
+    restart, devices = phase.init.autorestart, phase.init.devices
+    where = ("init", "autorestart")
+    full = devices.num_devices if devices is not None else None
+    slices = devices.slices if devices is not None else None
+    if full is not None and restart.min_num_devices > full:
+        message = (
+            f"is {restart.min_num_devices}, but the job has only {full} devices; at most {full}"
+        )
+        yield (*where, "min_num_devices"), message
+    if restart.min_num_slices is not None and restart.min_num_slices > (slices or 0):
+        least = restart.min_num_slices
+        message = f"is {least}, but the job has {slices or 'no'} slices (init.devices.slices)"
+        yield (*where, "min_num_slices"), message
+    if restart.ladder is not None:
+        yield from _in_ladder((*where, "ladder"), phase, restart.ladder, full)
+
+
+def unusable_rungs(phase: Phase, layouts: Layouts) -> Iterator[tuple[Location, str]]:
+    """The entries of an explicit ladder that the program cannot run on."""
+    for index, count in enumerate(phase.init.autorestart.ladder or ()):
+        layout = layouts.get(count)
+        if isinstance(layout, str):
+            yield ("init", "autorestart", "ladder", index), f"{count} devices: {layout}"
+
+
+# --- what the platform offers ---------------------------------------------------------------------
+
+
+_NOT_IN_LADDER = "not in autorestart.ladder"
+
+
+def _sizes(devices: Devices | None) -> Mapping[int, str | None]:
+    """Every number of devices that can be used, with its topology where it has one, the largest
+    first; nothing where it is not known how many there are."""
+    if devices is None or devices.num_devices is None:
+        return {}
+    if devices.type is None:
+        return dict.fromkeys(_counts(devices.platform, devices.num_devices))
+    one = parse_slice(devices.type)
+    if devices.slices is None:
+        return one.sizes()
+    numbers = range(devices.slices, 0, -1)
+    return {number * one.chips: f"{number} x {one.topology or devices.type}" for number in numbers}
+
+
+def _counts(platform: str, full: int) -> Sequence[int]:
+    if platform != "tpu":
+        return range(full, 0, -1)
+    parts = _PARTS_OF_A_TPU_HOST if full <= _PARTS_OF_A_TPU_HOST[0] else ()
+    return [full, *(count for count in parts if count < full)]
+
+
+def _no_size(devices: Devices | None) -> str:
+    """Why the counts between the sizes are none."""
+    assert devices is not None
+    if devices.slices is not None:
+        return "only whole slices can be used"
+    if devices.type is None:
+        return "a TPU does not come in this size (name its type in init.devices for all it does)"
+    return f"a {devices.type} cannot be used in this size"
+
+
+def _least(phase: Phase) -> int:
+    restart, devices = phase.init.autorestart, phase.init.devices
+    if devices is None or devices.type is None:
+        return restart.min_num_devices
+    chips = parse_slice(devices.type).chips
+    return max(restart.min_num_devices, (restart.min_num_slices or 0) * chips)
+
+
+# --- what the config says -------------------------------------------------------------------------
+
+
+def _in_ladder(
+    where: Location, phase: Phase, ladder: Sequence[int], full: int | None
+) -> Iterator[tuple[Location, str]]:
+    sizes, least = _sizes(phase.init.devices), _least(phase)
+    if full is None:
+        yield where, f"needs init.devices with a count or a type (value {shown(ladder)})"
+        return
+    if list(ladder) != sorted(set(ladder), reverse=True):
+        yield where, f"is not in descending order (value {shown(ladder)})"
+    if ladder[0] != full:
+        yield (*where, 0), f"is {ladder[0]}, but the job has {full} devices: {full} comes first"
+    for index, count in enumerate(ladder):
+        if count not in sizes and count < full:
+            there = ", ".join(map(str, sizes))
+            message = f"is {count}: {_no_size(phase.init.devices)}; there is {there}"
+            yield (*where, index), message
+        elif count < least:
+            message = f"is {count}, below the minimum of {least}: take it out, or lower the minimum"
+            yield (*where, index), message
+
+
+# --- what a command can do ------------------------------------------------------------------------
+
+
+def _follows(command: Command) -> bool:
+    """Whether it is known to do the same on fewer devices."""
+    texts = (*command.argv, *command.env.values())
+    named = {name for text in texts for name in placeholders.names(text)}
+    return command.elastic or not named.isdisjoint(_DEVICE_TEMPLATES)
+
+
+def _share(batch: int | None, num_devices: int) -> Mapping[str, Any] | str:
+    if batch is None:
+        return {}
+    share, rest = divmod(batch, num_devices)
+    if rest:
+        return f"command.global_batch {batch} does not divide among them"
+    return {"per_device_batch": share}

@@ -1,0 +1,114 @@
+"""The sizes that TPUs come in: the slices of each generation, and the parts of a host that work.
+
+After Google's tables of TPU types (cloud.google.com/tpu/docs, a page for each generation). A size
+that is not in them cannot be had, whatever a compiler accepts; part of a host is what its chips
+can be wired up as (`TPU_CHIPS_PER_PROCESS_BOUNDS`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_CHIPS_PER_HOST = 4
+"""Of a slice of several hosts."""
+
+_FLAT = {
+    1: "1x1",
+    4: "2x2",
+    8: "2x4",
+    16: "4x4",
+    32: "4x8",
+    64: "8x8",
+    128: "8x16",
+    256: "16x16",
+}
+_FLAT_PARTS = {8: "2x4", 4: "2x2", 2: "1x2", 1: "1x1"}
+_CUBES = {
+    4: "2x2x1",
+    8: "2x2x2",
+    16: "2x2x4",
+    32: "2x4x4",
+    64: "4x4x4",
+    128: "4x4x8",
+    256: "4x8x8",
+    512: "8x8x8",
+}
+_CUBE_PARTS = {4: "2x2x1", 2: "1x2x1", 1: "1x1x1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What is true of all slices of a TPU generation. Sizes are in chips."""
+
+    slices: Mapping[int, str]
+    """Topology by size."""
+    parts: Mapping[int, str]
+    """Topology of a host and of its parts by size, the whole host first."""
+    counted_per_chip: int = 1
+    """What the number in a type's name counts for one chip."""
+    devices_per_chip: int = 1
+    """Devices that JAX sees in one chip."""
+
+
+GENERATIONS: Mapping[str, Generation] = {
+    "v4": Generation(_CUBES | {1024: "8x8x16", 2048: "8x16x16"}, _CUBE_PARTS, counted_per_chip=2),
+    "v5e": Generation(_FLAT, _FLAT_PARTS),
+    "v5p": Generation(
+        _CUBES | {1024: "8x8x16", 2048: "8x16x16", 4096: "16x16x16", 6144: "16x16x24"},
+        _CUBE_PARTS,
+        counted_per_chip=2,
+    ),
+    "v6e": Generation(_FLAT, _FLAT_PARTS),
+    "tpu7x": Generation({1: "1x1x1"} | _CUBES, _CUBE_PARTS, counted_per_chip=2, devices_per_chip=2),
+}
+_ALIASES = {"v5litepod": "v5e"}
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A TPU slice: its generation's name, and how many chips it has."""
+
+    generation: str
+    chips: int
+
+    @property
+    def devices_per_chip(self) -> int:
+        """Devices that JAX sees in each of its chips."""
+        return GENERATIONS[self.generation].devices_per_chip
+
+    @property
+    def topology(self) -> str | None:
+        """How its chips are wired up; None: it is in no table."""
+        known = GENERATIONS[self.generation]
+        return known.slices.get(self.chips) or known.parts.get(self.chips)
+
+    def sizes(self) -> dict[int, str | None]:
+        """Its own size and all smaller ones that its chips can be used in, with their topologies,
+        the largest first: parts of one host, or several whole hosts."""
+        known = GENERATIONS[self.generation]
+        if self.chips <= max(known.parts):
+            usable = known.parts
+        else:
+            usable = {n: each for n, each in known.slices.items() if n % _CHIPS_PER_HOST == 0}
+        smaller = sorted((n for n in usable if n < self.chips), reverse=True)
+        return {self.chips: self.topology} | {n: usable[n] for n in smaller}
+
+
+def parse_slice(accelerator_type: str) -> Slice:
+    """The slice of a type such as v5e-8 (8 chips) or v5p-8 (4 chips).
+
+    Raises:
+        ValueError: it is no TPU type.
+    """
+    match = re.fullmatch(r"([a-z0-9]+)-([1-9]\d{0,4})", accelerator_type)
+    name = _ALIASES.get(match[1], match[1]) if match is not None else ""
+    if match is None or name not in GENERATIONS:
+        raise ValueError(f"{accelerator_type!r} is not a TPU type such as v5e-8, v4-16, v5p-8")
+    chips, rest = divmod(int(match[2]), GENERATIONS[name].counted_per_chip)
+    if rest:
+        raise ValueError(
+            f"{accelerator_type!r} is not a TPU type: {name} is named by twice the number of chips"
+        )
+    return Slice(name, chips)

@@ -1,0 +1,89 @@
+"""`supervise validate`: the resolved config, and what a person should know before the launch.
+
+What is no part of the config stands in comments, so that the output is YAML.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from supervisor.config.ladder import Ladder, Rung
+from supervisor.config.placeholders import names
+from supervisor.config.plan import PhasePlan
+from supervisor.prepare import Prepared
+
+
+def show(prepared: Prepared) -> None:
+    """Print the resolved config of each phase, its ladder, and what may become an error."""
+    redactor = prepared.redactor(os.environ)
+    for plan, ladder in zip(prepared.plans, prepared.ladders, strict=True):
+        print(f"# phase {plan.name}: {redactor.text(' '.join(plan.argv))}")
+        params = redactor.params(plan.params)
+        print(yaml.safe_dump(params, sort_keys=False, allow_unicode=True), end="")
+        for line in (*describe(ladder), *_missing_programs(plan)):
+            print(f"# {line}")
+
+
+def describe(ladder: Ladder) -> Iterator[str]:
+    """The ladder as a table, and which counts in between are no rungs, with the reasons."""
+    if not ladder.rungs:
+        yield "no ladder: init.devices does not say how many devices there are"
+        return
+    yield "ladder:"
+    yield from (f"  {line}" for line in _table([_row(rung) for rung in ladder.rungs]))
+    for reason, counts in ladder.gaps.items():
+        yield f"no rung: {_ranges(counts)} device{'s' * (counts != (1,))}: {reason}"
+
+
+def _row(rung: Rung) -> dict[str, str]:
+    row = {"devices": str(rung.num_devices)}
+    if rung.topology is not None:
+        row["topology"] = rung.topology
+    mesh: Mapping[str, int] = rung.layout.get("mesh", {})
+    if mesh:
+        row["mesh"] = " x ".join(f"{axis} {size}" for axis, size in mesh.items())
+    for key in ("per_device_batch", "accumulation"):
+        if key in rung.layout:
+            row[key] = str(rung.layout[key])
+    return row
+
+
+def _table(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """`rows` below a head, each column as wide as its widest; numbers to the right."""
+    columns = dict.fromkeys(name for row in rows for name in row)
+    texts = [[name, *(row.get(name, "") for row in rows)] for name in columns]
+    widths = [max(map(len, column)) for column in texts]
+    for line in zip(*texts, strict=True):
+        cells = zip(line, texts, widths, strict=True)
+        yield "  ".join(
+            text.rjust(width) if column[1].isdecimal() else text.ljust(width)
+            for text, column, width in cells
+        ).rstrip()
+
+
+def _ranges(counts: Sequence[int]) -> str:
+    """`7-5, 3` for 7, 6, 5 and 3."""
+    runs: list[list[int]] = []
+    for count in counts:
+        if runs and runs[-1][-1] == count + 1:
+            runs[-1].append(count)
+        else:
+            runs.append([count])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def _missing_programs(plan: PhasePlan) -> Iterator[str]:
+    """What of a command is not to be found from here; what has placeholders is not looked for."""
+    if not plan.is_command:
+        return
+    program, script = plan.argv[0], plan.argv[1] if len(plan.argv) > 1 else ""
+    path = plan.env.get("PATH", os.environ.get("PATH"))
+    if not names(program) and shutil.which(program, path=path) is None:
+        yield f"not found, or not executable: {program}"
+    if script.endswith(".py") and not names(script) and not Path(script).is_file():
+        yield f"no such file: {script}"

@@ -1,0 +1,243 @@
+"""The ladder: which numbers of devices there are, by platform, config and program."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.config.ladder import (
+    NOT_ELASTIC,
+    Ladder,
+    Layouts,
+    command_layouts,
+    devices_per_accelerator,
+    make_ladder,
+    unusable_rungs,
+    wanted,
+)
+from supervisor.config.schema import Phase
+from supervisor.config.topology import GENERATIONS, parse_slice
+from supervisor.validate import describe
+from tests.config.files import load, problems, with_command, with_init, with_restart
+
+ELASTIC = with_command("argv: [a]\nelastic: true")
+
+
+def phase(devices: str, restart: str = "", base: str = ELASTIC) -> Phase:
+    config = with_restart(
+        f"max_num_restarts: 3\n{restart}", with_init(f"devices: {{{devices}}}", base)
+    )
+    return load(config).phases[0]
+
+
+@pytest.mark.parametrize(
+    ("devices", "restart", "counts"),
+    [
+        ("platform: cpu, count: 4", "", (4, 3, 2, 1)),
+        ("platform: gpu, count: 4", "min_num_devices: 3", (4, 3)),
+        ("platform: gpu, count: 8", "ladder: [8, 6, 1]", (8, 6, 1)),
+        ("platform: cpu", "", ()),
+        ("platform: tpu, type: v5e-8", "", (8, 4, 2, 1)),
+        ("platform: tpu, type: v5e-8", "min_num_devices: 3", (8, 4)),
+        ("platform: tpu, type: v5litepod-16", "", (16, 8, 4)),
+        ("platform: tpu, type: v6e-1", "", (1,)),
+        ("platform: tpu, type: v4-8", "", (4, 2, 1)),
+        ("platform: tpu, type: v5p-32", "", (16, 8, 4)),
+        ("platform: tpu, type: v5p-24", "", (12, 8, 4)),
+        ("platform: tpu, type: tpu7x-16", "", (8, 4)),
+        ("platform: tpu, type: tpu7x-8", "", (4, 2, 1)),
+        ("platform: tpu, type: v5e-16, slices: 4", "", (64, 48, 32, 16)),
+        ("platform: tpu, type: v5e-16, slices: 4", "min_num_slices: 2", (64, 48, 32)),
+        ("platform: tpu, type: v5e-16, slices: 4", "min_num_devices: 17", (64, 48, 32)),
+        ("platform: tpu, type: v5e-16, slices: 4", "ladder: [64, 16]", (64, 16)),
+        ("platform: tpu, count: 4", "", (4, 2, 1)),
+        ("platform: tpu, count: 16", "", (16,)),
+    ],
+)
+def test_what_platform_and_config_allow(
+    devices: str, restart: str, counts: tuple[int, ...]
+) -> None:
+    one = phase(devices, restart)
+    assert wanted(one) == counts
+    ladder = make_ladder(one, command_layouts(one))
+    assert tuple(rung.num_devices for rung in ladder.rungs) == counts
+
+
+@pytest.mark.parametrize(
+    ("accelerator_type", "topology", "smaller"),
+    [
+        ("v5e-8", "2x4", {4: "2x2", 2: "1x2", 1: "1x1"}),
+        ("v6e-32", "4x8", {16: "4x4", 8: "2x4", 4: "2x2"}),
+        ("v5p-8", "2x2x1", {2: "1x2x1", 1: "1x1x1"}),
+        ("v4-16", "2x2x2", {4: "2x2x1"}),
+        ("tpu7x-32", "2x2x4", {8: "2x2x2", 4: "2x2x1"}),
+        ("v5p-12288", "16x16x24", {4096: "16x16x16", 2048: "8x16x16"}),
+    ],
+)
+def test_topologies(accelerator_type: str, topology: str, smaller: dict[int, str]) -> None:
+    found = parse_slice(accelerator_type)
+    assert found.topology == topology
+    assert list(found.sizes().items())[1 : len(smaller) + 1] == list(smaller.items())
+
+
+@pytest.mark.parametrize("name", GENERATIONS)
+def test_a_topology_has_as_many_chips_as_it_says(name: str) -> None:
+    known = GENERATIONS[name]
+    for chips, topology in (*known.slices.items(), *known.parts.items()):
+        product = 1
+        for side in topology.split("x"):
+            product *= int(side)
+        assert product == chips
+        if chips >= 64 and topology.count("x") == 2:
+            assert all(int(side) % 4 == 0 for side in topology.split("x"))
+
+
+def test_two_devices_of_jax_are_one_chip_of_tpu7x() -> None:
+    assert devices_per_accelerator(phase("platform: tpu, type: tpu7x-8")) == 2
+    assert devices_per_accelerator(phase("platform: tpu, type: v5p-8")) == 1
+    assert devices_per_accelerator(phase("platform: gpu, count: 2")) == 1
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "shrinks"),
+    [
+        ("argv: [a]", False),
+        ("argv: [a, '{attempt}', '{{num_devices}}']", False),
+        ("argv: [a, '--n={num_devices}']", True),
+        ("argv: [a]\nenv: {B: '{per_device_batch}'}\nglobal_batch: 8", True),
+        ("argv: [a]\nelastic: true", True),
+    ],
+)
+def test_a_command_shrinks_only_if_its_batch_cannot_change_silently(
+    lines: str, shrinks: bool
+) -> None:
+    one = phase("platform: cpu, count: 4", base=with_command(lines))
+    ladder = make_ladder(one, command_layouts(one))
+    if shrinks:
+        assert 2 in [rung.num_devices for rung in ladder.rungs]
+    else:
+        assert [rung.num_devices for rung in ladder.rungs] == [4]
+        assert ladder.gaps == {NOT_ELASTIC: (3, 2, 1)}
+
+
+def test_a_global_batch_is_shared_equally() -> None:
+    one = phase("platform: cpu, count: 8", base=ELASTIC + "    global_batch: 8\n")
+    ladder = make_ladder(one, command_layouts(one))
+    shares = [(rung.num_devices, rung.layout["per_device_batch"]) for rung in ladder.rungs]
+    assert shares == [(8, 1), (4, 2), (2, 4), (1, 8)]
+    assert ladder.gaps == {"command.global_batch 8 does not divide among them": (7, 6, 5, 3)}
+
+
+@given(full=st.integers(1, 64), least=st.integers(1, 64), batch=st.integers(1, 256))
+def test_every_count_is_a_rung_or_has_a_reason(full: int, least: int, batch: int) -> None:
+    one = phase(f"platform: gpu, count: {full}", f"min_num_devices: {min(least, full)}")
+    layouts: Layouts = {n: {} if batch % n == 0 or n == full else "batch" for n in wanted(one)}
+    ladder = make_ladder(one, layouts)
+    rungs = [rung.num_devices for rung in ladder.rungs]
+    gaps = [count for counts in ladder.gaps.values() for count in counts]
+    assert rungs[0] == full
+    assert rungs == sorted(rungs, reverse=True)
+    assert sorted(rungs + gaps) == list(range(min(least, full), full + 1))
+
+
+# --- mistakes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("devices", "restart", "message"),
+    [
+        (
+            "platform: cpu, count: 8",
+            "ladder: [4, 2]",
+            "c.yaml:7: trainer.init.autorestart.ladder[0]: is 4, but the job has 8 devices: 8 "
+            "comes first",
+        ),
+        (
+            "platform: cpu, count: 8",
+            "ladder: [8, 2, 4]",
+            "ladder: is not in descending order (value [8, 2, 4])",
+        ),
+        ("platform: cpu, count: 8", "ladder: [8, 4, 4]", "is not in descending order"),
+        ("platform: cpu, count: 8", "ladder: [8, 0]", "ladder[1]: input should be greater than or"),
+        ("platform: cpu, count: 8", "ladder: []", "ladder: list should have at least 1 item"),
+        (
+            "platform: cpu",
+            "ladder: [8, 4]",
+            "ladder: needs init.devices with a count or a type (value [8, 4])",
+        ),
+        (
+            "platform: cpu, count: 8",
+            "min_num_devices: 4\nladder: [8, 2]",
+            "ladder[1]: is 2, below the minimum of 4: take it out, or lower the minimum",
+        ),
+        (
+            "platform: tpu, type: v5e-8",
+            "ladder: [8, 6]",
+            "ladder[1]: is 6: a v5e-8 cannot be used in this size; there is 8, 4, 2, 1",
+        ),
+        (
+            "platform: tpu, type: v5e-16, slices: 2",
+            "ladder: [32, 8]",
+            "ladder[1]: is 8: only whole slices can be used; there is 32, 16",
+        ),
+        (
+            "platform: cpu, count: 8",
+            "min_num_slices: 1",
+            "min_num_slices: is 1, but the job has no slices (init.devices.slices)",
+        ),
+        (
+            "platform: tpu, type: v5e-16, slices: 2",
+            "min_num_slices: 3",
+            "min_num_slices: is 3, but the job has 2 slices",
+        ),
+        ("platform: cpu, slices: 2, count: 2", "", "slices needs a type"),
+        (
+            "platform: tpu, type: v5e-16, slices: 2, count: 16",
+            "",
+            "type 2 x v5e-16 has 32 chips, not 16",
+        ),
+        ("platform: tpu, type: tpu7x-3", "", "tpu7x is named by twice the number of chips"),
+        ("platform: tpu, type: v9-8", "", "'v9-8' is not a TPU type such as v5e-8"),
+    ],
+)
+def test_a_ladder_that_the_devices_do_not_have(devices: str, restart: str, message: str) -> None:
+    config = with_init(f"devices: {{{devices}}}", ELASTIC)
+    found = problems(with_restart(f"max_num_restarts: 3\n{restart}", config))
+    assert any(message in one for one in found), found
+
+
+def test_an_entry_that_the_program_cannot_run_on_is_named() -> None:
+    one = phase("platform: cpu, count: 8", "ladder: [8, 3, 2]")
+    assert list(unusable_rungs(one, {8: {}, 3: "why not", 2: {}})) == [
+        (("init", "autorestart", "ladder", 1), "3 devices: why not")
+    ]
+
+
+# --- what validate shows --------------------------------------------------------------------------
+
+
+def test_a_ladder_is_shown_as_a_table() -> None:
+    one = phase("platform: tpu, type: v5e-8", "min_num_devices: 2")
+    layouts = {
+        count: {
+            "mesh": {"data": count // 2, "fsdp": 2},
+            "per_device_batch": 16,
+            "accumulation": 8 // count,
+        }
+        for count in (8, 4)
+    } | {2: "not so few"}
+    assert list(describe(make_ladder(one, layouts))) == [
+        "ladder:",
+        "  devices  topology  mesh             per_device_batch  accumulation",
+        "        8  2x4       data 4 x fsdp 2                16             1",
+        "        4  2x2       data 2 x fsdp 2                16             2",
+        "no rung: 7-5, 3 devices: a v5e-8 cannot be used in this size",
+        "no rung: 2 devices: not so few",
+    ]
+    assert list(describe(Ladder())) == [
+        "no ladder: init.devices does not say how many devices there are"
+    ]
