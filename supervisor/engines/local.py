@@ -179,7 +179,7 @@ class LocalEngine:
         watcher = self._watcher(launch)
         self._group = _Group(launch, start, worker, pump, pipe, watcher, drills, oom)
         for drill in drills:
-            self._notice(f"DRILL armed: {_describe_drill(drill)}")
+            self._notice(f"DRILL armed: {drill.describe()}")
         self._reactor.watch(pipe.read_end, self._read_progress)
         self._reactor.watch(worker.pidfd, self._worker_ended)
         self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(launch.attempt))
@@ -440,7 +440,7 @@ class LocalEngine:
             self._notice("somebody outside this job still holds the worker's output open")
         for drill in group.drills:
             if drill not in _pending_drills(group.launch):
-                self._notice(f"DRILL fired, as the config asks: {_describe_drill(drill)}")
+                self._notice(f"DRILL fired, as the config asks: {drill.describe()}")
         self._group = None
 
     def _gone(self, launch: Launch, exits: tuple[WorkerExit, ...], group: _Group | None) -> None:
@@ -535,11 +535,3 @@ def _pending_drills(launch: Launch) -> list[Drill]:
         for index, fault in enumerate(launch.plan.faults)
     ]
     return [drill for drill in drills if not (records / drill.id).exists()]
-
-
-def _describe_drill(drill: Drill) -> str:
-    kind = drill.signal or drill.exception
-    if drill.exit_code is not None:
-        kind = f"exit code {drill.exit_code}"
-    when = f"right after step {drill.step}" if drill.stage is None else f"in stage {drill.stage}"
-    return f"{kind or 'hang'} {when}"
