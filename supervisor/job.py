@@ -55,7 +55,8 @@ from supervisor.core.redaction import Redactor
 from supervisor.core.remedy import Remedy
 from supervisor.core.rules import DISK_FULL
 from supervisor.core.state import JobState
-from supervisor.engines.local import Launch, LocalEngine
+from supervisor.engines.launch import Launch
+from supervisor.engines.local import LocalEngine
 from supervisor.exclusion import Check, Exclusion, ModelDirError, owned
 from supervisor.guarded import guarded
 from supervisor.ports import Clock, Observer, Storage

@@ -17,6 +17,7 @@ from signal import SIGKILL
 from supervisor.adapters.processes import WorkerProcess
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.stacks import describe_process
+from supervisor.engines.launch import Start
 from supervisor.engines.python_program import interpreter_part
 from supervisor.protocol import environment
 from supervisor.protocol.standby import MAX_REASON, READY, UNUSABLE, Mode, Orders, send_orders
@@ -58,22 +59,15 @@ def choose(
     return "imports" if available >= _IMPORTS_TAKE else None
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """How a worker is started."""
+def fits(prepared: Start, wanted: Start) -> bool:
+    """Whether a standby that was started like `prepared` can become `wanted`.
 
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-
-    def fits(self, other: Start) -> bool:
-        """Whether a standby that was started like `self` can become `other`.
-
-        The interpreter and the environment decide what its imports are like; a program's own
-        arguments, and what the worker protocol says, are told to it.
-        """
-        size = interpreter_part(self.argv)
-        same = self.argv[:size] == other.argv[:size]
-        return same and _foreign(self.env) == _foreign(other.env)
+    The interpreter and the environment decide what its imports are like; a program's own
+    arguments, and what the worker protocol says, are told to it.
+    """
+    size = interpreter_part(prepared.argv)
+    same = prepared.argv[:size] == wanted.argv[:size]
+    return same and _foreign(prepared.env) == _foreign(wanted.env)
 
 
 def _foreign(env: Mapping[str, str]) -> dict[str, str]:
@@ -134,7 +128,7 @@ class Standbys:
             self._warn(f"the standby is {condition}: a cold start")
             self.discard()
             return None
-        if not standby.start.fits(start):
+        if not fits(standby.start, start):
             self._tell("the standby does not fit the next attempt: a cold start")
             self.discard()
             return None
