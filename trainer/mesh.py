@@ -19,6 +19,10 @@ class DevicesDiffer(RuntimeError):  # noqa: N818
     """The backend has another number of devices than this worker was started for."""
 
 
+class DevicesMissing(DevicesDiffer):
+    """It has fewer."""
+
+
 def require_devices(expected: int | None) -> None:
     """Check that the backend has `expected` devices (None: any number will do).
 
@@ -28,7 +32,8 @@ def require_devices(expected: int | None) -> None:
     found = jax.device_count()
     if expected is not None and found != expected:
         platform = jax.devices()[0].platform
-        raise DevicesDiffer(
+        kind = DevicesMissing if found < expected else DevicesDiffer
+        raise kind(
             f"started for {expected} devices, but the {platform} backend has {found}: set "
             "trainer.init.devices to what this machine has, and free the devices that another "
             "process holds"

@@ -214,6 +214,14 @@ class Autorestart(_Section):
     max_num_restarts: Annotated[int, Field(ge=0)]
     max_num_preemptions: Annotated[int, Field(ge=0)] = 20
     min_num_devices: Annotated[int, Field(ge=1)] = 1
+    wait_for_capacity: Seconds = 600.0
+    """How long to wait for devices below the smallest rung, before the job ends with 69."""
+    wait_for_replacement: Seconds = 0.0
+    """How long to wait for lost devices to come back before the job goes on with fewer."""
+    regrow: Literal["at_restart", "at_checkpoint"] = "at_restart"
+    """When a job that has shrunk takes a larger rung that is there again: at its next restart, or
+    by a restart right after a checkpoint, once that rung has been well for `regrow_after`."""
+    regrow_after: Seconds = 60.0
     grace_period: Seconds = 25.0
     backoff: BackoffConfig = BackoffConfig()
     deadlines: dict[StageName, Seconds] = Field(default_factory=dict)

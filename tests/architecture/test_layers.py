@@ -18,7 +18,16 @@ _CORE = _CONFIG | {"core"}
 _PORTS = _CORE | {"ports"}
 _ADAPTERS = _PORTS | {"narrative"}
 _ENGINES = _ADAPTERS | {"adapters"}
-_TOP = _ENGINES | {"engines", "runtime", "prepare", "guarded", "exclusion", "job", "classify"}
+_TOP = _ENGINES | {
+    "engines",
+    "runtime",
+    "prepare",
+    "guarded",
+    "exclusion",
+    "world",
+    "job",
+    "classify",
+}
 
 ALLOWED: dict[str, set[str]] = {
     "host": {"host"},
@@ -27,13 +36,14 @@ ALLOWED: dict[str, set[str]] = {
     "config": _CONFIG,
     "core": _CORE,
     "ports": _CORE,
-    "narrative": _CORE - {"config"} | {"ports"},
+    "narrative": _CORE - {"config"} | {"ports", "narrative"},
     "adapters": _ADAPTERS,  # and never one another: see `violations`
     "engines": _ENGINES | {"engines"},
     "runtime": _TOP,
     "prepare": _TOP,
     "guarded": _TOP,
     "exclusion": _TOP,
+    "world": _TOP - {"job"},
     "job": _TOP,
     "classify": _TOP,
     "cli": _TOP,
