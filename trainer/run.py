@@ -12,6 +12,7 @@ from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, 
 from supervisor.protocol.drills import Drills
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
+from supervisor.protocol.simulated import Held
 from trainer import distributed
 from trainer.cadence import Cadence
 from trainer.checkpoint import Checkpoints, Say, restore_parts
@@ -94,6 +95,7 @@ def train(
         in_flight=InFlight(inflight, loop.log_every, reporter, drills),
         reporter=reporter,
         snapshots=snapshots,
+        simulated=Held.from_environment(),
     ).run()
     reporter.stage(Stage.FINISHING, loop.max_steps)
     checkpoints.close()

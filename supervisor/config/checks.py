@@ -25,8 +25,24 @@ def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
         yield from _placeholder_conflicts(
             phase, where, phase.init.checkpoint.directory, ("model_dir",)
         )
+    for index, fault in enumerate(phase.faults):
+        if fault.simulated is not None:
+            yield from _simulated_conflicts(phase, ("faults", index), *fault.simulated)
     if phase.command is not None:
         yield from _command_conflicts(phase)
+
+
+def _simulated_conflicts(
+    phase: Phase, where: Location, kind: str, unit: str
+) -> Iterator[tuple[Location, str]]:
+    devices = phase.init.devices
+    if devices is None or devices.platform != "cpu" or devices.count is None:
+        yield (*where, kind), "needs simulated devices: init.devices {platform: cpu, count: N}"
+    elif unit.isdecimal() and int(unit) >= devices.count:
+        message = (
+            f"is {unit}, but the {devices.count} simulated devices are 0 to {devices.count - 1}"
+        )
+        yield (*where, kind), message
 
 
 def _ready_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:

@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from supervisor.config.topology import parse_slice
+from supervisor.protocol.drills import SIMULATED
 from supervisor.protocol.duration import parse_duration
 
 TRAINER_SECTIONS = ("seed", "data_shuffle_seed", "model", "optimizer", "loop")
@@ -311,6 +312,10 @@ class StartFrom(_Section):
     load: Literal["params", "all"] = "params"
 
 
+Device = Annotated[str, Field(pattern=r"^\d{1,6}$")]
+Host = Annotated[str, Field(pattern=r"^host\d{1,6}$")]
+
+
 class Fault(_Section):
     """A drill: a real fault, right after a step or on entering a stage; exactly one kind."""
 
@@ -321,6 +326,10 @@ class Fault(_Section):
     message: str = "injected by a drill"
     exit_code: Annotated[int, Field(ge=0, le=255)] | None = None
     hang: bool = False
+    device_lost: Device | None = None
+    device_wrong_result: Device | None = None
+    device_returns: Device | None = None
+    host_lost: Host | None = None
 
     @model_validator(mode="after")
     def _one_moment(self) -> Self:
@@ -330,14 +339,20 @@ class Fault(_Section):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        kinds = (self.signal, self.exception, self.exit_code, self.hang or None)
-        if sum(kind is not None for kind in kinds) != 1:
-            raise ValueError("give exactly one of signal, exception, exit_code and hang")
+        kinds = ("signal", "exception", "exit_code", "hang", *SIMULATED)
+        given = [getattr(self, kind) for kind in kinds]
+        if sum(value is not None and value is not False for value in given) != 1:
+            raise ValueError(f"give exactly one of {', '.join(kinds)}")
         if self.signal is not None and self.signal not in signal.Signals.__members__:
             raise ValueError(f"{self.signal!r} is not a signal such as SIGKILL")
         if self.exception is not None and not _names_an_exception(self.exception):
             raise ValueError(f"{self.exception!r} is not a built-in exception; give module.Name")
         return self
+
+    @property
+    def simulated(self) -> tuple[str, str] | None:
+        """Its kind and its unit, if it is one of simulated devices."""
+        return next(((kind, unit) for kind in SIMULATED if (unit := getattr(self, kind))), None)
 
 
 def _names_an_exception(name: str) -> bool:

@@ -117,12 +117,3 @@ class Launch:
     @property
     def _drill_records(self) -> Path:
         return self.model_dir / "drills"
-
-
-def describe_drill(drill: Drill) -> str:
-    """What it does, and when."""
-    kind = drill.signal or drill.exception
-    if drill.exit_code is not None:
-        kind = f"exit code {drill.exit_code}"
-    when = f"right after step {drill.step}" if drill.stage is None else f"in stage {drill.stage}"
-    return f"{kind or 'hang'} {when}"

@@ -35,7 +35,7 @@ from supervisor.core.failure import WorkerExit
 from supervisor.core.verdicts import launch_failure
 from supervisor.engines.group import Group, Worker
 from supervisor.engines.judging import judged, redacted
-from supervisor.engines.launch import Launch, Start, describe_drill
+from supervisor.engines.launch import Launch, Start
 from supervisor.engines.snapshots import SnapshotKeeper
 from supervisor.engines.standby import Standbys, choose
 from supervisor.ports import Clock
@@ -99,7 +99,7 @@ class LocalEngine:
             self._reactor.post(LaunchFailed(self._clock.now(), launch.attempt, failure))
             return
         for drill in group.drills:
-            self._notice(f"DRILL armed: {describe_drill(drill)}")
+            self._notice(f"DRILL armed: {drill.describe()}")
         self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(group))
         now = self._clock.now()
         self._reactor.post(WorkersStarted(now, launch.attempt, group.pids, began, standby))
@@ -337,7 +337,7 @@ class LocalEngine:
         pending = group.launch.pending_drills()
         for drill in group.drills:
             if drill not in pending:
-                self._notice(f"DRILL fired, as the config asks: {describe_drill(drill)}")
+                self._notice(f"DRILL fired, as the config asks: {drill.describe()}")
         self._group = None
 
     def _gone(self, launch: Launch, exits: tuple[WorkerExit, ...], group: Group | None) -> None:

@@ -229,6 +229,15 @@ MISTAKES = [
     (FIT + "  faults: [{step: 1, exception: print}]", "'print' is not a built-in exception"),
     (FIT + "  faults: [{step: 1, exception: '.'}]", "'.' is not a built-in exception; give m"),
     (FIT + "  faults: [{step: 1, stp: 1, hang: true}]", "faults[0].stp: unknown key (value 1)"),
+    (FIT + "  faults: [{step: 1, hang: true, device_lost: '1'}]", "give exactly one of signal"),
+    (FIT + "  faults: [{step: 1, device_lost: 1}]", "faults[0].device_lost: input should be a v"),
+    (FIT + "  faults: [{step: 1, host_lost: '1'}]", "faults[0].host_lost: string should match"),
+    (FIT + "  faults: [{step: 1, device_lost: '1'}]", "device_lost: needs simulated devices: in"),
+    (
+        FIT.replace("  fit:", "    devices: {platform: cpu, count: 4}\n  fit:")
+        + "  faults: [{step: 1, device_returns: '4'}]",
+        "faults[0].device_returns: is 4, but the 4 simulated devices are 0 to 3",
+    ),
     (COMMAND + "  faults: [{step: 1, hang: true}]", "drills need our trainer (fit)"),
     (COMMAND + "  start_from: {load: all}", "trainer.start_from: belongs to our trainer"),
     # --- phases
