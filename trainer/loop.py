@@ -67,6 +67,7 @@ class Loop:
         while self.step < self.max_steps:
             if termination.requested():
                 self._save_now()
+                distributed.leave()
                 termination.die()
             self._advance()
             if self.evaluation is not None and self.evaluation.due(self.step):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from supervisor.config import placeholders
+from supervisor.config.chips import bounds, shares
 from supervisor.config.problems import Location, shown
 from supervisor.config.schema import TRAINER_SECTIONS, Phase
 
@@ -20,6 +21,12 @@ def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
             f"is {restart.min_num_devices}, but the job has only {count} devices; at most {count}"
         )
         yield ("init", "autorestart", "min_num_devices"), message
+    if phase.init.workers > 1:
+        yield from _workers_conflicts(phase, count)
+    for index, fault in enumerate(phase.faults):
+        if fault.rank >= phase.init.workers:
+            message = f"is {fault.rank}, but the last rank is {phase.init.workers - 1}"
+            yield ("faults", index, "rank"), message
     if restart.backoff.max < restart.backoff.first:
         yield ("init", "autorestart", "backoff", "max"), "is below backoff.first"
     if restart.standby == "ready":
@@ -33,10 +40,34 @@ def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
         yield from _command_conflicts(phase)
 
 
+def _workers_conflicts(phase: Phase, count: int | None) -> Iterator[tuple[Location, str]]:
+    where, workers = ("init", "workers"), phase.init.workers
+    if count is None or phase.init.devices is None:
+        yield where, f"is {workers}, which needs init.devices with a count to share out"
+        return
+    if count % workers:
+        fitting = ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
+        yield (
+            where,
+            f"is {workers}, which cannot share {count} devices equally; use one of {fitting}",
+        )
+    elif phase.init.devices.platform == "tpu" and bounds(count, count // workers) is None:
+        fitting = ", ".join(map(str, shares(count))) or "1: no single host has so many"
+        yield where, f"is {workers}, which cannot share {count} chips of one host; use {fitting}"
+    if phase.fit is not None and not isinstance(phase.init.checkpoint.every, int):
+        message = (
+            "is a time, which each of several workers would measure for itself; "
+            "give a number of steps"
+        )
+        yield ("init", "checkpoint", "every"), message
+
+
 def _ready_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
     where = ("init", "autorestart", "standby")
     if phase.init.devices is not None and phase.init.devices.platform == "tpu":
         yield where, "is ready, but a TPU belongs to one process at a time; at most imports"
+    if phase.init.workers > 1:
+        yield where, "is ready, but several workers must first find one another; at most imports"
     if phase.command is not None:
         yield where, "is ready, which only our trainer (fit) can be; for a command, imports"
 

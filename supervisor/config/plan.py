@@ -48,6 +48,12 @@ class PhasePlan:
     """What a standby of a command imports; None: what it was seen to import."""
     snapshots: bool = False
     """Whether the workers take snapshots in memory, and are given some for it."""
+    workers: int = 1
+
+    @property
+    def devices_per_worker(self) -> int:
+        """How many devices each has, where there are several."""
+        return (self.num_devices or 0) // self.workers
 
 
 def plan_phases(job: Job, trainer_sections: list[dict[str, Any]]) -> tuple[PhasePlan, ...]:
@@ -80,7 +86,7 @@ def _plan(job: Job, index: int, directories: list[Path], sections: dict[str, Any
     return PhasePlan(
         name=name,
         argv=argv,
-        env={**_device_environment(phase), **env},
+        env={**_platform(phase), **env},
         checkpoints=directories[index],
         params=params,
         success=success,
@@ -96,6 +102,7 @@ def _plan(job: Job, index: int, directories: list[Path], sections: dict[str, Any
         max_steps=max_steps,
         faults=tuple(phase.faults),
         snapshots=phase.init.checkpoint.snapshot is not None,
+        workers=phase.init.workers,
     )
 
 
@@ -147,12 +154,7 @@ def _preload(command: Command | None) -> tuple[str, ...] | None:
     return None if command is None or command.preload is None else tuple(command.preload)
 
 
-def _device_environment(phase: Phase) -> dict[str, str]:
+def _platform(phase: Phase) -> dict[str, str]:
     """What makes JAX take the platform that was asked for, and no other silently."""
     devices = phase.init.devices
-    if devices is None:
-        return {}
-    env = {"JAX_PLATFORMS": _JAX_PLATFORM[devices.platform]}
-    if devices.platform == "cpu" and devices.count is not None:
-        env["JAX_NUM_CPU_DEVICES"] = str(devices.count)
-    return env
+    return {} if devices is None else {"JAX_PLATFORMS": _JAX_PLATFORM[devices.platform]}

@@ -28,6 +28,8 @@ class Drill:
     """Right after this optimizer step."""
     stage: str | None = None
     """When an attempt enters this stage for the first time."""
+    rank: int = 0
+    """The worker that inflicts it on itself."""
     signal: str | None = None
     exception: str | None = None
     message: str = "injected by a drill"
