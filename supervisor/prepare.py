@@ -169,6 +169,7 @@ def _phase_policy(job: Job, index: int, plan: PhasePlan) -> PhasePolicy:
         ),
         rungs=_rungs(plan),
         units=plan.units,
+        workers_are_units=plan.workers > 1,
         side_by_side=plan.platform == "tpu",
     )
 

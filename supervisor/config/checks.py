@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from supervisor.config import placeholders
+from supervisor.config.chips import bounds, shares
 from supervisor.config.ladder import ladder_conflicts
 from supervisor.config.problems import Location, shown
-from supervisor.config.schema import TRAINER_SECTIONS, Phase
+from supervisor.config.schema import TRAINER_SECTIONS, Fault, Phase
 
 
 def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
@@ -16,6 +17,8 @@ def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
         yield (), "needs either fit (our trainer) or command (any other program)"
     restart = phase.init.autorestart
     yield from ladder_conflicts(phase)
+    if phase.init.workers > 1:
+        yield from _workers_conflicts(phase)
     if restart.backoff.max < restart.backoff.first:
         yield ("init", "autorestart", "backoff", "max"), "is below backoff.first"
     if restart.standby == "ready":
@@ -26,10 +29,17 @@ def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
             phase, where, phase.init.checkpoint.directory, ("model_dir",)
         )
     for index, fault in enumerate(phase.faults):
-        if fault.simulated is not None:
-            yield from _simulated_conflicts(phase, ("faults", index), *fault.simulated)
+        yield from _fault_conflicts(phase, ("faults", index), fault)
     if phase.command is not None:
         yield from _command_conflicts(phase)
+
+
+def _fault_conflicts(phase: Phase, where: Location, fault: Fault) -> Iterator[tuple[Location, str]]:
+    if fault.rank >= phase.init.workers:
+        message = f"is {fault.rank}, but the last rank is {phase.init.workers - 1}"
+        yield (*where, "rank"), message
+    if fault.simulated is not None:
+        yield from _simulated_conflicts(phase, where, *fault.simulated)
 
 
 def _simulated_conflicts(
@@ -45,10 +55,35 @@ def _simulated_conflicts(
         yield (*where, kind), message
 
 
+def _workers_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
+    where, workers = ("init", "workers"), phase.init.workers
+    count = phase.init.devices.num_devices if phase.init.devices else None
+    if count is None or phase.init.devices is None:
+        yield where, f"is {workers}, which needs init.devices with a count to share out"
+        return
+    if count % workers:
+        fitting = ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
+        yield (
+            where,
+            f"is {workers}, which cannot share {count} devices equally; use one of {fitting}",
+        )
+    elif phase.init.devices.platform == "tpu" and bounds(count, count // workers) is None:
+        fitting = ", ".join(map(str, shares(count))) or "1: no single host has so many"
+        yield where, f"is {workers}, which cannot share {count} chips of one host; use {fitting}"
+    if phase.fit is not None and not isinstance(phase.init.checkpoint.every, int):
+        message = (
+            "is a time, which each of several workers would measure for itself; "
+            "give a number of steps"
+        )
+        yield ("init", "checkpoint", "every"), message
+
+
 def _ready_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
     where = ("init", "autorestart", "standby")
     if phase.init.devices is not None and phase.init.devices.platform == "tpu":
         yield where, "is ready, but a TPU belongs to one process at a time; at most imports"
+    if phase.init.workers > 1:
+        yield where, "is ready, but several workers must first find one another; at most imports"
     if phase.command is not None:
         yield where, "is ready, which only our trainer (fit) can be; for a command, imports"
 

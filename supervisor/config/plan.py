@@ -53,10 +53,16 @@ class PhasePlan:
     """The numbers of devices that it can run on, in descending order, the full one first; none
     where their number is not known."""
     units: tuple[str, ...] = ()
-    """What the full rung is made up of, by id: each device; none where they are not of this host
-    alone, or nobody knows how many there are."""
+    """What the full rung is made up of, by id: each device, or each host where there are several
+    workers; none where they are not of this host alone, or nobody knows how many there are."""
     snapshots: bool = False
     """Whether the workers take snapshots in memory, and are given some for it."""
+    workers: int = 1
+
+    @property
+    def devices_per_worker(self) -> int:
+        """How many devices each has, where there are several."""
+        return (self.num_devices or 0) // self.workers
 
 
 def plan_phases(
@@ -92,7 +98,7 @@ def _plan(
     return PhasePlan(
         name=name,
         argv=argv,
-        env={**_device_environment(phase), **env},
+        env={**_platform(phase), **env},
         checkpoints=directories[index],
         params=params,
         success=success,
@@ -110,6 +116,7 @@ def _plan(
         max_steps=max_steps,
         faults=tuple(phase.faults),
         snapshots=phase.init.checkpoint.snapshot is not None,
+        workers=phase.init.workers,
     )
 
 
@@ -164,6 +171,8 @@ def _units(phase: Phase) -> tuple[str, ...]:
     slices = devices.slices is not None and devices.slices > 1
     if slices or (devices.type is not None and not parse_slice(devices.type).is_part_of_a_host):
         return ()
+    if phase.init.workers > 1:
+        return tuple(f"host{rank}" for rank in range(phase.init.workers))
     return tuple(str(device) for device in range(devices.num_devices))
 
 
@@ -171,12 +180,7 @@ def _preload(command: Command | None) -> tuple[str, ...] | None:
     return None if command is None or command.preload is None else tuple(command.preload)
 
 
-def _device_environment(phase: Phase) -> dict[str, str]:
+def _platform(phase: Phase) -> dict[str, str]:
     """What makes JAX take the platform that was asked for, and no other silently."""
     devices = phase.init.devices
-    if devices is None:
-        return {}
-    env = {"JAX_PLATFORMS": _JAX_PLATFORM[devices.platform]}
-    if devices.platform == "cpu" and devices.count is not None:
-        env["JAX_NUM_CPU_DEVICES"] = str(devices.count)
-    return env
+    return {} if devices is None else {"JAX_PLATFORMS": _JAX_PLATFORM[devices.platform]}

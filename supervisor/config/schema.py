@@ -239,6 +239,8 @@ class Init(_Section):
 
     model_dir: Annotated[str, Field(min_length=1), AfterValidator(_local_path)]
     devices: Devices | None = None
+    workers: Annotated[int, Field(ge=1)] = 1
+    """Processes that share the devices, each as if it were a host of its own."""
     seed: Any = None
     data_shuffle_seed: Any = None
     model: Any = None
@@ -321,6 +323,7 @@ class Fault(_Section):
 
     step: Annotated[int, Field(ge=1)] | None = None
     stage: StageName | None = None
+    rank: Annotated[int, Field(ge=0)] = 0
     signal: str | None = None
     exception: str | None = None
     message: str = "injected by a drill"

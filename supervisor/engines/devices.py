@@ -61,9 +61,9 @@ class Layout:
     def of(cls, plan: PhasePlan, units: tuple[str, ...] | None, lost: Collection[str]) -> Layout:
         """Of `units` (None: all of the plan), without what is known to be `lost`."""
         if units is None and plan.num_devices is not None:
-            units = tuple(str(device) for device in range(plan.num_devices))
+            units = plan.units
         present = tuple(unit for unit in units or () if unit not in lost)
-        return cls(units, present)
+        return cls(units, present, plan.devices_per_worker)
 
     def places(self, units: Collection[str]) -> tuple[int, ...]:
         """The place of the first device of each of `units` that is present."""
