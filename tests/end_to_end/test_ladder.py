@@ -21,7 +21,7 @@ Supervise = Callable[..., Result]
 def test_it_shrinks_on_evidence_stays_out_of_quarantine_and_grows_back(
     start: Start, tmp_path: Path, cache: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """8 devices -> 4, because one computes wrongly -> 2, because three are lost -> 8."""
+    """8 devices -> 4, because one computes wrongly -> 2, because four are lost -> 8."""
     job = config(tmp_path / "run", faults=[{"step": 4, "device_wrong_result": "5"}])
     init = job["trainer"]["init"]
     init["devices"]["count"] = 8
@@ -39,7 +39,7 @@ def test_it_shrinks_on_evidence_stays_out_of_quarantine_and_grows_back(
 
     simulated.return_(file, "5")
     running.wait_for("devices found: 4")
-    simulated.lose(file, "1", "2", "7")
+    simulated.lose(file, "1", "2", "6", "7")
     text = running.wait_for("starting attempt 3")
     assert "device 1: not found" in text
     assert "the job shrinks from 4 to 2 devices" in text
@@ -58,7 +58,7 @@ def test_it_shrinks_on_evidence_stays_out_of_quarantine_and_grows_back(
     assert main(["quarantine", "list", str(running.model_dir)]) == 0
     assert capsys.readouterr().out == "nothing is in quarantine\n"
 
-    simulated.return_(file, "1", "2", "7")
+    simulated.return_(file, "1", "2", "6", "7")
     running.wait_for("output in attempts/0003")
     os.kill(trainer_of(running, 3), signal.SIGKILL)
     text = running.wait_for("starting attempt 4")
