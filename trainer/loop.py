@@ -69,6 +69,7 @@ class Loop:
         while self.step < self.max_steps:
             if termination.requested():
                 self._save_now()
+                distributed.leave()
                 termination.die()
             if self.simulated is not None:
                 self.simulated.suffer()

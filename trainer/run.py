@@ -47,11 +47,12 @@ def train(
     voice = prepared.voice if prepared is not None else Voice()
     voice.reporter = reporter
     checkpoints = _checkpoints(config.init, voice.say)
-    if _is_complete(config, checkpoints, reporter):
-        return
     reporter.stage(Stage.INITIALIZING)
     if prepared is None:
         distributed.initialize()
+    if _is_complete(config, checkpoints, reporter):
+        distributed.leave()
+        return
     device = jax.devices()[0]
     reporter.devices(device.platform, jax.device_count(), device.device_kind)
     adjustments = Adjustments.from_environment()

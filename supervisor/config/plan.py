@@ -53,6 +53,12 @@ class PhasePlan:
     where their number is not known."""
     snapshots: bool = False
     """Whether the workers take snapshots in memory, and are given some for it."""
+    workers: int = 1
+
+    @property
+    def devices_per_worker(self) -> int:
+        """How many devices each has, where there are several."""
+        return (self.num_devices or 0) // self.workers
 
 
 def plan_phases(
@@ -88,7 +94,7 @@ def _plan(
     return PhasePlan(
         name=name,
         argv=argv,
-        env={**_device_environment(phase), **env},
+        env={**_platform(phase), **env},
         checkpoints=directories[index],
         params=params,
         success=success,
@@ -105,6 +111,7 @@ def _plan(
         max_steps=max_steps,
         faults=tuple(phase.faults),
         snapshots=phase.init.checkpoint.snapshot is not None,
+        workers=phase.init.workers,
     )
 
 
@@ -156,12 +163,7 @@ def _preload(command: Command | None) -> tuple[str, ...] | None:
     return None if command is None or command.preload is None else tuple(command.preload)
 
 
-def _device_environment(phase: Phase) -> dict[str, str]:
+def _platform(phase: Phase) -> dict[str, str]:
     """What makes JAX take the platform that was asked for, and no other silently."""
     devices = phase.init.devices
-    if devices is None:
-        return {}
-    env = {"JAX_PLATFORMS": _JAX_PLATFORM[devices.platform]}
-    if devices.platform == "cpu" and devices.count is not None:
-        env["JAX_NUM_CPU_DEVICES"] = str(devices.count)
-    return env
+    return {} if devices is None else {"JAX_PLATFORMS": _JAX_PLATFORM[devices.platform]}

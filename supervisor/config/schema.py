@@ -239,6 +239,8 @@ class Init(_Section):
 
     model_dir: Annotated[str, Field(min_length=1), AfterValidator(_local_path)]
     devices: Devices | None = None
+    workers: Annotated[int, Field(ge=1)] = 1
+    """Processes that share the devices, each as if it were a host of its own."""
     seed: Any = None
     data_shuffle_seed: Any = None
     model: Any = None
@@ -312,7 +314,7 @@ class StartFrom(_Section):
     load: Literal["params", "all"] = "params"
 
 
-Device = Annotated[str, Field(pattern=r"^\d{1,6}$")]
+Unit = Annotated[str, Field(pattern=r"^(host)?\d{1,6}$")]
 Host = Annotated[str, Field(pattern=r"^host\d{1,6}$")]
 
 
@@ -321,14 +323,15 @@ class Fault(_Section):
 
     step: Annotated[int, Field(ge=1)] | None = None
     stage: StageName | None = None
+    rank: Annotated[int, Field(ge=0)] = 0
     signal: str | None = None
     exception: str | None = None
     message: str = "injected by a drill"
     exit_code: Annotated[int, Field(ge=0, le=255)] | None = None
     hang: bool = False
-    device_lost: Device | None = None
-    device_wrong_result: Device | None = None
-    device_returns: Device | None = None
+    device_lost: Unit | None = None
+    device_wrong_result: Unit | None = None
+    device_returns: Unit | None = None
     host_lost: Host | None = None
 
     @model_validator(mode="after")

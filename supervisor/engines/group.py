@@ -16,12 +16,14 @@ from supervisor.protocol.messages import (
     AdjustableMessage,
     DevicesMessage,
     Message,
+    NoticeMessage,
     RestoredMessage,
     StacksMessage,
     Stage,
     StageMessage,
     StepMessage,
 )
+from supervisor.protocol.standby import Mode
 
 _STEADY = 3
 """Reports of steps after which the job is on its way: time to prepare for the next failure."""
@@ -34,6 +36,8 @@ class Worker:
     rank: int
     start: Start
     process: WorkerProcess
+    standby: Mode | None
+    """The kind of standby that it was; None: it was started cold."""
     pump: OutputPump
     pipe: ProgressPipe
     exit: WorkerExit | None = None
@@ -93,8 +97,9 @@ class Group:
 
     @property
     def speaker(self) -> Worker:
-        """Who speaks for the group: what all of them do is told once."""
-        return self.workers[0]
+        """Who speaks for the group, because what all of them do need be told only once: the one
+        of the lowest rank that lives."""
+        return next((each for each in self.workers if each.exit is None), self.workers[0])
 
     @property
     def step(self) -> int | None:
@@ -120,9 +125,11 @@ class Group:
         """The same of all of them."""
         return all(self.has_ended(worker) for worker in self.workers)
 
-    def heard(self, worker: Worker, message: Message) -> None:
-        """One of them said something."""
+    def heard(self, worker: Worker, message: Message) -> bool:
+        """One of them said something; whether that is news of the group."""
         worker.heard(message)
+        if worker is not self.speaker:
+            return isinstance(message, NoticeMessage)
         match message:
             case StageMessage(Stage.COMPILING | Stage.EVALUATING):
                 self.has_compiled = True
@@ -132,3 +139,4 @@ class Group:
                 self.platform = platform
             case AdjustableMessage(names):
                 self.adjustable = names
+        return True

@@ -22,6 +22,8 @@ from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.drills import Drill
 from supervisor.protocol.environment import WorkerIdentity
 
+_HOST = "host"
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -50,6 +52,43 @@ class Launch:
     adjustments: Adjustments
     follows_on: Failure | None
     """What the attempt before it ended with."""
+    num_devices: int | None = None
+    """The rung; None: what the config says."""
+    units: tuple[str, ...] = ()
+    """What the rung is placed on: devices, or hosts where the phase has several workers, each of
+    which stands for a host of its own. Empty: all of them, or those that are found."""
+
+    @property
+    def devices(self) -> int | None:
+        """How many devices the attempt has; None: as many as are found."""
+        return self.plan.num_devices if self.num_devices is None else self.num_devices
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The host of each worker, where there are several; a single one has no such name."""
+        if self.plan.workers == 1:
+            return ()
+        assert self.devices is not None, "several workers have devices to share out"
+        number = self.devices // self.plan.devices_per_worker
+        return self.units or tuple(f"{_HOST}{index}" for index in range(number))
+
+    @property
+    def world_size(self) -> int:
+        """How many workers the attempt has."""
+        return len(self.hosts) or 1
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether it is for us to say which devices a worker sees."""
+        return bool(self.units) or self.plan.workers > 1
+
+    def device_ids(self, rank: int) -> tuple[str, ...]:
+        """The devices of a worker; none: as many as it finds."""
+        if self.plan.workers == 1:
+            return self.units or tuple(map(str, range(self.devices or 0)))
+        size = self.plan.devices_per_worker
+        first = int(self.hosts[rank].removeprefix(_HOST)) * size
+        return tuple(map(str, range(first, first + size)))
 
     def file(self, rank: int, name: str) -> Path:
         """Where something of one rank's is kept."""
@@ -62,7 +101,7 @@ class Launch:
 
     def values(self, newest: int | None) -> dict[str, str]:
         """What the placeholders stand for; `newest` is the newest committed step."""
-        devices, batch = self.plan.num_devices, self.plan.global_batch
+        devices, batch = self.devices, self.plan.global_batch
         return {
             "model_dir": str(self.model_dir),
             "num_devices": str(devices or ""),
@@ -80,14 +119,16 @@ class Launch:
 
     def inherited(self, environ: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
         """The environment that a program of this phase has from `environ` and the config."""
+        stale = environment.STALE_TOPOLOGY if self.is_placed else ()
+        kept = {name: value for name, value in environ.items() if name not in stale}
         given = self.plan.env.items()
-        return {**environ, **{name: placeholders.expand(text, values) for name, text in given}}
+        return {**kept, **{name: placeholders.expand(text, values) for name, text in given}}
 
     def told(self, rank: int, drills: Sequence[Drill]) -> dict[str, str]:
-        """What one worker is told by the worker protocol; `drills` are for it to carry out."""
+        """What one worker is told by the worker protocol; of `drills`, those that are its own."""
         plan = self.plan
         identity = WorkerIdentity(
-            self.job, self.attempt, rank, num_devices=plan.num_devices, lineage=self.lineage
+            self.job, self.attempt, rank, self.world_size, self.devices, self.lineage
         )
         env = {
             **identity.to_environment(),
@@ -96,8 +137,7 @@ class Launch:
             environment.EXECUTABLES: str(self.model_dir / "compile_cache" / "executables"),
             environment.STACKS_FILE: str(self.file(rank, "stacks.txt")),
         }
-        if drills:
-            given = [asdict(drill) for drill in drills]
+        if given := [asdict(drill) for drill in drills if drill.rank == rank]:
             records = str(self._drill_records)
             env[environment.FAULTS] = json.dumps({"drills": given, "records": records})
         if plan.bootstrap:

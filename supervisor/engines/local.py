@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from supervisor.adapters import memory
+from supervisor.adapters.addresses import free_ports
 from supervisor.adapters.cgroup import OomCounter
 from supervisor.adapters.checkpoints import CheckpointWatcher, newest_committed
 from supervisor.adapters.compile_cache import CompileCache
@@ -36,13 +38,14 @@ from supervisor.core.verdicts import launch_failure
 from supervisor.engines.group import Group, Worker
 from supervisor.engines.judging import judged, redacted
 from supervisor.engines.launch import Launch, Start
+from supervisor.engines.placement import placed, ports_needed
 from supervisor.engines.snapshots import SnapshotKeeper
 from supervisor.engines.standby import Standbys, choose
 from supervisor.ports import Clock
 from supervisor.protocol import environment
 from supervisor.protocol.messages import Message, RestoredMessage, SavedMessage, StepMessage
 from supervisor.protocol.stacks import STACK_SIGNAL
-from supervisor.protocol.standby import OUTPUT
+from supervisor.protocol.standby import OUTPUT, Mode
 
 _OBSERVE_INTERVAL = 5.0
 _DRAIN_OUTPUT = 5.0
@@ -84,24 +87,24 @@ class LocalEngine:
     def start(self, launch: Launch) -> None:
         """Start the attempt's workers. Answered by `WorkersStarted` or `LaunchFailed`."""
         began = self._clock.now()
-        oom = OomCounter(os.getpid())  # a worker is born into our cgroup
+        oom = OomCounter(os.getpid())  # workers are born into our cgroup
         group = Group(launch, self._watcher(launch), oom, launch.pending_drills())
         self._group = group
         newest = self._newest(launch.plan.checkpoints)
-        start = self._start(group, newest)
-        memory = self._snapshot_memory(launch, newest)
+        argv, env = self._program(launch, newest)
+        memories = self._snapshot_memories(launch, newest)
         try:
-            standby = self._begin(group, start, memory)
+            ports = free_ports(ports_needed(launch))
+            for rank in range(launch.world_size):
+                place = placed(launch, rank, ports, env)
+                start = Start(argv, {**env, **place, **launch.told(rank, group.drills)})
+                self._begin(group, start, memories[rank] if memories else None)
         except OSError as error:
-            group.watcher.stop()
-            self._group = None
-            failure = redacted(launch_failure(error, start.argv), self._redact)
-            self._reactor.post(LaunchFailed(self._clock.now(), launch.attempt, failure))
+            self._launch_failed(group, error, argv)
             return
-        for drill in group.drills:
-            self._notice(f"DRILL armed: {drill.describe()}")
+        self._tell_start(group)
         self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(group))
-        now = self._clock.now()
+        now, standby = self._clock.now(), all(worker.standby for worker in group.workers)
         self._reactor.post(WorkersStarted(now, launch.attempt, group.pids, began, standby))
 
     def dump_stacks(self, attempt: int) -> None:
@@ -137,69 +140,88 @@ class LocalEngine:
 
     # --- starting ---------------------------------------------------------------------------
 
-    def _start(self, group: Group, newest: int | None) -> Start:
-        launch = group.launch
+    def _program(
+        self, launch: Launch, newest: int | None
+    ) -> tuple[tuple[str, ...], dict[str, str]]:
+        """The command line of the workers, and their environment but for what is told to each."""
         values = launch.values(newest)
         argv, why_not = launch.command_line(values)
         if why_not is not None:
             self._notice(f"the program runs as it is, without the bootstrap: {why_not}")
         inherited = launch.inherited(self._environ, values)
-        cache = self._compile_cache.environment(inherited)
-        return Start(tuple(argv), {**inherited, **cache, **launch.told(0, group.drills)})
+        return tuple(argv), {**inherited, **self._compile_cache.environment(inherited)}
 
-    def _begin(self, group: Group, start: Start, memory: SnapshotMemory | None) -> bool:
-        """Start a worker, with all that leads to it; whether the standby has become it.
+    def _begin(self, group: Group, start: Start, memory: SnapshotMemory | None) -> None:
+        """Start the group's next worker, with all that leads to it.
 
         Raises:
             OSError: it cannot be started.
         """
-        launch, rank = group.launch, len(group.workers)
-        pump = OutputPump(
-            launch.file(rank, "log"), self._patterns(group, rank), self._mirror, self._notice
-        )
-        pipe = ProgressPipe(
-            lambda message: self._heard(group, rank, message),
-            lambda why: self._notice(f"a message of rank {rank} was refused: {why}"),
-        )
-        env = {**start.env, **pipe.to_environment()}
-        descriptors = {environment.PROGRESS_FD: pipe.write_end}
-        if memory is not None:
-            env |= memory.to_environment()
-            descriptors[environment.SNAPSHOT_FD] = memory.descriptor
-        start = Start(start.argv, env)
-        try:
-            process, standby = self._process(launch, start, descriptors, pump)
-        except OSError:
-            pipe.close()
-            pump.abandon()
-            raise
-        finally:
-            pipe.close_write_end()
-        worker = Worker(rank, start, process, pump, pipe)
+        rank = len(group.workers)
+        with ExitStack() as undo:
+            pump = OutputPump(
+                group.launch.file(rank, "log"),
+                self._patterns(group, rank),
+                self._mirror if rank == 0 else None,
+                self._notice,
+            )
+            undo.callback(pump.abandon)
+            pipe = ProgressPipe(
+                lambda message: self._heard(group, rank, message),
+                lambda why: self._notice(f"a message of rank {rank} was refused: {why}"),
+            )
+            undo.callback(pipe.abandon)
+            env = {**start.env, **pipe.to_environment()}
+            descriptors = {environment.PROGRESS_FD: pipe.write_end}
+            if memory is not None:
+                env |= memory.to_environment()
+                descriptors[environment.SNAPSHOT_FD] = memory.descriptor
+            start = Start(start.argv, env)
+            process, standby = self._process(group.launch, start, descriptors, pump)
+            undo.pop_all()
+        pipe.close_write_end()
+        worker = Worker(rank, start, process, standby, pump, pipe)
         group.workers.append(worker)
         pump.start()
         self._reactor.watch(pipe.read_end, lambda: self._read_progress(group, worker))
         self._reactor.watch(process.pidfd, lambda: self._worker_ended(group, worker))
-        return standby
 
     def _process(
         self, launch: Launch, start: Start, descriptors: Mapping[str, int], pump: OutputPump
-    ) -> tuple[WorkerProcess, bool]:
-        """The process of a worker, with these descriptors, and whether it was the standby: else it
-        is started now."""
+    ) -> tuple[WorkerProcess, Mode | None]:
+        """The process of a worker, with these descriptors, and of what kind the standby was that
+        has become it; None: it is started now."""
         told = {OUTPUT: pump.write_end, **descriptors}
         taken = self._standbys.take(launch.plan.name, start, told)
         if taken is not None:
-            self._mention(f"the standby ({taken.mode}) takes over")
-            return taken.process, True
+            return taken.process, taken.mode
         inherit = tuple(descriptors.values())
         cold = WorkerProcess(start.argv, env=start.env, output=pump.write_end, inherit=inherit)
-        return cold, False
+        return cold, None
 
-    def _snapshot_memory(self, launch: Launch, newest: int | None) -> SnapshotMemory | None:
+    def _tell_start(self, group: Group) -> None:
+        kinds = [worker.standby for worker in group.workers if worker.standby is not None]
+        if len(group.workers) > 1 and kinds:
+            of = f"{len(kinds)} of {len(group.workers)} workers"
+            self._mention(f"standbys ({kinds[0]}) take over as {of}")
+        elif kinds:
+            self._mention(f"the standby ({kinds[0]}) takes over")
+        for drill in group.drills:
+            self._notice(f"DRILL armed: {drill.describe()}")
+
+    def _launch_failed(self, group: Group, error: OSError, argv: tuple[str, ...]) -> None:
+        """Not all of the workers could be started: those that were must not stay."""
+        while kill_descendants(group.pids, self._standbys.pids) or not group.all_have_ended():
+            pass
+        self._close(group)
+        failure = redacted(launch_failure(error, argv), self._redact)
+        self._reactor.post(LaunchFailed(self._clock.now(), group.launch.attempt, failure))
+
+    def _snapshot_memories(self, launch: Launch, newest: int | None) -> Sequence[SnapshotMemory]:
+        """The memory of each rank; nothing where there are no snapshots."""
         if not launch.plan.snapshots:
-            return None
-        return self._snapshots.lend(launch.phase, launch.follows_on, newest)
+            return ()
+        return self._snapshots.lend(launch.phase, launch.world_size, launch.follows_on, newest)
 
     def _patterns(self, group: Group, rank: int) -> OutputPatterns:
         launch = group.launch
@@ -219,15 +241,16 @@ class LocalEngine:
             self._notice,
         )
 
-    def _prepare_standby(self, group: Group) -> None:
-        """Have a standby for what comes after this attempt.
+    def _prepare_standbys(self, group: Group) -> None:
+        """Have a standby of each worker for what comes after this attempt.
 
         Only in the main thread: a standby dies with the thread that starts it.
         """
         launch, plan, worker = group.launch, group.launch.plan, group.speaker
         if plan.standby == "off" or (plan.is_command and not plan.bootstrap) or group.exits:
             return
-        if not self._standbys.wants_one(plan.name):
+        missing = self._standbys.missing(plan.name, launch.world_size)
+        if not missing:
             return
         extra = {}
         if plan.bootstrap and plan.preload is not None:
@@ -237,13 +260,14 @@ class LocalEngine:
         mode = choose(
             plan.standby,
             platform=plan.platform or group.platform,
-            knows_how=not plan.is_command,
+            knows_how=not plan.is_command and plan.workers == 1,
             held=memory.resident(worker.process.pid),
-            available=memory.available(),
+            available=memory.available() // missing,
         )
         if mode is None:
             self._standbys.give_up(plan.name, "there is not enough memory for one")
-        else:
+            return
+        for _ in range(missing):
             output = launch.directory.parent / "standby.log"
             self._standbys.prepare(plan.name, worker.start, mode, extra, output)
 
@@ -251,9 +275,8 @@ class LocalEngine:
 
     def _heard(self, group: Group, rank: int, message: Message) -> None:
         """A worker of `group` said something. Of one that is gone, nobody wants to know."""
-        if self._group is not group:
+        if self._group is not group or not group.heard(group.workers[rank], message):
             return
-        group.heard(group.workers[rank], message)
         match message:
             case StepMessage() if group.has_compiled:
                 group.has_compiled = False
@@ -270,7 +293,7 @@ class LocalEngine:
             self._reactor.forget(worker.pipe.read_end)
             return
         if group.is_steady:
-            self._prepare_standby(group)
+            self._prepare_standbys(group)
         if worker.is_on_its_way and worker.pipe.is_calm:
             self._reactor.forget(worker.pipe.read_end)
             self._reactor.call_later(_READING_PAUSE, lambda: self._read_again(group, worker))
@@ -280,9 +303,10 @@ class LocalEngine:
             self._reactor.watch(worker.pipe.read_end, lambda: self._read_progress(group, worker))
 
     def _worker_ended(self, group: Group, worker: Worker) -> None:
+        for each in group.workers:
+            each.pipe.read()  # what was said before comes first
         if group.has_ended(worker):
             self._reactor.forget(worker.process.pidfd)
-            worker.pipe.read()  # what it did before comes first
             self._observe(group)
 
     def _look_again(self, group: Group) -> None:
@@ -290,7 +314,7 @@ class LocalEngine:
             reap_orphans((*group.pids, *self._standbys.pids))
             self._observe(group)
             if group.is_steady:
-                self._prepare_standby(group)
+                self._prepare_standbys(group)
             self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(group))
 
     def _observe(self, group: Group) -> None:

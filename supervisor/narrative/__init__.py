@@ -159,7 +159,8 @@ def _phase_begun(t: Transition, event: PhaseBegun, policy: RestartPolicy) -> Ite
 
 def _workers_started(t: Transition, event: WorkersStarted, policy: RestartPolicy) -> Iterator[Line]:
     pids = ", ".join(str(pid) for pid in event.pids)
-    text = f"running as pid {pids}; output in attempts/{event.attempt:04d}/rank0.log"
+    logs = "rank0.log" if len(event.pids) == 1 else "rank*.log"
+    text = f"running as pid {pids}; output in attempts/{event.attempt:04d}/{logs}"
     yield Line(attempt_source(event.attempt), text)
 
 
@@ -179,7 +180,8 @@ def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> It
             shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
             yield Line(source, f"evaluation after step {step}: {shown}")
         case NoticeMessage(text):
-            yield Line(source, text, "warning")
+            who = f"rank {event.rank}: " if event.rank else ""
+            yield Line(source, who + text, "warning")
         case CompiledMessage(seconds, name, ""):
             yield Line(source, f"compiled {name or 'a program'} in {seconds:.1f} s")
         case CompiledMessage(seconds, name, where):

@@ -36,6 +36,8 @@ class Drill:
     """Right after this optimizer step."""
     stage: str | None = None
     """When an attempt enters this stage for the first time."""
+    rank: int = 0
+    """The worker that inflicts it on itself."""
     signal: str | None = None
     exception: str | None = None
     message: str = "injected by a drill"
@@ -49,7 +51,8 @@ class Drill:
     def describe(self) -> str:
         """For people: what strikes, and when."""
         when = f"right after step {self.step}" if self.stage is None else f"in stage {self.stage}"
-        return f"{self._what()} {when}"
+        where = f" on rank {self.rank}" if self.rank else ""
+        return f"{self._what()} {when}{where}"
 
     def _what(self) -> str:
         for kind in SIMULATED:

@@ -63,6 +63,9 @@ STALE_TOPOLOGY = (
 """Topology of an earlier attempt: left in place it hangs `jax.distributed.initialize()` after a
 preemption (Ray issue 62893). Scrubbed only where the supervisor itself sets the topology."""
 
+VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", "TPU_CHIPS_PER_PROCESS_BOUNDS")
+"""Like the topology, read when the backend is initialised and not when it is imported."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
