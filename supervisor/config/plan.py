@@ -51,6 +51,8 @@ class PhasePlan:
     rungs: tuple[int, ...] = ()
     """The numbers of devices that it can run on, in descending order, the full one first; none
     where their number is not known."""
+    prefetch: bool = True
+    """Whether its program is compiled ahead of time for other rungs."""
     snapshots: bool = False
     """Whether the workers take snapshots in memory, and are given some for it."""
     workers: int = 1
@@ -104,6 +106,7 @@ def _plan(
         bootstrap=command is not None and command.bootstrap,
         preload=_preload(command),
         standby=phase.init.autorestart.standby,
+        prefetch=phase.init.autorestart.prefetch,
         platform=phase.init.devices.platform if phase.init.devices else None,
         num_devices=_num_devices(phase),
         rungs=tuple(rung.num_devices for rung in ladder.rungs),

@@ -229,6 +229,8 @@ class Autorestart(_Section):
     deadlines: dict[StageName, Seconds] = Field(default_factory=dict)
     standby: Annotated[Literal["off", "imports", "ready"] | None, BeforeValidator(_off)] = None
     """A process that waits to become the next worker; None: of the kind that suits."""
+    prefetch: bool = True
+    """Whether programs for other rungs are compiled while the job trains."""
     repeated_failure_limit: Annotated[int | None, Field(ge=0)] = None
     rules: list[RuleConfig] = Field(default_factory=list)
     preemption: Preemption = Preemption()
