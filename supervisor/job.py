@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from errno import EDQUOT, EIO, ENOSPC, EROFS, ESTALE
+from pathlib import Path
 from typing import Any
 
 from supervisor.adapters.clock import SystemClock
@@ -34,12 +35,13 @@ from supervisor.core.events import (
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.redaction import Redactor
 from supervisor.core.state import JobState
+from supervisor.engines.devices import DeviceProbe
 from supervisor.engines.local import LocalEngine
 from supervisor.exclusion import Exclusion, ModelDirError, owned
 from supervisor.guarded import guarded
 from supervisor.ports import Clock, Observer
 from supervisor.prepare import Prepared
-from supervisor.protocol import environment
+from supervisor.protocol import environment, simulated
 from supervisor.runtime import Runtime
 from supervisor.world import LocalWorld, newest_in
 
@@ -92,10 +94,7 @@ def run_job(prepared: Prepared, log_format: LogFormat, exclusion: Exclusion | No
             journal.record_config(clock.wall(), config, [str(change) for change in found])
         summary = Summary(storage, prepared.plans, lambda text: log.say(text, level="warning"))
         summary.replay(history.transitions)
-        compiled = CompileCache(
-            model_dir / "compile_cache", lambda text: reactor.post(Noticed(clock.now(), text))
-        )
-        engine = LocalEngine(reactor, clock, os.environ, screen.mirror, compiled, redactor.text)
+        engine = _engine(model_dir, job, lineage, clock, reactor, screen.mirror, redactor)
         space.in_use = lambda: engine.directory
         world = LocalWorld(
             job, lineage, prepared, config, storage, clock, reactor, engine, space, check
@@ -113,6 +112,22 @@ def run_job(prepared: Prepared, log_format: LogFormat, exclusion: Exclusion | No
             raise
         assert final.exit_code is not None
         return final.exit_code
+
+
+def _engine(
+    model_dir: Path,
+    job: str,
+    lineage: str,
+    clock: Clock,
+    reactor: Reactor,
+    mirror: Callable[[bytes], None] | None,
+    redactor: Redactor,
+) -> LocalEngine:
+    cache = CompileCache(
+        model_dir / "compile_cache", lambda text: reactor.post(Noticed(clock.now(), text))
+    )
+    probe = DeviceProbe(reactor, _marked(job, lineage), model_dir / simulated.FILE)
+    return LocalEngine(reactor, clock, os.environ, mirror, cache, probe, redactor.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +159,6 @@ def _watch_for_preemption(
     prepared: Prepared, job: str, lineage: str, clock: Clock, reactor: Reactor, stack: ExitStack
 ) -> PreemptionWatch:
     """Listen for announcements. What a command leaves behind is killed and swept as of a worker."""
-    ours = {environment.JOB: job, environment.LINEAGE: lineage}
-    environ = {**environment.scrubbed(os.environ), **ours}
     config = prepared.job.phases[0].init.autorestart.preemption
 
     def doomed(text: str) -> None:
@@ -154,9 +167,15 @@ def _watch_for_preemption(
     def tell(text: str) -> None:
         reactor.post(Noticed(clock.now(), text))
 
-    watch = PreemptionWatch(sources(config, environ), doomed, tell)
+    watch = PreemptionWatch(sources(config, _marked(job, lineage)), doomed, tell)
     stack.callback(watch.close)
     return watch
+
+
+def _marked(job: str, lineage: str) -> dict[str, str]:
+    """Our environment for what is no worker, but is killed and swept like one."""
+    ours = {environment.JOB: job, environment.LINEAGE: lineage}
+    return {**environment.scrubbed(os.environ), **ours}
 
 
 def _service_manager(

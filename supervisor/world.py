@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,6 +20,7 @@ from supervisor.core.decisions import (
     DumpStacks,
     FinishJob,
     KillWorkers,
+    ProbeDevices,
     SignalWorkers,
     StartWorkers,
     TellRecovery,
@@ -87,10 +89,13 @@ class LocalWorld:
                 self._begin_phase(phase)
             case StartWorkers(attempt):
                 launch = self._launch(attempt, state)
+                launch = replace(launch, num_devices=decision.num_devices, units=decision.units)
                 self._prepare_for(state.last_failure)
                 self._make_directory(f"{state.directory}/attempts/{attempt:04d}")
                 self._write_params(launch)
                 self._engine.start(launch)
+            case ProbeDevices(number, attempt, _, units):
+                self._engine.probe(self._launch(attempt, state), number, units)
             case DumpStacks(attempt):
                 self._engine.dump_stacks(attempt)
             case SignalWorkers(attempt):

@@ -34,7 +34,7 @@ def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
 
 
 def _fault_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
-    units = _simulated_units(phase)
+    groups = _simulated_units(phase)
     for index, fault in enumerate(phase.faults):
         if fault.rank >= phase.init.workers:
             message = f"is {fault.rank}, but the last rank is {phase.init.workers - 1}"
@@ -42,22 +42,21 @@ def _fault_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
         if fault.simulated is None:
             continue
         kind, unit = fault.simulated
-        if not units:
+        if not groups:
             message = "needs simulated devices: init.devices {platform: cpu, count: N}"
             yield ("faults", index, kind), message
-        elif unit not in units:
-            message = f"is {unit!r}, but what can be lost here is {units[0]!r} to {units[-1]!r}"
-            yield ("faults", index, kind), message
+        elif not any(unit in units for units in groups):
+            there = " and ".join(f"{units[0]} to {units[-1]}" for units in groups)
+            yield ("faults", index, kind), f"is {unit!r}, but there are only {there}"
 
 
-def _simulated_units(phase: Phase) -> list[str]:
-    """The ids of what can be lost: devices, or hosts where each worker is one."""
+def _simulated_units(phase: Phase) -> list[list[str]]:
+    """The ids of the simulated devices, and of the hosts where each worker is one."""
     devices, workers = phase.init.devices, phase.init.workers
     if devices is None or devices.platform != "cpu" or devices.count is None:
         return []
-    if workers > 1:
-        return [f"host{index}" for index in range(workers)]
-    return [str(index) for index in range(devices.count)]
+    hosts = [[f"host{index}" for index in range(workers)]] if workers > 1 else []
+    return [[str(index) for index in range(devices.count)], *hosts]
 
 
 def _workers_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:

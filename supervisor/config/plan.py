@@ -16,6 +16,7 @@ from supervisor.config.checks import phase_name
 from supervisor.config.ladder import Ladder
 from supervisor.config.load import Job
 from supervisor.config.schema import Command, Fault, Phase, SuccessConfig
+from supervisor.config.topology import parse_slice
 
 _JAX_PLATFORM = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 
@@ -53,6 +54,9 @@ class PhasePlan:
     where their number is not known."""
     prefetch: bool = True
     """Whether its program is compiled ahead of time for other rungs."""
+    units: tuple[str, ...] = ()
+    """What the full rung is made up of, by id: each device, or each host where there are several
+    workers; none where they are not of this host alone, or nobody knows how many there are."""
     snapshots: bool = False
     """Whether the workers take snapshots in memory, and are given some for it."""
     workers: int = 1
@@ -110,6 +114,7 @@ def _plan(
         platform=phase.init.devices.platform if phase.init.devices else None,
         num_devices=_num_devices(phase),
         rungs=tuple(rung.num_devices for rung in ladder.rungs),
+        units=_units(phase),
         global_batch=command.global_batch if command is not None else None,
         max_steps=max_steps,
         faults=tuple(phase.faults),
@@ -160,6 +165,18 @@ def _start_from(job: Job, index: int, directories: list[Path]) -> dict[str, str]
 
 def _num_devices(phase: Phase) -> int | None:
     return phase.init.devices.num_devices if phase.init.devices else None
+
+
+def _units(phase: Phase) -> tuple[str, ...]:
+    devices = phase.init.devices
+    if devices is None or devices.num_devices is None:
+        return ()
+    slices = devices.slices is not None and devices.slices > 1
+    if slices or (devices.type is not None and not parse_slice(devices.type).is_part_of_a_host):
+        return ()
+    if phase.init.workers > 1:
+        return tuple(f"host{rank}" for rank in range(phase.init.workers))
+    return tuple(str(device) for device in range(devices.num_devices))
 
 
 def _preload(command: Command | None) -> tuple[str, ...] | None:

@@ -17,7 +17,7 @@ from supervisor.core.failure import Failure
 from supervisor.core.policy import Success
 from supervisor.core.rules import Rule
 from supervisor.engines.python_program import bootstrapped
-from supervisor.protocol import environment, simulated
+from supervisor.protocol import environment
 from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.drills import Drill
 from supervisor.protocol.environment import WorkerIdentity
@@ -90,10 +90,6 @@ class Launch:
         first = int(self.hosts[rank].removeprefix(_HOST)) * size
         return tuple(map(str, range(first, first + size)))
 
-    def units_of(self, rank: int) -> tuple[str, ...]:
-        """What a worker runs on: its host where there are several, else its devices."""
-        return (self.hosts[rank],) if self.hosts else self.device_ids(rank)
-
     def file(self, rank: int, name: str) -> Path:
         """Where something of one rank's is kept."""
         return self.directory / f"rank{rank}.{name}"
@@ -144,9 +140,6 @@ class Launch:
         if given := [asdict(drill) for drill in drills if drill.rank == rank]:
             records = str(self._drill_records)
             env[environment.FAULTS] = json.dumps({"drills": given, "records": records})
-        if plan.platform == "cpu":
-            file = self.model_dir / simulated.FILE
-            env |= simulated.to_environment(file, self.units_of(rank))
         if plan.bootstrap:
             env[environment.MODULES_FILE] = str(self.modules_file)
         if plan.progress_pattern is not None:

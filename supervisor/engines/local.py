@@ -27,6 +27,7 @@ from supervisor.adapters.snapshots import SnapshotMemory
 from supervisor.adapters.stacks import describe_process, dump_native_stacks
 from supervisor.core.events import (
     CheckpointCommitted,
+    DevicesProbed,
     LaunchFailed,
     Noticed,
     WorkerReported,
@@ -35,6 +36,7 @@ from supervisor.core.events import (
 )
 from supervisor.core.failure import WorkerExit
 from supervisor.core.verdicts import launch_failure
+from supervisor.engines.devices import Answer, DeviceProbe
 from supervisor.engines.group import Group, Worker
 from supervisor.engines.judging import judged, redacted
 from supervisor.engines.launch import Launch, Start
@@ -50,6 +52,8 @@ from supervisor.protocol.standby import OUTPUT, Mode
 
 _OBSERVE_INTERVAL = 5.0
 _DRAIN_OUTPUT = 5.0
+_PROBE_TAKES = 1 << 30
+"""Bytes that must be left for a process that waits to look at devices; it takes a tenth of them."""
 _READING_PAUSE = 0.5
 """Seconds, once the job is on its way: who reads each step at once is awake ten times a second."""
 
@@ -64,6 +68,7 @@ class LocalEngine:
         environ: Mapping[str, str],
         mirror: Callable[[bytes], None] | None,
         compile_cache: CompileCache,
+        probe: DeviceProbe,
         redact: Callable[[str], str] = str,
     ) -> None:
         """`environ` is what workers inherit; rank 0's output also goes to `mirror`, if given.
@@ -75,16 +80,12 @@ class LocalEngine:
         self._environ = environment.scrubbed(environ)
         self._mirror = mirror
         self._compile_cache = compile_cache
+        self._probe = probe
         self._redact = redact
         self._group: Group | None = None
         self._snapshots = SnapshotKeeper(self._notice, self._mention)
         self._standbys = Standbys(reactor, self._notice, self._mention)
         self._prefetcher = Prefetcher(reactor, clock, self._notice, self._mention)
-
-    @property
-    def _aside(self) -> tuple[int, ...]:
-        """The processes of ours that are of no attempt."""
-        return (*self._standbys.pids, *self._prefetcher.pids)
 
     @property
     def directory(self) -> Path | None:
@@ -114,6 +115,16 @@ class LocalEngine:
         now, standby = self._clock.now(), all(worker.standby for worker in group.workers)
         self._reactor.post(WorkersStarted(now, launch.attempt, group.pids, began, standby))
 
+    def probe(self, launch: Launch, number: int, units: tuple[str, ...] | None) -> None:
+        """Look at these devices or hosts (None: all of the phase). Answered by `DevicesProbed`."""
+
+        def answered(answer: Answer) -> None:
+            now = self._clock.now()
+            found = DevicesProbed(now, number, answer.healthy, answer.bad, answer.problem)
+            self._reactor.post(found)
+
+        self._probe.begin(launch.plan, units, answered)
+
     def dump_stacks(self, attempt: int) -> None:
         """Have the attempt's workers write down what they are doing, by all means there are."""
         group = self._group
@@ -139,6 +150,7 @@ class LocalEngine:
         if group is not None and group.launch.attempt != launch.attempt:
             group = None
         self._prefetcher.stop()
+        self._probe.stop()
         pids = group.pids if group is not None else ()
         alive = kill_descendants(pids, self._aside)
         if alive or (group is not None and not group.all_have_ended()):
@@ -147,6 +159,11 @@ class LocalEngine:
         if group is not None:
             self._close(group)
         self._gone(launch, tuple(group.exits) if group is not None else exits, group)
+
+    @property
+    def _aside(self) -> tuple[int, ...]:
+        """The processes that are of no attempt: they are to be of use to the next one."""
+        return (*self._standbys.pids, *self._probe.pids, *self._prefetcher.pids)
 
     # --- starting ---------------------------------------------------------------------------
 
@@ -256,6 +273,7 @@ class LocalEngine:
         then what other rungs need."""
         if group.is_steady and not group.exits and not group.asked_to_stop:
             self._prepare_standbys(group)
+            self._prepare_probe(group)
             if not self._standbys.are_at_work:
                 self._prefetcher.look(group.launch, group.speaker.start)
 
@@ -288,6 +306,17 @@ class LocalEngine:
         for _ in range(missing):
             output = launch.directory.parent / "standby.log"
             self._standbys.prepare(plan.name, worker.start, mode, extra, output)
+
+    def _prepare_probe(self, group: Group) -> None:
+        """Have a process wait that can look at the devices, if the job can do with fewer."""
+        plan = group.launch.plan
+        needs_one = len(plan.rungs) > 1 and plan.units and plan.standby != "off"
+        if not needs_one or self._probe.pids or memory.available() < _PROBE_TAKES:
+            return
+        try:
+            self._probe.prepare(plan)
+        except OSError as error:
+            self._notice(f"nothing waits to look at the devices: {error}")
 
     # --- watching ---------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from supervisor.config.chips import bounds
 from supervisor.engines.launch import Launch
+from supervisor.protocol import simulated
 
 _LOCALHOST = "127.0.0.1"
 _CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
@@ -40,15 +41,36 @@ def placed(
         case "cpu":
             return env | _simulated(launch, rank)
         case "gpu" if launch.is_placed:
-            return env | {_GPUS: _visible(_GPUS, launch.device_ids(rank), inherited)}
+            return env | visible("gpu", launch.device_ids(rank), inherited)
         case "tpu" if launch.is_placed:
             return env | _chips(launch, rank, ports[1:], inherited)
     return env
 
 
+def visible(platform: str, ids: Sequence[str], inherited: Mapping[str, str]) -> dict[str, str]:
+    """What has one process see these devices of a GPU or TPU host, and no others.
+
+    Raises:
+        ValueError: one process cannot have so many chips.
+    """
+    if platform == "gpu":
+        return {_GPUS: _visible(_GPUS, ids, inherited)}
+    found = bounds(len(ids), len(ids))
+    if found is None:
+        raise ValueError(f"one process cannot have {len(ids)} chips of a TPU host")
+    return {
+        _CHIPS: _visible(_CHIPS, ids, inherited),
+        "TPU_PROCESS_BOUNDS": found[0],
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": found[1],
+    }
+
+
 def _simulated(launch: Launch, rank: int) -> dict[str, str]:
     ids = launch.device_ids(rank)
-    return {_CPU_DEVICES: str(len(ids))} if ids and _CPU_DEVICES not in launch.plan.env else {}
+    host = launch.hosts[rank : rank + 1]
+    broken = simulated.to_environment(launch.model_dir / simulated.FILE, (*host, *ids))
+    count = {_CPU_DEVICES: str(len(ids))} if ids and _CPU_DEVICES not in launch.plan.env else {}
+    return count | broken
 
 
 def _visible(variable: str, ids: Sequence[str], inherited: Mapping[str, str]) -> str:

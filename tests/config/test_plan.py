@@ -157,11 +157,16 @@ def test_params_show_defaults_and_absolute_paths(tmp_path: Path) -> None:
         "max_num_restarts": 3,
         "max_num_preemptions": 20,
         "min_num_devices": 1,
+        "wait_for_capacity": 600.0,
+        "wait_for_replacement": 0.0,
+        "regrow": "at_restart",
+        "regrow_after": 60.0,
         "grace_period": 25.0,
         "rules": [],
         "backoff": {"first": 10.0, "max": 300.0},
         "deadlines": {},
         "preemption": {"source": "auto"},
+        "prefetch": True,
     }
     assert plan.params["trainer"]["name"] == plan.name == "phase1"
 

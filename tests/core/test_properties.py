@@ -146,10 +146,11 @@ def check_state(before: JobState, event: Event, state: JobState) -> None:
 def check_status(state: JobState) -> None:
     """The status is what the rest of the state says, and what is not due any more is forgotten."""
     group = state.group
-    waits = state.backoff is not None
+    waits = state.backoff is not None or state.placing is not None
     begins = not waits and group is None and not state.status.terminal
     assert (state.begin_again is not None) == begins
-    assert waits == (state.status is Status.BACKOFF)
+    assert (state.backoff is not None) == (state.status is Status.BACKOFF)
+    assert (state.placing is not None) == (state.status in (Status.PROBING, Status.WAITING))
     assert group is None or not waits
     if group is None:
         assert waits or state.status is Status.STARTING or state.status.terminal
