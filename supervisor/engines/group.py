@@ -83,6 +83,7 @@ class Group:
     workers: list[Worker] = field(default_factory=list)
     exits: list[WorkerExit] = field(default_factory=list)
     """In the order in which they were seen."""
+    asked_to_stop: bool = False
     has_compiled: bool = False
     """Since its compilations were last taken over."""
     resumed_from: int | None = None
