@@ -6,16 +6,12 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import timedelta
 from errno import EDQUOT, EIO, ENOSPC, EROFS, ESTALE
+from pathlib import Path
 from typing import Any
 
-import yaml
-
-from supervisor.adapters.accelerators import holders
-from supervisor.adapters.checkpoints import newest_committed
 from supervisor.adapters.clock import SystemClock
 from supervisor.adapters.compile_cache import CompileCache
 from supervisor.adapters.console import PlainConsole
@@ -30,38 +26,24 @@ from supervisor.adapters.summary import Summary
 from supervisor.adapters.systemd import service_manager
 from supervisor.config.problems import ConfigError, Problem
 from supervisor.core.changes import Change, changes, refused
-from supervisor.core.decisions import (
-    BeginPhase,
-    Decision,
-    DumpStacks,
-    FinishJob,
-    KillWorkers,
-    SignalWorkers,
-    StartWorkers,
-    TellRecovery,
-    Wait,
-)
 from supervisor.core.events import (
-    Event,
     Noticed,
-    PhaseBegun,
     StopRequested,
     StopSource,
     SupervisorStarted,
 )
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.failure import Failure
 from supervisor.core.redaction import Redactor
-from supervisor.core.remedy import Remedy
-from supervisor.core.rules import DISK_FULL
 from supervisor.core.state import JobState
-from supervisor.engines.local import Launch, LocalEngine
-from supervisor.exclusion import Check, Exclusion, ModelDirError, owned
+from supervisor.engines.devices import DeviceProbe
+from supervisor.engines.local import LocalEngine
+from supervisor.exclusion import Exclusion, ModelDirError, owned
 from supervisor.guarded import guarded
-from supervisor.ports import Clock, Observer, Storage
+from supervisor.ports import Clock, Observer
 from supervisor.prepare import Prepared
-from supervisor.protocol import environment
+from supervisor.protocol import environment, simulated
 from supervisor.runtime import Runtime
+from supervisor.world import LocalWorld, newest_in
 
 _FIRST_LOOK = 1.0
 """How long to wait for the first word on whether this machine is to be taken away; as a rule it
@@ -112,10 +94,7 @@ def run_job(prepared: Prepared, log_format: LogFormat, exclusion: Exclusion | No
             journal.record_config(clock.wall(), config, [str(change) for change in found])
         summary = Summary(storage, prepared.plans, lambda text: log.say(text, level="warning"))
         summary.replay(history.transitions)
-        compiled = CompileCache(
-            model_dir / "compile_cache", lambda text: reactor.post(Noticed(clock.now(), text))
-        )
-        engine = LocalEngine(reactor, clock, os.environ, screen.mirror, compiled, redactor.text)
+        engine = _engine(model_dir, job, lineage, clock, reactor, screen.mirror, redactor)
         space.in_use = lambda: engine.directory
         world = LocalWorld(
             job, lineage, prepared, config, storage, clock, reactor, engine, space, check
@@ -135,132 +114,20 @@ def run_job(prepared: Prepared, log_format: LogFormat, exclusion: Exclusion | No
         return final.exit_code
 
 
-class LocalWorld:
-    """The runtime's world on this host."""
-
-    def __init__(
-        self,
-        job: str,
-        lineage: str,
-        prepared: Prepared,
-        config: Sequence[dict[str, Any]],
-        storage: Storage,
-        clock: Clock,
-        reactor: Reactor,
-        engine: LocalEngine,
-        space: Space,
-        check: Check,
-    ) -> None:
-        """`config` is what params.yaml shows of each phase.
-
-        `check` raises once model_dir may not be ours any more.
-        """
-        self._job = job
-        self._lineage = lineage
-        self._check = check
-        self._prepared = prepared
-        self._params = [
-            yaml.safe_dump(params, sort_keys=False, allow_unicode=True).encode()
-            for params in config
-        ]
-        self._storage = storage
-        self._clock = clock
-        self._reactor = reactor
-        self._engine = engine
-        self._space = space
-
-    def wait(self, until: float | None) -> Sequence[Event]:
-        """See `ports.World`."""
-        events = self._reactor.wait(until)
-        self._check()
-        return events
-
-    def carry_out(self, decision: Decision, state: JobState) -> None:
-        """See `ports.World`.
-
-        Raises:
-            ModelDirError: a file that must be there cannot be written.
-        """
-        match decision:
-            case BeginPhase(phase):
-                self._begin_phase(phase)
-            case StartWorkers(attempt):
-                launch = self._launch(attempt, state)
-                self._prepare_for(state.last_failure)
-                self._make_directory(f"{state.directory}/attempts/{attempt:04d}")
-                self._write_params(launch)
-                self._engine.start(launch)
-            case DumpStacks(attempt):
-                self._engine.dump_stacks(attempt)
-            case SignalWorkers(attempt):
-                self._engine.terminate(attempt)
-            case KillWorkers(attempt, exits):
-                self._engine.kill(self._launch(attempt, state), exits)
-            case Wait() | TellRecovery() | FinishJob():
-                pass  # only told: the runtime waits and ends by the state
-
-    def _prepare_for(self, failure: Failure | None) -> None:
-        """What can be done here, before the next attempt, about what ended the last one."""
-        if failure is None:
-            return
-        if failure.rule == DISK_FULL:
-            while self._space.free():  # the next attempt needs all the room there is
-                pass
-        if failure.remedy is Remedy.WAIT:
-            for holder in holders():
-                text = f"the accelerator may still be busy: {holder}"
-                self._reactor.post(Noticed(self._clock.now(), text))
-
-    def _begin_phase(self, phase: int) -> None:
-        wall = self._clock.wall()
-        name = _directory_name(wall)
-        while not self._make_directory(name, durable=True):
-            wall += timedelta(seconds=1)
-            name = _directory_name(wall)
-        newest = _newest_committed(self._prepared, phase)
-        self._reactor.post(PhaseBegun(self._clock.now(), phase, name, newest))
-
-    def _launch(self, attempt: int, state: JobState) -> Launch:
-        assert state.directory is not None
-        directory = self._storage.local(state.directory)
-        return Launch(
-            job=self._job,
-            lineage=self._lineage,
-            attempt=attempt,
-            phase=state.phase,
-            plan=self._prepared.plans[state.phase],
-            success=self._prepared.policy.phases[state.phase].success,
-            rules=self._prepared.rules[state.phase],
-            model_dir=self._prepared.job.model_dir,
-            directory=directory / "attempts" / f"{attempt:04d}",
-            params=directory / "params.yaml",
-            adjustments=state.tactics.adjustments,
-            follows_on=state.last_failure,
-        )
-
-    def _make_directory(self, name: str, *, durable: bool = False) -> bool:
-        try:
-            return self._storage.make_directory(name, durable=durable)
-        except OSError as error:
-            raise ModelDirError(f"{name} cannot be made: {error.strerror}") from error
-
-    def _write_params(self, launch: Launch) -> None:
-        """Where it is not there as it should be.
-
-        Only a program that reads params.yaml cannot go on without it.
-        """
-        data = self._params[launch.phase]
-        name = str(launch.params.relative_to(launch.model_dir))
-        with suppress(OSError):  # it is not there, or cannot be read: then it is written anew
-            if self._storage.read(name) == data:
-                return
-        try:
-            self._storage.replace(name, data)
-        except OSError as error:
-            message = f"{name} cannot be written: {error.strerror}"
-            if any("{params}" in value for value in (*launch.plan.argv, *launch.plan.env.values())):
-                raise ModelDirError(message) from error
-            self._reactor.post(Noticed(self._clock.now(), message))
+def _engine(
+    model_dir: Path,
+    job: str,
+    lineage: str,
+    clock: Clock,
+    reactor: Reactor,
+    mirror: Callable[[bytes], None] | None,
+    redactor: Redactor,
+) -> LocalEngine:
+    cache = CompileCache(
+        model_dir / "compile_cache", lambda text: reactor.post(Noticed(clock.now(), text))
+    )
+    probe = DeviceProbe(reactor, _marked(job, lineage), model_dir / simulated.FILE)
+    return LocalEngine(reactor, clock, os.environ, mirror, cache, probe, redactor.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,8 +159,6 @@ def _watch_for_preemption(
     prepared: Prepared, job: str, lineage: str, clock: Clock, reactor: Reactor, stack: ExitStack
 ) -> PreemptionWatch:
     """Listen for announcements. What a command leaves behind is killed and swept as of a worker."""
-    ours = {environment.JOB: job, environment.LINEAGE: lineage}
-    environ = {**environment.scrubbed(os.environ), **ours}
     config = prepared.job.phases[0].init.autorestart.preemption
 
     def doomed(text: str) -> None:
@@ -302,9 +167,15 @@ def _watch_for_preemption(
     def tell(text: str) -> None:
         reactor.post(Noticed(clock.now(), text))
 
-    watch = PreemptionWatch(sources(config, environ), doomed, tell)
+    watch = PreemptionWatch(sources(config, _marked(job, lineage)), doomed, tell)
     stack.callback(watch.close)
     return watch
+
+
+def _marked(job: str, lineage: str) -> dict[str, str]:
+    """Our environment for what is no worker, but is killed and swept like one."""
+    ours = {environment.JOB: job, environment.LINEAGE: lineage}
+    return {**environment.scrubbed(os.environ), **ours}
 
 
 def _service_manager(
@@ -315,10 +186,6 @@ def _service_manager(
         return ()
     stack.callback(manager.close)
     return (manager,)
-
-
-def _directory_name(wall: object) -> str:
-    return f"{wall:%Y%m%d_%H%M%S}_restartable"
 
 
 def _make_model_dir(prepared: Prepared) -> None:
@@ -392,16 +259,9 @@ def _tell_start(
 
 def _started(job: str, prepared: Prepared, state: JobState, clock: Clock) -> SupervisorStarted:
     phase = min(state.phase, len(prepared.plans) - 1)
-    committed = _newest_committed(prepared, phase)
-    return SupervisorStarted(clock.now(), job, prepared.policy, committed)
-
-
-def _newest_committed(prepared: Prepared, phase: int) -> int | None:
-    directory = prepared.plans[phase].checkpoints
-    try:
-        return newest_committed(directory)
-    except OSError as error:
-        raise ModelDirError(f"{directory} cannot be read: {error.strerror}") from error
+    committed = newest_in(prepared, phase)
+    epoch = clock.wall().timestamp() - clock.now()
+    return SupervisorStarted(clock.now(), job, prepared.policy, committed, epoch)
 
 
 def _leave_nothing_behind() -> None:

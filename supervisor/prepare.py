@@ -136,13 +136,18 @@ def _trainer_problems(job: Job, index: int, answer: dict[str, Any]) -> list[Prob
 
 
 def _policy(job: Job, plans: Sequence[PhasePlan]) -> RestartPolicy:
-    """The policy of the job. Grace and backoff are the first phase's: they are of the job."""
+    """The policy of the job. Grace, backoff and how capacity is waited for are the first phase's:
+    they are of the job."""
     restart = job.phases[0].init.autorestart
     return RestartPolicy(
         phases=tuple(_phase_policy(job, index, plan) for index, plan in enumerate(plans)),
         grace_period=restart.grace_period,
         backoff_first=restart.backoff.first,
         backoff_max=restart.backoff.max,
+        wait_for_capacity=restart.wait_for_capacity,
+        wait_for_replacement=restart.wait_for_replacement,
+        regrow_at_checkpoint=restart.regrow == "at_checkpoint",
+        regrow_after=restart.regrow_after,
     )
 
 
@@ -162,4 +167,15 @@ def _phase_policy(job: Job, index: int, plan: PhasePlan) -> PhasePolicy:
             pattern=plan.success.pattern,
             file=plan.success.file,
         ),
+        rungs=_rungs(plan),
+        units=plan.units,
+        workers_are_units=plan.workers > 1,
+        side_by_side=plan.platform == "tpu",
+    )
+
+
+def _rungs(plan: PhasePlan) -> tuple[int, ...]:
+    """The rungs that whole units make up, if there are units to choose from."""
+    return tuple(
+        count for count in plan.rungs if plan.units and count * len(plan.units) % plan.rungs[0] == 0
     )

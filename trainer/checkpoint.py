@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from supervisor.protocol.committed import committed_steps, is_committed
-from trainer import integrity
+from trainer import distributed, integrity
 from trainer.fingerprint import Fingerprint, differences
 from trainer.integrity import DamagedError
 from trainer.state import TrainState
@@ -79,7 +79,12 @@ class Manager(ocp.CheckpointManager):  # type: ignore[name-defined, misc]
 
 
 class Checkpoints:
-    """Saves into one directory and restores from it. Only one process may do so at a time."""
+    """Saves into one directory and restores from it, for one job at a time.
+
+    Of several processes the first one alone clears, verifies and moves, and writes the manifests.
+    The others take its word for which step is sound: they would all read the same files, and what
+    one of them moves aside another may be reading.
+    """
 
     def __init__(self, directory: Path, keep: int, fingerprint: Fingerprint, say: Say) -> None:
         """Make `directory` ready, without what a killed save left there; keep the newest `keep`."""
@@ -90,7 +95,8 @@ class Checkpoints:
         self._say = say
         self._saving: int | None = None
         self._recording: Thread | None = None
-        self._clear_uncommitted()
+        if distributed.is_first():
+            self._clear_uncommitted()
 
     def verified(self) -> int | None:
         """The newest step whose files are sound; damaged newer ones are moved aside.
@@ -98,11 +104,14 @@ class Checkpoints:
         Raises:
             NoUsableCheckpointError, CheckpointMismatchError: see there.
         """
-        found = self._newest(lambda path: None)
-        return None if found is None else found[0]
+        found = self._newest(lambda path: None) if distributed.is_first() else None
+        return distributed.of_first(None if found is None else found[0])
 
     def restore(self, abstract: TrainState) -> tuple[int, TrainState, Position] | None:
         """The newest sound checkpoint, as `verified`; None: nothing was ever committed."""
+        if distributed.is_one_of_several():
+            step = self.verified()
+            return None if step is None else (step, *restore(self._directory, step, abstract))
         found = self._newest(lambda path: _restore(path, abstract))
         return None if found is None else (found[0], *found[1])
 
@@ -139,8 +148,9 @@ class Checkpoints:
             return None
         self._manager.check_for_errors()
         step, self._saving = self._saving, None
-        self._recording = Thread(target=self._record, args=(step,), name="manifest")
-        self._recording.start()
+        if distributed.is_first():  # to it, a step is committed once all have written their parts
+            self._recording = Thread(target=self._record, args=(step,), name="manifest")
+            self._recording.start()
         return step
 
     def settle(self) -> None:

@@ -47,6 +47,11 @@ def process_id(environ: Mapping[str, str] = os.environ) -> int:
     return int(environ.get("JAX_PROCESS_ID", "0"))
 
 
+def is_first(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process does what only one may do."""
+    return not is_one_of_several(environ) or process_id(environ) == 0
+
+
 def preemption_notice() -> Callable[[], bool] | None:
     """What to ask whether all processes stop here, as often in each; None where this one is alone.
 
@@ -66,6 +71,15 @@ def all_have(number: int | None) -> bool:
         return number is not None
     numbers = multihost_utils.process_allgather(np.int32(_NOTHING if number is None else number))
     return number is not None and bool((numbers == number).all())
+
+
+def of_first(number: int | None) -> int | None:
+    """The number that the first process has, whatever the others have. Ask in all."""
+    if not jax.distributed.is_initialized() or jax.process_count() == 1:
+        return number
+    own = np.int32(_NOTHING if number is None else number)
+    told = int(multihost_utils.broadcast_one_to_all(own))
+    return None if told == _NOTHING else told
 
 
 def leave() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
+from supervisor.protocol.simulated import Held
 from trainer import distributed
 from trainer.cadence import Cadence
 from trainer.checkpoint import Checkpoints
@@ -29,7 +30,7 @@ class Loop:
     """Takes `state` from `step` to `max_steps`. `train_step` is the compiled step, `batches` the
     iterator over the training data, at the position that belongs to `step`. A step in `skip_steps`
     takes its batch and changes nothing but the step count (`skipped_step`). What is not
-    `all_finite` is not saved."""
+    `all_finite` is not saved. `simulated` devices can break."""
 
     state: TrainState
     step: int
@@ -46,6 +47,7 @@ class Loop:
     in_flight: InFlight
     reporter: Reporter
     snapshots: Snapshots | None = None
+    simulated: Held | None = None
 
     def run(self) -> None:
         """Train to the end and save there; on a request to stop, save and die of its signal.
@@ -67,7 +69,10 @@ class Loop:
         while self.step < self.max_steps:
             if termination.requested():
                 self._save_now()
+                distributed.leave()
                 termination.die()
+            if self.simulated is not None:
+                self.simulated.suffer()
             self._advance()
             if self.evaluation is not None and self.evaluation.due(self.step):
                 self._evaluate(self.evaluation, termination)

@@ -22,6 +22,10 @@ class DevicesDiffer(RuntimeError):  # noqa: N818
     """The backend has another number of devices than this worker was started for."""
 
 
+class DevicesMissing(DevicesDiffer):
+    """It has fewer."""
+
+
 def num_accelerators(devices: Iterable[Any]) -> int:
     """How many accelerators these are: on TPU chips, each of which may be two devices to JAX."""
     return len({_place(device) for device in devices})
@@ -44,7 +48,8 @@ def require_devices(expected: int | None) -> None:
     found = num_accelerators(jax.devices())
     if expected is not None and found != expected:
         platform = jax.devices()[0].platform
-        raise DevicesDiffer(
+        kind = DevicesMissing if found < expected else DevicesDiffer
+        raise kind(
             f"started for {expected} devices, but the {platform} backend has {found}: set "
             "trainer.init.devices to what this machine has, and free the devices that another "
             "process holds"

@@ -12,6 +12,7 @@ from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, 
 from supervisor.protocol.drills import Drills
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
+from supervisor.protocol.simulated import Held
 from trainer import distributed
 from trainer.cadence import Cadence
 from trainer.checkpoint import Checkpoints, Say, restore_parts
@@ -46,11 +47,12 @@ def train(
     voice = prepared.voice if prepared is not None else Voice()
     voice.reporter = reporter
     checkpoints = _checkpoints(config.init, voice.say)
-    if _is_complete(config, checkpoints, reporter):
-        return
     reporter.stage(Stage.INITIALIZING)
     if prepared is None:
         distributed.initialize()
+    if _is_complete(config, checkpoints, reporter):
+        distributed.leave()
+        return
     device = jax.devices()[0]
     reporter.devices(device.platform, jax.device_count(), device.device_kind)
     adjustments = Adjustments.from_environment()
@@ -94,6 +96,7 @@ def train(
         in_flight=InFlight(inflight, loop.log_every, reporter, drills),
         reporter=reporter,
         snapshots=snapshots,
+        simulated=Held.from_environment(),
     ).run()
     reporter.stage(Stage.FINISHING, loop.max_steps)
     checkpoints.close()

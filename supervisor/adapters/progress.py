@@ -48,6 +48,11 @@ class ProgressPipe:
         """The worker has it now."""
         os.close(self.write_end)
 
+    def abandon(self) -> None:
+        """Close both ends: there is no worker."""
+        self.close_write_end()
+        self.close()
+
     def close(self) -> None:
         """Nothing more is expected."""
         os.close(self.read_end)

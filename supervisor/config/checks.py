@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from supervisor.config import placeholders
+from supervisor.config.chips import bounds, shares
 from supervisor.config.ladder import ladder_conflicts
 from supervisor.config.problems import Location, shown
 from supervisor.config.schema import TRAINER_SECTIONS, Phase
@@ -16,6 +17,8 @@ def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
         yield (), "needs either fit (our trainer) or command (any other program)"
     restart = phase.init.autorestart
     yield from ladder_conflicts(phase)
+    if phase.init.workers > 1:
+        yield from _workers_conflicts(phase)
     if restart.backoff.max < restart.backoff.first:
         yield ("init", "autorestart", "backoff", "max"), "is below backoff.first"
     if restart.standby == "ready":
@@ -25,14 +28,66 @@ def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
         yield from _placeholder_conflicts(
             phase, where, phase.init.checkpoint.directory, ("model_dir",)
         )
+    yield from _fault_conflicts(phase)
     if phase.command is not None:
         yield from _command_conflicts(phase)
+
+
+def _fault_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
+    groups = _simulated_units(phase)
+    for index, fault in enumerate(phase.faults):
+        if fault.rank >= phase.init.workers:
+            message = f"is {fault.rank}, but the last rank is {phase.init.workers - 1}"
+            yield ("faults", index, "rank"), message
+        if fault.simulated is None:
+            continue
+        kind, unit = fault.simulated
+        if not groups:
+            message = "needs simulated devices: init.devices {platform: cpu, count: N}"
+            yield ("faults", index, kind), message
+        elif not any(unit in units for units in groups):
+            there = " and ".join(f"{units[0]} to {units[-1]}" for units in groups)
+            yield ("faults", index, kind), f"is {unit!r}, but there are only {there}"
+
+
+def _simulated_units(phase: Phase) -> list[list[str]]:
+    """The ids of the simulated devices, and of the hosts where each worker is one."""
+    devices, workers = phase.init.devices, phase.init.workers
+    if devices is None or devices.platform != "cpu" or devices.count is None:
+        return []
+    hosts = [[f"host{index}" for index in range(workers)]] if workers > 1 else []
+    return [[str(index) for index in range(devices.count)], *hosts]
+
+
+def _workers_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
+    where, workers = ("init", "workers"), phase.init.workers
+    count = phase.init.devices.num_devices if phase.init.devices else None
+    if count is None or phase.init.devices is None:
+        yield where, f"is {workers}, which needs init.devices with a count to share out"
+        return
+    if count % workers:
+        fitting = ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
+        yield (
+            where,
+            f"is {workers}, which cannot share {count} devices equally; use one of {fitting}",
+        )
+    elif phase.init.devices.platform == "tpu" and bounds(count, count // workers) is None:
+        fitting = ", ".join(map(str, shares(count))) or "1: no single host has so many"
+        yield where, f"is {workers}, which cannot share {count} chips of one host; use {fitting}"
+    if phase.fit is not None and not isinstance(phase.init.checkpoint.every, int):
+        message = (
+            "is a time, which each of several workers would measure for itself; "
+            "give a number of steps"
+        )
+        yield ("init", "checkpoint", "every"), message
 
 
 def _ready_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
     where = ("init", "autorestart", "standby")
     if phase.init.devices is not None and phase.init.devices.platform == "tpu":
         yield where, "is ready, but a TPU belongs to one process at a time; at most imports"
+    if phase.init.workers > 1:
+        yield where, "is ready, but several workers must first find one another; at most imports"
     if phase.command is not None:
         yield where, "is ready, which only our trainer (fit) can be; for a command, imports"
 

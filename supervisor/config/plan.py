@@ -16,6 +16,7 @@ from supervisor.config.checks import phase_name
 from supervisor.config.ladder import Ladder
 from supervisor.config.load import Job
 from supervisor.config.schema import Command, Fault, Phase, SuccessConfig
+from supervisor.config.topology import parse_slice
 
 _JAX_PLATFORM = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 
@@ -51,8 +52,19 @@ class PhasePlan:
     rungs: tuple[int, ...] = ()
     """The numbers of devices that it can run on, in descending order, the full one first; none
     where their number is not known."""
+    prefetch: bool = True
+    """Whether its program is compiled ahead of time for other rungs."""
+    units: tuple[str, ...] = ()
+    """What the full rung is made up of, by id: each device, or each host where there are several
+    workers; none where they are not of this host alone, or nobody knows how many there are."""
     snapshots: bool = False
     """Whether the workers take snapshots in memory, and are given some for it."""
+    workers: int = 1
+
+    @property
+    def devices_per_worker(self) -> int:
+        """How many devices each has, where there are several."""
+        return (self.num_devices or 0) // self.workers
 
 
 def plan_phases(
@@ -88,7 +100,7 @@ def _plan(
     return PhasePlan(
         name=name,
         argv=argv,
-        env={**_device_environment(phase), **env},
+        env={**_platform(phase), **env},
         checkpoints=directories[index],
         params=params,
         success=success,
@@ -98,13 +110,16 @@ def _plan(
         bootstrap=command is not None and command.bootstrap,
         preload=_preload(command),
         standby=phase.init.autorestart.standby,
+        prefetch=phase.init.autorestart.prefetch,
         platform=phase.init.devices.platform if phase.init.devices else None,
         num_devices=_num_devices(phase),
         rungs=tuple(rung.num_devices for rung in ladder.rungs),
+        units=_units(phase),
         global_batch=command.global_batch if command is not None else None,
         max_steps=max_steps,
         faults=tuple(phase.faults),
         snapshots=phase.init.checkpoint.snapshot is not None,
+        workers=phase.init.workers,
     )
 
 
@@ -152,16 +167,23 @@ def _num_devices(phase: Phase) -> int | None:
     return phase.init.devices.num_devices if phase.init.devices else None
 
 
+def _units(phase: Phase) -> tuple[str, ...]:
+    devices = phase.init.devices
+    if devices is None or devices.num_devices is None:
+        return ()
+    slices = devices.slices is not None and devices.slices > 1
+    if slices or (devices.type is not None and not parse_slice(devices.type).is_part_of_a_host):
+        return ()
+    if phase.init.workers > 1:
+        return tuple(f"host{rank}" for rank in range(phase.init.workers))
+    return tuple(str(device) for device in range(devices.num_devices))
+
+
 def _preload(command: Command | None) -> tuple[str, ...] | None:
     return None if command is None or command.preload is None else tuple(command.preload)
 
 
-def _device_environment(phase: Phase) -> dict[str, str]:
+def _platform(phase: Phase) -> dict[str, str]:
     """What makes JAX take the platform that was asked for, and no other silently."""
     devices = phase.init.devices
-    if devices is None:
-        return {}
-    env = {"JAX_PLATFORMS": _JAX_PLATFORM[devices.platform]}
-    if devices.platform == "cpu" and devices.count is not None:
-        env["JAX_NUM_CPU_DEVICES"] = str(devices.count)
-    return env
+    return {} if devices is None else {"JAX_PLATFORMS": _JAX_PLATFORM[devices.platform]}

@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from supervisor.config.topology import parse_slice
+from supervisor.protocol.drills import SIMULATED
 from supervisor.protocol.duration import parse_duration
 
 TRAINER_SECTIONS = ("seed", "data_shuffle_seed", "model", "optimizer", "loop", "determinism")
@@ -212,6 +213,14 @@ class Autorestart(_Section):
     max_num_restarts: Annotated[int, Field(ge=0)]
     max_num_preemptions: Annotated[int, Field(ge=0)] = 20
     min_num_devices: Annotated[int, Field(ge=1)] = 1
+    wait_for_capacity: Seconds = 600.0
+    """How long to wait for devices below the smallest rung, before the job ends with 69."""
+    wait_for_replacement: Seconds = 0.0
+    """How long to wait for lost devices to come back before the job goes on with fewer."""
+    regrow: Literal["at_restart", "at_checkpoint"] = "at_restart"
+    """When a job that has shrunk takes a larger rung that is there again: at its next restart, or
+    by a restart right after a checkpoint, once that rung has been well for `regrow_after`."""
+    regrow_after: Seconds = 60.0
     min_num_slices: Annotated[int, Field(ge=1)] | None = None
     ladder: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = None
     """The numbers of devices to train on; None: all that are possible."""
@@ -220,6 +229,8 @@ class Autorestart(_Section):
     deadlines: dict[StageName, Seconds] = Field(default_factory=dict)
     standby: Annotated[Literal["off", "imports", "ready"] | None, BeforeValidator(_off)] = None
     """A process that waits to become the next worker; None: of the kind that suits."""
+    prefetch: bool = True
+    """Whether programs for other rungs are compiled while the job trains."""
     repeated_failure_limit: Annotated[int | None, Field(ge=0)] = None
     rules: list[RuleConfig] = Field(default_factory=list)
     preemption: Preemption = Preemption()
@@ -230,6 +241,8 @@ class Init(_Section):
 
     model_dir: Annotated[str, Field(min_length=1), AfterValidator(_local_path)]
     devices: Devices | None = None
+    workers: Annotated[int, Field(ge=1)] = 1
+    """Processes that share the devices, each as if it were a host of its own."""
     seed: Any = None
     data_shuffle_seed: Any = None
     model: Any = None
@@ -304,16 +317,25 @@ class StartFrom(_Section):
     load: Literal["params", "all"] = "params"
 
 
+Unit = Annotated[str, Field(pattern=r"^(host)?\d{1,6}$")]
+Host = Annotated[str, Field(pattern=r"^host\d{1,6}$")]
+
+
 class Fault(_Section):
     """A drill: a real fault, right after a step or on entering a stage; exactly one kind."""
 
     step: Annotated[int, Field(ge=1)] | None = None
     stage: StageName | None = None
+    rank: Annotated[int, Field(ge=0)] = 0
     signal: str | None = None
     exception: str | None = None
     message: str = "injected by a drill"
     exit_code: Annotated[int, Field(ge=0, le=255)] | None = None
     hang: bool = False
+    device_lost: Unit | None = None
+    device_wrong_result: Unit | None = None
+    device_returns: Unit | None = None
+    host_lost: Host | None = None
 
     @model_validator(mode="after")
     def _one_moment(self) -> Self:
@@ -323,14 +345,20 @@ class Fault(_Section):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        kinds = (self.signal, self.exception, self.exit_code, self.hang or None)
-        if sum(kind is not None for kind in kinds) != 1:
-            raise ValueError("give exactly one of signal, exception, exit_code and hang")
+        kinds = ("signal", "exception", "exit_code", "hang", *SIMULATED)
+        given = [getattr(self, kind) for kind in kinds]
+        if sum(value is not None and value is not False for value in given) != 1:
+            raise ValueError(f"give exactly one of {', '.join(kinds)}")
         if self.signal is not None and self.signal not in signal.Signals.__members__:
             raise ValueError(f"{self.signal!r} is not a signal such as SIGKILL")
         if self.exception is not None and not _names_an_exception(self.exception):
             raise ValueError(f"{self.exception!r} is not a built-in exception; give module.Name")
         return self
+
+    @property
+    def simulated(self) -> tuple[str, str] | None:
+        """Its kind and its unit, if it is one of simulated devices."""
+        return next(((kind, unit) for kind in SIMULATED if (unit := getattr(self, kind))), None)
 
 
 def _names_an_exception(name: str) -> bool:

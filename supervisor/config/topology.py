@@ -84,11 +84,16 @@ class Slice:
         known = GENERATIONS[self.generation]
         return known.slices.get(self.chips) or known.parts.get(self.chips)
 
+    @property
+    def is_part_of_a_host(self) -> bool:
+        """Whether all of its chips may be on one host, so that any of them can be left out."""
+        return self.chips <= max(GENERATIONS[self.generation].parts)
+
     def sizes(self) -> dict[int, str | None]:
         """Its own size and all smaller ones that its chips can be used in, with their topologies,
         the largest first: parts of one host, or several whole hosts."""
         known = GENERATIONS[self.generation]
-        if self.chips <= max(known.parts):
+        if self.is_part_of_a_host:
             usable = known.parts
         else:
             usable = {n: each for n, each in known.slices.items() if n % _CHIPS_PER_HOST == 0}

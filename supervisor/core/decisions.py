@@ -27,6 +27,23 @@ class StartWorkers:
     attempt: int
     phase: int
     reason: str
+    num_devices: int | None = None
+    """The rung; None: as the config says."""
+    units: tuple[str, ...] = ()
+    """What it is placed on; empty: all there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeDevices:
+    """Find out which devices are there and compute as they should. Answered by `DevicesProbed`."""
+
+    number: int
+    """Of this look, by which its answer is known."""
+    attempt: int
+    phase: int
+    units: tuple[str, ...] | None
+    """None: all that the config expects; else only these, because a worker has the others."""
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +108,7 @@ class FinishJob:
 Decision = (
     BeginPhase
     | StartWorkers
+    | ProbeDevices
     | DumpStacks
     | SignalWorkers
     | KillWorkers

@@ -1,6 +1,7 @@
 """Events: facts in the past tense, each with its time (`at`, seconds on the supervisor's clock).
 
-An event of a worker group carries the number of its attempt, and the core drops those of any other.
+An event of a worker group carries the number of its attempt, and the answer to a look at devices
+that of the look: the core drops those of any other.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class SupervisorStarted:
     policy: RestartPolicy
     committed: int | None
     """The newest committed step of the phase that the job is in."""
+    epoch: float = 0.0
+    """The Unix time at which this supervisor's clock shows zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,46 @@ class WorkersGone:
 
 
 @dataclass(frozen=True, slots=True)
+class BadUnit:
+    """A unit that a probe found not to be usable, and why."""
+
+    unit: str
+    reason: str
+    found: bool = True
+    """Whether it is there at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class DevicesProbed:
+    """The devices were looked at; `number` is that of the look."""
+
+    at: float
+    number: int
+    healthy: tuple[str, ...]
+    bad: tuple[BadUnit, ...]
+    problem: str | None = None
+    """Why nothing could be found out, where that is so."""
+
+
+@dataclass(frozen=True, slots=True)
+class RungCompileFailed:
+    """The phase's program cannot be compiled for that rung, and never will be as it is."""
+
+    at: float
+    phase: int
+    num_devices: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineCleared:
+    """A person wants units used again; none named: all of them."""
+
+    at: float
+    units: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """Somebody asked the job to stop."""
 
@@ -161,6 +204,9 @@ Event = (
     | CheckpointCommitted
     | WorkersObserved
     | WorkersGone
+    | DevicesProbed
+    | RungCompileFailed
+    | QuarantineCleared
     | StopRequested
     | DeadlineReached
 )

@@ -93,6 +93,12 @@ class Failure:
     """What is done about it beyond a restart."""
     step: int | None = None
     """The last completed step, by the worker's own record."""
+    hardware: bool = False
+    """Whether it points at the devices: they are looked at before anything is started again."""
+    per_rung: bool = False
+    """Whether it may be so only on this many devices."""
+    blames_host: bool = False
+    """Whether it speaks against the host of its rank, if it comes again and again."""
     traceback: str = ""
     """The traceback as the worker recorded it; empty where it left no record."""
 

@@ -44,6 +44,14 @@ class PhasePolicy:
     repeated_failure_limit: int | None = None
     """How often the same failure may come back without progress; 0: as often as the budget bears;
     None: twice before the phase's first checkpoint, three times after it."""
+    rungs: tuple[int, ...] = ()
+    """The ladder: device counts, the full one first; empty: nobody knows how many there are."""
+    units: tuple[str, ...] = ()
+    """All that the full rung is made up of, each with as many devices as the others."""
+    workers_are_units: bool = False
+    """Whether each unit is a host with a worker of its own; else it is a device."""
+    side_by_side: bool = False
+    """Whether a rung must be made up of neighbours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +78,22 @@ class RestartPolicy:
     backoff_first: float = 10.0
     backoff_max: float = 300.0
     backoff_jitter: float = 0.2
+    wait_for_capacity: float = 600.0
+    """How long to wait, below the smallest rung, before the job ends without having failed."""
+    wait_for_replacement: float = 0.0
+    """How long to wait for what was lost before it goes on with less."""
+    probe_timeout: float = 180.0
+    """After this long without an answer devices are looked at again."""
+    look_interval: float = 10.0
+    """Between two looks while it waits for devices."""
+    regrow_at_checkpoint: bool = False
+    """Whether a running attempt makes way for a larger rung; else it grows at the next restart."""
+    regrow_interval: float = 30.0
+    """Between two looks for a larger rung while a smaller one runs."""
+    regrow_after: float = 60.0
+    """How long a larger rung must have been well before a running attempt makes way for it; twice
+    as long each time that it did not last."""
+    quarantine_for: float = 3600.0
+    blame_limit: int = 3
+    """So many failures of one host within `blame_window` put it in quarantine."""
+    blame_window: float = 3600.0

@@ -8,7 +8,9 @@ from enum import StrEnum
 from supervisor.core.budget import Budget
 from supervisor.core.events import StopSource
 from supervisor.core.failure import Failure, WorkerExit
+from supervisor.core.ladder import Ladder
 from supervisor.core.liveness import Liveness, Silence
+from supervisor.core.quarantine import Quarantine
 from supervisor.core.recovery import Recovery
 from supervisor.core.tactics import Tactics
 from supervisor.protocol.messages import Stage
@@ -20,6 +22,8 @@ class Status(StrEnum):
     STARTING = "STARTING"
     RUNNING = "RUNNING"
     STOPPING = "STOPPING"
+    PROBING = "PROBING"
+    WAITING = "WAITING"
     BACKOFF = "BACKOFF"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
@@ -56,6 +60,8 @@ class Group:
     abandoned: bool = False
     """The supervisor of this group died; nothing it does is charged."""
     hang: Hang | None = None
+    makes_way: bool = False
+    """It was asked to stop so that a larger rung can be used: nothing is charged."""
 
     @property
     def all_ended(self) -> bool:
@@ -81,6 +87,22 @@ class Backoff:
 
 
 @dataclass(frozen=True, slots=True)
+class Placing:
+    """Finding out what the next attempt can run on, and waiting until that is enough."""
+
+    reason: str
+    """Why there is a next attempt."""
+    deadline: float
+    """When devices are looked at again."""
+    short_since: float | None = None
+    """Since when there are too few."""
+    suspect: Failure | None = None
+    """The failure that led here, charged only if everything that it ran on proves to be well."""
+    adjustable: tuple[str, ...] = ()
+    """What the workers of that failure could adjust."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobState:
     """Where a job stands. A new job is `JobState(job="...")`; see `machine.step`."""
 
@@ -99,6 +121,13 @@ class JobState:
     liveness: Liveness = field(default_factory=Liveness)
     recovery: Recovery = field(default_factory=Recovery)
     backoff: Backoff | None = None
+    ladder: Ladder = field(default_factory=Ladder)
+    quarantine: Quarantine = field(default_factory=Quarantine)
+    placing: Placing | None = None
+    looks: int = 0
+    """How often devices were looked at: the number of the latest look."""
+    epoch: float = 0.0
+    """The Unix time at which the clock of the last supervisor showed zero."""
     drain: Drain | None = None
     last_failure: Failure | None = None
     exit_code: int | None = None
@@ -108,13 +137,18 @@ class JobState:
     @property
     def deadline(self) -> float | None:
         """When something is to be done although nothing happens; None: never."""
-        return self.due if self.due is not None else self.liveness.expires
+        if self.due is not None:
+            return self.due
+        times = (self.liveness.expires, self.ladder.look_at if self.group is not None else None)
+        return min((time for time in times if time is not None), default=None)
 
     @property
     def due(self) -> float | None:
-        """The same, but for the silence of a running group."""
+        """The same, but for the silence of a running group and a look for a larger rung."""
         if self.backoff is not None:
             return self.backoff.until
+        if self.placing is not None:
+            return self.placing.deadline
         if self.group is not None:
             return self.group.deadline
         return self.begin_again

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
 
 from supervisor.core.failure import Evidence, Failure, HostFacts, RankEvidence, WorkerExit
-from supervisor.core.outcome import Confidence, Verdict
+from supervisor.core.outcome import Charge, Confidence, Verdict
 from supervisor.core.policy import Success
 from supervisor.core.rootcause import Chain, Origin, Raised, chain_of_record, chains_of_text
 from supervisor.core.rules import NO_SPACE, OOM_KILLED, RULES, Rule, names_match, occurs
@@ -109,6 +109,7 @@ def hang_failure(end: Failure | None, hang: Hang) -> Failure:
         rank=end.rank if end is not None else 0,
         exit=ended,
         confidence=Confidence.HIGH,
+        hardware=True,  # a device may hang too
         traceback=end.traceback if end is not None else "",
     )
 
@@ -246,6 +247,11 @@ def _failure(judgement: _Judgement, evidence: Evidence) -> Failure:
         confidence=_confidence(rule, chain),
         signature=_signature(judgement, evidence),
         remedy=rule.remedy,
+        hardware=rule.hardware,
+        per_rung=rule.per_rung,
+        blames_host=rule.verdict is not Verdict.FATAL
+        and rule.charge is Charge.RESTARTS
+        and not rule.victim,
         step=rank.record.step if rank.record is not None else None,
         traceback=rank.record.traceback if rank.record is not None else "",
     )

@@ -3,7 +3,7 @@ says that the next one must not resume from it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from supervisor.adapters.snapshots import SnapshotMemory
 from supervisor.core.failure import Failure
@@ -11,7 +11,7 @@ from supervisor.core.snapshots import Use, refusal
 
 
 class SnapshotKeeper:
-    """The memory of the one worker so far, rank 0. A phase gets a new one."""
+    """The memory of each rank. A phase gets new ones, and so does a group of another size."""
 
     def __init__(self, warn: Callable[[str], None], tell: Callable[[str], None]) -> None:
         """`warn` a person of what is not as it should be, `tell` what is."""
@@ -19,26 +19,30 @@ class SnapshotKeeper:
         self._tell = tell
         self._size_told = False
         self._phase: int | None = None
-        self._memory: SnapshotMemory | None = None
+        self._world_size = 0
+        self._memories: list[SnapshotMemory] = []
         self._offered = False
         self._declined = False
         self._newest: int | None = None
 
     def lend(
-        self, phase: int, failure: Failure | None, newest: int | None
-    ) -> SnapshotMemory | None:
-        """The memory for an attempt of `phase` that follows on `failure`; `newest` is the newest
-        committed step. None: there is none to be had."""
+        self, phase: int, world_size: int, failure: Failure | None, newest: int | None
+    ) -> Sequence[SnapshotMemory]:
+        """The memory of each rank for an attempt of `phase` that follows on `failure`; `newest` is
+        the newest committed step. Nothing: there is none to be had."""
         if self._phase != phase:
-            self._begin(phase)
-        elif self._memory is not None and not self._memory.is_empty:
+            self._begin(phase, world_size)
+        elif self._world_size != world_size:
+            if not self._is_empty:
+                self._drop(f"they are of {self._world_size} workers, not {world_size}")
+            self._begin(phase, world_size)
+        elif not self._is_empty:
             use = Use(self._offered, self._declined, _above(newest, self._newest))
             if (why := refusal(failure, use)) is not None:
-                self._warn(f"the snapshots in memory are dropped: {why}")
-                self._memory.empty()
-        self._offered = self._memory is not None and not self._memory.is_empty
+                self._drop(why)
+        self._offered = not self._is_empty
         self._declined, self._newest = False, newest
-        return self._memory
+        return self._memories
 
     def restored(self, *, snapshot: bool) -> None:
         """The attempt said what it began from."""
@@ -46,19 +50,33 @@ class SnapshotKeeper:
 
     def look(self) -> None:
         """See how much memory the snapshots of the phase take, and tell it once."""
-        if self._size_told or self._memory is None or self._memory.is_empty:
+        if self._size_told or self._is_empty:
             return
         self._size_told = True
-        size = self._memory.size / 1e6
+        size = sum(memory.size for memory in self._memories) / 1e6
         self._tell(f"snapshots in memory: two of them take {size:.1f} MB of this host's memory")
 
-    def _begin(self, phase: int) -> None:
-        if self._memory is not None:
-            self._memory.close()
-        self._phase, self._memory, self._size_told = phase, None, False
+    @property
+    def _is_empty(self) -> bool:
+        return all(memory.is_empty for memory in self._memories)
+
+    def _drop(self, why: str) -> None:
+        self._warn(f"the snapshots in memory are dropped: {why}")
+        for memory in self._memories:
+            memory.empty()
+
+    def _begin(self, phase: int, world_size: int) -> None:
+        for memory in self._memories:
+            memory.close()
+        self._phase, self._world_size, self._memories = phase, world_size, []
+        self._size_told = False
         try:
-            self._memory = SnapshotMemory()
+            for _ in range(world_size):
+                self._memories.append(SnapshotMemory())
         except OSError as error:
+            for memory in self._memories:
+                memory.close()
+            self._memories = []
             self._warn(f"there are no snapshots: no memory can be made for them: {error}")
 
 

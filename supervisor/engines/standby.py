@@ -1,8 +1,9 @@
-"""Keeps one process waiting to become the next worker: its imports done, perhaps its backend too.
+"""Keeps processes waiting to become the next workers: their imports done, perhaps the backend too.
 
-At best it saves the next attempt most of its start; at worst there is a cold start. So whatever
-goes wrong with it is told once, and it is not tried again in the phase. It belongs to no attempt:
-what kills an attempt's processes leaves it alone, and what ends the supervisor ends it.
+There are as many as workers, and each may become any of them. At best that saves the next attempt
+most of its start; at worst there is a cold start. So whatever goes wrong with one is told once, and
+it is not tried again in the phase. They belong to no attempt: what kills an attempt's processes
+leaves them alone, and what ends the supervisor ends them.
 `protocol.standby` is the other end.
 """
 
@@ -17,6 +18,7 @@ from signal import SIGKILL
 from supervisor.adapters.processes import WorkerProcess
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.stacks import describe_process
+from supervisor.engines.launch import Start
 from supervisor.engines.python_program import interpreter_part
 from supervisor.protocol import environment
 from supervisor.protocol.standby import MAX_REASON, READY, UNUSABLE, Mode, Orders, send_orders
@@ -58,30 +60,28 @@ def choose(
     return "imports" if available >= _IMPORTS_TAKE else None
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """How a worker is started."""
+def fits(prepared: Start, wanted: Start) -> bool:
+    """Whether a standby that was started like `prepared` can become `wanted`.
 
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-
-    def fits(self, other: Start) -> bool:
-        """Whether a standby that was started like `self` can become `other`.
-
-        The interpreter and the environment decide what its imports are like; a program's own
-        arguments, and what the worker protocol says, are told to it.
-        """
-        size = interpreter_part(self.argv)
-        same = self.argv[:size] == other.argv[:size]
-        return same and _foreign(self.env) == _foreign(other.env)
+    The interpreter and the environment decide what its imports are like; a program's own
+    arguments, what the worker protocol says and its place among the others are told to it.
+    """
+    size = interpreter_part(prepared.argv)
+    same = prepared.argv[:size] == wanted.argv[:size]
+    return same and _deciding(prepared.env) == _deciding(wanted.env)
 
 
 def _foreign(env: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in env.items() if not k.startswith(environment.PREFIX)}
 
 
+def _deciding(env: Mapping[str, str]) -> dict[str, str]:
+    place = (*environment.STALE_TOPOLOGY, *environment.VISIBLE_DEVICES)
+    return {k: v for k, v in _foreign(env).items() if k not in place}
+
+
 class Standbys:
-    """The standby of a job, if there is one."""
+    """The standbys of a job."""
 
     def __init__(
         self, reactor: Reactor, warn: Callable[[str], None], tell: Callable[[str], None]
@@ -90,83 +90,92 @@ class Standbys:
         self._reactor = reactor
         self._warn = warn
         self._tell = tell
-        self._standby: _Standby | None = None
+        self._standbys: list[_Standby] = []
         self._given_up: str | None = None
         self._ending: list[WorkerProcess] = []
 
     @property
     def pids(self) -> tuple[int, ...]:
         """The processes that are of no attempt."""
-        living = [self._standby.process] if self._standby is not None else []
+        living = [standby.process for standby in self._standbys]
         return tuple(process.pid for process in [*living, *self._ending])
 
-    def wants_one(self, phase: str) -> bool:
-        """Whether a standby for `phase` is missing."""
-        if self._standby is not None and self._standby.phase != phase:
+    @property
+    def are_at_work(self) -> bool:
+        """Whether one is still getting ready."""
+        return not all(standby.is_ready for standby in self._standbys)
+
+    def missing(self, phase: str, wanted: int) -> int:
+        """How many are missing of the standbys that `phase` wants."""
+        if any(standby.phase != phase for standby in self._standbys):
             self.discard()
-        return self._standby is None and self._given_up != phase
+        return 0 if self._given_up == phase else max(0, wanted - len(self._standbys))
 
     def prepare(
         self, phase: str, start: Start, mode: Mode, extra: Mapping[str, str], output: Path
     ) -> None:
-        """Have a standby that can become a worker like `start`; `extra` is environment for it."""
+        """Have one more that can become a worker like `start`; `extra` is environment for it."""
         env = {
             **{name: start.env[name] for name in _OF_THE_JOB if name in start.env},
             **_foreign(start.env),
             **extra,
         }
         try:
-            self._standby = _Standby(phase, start, mode, env, output)
+            if not self._standbys:
+                output.unlink(missing_ok=True)
+            standby = _Standby(phase, start, mode, env, output)
         except OSError as error:
             self.give_up(phase, str(error))
             return
-        self._reactor.watch(self._standby.descriptor, self._heard)
+        self._standbys.append(standby)
+        self._reactor.watch(standby.descriptor, lambda: self._heard(standby))
 
     def take(self, phase: str, start: Start, descriptors: Mapping[str, int]) -> Taken | None:
-        """Make the standby the worker `start`, with these descriptors (see `protocol.standby`).
+        """Make a standby the worker `start`, with these descriptors (see `protocol.standby`).
 
         None: there is none that is ready and fits, and `start` must be started itself.
         """
-        standby = self._standby
-        if standby is None or not standby.is_ready or standby.phase != phase:
-            return None
-        if (condition := describe_process(standby.process.pid)) in _OF_NO_USE:
-            self._warn(f"the standby is {condition}: a cold start")
-            self.discard()
-            return None
-        if not standby.start.fits(start):
-            self._tell("the standby does not fit the next attempt: a cold start")
-            self.discard()
-            return None
-        self._reactor.forget(standby.descriptor)
-        self._standby = None
-        try:
-            standby.become(start, descriptors)
-        except OSError as error:
-            self._warn(f"the standby is gone ({error}): a cold start")
-            self._end(standby.process)
-            return None
-        return Taken(standby.process, standby.mode)
+        for standby in [one for one in self._standbys if one.is_ready and one.phase == phase]:
+            if (condition := describe_process(standby.process.pid)) in _OF_NO_USE:
+                self._warn(f"the standby is {condition}: a cold start")
+                self._discard(standby)
+                continue
+            if not fits(standby.start, start):
+                self._tell("the standby does not fit the next attempt: a cold start")
+                self.discard()
+                break
+            self._reactor.forget(standby.descriptor)
+            self._standbys.remove(standby)
+            try:
+                standby.become(start, descriptors)
+            except OSError as error:
+                self._warn(f"the standby is gone ({error}): a cold start")
+                self._end(standby.process)
+                continue
+            return Taken(standby.process, standby.mode)
+        return None
 
     def give_up(self, phase: str, why: str) -> None:
-        """Do without a standby for the rest of the phase."""
+        """Do without more of them for the rest of the phase."""
+        if self._given_up != phase:
+            self._warn(f"no standby: {why}")
         self._given_up = phase
-        self._warn(f"no standby: {why}")
 
     def discard(self) -> None:
-        """End the standby, if there is one."""
-        if self._standby is not None:
-            standby, self._standby = self._standby, None
-            self._reactor.forget(standby.descriptor)
-            standby.close()
-            self._end(standby.process)
+        """End them."""
+        for standby in list(self._standbys):
+            self._discard(standby)
 
-    def _heard(self) -> None:
-        standby = self._standby
-        assert standby is not None
+    def _discard(self, standby: _Standby) -> None:
+        self._standbys.remove(standby)
+        self._reactor.forget(standby.descriptor)
+        standby.close()
+        self._end(standby.process)
+
+    def _heard(self, standby: _Standby) -> None:
         trouble = standby.read()
         if trouble is not None:
-            self.discard()
+            self._discard(standby)
             self.give_up(standby.phase, trouble)
         elif standby.is_ready:
             self._tell(f"a standby is ready ({standby.mode}), pid {standby.process.pid}")
@@ -211,7 +220,7 @@ class _Standby:
         self._said = b""
         self._connection, theirs = socket.socketpair()
         try:
-            with theirs, output.open("wb") as file:
+            with theirs, output.open("ab") as file:
                 self.process = WorkerProcess(
                     start.argv,
                     env={**env, environment.STANDBY: f"{theirs.fileno()}:{mode}"},

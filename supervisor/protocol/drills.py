@@ -15,8 +15,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.protocol import environment
+from supervisor.protocol import environment, simulated
 from supervisor.protocol.messages import Stage
+
+SIMULATED = {
+    "device_lost": simulated.lose,
+    "device_wrong_result": simulated.corrupt,
+    "device_returns": simulated.return_,
+    "host_lost": simulated.lose,
+}
+"""Drills of simulated devices, and what each makes of the unit that it names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +36,31 @@ class Drill:
     """Right after this optimizer step."""
     stage: str | None = None
     """When an attempt enters this stage for the first time."""
+    rank: int = 0
+    """The worker that inflicts it on itself."""
     signal: str | None = None
     exception: str | None = None
     message: str = "injected by a drill"
     exit_code: int | None = None
     hang: bool = False
+    device_lost: str | None = None
+    device_wrong_result: str | None = None
+    device_returns: str | None = None
+    host_lost: str | None = None
+
+    def describe(self) -> str:
+        """For people: what strikes, and when."""
+        when = f"right after step {self.step}" if self.stage is None else f"in stage {self.stage}"
+        where = f" on rank {self.rank}" if self.rank else ""
+        return f"{self._what()} {when}{where}"
+
+    def _what(self) -> str:
+        for kind in SIMULATED:
+            if (unit := getattr(self, kind)) is not None:
+                return f"{kind} {unit} (simulated)"
+        if self.exit_code is not None:
+            return f"exit code {self.exit_code}"
+        return self.signal or self.exception or "hang"
 
 
 class Drills:
@@ -86,5 +114,15 @@ def _fire(drill: Drill) -> None:
     if drill.exception is not None:
         module, _, name = drill.exception.rpartition(".")
         raise getattr(importlib.import_module(module or "builtins"), name)(drill.message)
+    for kind, change in SIMULATED.items():
+        if (unit := getattr(drill, kind)) is not None:
+            change(_simulated_devices(drill), unit)
     while drill.hang:
         time.sleep(3600)
+
+
+def _simulated_devices(drill: Drill) -> Path:
+    held = simulated.Held.from_environment()
+    if held is None:
+        raise RuntimeError(f"the drill {drill.id} needs simulated devices: platform cpu")
+    return held.file

@@ -27,6 +27,9 @@ FAILURE_FILE = PREFIX + "FAILURE_FILE"
 STACKS_FILE = PREFIX + "STACKS_FILE"
 FAULTS = PREFIX + "FAULTS"
 ADJUST = PREFIX + "ADJUST"
+SIMULATED_DEVICES = PREFIX + "SIMULATED_DEVICES"
+"""Which simulated units a worker has, and the file that says which are broken, as JSON
+(`protocol.simulated`)."""
 SNAPSHOT_FD = PREFIX + "SNAPSHOT_FD"
 SNAPSHOT_MEMORY = PREFIX + "SNAPSHOT_MEMORY"
 """`device:inode` of the memory for snapshots, as for the progress pipe."""
@@ -59,6 +62,9 @@ STALE_TOPOLOGY = (
 )
 """Topology of an earlier attempt: left in place it hangs `jax.distributed.initialize()` after a
 preemption (Ray issue 62893). Scrubbed only where the supervisor itself sets the topology."""
+
+VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", "TPU_CHIPS_PER_PROCESS_BOUNDS")
+"""Like the topology, read when the backend is initialised and not when it is imported."""
 
 
 @dataclass(frozen=True, slots=True)

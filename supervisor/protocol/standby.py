@@ -18,11 +18,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from threading import Thread
 from typing import Literal, NoReturn
 
-from . import environment
+from . import environment, idle
 
 Mode = Literal["imports", "ready"]
 """`imports`: the modules are loaded, no backend is touched. `ready`: all but the state is there."""
@@ -69,7 +67,7 @@ class Standby:
         self._connection = connection
         self._began = time.time_ns()
         self._environ = dict(os.environ)
-        self._is_idle = _become_idle()
+        self._is_idle = idle.become()
 
     @classmethod
     def from_environment(cls) -> Standby | None:
@@ -104,7 +102,7 @@ class Standby:
         orders = self._receive()
         _set_environment(orders.env, own)
         if self._is_idle:
-            _be_no_longer_idle()
+            idle.end()
         if (why := _changed_file(loaded, self._began) or problem(orders)) is not None:
             print(f"the standby does not fit any more ({why}): a cold start", flush=True)
             os.execvpe(orders.argv[0], list(orders.argv), orders.env)
@@ -182,32 +180,3 @@ def _stamp(file: str) -> _Stamp | None:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size
-
-
-def _become_idle() -> bool:
-    """Run only when nobody else wants to; False where a process could not come back from that."""
-    possible = []
-
-    def go_and_come_back() -> None:
-        try:
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-        except OSError:
-            return
-        possible.append(True)
-
-    thread = Thread(target=go_and_come_back)  # a policy is a thread's own, and so is the risk
-    thread.start()
-    thread.join()
-    if possible:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    return bool(possible)
-
-
-def _be_no_longer_idle() -> None:
-    """All threads of the process: those that the imports started were born idle."""
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            os.sched_setscheduler(int(task.name), os.SCHED_OTHER, os.sched_param(0))
-        except ProcessLookupError:  # it has ended meanwhile
-            continue

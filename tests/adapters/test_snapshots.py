@@ -31,8 +31,7 @@ class Kept:
     def lend(self, phase: int = 0, *, crashed: bool = False, newest: int | None = None) -> bytes:
         """What the next attempt finds in memory, after one that was killed or `crashed`."""
         failure = CRASHED if crashed else RETRY
-        memory = self.keeper.lend(phase, failure, newest)
-        assert memory is not None
+        (memory,) = self.keeper.lend(phase, 1, failure, newest)
         self.memories.add(memory)
         self.memory = memory
         return os.pread(memory.descriptor, 100, 0)
@@ -86,6 +85,17 @@ def test_another_phase_has_other_memory(kept: Kept) -> None:
     assert not kept.warned
 
 
+def test_each_rank_has_its_own_and_a_group_of_another_size_new_ones(kept: Kept) -> None:
+    one, other = kept.keeper.lend(0, 2, None, None)
+    os.pwrite(other.descriptor, bytes(3_000_000), 0)
+    kept.keeper.look()
+    assert kept.told == ["snapshots in memory: two of them take 3.0 MB of this host's memory"]
+    assert list(kept.keeper.lend(0, 2, RETRY, None)) == [one, other]
+    assert os.fstat(other.descriptor).st_size == 3_000_000
+    assert kept.lend() == b""
+    assert kept.warned == ["the snapshots in memory are dropped: they are of 2 workers, not 1"]
+
+
 def test_the_size_is_told_once_in_a_phase(kept: Kept) -> None:
     kept.lend()
     kept.keeper.look()
@@ -116,7 +126,7 @@ def test_without_room_for_a_descriptor_there_are_none(kept: Kept) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
-        assert kept.keeper.lend(1, RETRY, None) is None
+        assert not kept.keeper.lend(1, 1, RETRY, None)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     (told,) = kept.warned

@@ -66,6 +66,41 @@ MISTAKES = [
         ),
         "min_num_devices: is 9, but the job has only 8 devices; at most 8",
     ),
+    # --- workers
+    (with_init("workers: 0"), "c.yaml:4: trainer.init.workers: input should be greater than"),
+    (
+        with_init("workers: 2"),
+        "c.yaml:4: trainer.init.workers: is 2, which needs init.devices with a count to share out",
+    ),
+    (
+        with_init("devices: {platform: cpu, count: 8}\nworkers: 3"),
+        "c.yaml:5: trainer.init.workers: is 3, which cannot share 8 devices equally; "
+        "use one of 1, 2, 4, 8",
+    ),
+    (
+        with_init("devices: {platform: tpu, type: v5e-8}\nworkers: 4"),
+        "trainer.init.workers: is 4, which cannot share 8 chips of one host; use 1, 2, 8",
+    ),
+    (
+        with_init("devices: {platform: tpu, type: v5e-16}\nworkers: 2"),
+        "cannot share 16 chips of one host; use 1: no single host has so many",
+    ),
+    (
+        with_restart(
+            "max_num_restarts: 3\nstandby: ready",
+            with_init("devices: {platform: cpu, count: 2}\nworkers: 2", FIT),
+        ),
+        "standby: is ready, but several workers must first find one another; at most imports",
+    ),
+    (
+        with_init("devices: {platform: cpu, count: 2}\nworkers: 2\ncheckpoint: {every: 5m}", FIT),
+        "trainer.init.checkpoint.every: is a time, which each of several workers would measure",
+    ),
+    (
+        with_init("devices: {platform: cpu, count: 2}\nworkers: 2", FIT)
+        + "  faults: [{step: 3, rank: 2, signal: SIGKILL}]\n",
+        "trainer.faults[0].rank: is 2, but the last rank is 1",
+    ),
     # --- standby
     (
         with_restart("max_num_restarts: 3\nstandby: warm"),
@@ -229,6 +264,15 @@ MISTAKES = [
     (FIT + "  faults: [{step: 1, exception: print}]", "'print' is not a built-in exception"),
     (FIT + "  faults: [{step: 1, exception: '.'}]", "'.' is not a built-in exception; give m"),
     (FIT + "  faults: [{step: 1, stp: 1, hang: true}]", "faults[0].stp: unknown key (value 1)"),
+    (FIT + "  faults: [{step: 1, hang: true, device_lost: '1'}]", "give exactly one of signal"),
+    (FIT + "  faults: [{step: 1, device_lost: 1}]", "faults[0].device_lost: input should be a v"),
+    (FIT + "  faults: [{step: 1, host_lost: '1'}]", "faults[0].host_lost: string should match"),
+    (FIT + "  faults: [{step: 1, device_lost: '1'}]", "device_lost: needs simulated devices: in"),
+    (
+        FIT.replace("  fit:", "    devices: {platform: cpu, count: 4}\n  fit:")
+        + "  faults: [{step: 1, device_returns: '4'}]",
+        "faults[0].device_returns: is '4', but there are only 0 to 3",
+    ),
     (COMMAND + "  faults: [{step: 1, hang: true}]", "drills need our trainer (fit)"),
     (COMMAND + "  start_from: {load: all}", "trainer.start_from: belongs to our trainer"),
     # --- phases

@@ -71,26 +71,26 @@ def test_a_home_directory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("devices", "count", "env"),
     [
-        ("{platform: cpu, count: 4}", 4, {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"}),
+        ("{platform: cpu, count: 4}", 4, {"JAX_PLATFORMS": "cpu"}),
         ("{platform: cpu}", None, {"JAX_PLATFORMS": "cpu"}),
         ("{platform: gpu, count: 2}", 2, {"JAX_PLATFORMS": "cuda"}),
         ("{platform: tpu, type: v5p-16}", 8, {"JAX_PLATFORMS": "tpu"}),
         ("", None, {}),
     ],
 )
-def test_devices_are_told_to_jax(devices: str, count: int | None, env: dict[str, str]) -> None:
+def test_the_platform_is_told_to_jax(devices: str, count: int | None, env: dict[str, str]) -> None:
     (plan,) = plans(with_init(f"devices: {devices}") if devices else COMMAND)
     assert plan.num_devices == count
     assert plan.env == env
 
 
-def test_a_command_may_overrule_the_environment_of_its_devices() -> None:
+def test_a_command_may_overrule_the_platform() -> None:
     config = with_init(
         "devices: {platform: cpu, count: 4}",
         with_command("argv: [a]\nenv: {JAX_PLATFORMS: 'cpu,tpu', X: '{attempt}'}"),
     )
     (plan,) = plans(config)
-    assert plan.env == {"JAX_PLATFORMS": "cpu,tpu", "JAX_NUM_CPU_DEVICES": "4", "X": "{attempt}"}
+    assert plan.env == {"JAX_PLATFORMS": "cpu,tpu", "X": "{attempt}"}
 
 
 def test_fit_runs_our_trainer_to_a_committed_step() -> None:
@@ -157,11 +157,16 @@ def test_params_show_defaults_and_absolute_paths(tmp_path: Path) -> None:
         "max_num_restarts": 3,
         "max_num_preemptions": 20,
         "min_num_devices": 1,
+        "wait_for_capacity": 600.0,
+        "wait_for_replacement": 0.0,
+        "regrow": "at_restart",
+        "regrow_after": 60.0,
         "grace_period": 25.0,
         "rules": [],
         "backoff": {"first": 10.0, "max": 300.0},
         "deadlines": {},
         "preemption": {"source": "auto"},
+        "prefetch": True,
     }
     assert plan.params["trainer"]["name"] == plan.name == "phase1"
 

@@ -18,12 +18,16 @@ from supervisor.core.decisions import (
 )
 from supervisor.core.events import (
     VOLATILE,
+    BadUnit,
     CheckpointCommitted,
     DeadlineReached,
+    DevicesProbed,
     Event,
     LaunchFailed,
     Noticed,
     PhaseBegun,
+    QuarantineCleared,
+    RungCompileFailed,
     StopRequested,
     StopSource,
     SupervisorStarted,
@@ -42,7 +46,15 @@ from tests.core.history import RETRY
 
 POLICY = RestartPolicy(
     phases=(
-        PhasePolicy("a", 2, 1, Success(step=10), reports_stages=True),
+        PhasePolicy(
+            "a",
+            2,
+            1,
+            Success(step=10),
+            reports_stages=True,
+            rungs=(4, 2),
+            units=("0", "1", "2", "3"),
+        ),
         PhasePolicy("b", 1, 0, Success(step=10)),
     )
 )
@@ -54,10 +66,18 @@ exits = st.lists(
     st.builds(WorkerExit, st.integers(0, 1), code=st.sampled_from([0, 1])), max_size=2
 ).map(tuple)
 failures = st.builds(
-    lambda verdict, charge: replace(RETRY, verdict=verdict, charge=charge),
+    lambda verdict, charge, hardware, per_rung: replace(
+        RETRY, verdict=verdict, charge=charge, hardware=hardware, per_rung=per_rung
+    ),
     st.sampled_from(Verdict),
     st.sampled_from(Charge),
+    st.booleans(),
+    st.booleans(),
 )
+units = st.lists(st.sampled_from("0123"), unique=True, max_size=4).map(tuple)
+bad = st.lists(
+    st.builds(BadUnit, st.sampled_from("0123"), st.just("bad"), st.booleans()), max_size=2
+).map(tuple)
 pids = st.sampled_from([(10,), (10, 11)])
 events: st.SearchStrategy[Event] = st.one_of(
     st.builds(SupervisorStarted, times, st.just("job"), st.just(POLICY), steps),
@@ -75,6 +95,9 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(CheckpointCommitted, times, st.integers(0, 1), st.integers(0, 20)),
     st.builds(WorkersObserved, times, attempts, pids, exits),
     st.builds(WorkersGone, times, attempts, st.one_of(st.none(), failures), steps, steps, steps),
+    st.builds(DevicesProbed, times, attempts, units, bad, st.sampled_from([None, "it hung"])),
+    st.builds(RungCompileFailed, times, st.integers(0, 1), st.sampled_from([4, 2]), st.just("x")),
+    st.builds(QuarantineCleared, times, units),
     st.builds(StopRequested, times, st.sampled_from(StopSource)),
     st.builds(
         DeadlineReached,
@@ -123,10 +146,11 @@ def check_state(before: JobState, event: Event, state: JobState) -> None:
 def check_status(state: JobState) -> None:
     """The status is what the rest of the state says, and what is not due any more is forgotten."""
     group = state.group
-    waits = state.backoff is not None
+    waits = state.backoff is not None or state.placing is not None
     begins = not waits and group is None and not state.status.terminal
     assert (state.begin_again is not None) == begins
-    assert waits == (state.status is Status.BACKOFF)
+    assert (state.backoff is not None) == (state.status is Status.BACKOFF)
+    assert (state.placing is not None) == (state.status in (Status.PROBING, Status.WAITING))
     assert group is None or not waits
     if group is None:
         assert waits or state.status is Status.STARTING or state.status.terminal

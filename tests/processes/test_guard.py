@@ -164,8 +164,13 @@ def test_orphans_of_a_worker_are_reaped_while_it_runs(start: Start, model_dir: P
     running.wait_for("waiting")
     supervisor = psutil.Process(running.process.pid)
 
+    def is_zombie(child: psutil.Process) -> bool:
+        try:
+            return child.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:  # reaped since it was listed
+            return False
+
     def none_left() -> bool:
-        children = supervisor.children()
-        return not [c for c in children if c.status() == psutil.STATUS_ZOMBIE]
+        return not any(is_zombie(child) for child in supervisor.children())
 
     assert eventually(none_left)

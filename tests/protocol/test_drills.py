@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from supervisor.protocol import simulated
 from supervisor.protocol.drills import Drill, Drills
 from supervisor.protocol.environment import FAULTS
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
+from supervisor.protocol.simulated import Broken
 
 PROGRAM = """
 from supervisor.protocol.drills import Drills
@@ -98,6 +100,47 @@ def test_of_a_stage_it_strikes_when_that_is_entered_for_the_first_time(tmp_path:
     assert b"COMPILING" in told[1], "the supervisor knows of the stage before the drill strikes"
     for descriptor in (read_end, write_end):
         os.close(descriptor)
+
+
+def test_of_simulated_devices_it_changes_what_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest is the worker's own doing, as of any other fault."""
+    file = tmp_path / simulated.FILE
+    drills = Drills(
+        (
+            Drill("a", 1, device_lost="3"),
+            Drill("b", 1, host_lost="host1"),
+            Drill("c", 2, device_wrong_result="0"),
+            Drill("d", 3, device_returns="3"),
+        ),
+        tmp_path / "records",
+    )
+    for name, value in simulated.to_environment(file, ("0",)).items():
+        monkeypatch.setenv(name, value)
+    drills.after_step(1)
+    assert simulated.read(file) == Broken(lost=frozenset({"3", "host1"}))
+    drills.after_step(2)
+    drills.after_step(3)
+    assert simulated.read(file) == Broken(frozenset({"host1"}), frozenset({"0"}))
+
+
+def test_of_simulated_devices_it_needs_some(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="the drill a needs simulated devices: platform cpu"):
+        Drills((Drill("a", 1, device_lost="3"),), tmp_path).after_step(1)
+
+
+@pytest.mark.parametrize(
+    ("drill", "text"),
+    [
+        (Drill("a", 3, signal="SIGKILL"), "SIGKILL right after step 3"),
+        (Drill("a", 3, exit_code=0), "exit code 0 right after step 3"),
+        (Drill("a", stage="SAVING", hang=True), "hang in stage SAVING"),
+        (Drill("a", 3, device_lost="2"), "device_lost 2 (simulated) right after step 3"),
+    ],
+)
+def test_people_are_told_what_strikes_and_when(drill: Drill, text: str) -> None:
+    assert drill.describe() == text
 
 
 def test_each_strikes_once_and_only_at_its_step(tmp_path: Path) -> None:

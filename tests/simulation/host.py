@@ -108,6 +108,9 @@ class Group:
     adjustments: Adjustments
     adjustable: tuple[str, ...]
     """What more it could adjust."""
+    num_devices: int | None
+    units: tuple[str, ...]
+    """What it runs on."""
     from_snapshot: bool = False
     """What it resumed from was no checkpoint."""
     wrong: bool = False
@@ -147,6 +150,9 @@ class Host:
         """The phases of which a group ended having done its work."""
         self.files: set[int] = set()
         """The phases whose success file is there."""
+        self.missing: set[str] = set()
+        self.wrong: set[str] = set()
+        """The units that are not there, and those that compute wrongly."""
         self._scenario = scenario
         self._rng = rng
         self._tell = tell
@@ -196,10 +202,13 @@ class Host:
         owner: Watcher,
         asked: Adjustments,
         snapshot: int | None,
+        num_devices: int | None,
+        units: tuple[str, ...],
     ) -> Group:
         """Start a worker group: it restores the snapshot in memory, or else the newest checkpoint
         that is there, and adjusts what it is asked to."""
-        ranks = tuple(range(self._scenario.world_size))
+        several = self._scenario.world_size > 1 and bool(units)
+        ranks = tuple(range(len(units) if several else self._scenario.world_size))
         step = self.newest(phase)
         from_snapshot = snapshot is not None and (step is None or snapshot >= step)
         step = snapshot if from_snapshot else step
@@ -207,7 +216,18 @@ class Host:
         if len(asked.skip_steps) < self._scenario.max_skipped:
             adjustable = (*adjustable, SKIP_STEPS)
         group = Group(
-            attempt, phase, success, ranks, owner, set(ranks), step, step or 0, asked, adjustable
+            attempt,
+            phase,
+            success,
+            ranks,
+            owner,
+            set(ranks),
+            step,
+            step or 0,
+            asked,
+            adjustable,
+            num_devices,
+            units,
         )
         group.from_snapshot = from_snapshot
         if self.happens(self.faults.leftover):
@@ -226,7 +246,15 @@ class Host:
         if group.stuck or group.asked or group.dying or len(group.workers) < len(group.ranks):
             return
         faults = self.faults
-        if (trouble := self._trouble(group)) is not None:
+        if group.num_devices in self._scenario.too_small:
+            text = "CompileTimeHbmOom: it does not fit"
+            self._die(group, WorkerExit(0, code=1), self._record(0, "JaxRuntimeError", text))
+        elif self.missing.intersection(group.units):
+            self._die(group, *self._without_a_unit(group))
+        elif self.wrong.intersection(group.units) and self.happens(0.5):
+            text = "observed errors are: [Hardware]"
+            self._die(group, WorkerExit(0, code=1), self._record(0, "JaxRuntimeError", text))
+        elif (trouble := self._trouble(group)) is not None:
             self._die(group, *self._told(group.ranks[0], trouble, group.step))
         elif self.happens(faults.worker_fails):
             self._fail(group)
@@ -238,6 +266,17 @@ class Host:
             self._finish(group)
         else:
             self._take_step(group)
+
+    def _without_a_unit(self, group: Group) -> tuple[WorkerExit, FailureRecord | None]:
+        """How a group ends of which a unit is gone."""
+        rank = 0
+        if len(group.ranks) > 1:
+            rank = next(r for r, unit in enumerate(group.units) if unit in self.missing)
+            if self.happens(0.5):
+                return WorkerExit(rank, signal="SIGKILL"), None
+        kind = "DevicesMissing" if group.step == (group.resumed_from or 0) else "RuntimeError"
+        text = "observed errors are: [Hardware]"
+        return WorkerExit(rank, code=1), self._record(rank, kind, text)
 
     def _take_step(self, group: Group) -> None:
         group.step += 1
@@ -405,6 +444,24 @@ class Host:
             group.alive.clear()
             group.dying = True
         self.clock.boot()
+
+    # --- devices and hosts ----------------------------------------------------------------------
+
+    def weather(self, units: tuple[str, ...]) -> None:
+        """Units are lost and come back, compute wrongly and are mended; in the end all are well."""
+        if self.faults is NONE:
+            self.missing.clear()
+            self.wrong.clear()
+            return
+        for kind, probability in (
+            (self.missing, self.faults.unit_lost),
+            (self.wrong, self.faults.unit_wrong),
+        ):
+            if self.happens(probability):
+                unit = self._rng.choice(units)
+                kind.symmetric_difference_update({unit})
+                self._tell(f"missing units: {sorted(self.missing)}, wrong: {sorted(self.wrong)}")
+        self.later(self.between(10.0, 200.0), lambda: self.weather(units))
 
     # --- checkpoints ----------------------------------------------------------------------------
 

@@ -16,11 +16,14 @@ from supervisor.core.decisions import (
     DumpStacks,
     FinishJob,
     KillWorkers,
+    ProbeDevices,
+    SignalWorkers,
     StartWorkers,
     Wait,
 )
 from supervisor.core.events import (
     CheckpointCommitted,
+    DevicesProbed,
     Event,
     LaunchFailed,
     PhaseBegun,
@@ -38,6 +41,9 @@ from tests.simulation.treatment import Treatment
 
 _ASKED = Failure("hang", Verdict.RESTART, "hang", "", "", "", 0, "")
 """An exit as success asks for it, by a group that was asked to exit: no success."""
+
+_GOES_ON = (StartWorkers, Wait, ProbeDevices)
+"""What a failure is answered by that does not end the job."""
 
 Require = Callable[[bool, str], None]
 
@@ -59,6 +65,16 @@ class Ledger:
     """The supervisor of the attempt died before any sign of its end."""
     hung: bool = False
     """The attempt was ended because it was silent, whatever it said then."""
+    makes_way: bool = False
+    """The attempt was asked to stop although nobody wants the job to."""
+    suspect: tuple[Failure, tuple[str, ...]] | None = None
+    """A failure that the devices may have to pay for, and what its workers could adjust."""
+    looks: int = 0
+    rung: int | None = None
+    struck: frozenset[int] = frozenset()
+    """The rungs on which the program proved to be impossible."""
+    evidence: bool = False
+    """Since the last start something was found out that may cost a rung."""
     treatment: Treatment = field(default_factory=Treatment)
     stop: StopSource | None = None
     ended: ExitCode | None = None
@@ -73,10 +89,12 @@ class Ledger:
         ledger = self._noted(event, t, policy)
         if isinstance(event, WorkersGone | LaunchFailed) and ledger._is_answer(event, t):
             ledger = ledger._answered(event, t, policy, require)
+        elif isinstance(event, DevicesProbed):
+            ledger = ledger._looked(event, t, policy, require)
         else:
             starts = [d for d in t.decisions if isinstance(d, StartWorkers)]
             require(not (starts and ledger.owed), "a second attempt, the first is not answered for")
-        return ledger._decided(t.decisions, t, require)
+        return ledger._decided(t.decisions, t, policy, require)
 
     def _noted(self, event: Event, t: Transition, policy: RestartPolicy) -> Ledger:
         match event:
@@ -86,6 +104,7 @@ class Ledger:
                 ledger = self if self.ended is ExitCode.SUCCEEDED else self._committed(step)
                 if again or grown:
                     ledger = replace(ledger, restarts=0, preemptions=0, failed=())
+                ledger = replace(ledger, struck=frozenset()) if again else ledger
                 treatment = ledger.treatment.after_the_end() if again else ledger.treatment
                 ledger = replace(ledger, treatment=treatment.begun())
                 told = self._end_was_told(t.before.group, policy)
@@ -138,10 +157,33 @@ class Ledger:
         if failure is None:
             return ledger
         if isinstance(event, WorkersGone) and self.free:
-            require(isinstance(decision, StartWorkers), "a lost attempt is not started again")
+            require(isinstance(decision, _GOES_ON), "a lost attempt is not started again")
+            return ledger
+        if self.makes_way and failure.verdict is not Verdict.FATAL and not self.hung:
+            require(isinstance(decision, _GOES_ON), "what made way is not started again")
             return ledger
         adjustable = event.adjustable if isinstance(event, WorkersGone) else ()
         return ledger._charged(failure, adjustable, decision, policy, require)
+
+    def _looked(
+        self, event: DevicesProbed, t: Transition, policy: RestartPolicy, require: Require
+    ) -> Ledger:
+        """The devices were looked at: a failure that pointed at them is charged, or they are."""
+        if t.before.status is not Status.PROBING or event.number != self.looks:
+            return self
+        phase = policy.phases[self.phase]
+        in_use = set(t.before.ladder.units(phase))
+        guilty = {bad.unit for bad in event.bad} & in_use
+        quarantined = {entry.unit for entry in t.before.quarantine.entries} & in_use
+        ledger = replace(self, evidence=self.evidence or bool(guilty | quarantined))
+        if self.suspect is None:
+            return ledger
+        failure, adjustable = self.suspect
+        ledger = replace(ledger, suspect=None)
+        if guilty:
+            return ledger
+        decision = t.decisions[0] if t.decisions else None
+        return ledger._charged(failure, adjustable, decision, policy, require, looked=True)
 
     def _charged(
         self,
@@ -150,20 +192,29 @@ class Ledger:
         decision: Decision | None,
         policy: RestartPolicy,
         require: Require,
+        *,
+        looked: bool = False,
     ) -> Ledger:
+        limits = policy.phases[self.phase]
+        full = limits.rungs[0] if limits.rungs else None
         ends = decision.exit_code if isinstance(decision, FinishJob) else None
         charge = Charge.RESTARTS if self.hung else failure.charge
         said = failure.verdict is Verdict.FATAL and failure.confidence is not Confidence.LOW
         if said or (failure.verdict is Verdict.FATAL and not self.hung):
+            if failure.per_rung and self.rung is not None and self.rung != full:
+                require(isinstance(decision, _GOES_ON), "a rung that is too small ends the job")
+                return replace(self, evidence=True, struck=self.struck | {self.rung})
             require(ends is ExitCode.FAILED, "a fatal failure does not end the job with 70")
             return self
+        if limits.units and (failure.hardware or self.hung) and not looked:
+            require(isinstance(decision, ProbeDevices), "nobody looks at the devices")
+            return replace(self, suspect=(failure, adjustable))
         remedy = None if self.hung else failure.remedy
         treated = self.treatment.after(remedy, failure.step, self.highest, adjustable)
         ledger = replace(self, treatment=treated)
         if (due := treated.end) is not None:
             require(ends is due, f"a remedy that failed does not end the job with {due}")
             return ledger
-        limits = policy.phases[self.phase]
         if failure.signature is not None and remedy is None and not self.hung:
             ledger = replace(ledger, failed=(*self.failed, failure.signature))
             if ledger._comes_again(failure.signature, limits.repeated_failure_limit):
@@ -179,7 +230,7 @@ class Ledger:
                 )
                 return ledger
             ledger = ledger._spend(charge)
-        require(isinstance(decision, StartWorkers | Wait), "a failure is not answered by a restart")
+        require(isinstance(decision, _GOES_ON), "a failure is not answered by a restart")
         ledger._check_delay(decision, charge, policy, require)
         return ledger
 
@@ -208,7 +259,13 @@ class Ledger:
         right = max(nominal - jitter, least) <= delay <= max(nominal + jitter, least)
         require(right, "the backoff has not its length")
 
-    def _decided(self, decisions: tuple[Decision, ...], t: Transition, require: Require) -> Ledger:
+    def _decided(
+        self,
+        decisions: tuple[Decision, ...],
+        t: Transition,
+        policy: RestartPolicy,
+        require: Require,
+    ) -> Ledger:
         ledger = self
         if t.after.phase != self.phase:
             require(t.after.phase == self.phase + 1, "a phase is left out")
@@ -218,6 +275,8 @@ class Ledger:
                 owed=ledger.owed,
                 free=ledger.free,
                 hung=ledger.hung,
+                evidence=ledger.evidence,
+                looks=ledger.looks,
                 stop=ledger.stop,
                 ended=ledger.ended,
             )
@@ -228,15 +287,38 @@ class Ledger:
                     require(self.stop is None, "an attempt starts although somebody wants a stop")
                     asked = t.after.tactics.adjustments
                     require(asked == ledger.treatment.adjustments, f"asked to adjust {asked}")
-                    ledger = replace(ledger, attempts=attempt, owed=True, free=False, hung=False)
+                    ledger = replace(
+                        ledger,
+                        attempts=attempt,
+                        owed=True,
+                        free=False,
+                        hung=False,
+                        makes_way=False,
+                        suspect=None,
+                    )
+                    ledger = ledger._on_rung(decision.num_devices, policy, require)
+                case ProbeDevices(number=number):
+                    require(number == self.looks + 1, "the numbers of looks do not grow by one")
+                    ledger = replace(ledger, looks=number)
+                case SignalWorkers() if self.stop is None and not self.hung:
+                    ledger = replace(ledger, makes_way=True)
                 case DumpStacks():
                     ledger = replace(ledger, hung=True)
                 case KillWorkers(attempt=attempt):
                     require(attempt == self.attempts, "another attempt is killed")
                 case FinishJob():
                     ledger._check_end(decision, require)
-                    ledger = replace(ledger, ended=decision.exit_code)
+                    ledger = replace(ledger, ended=decision.exit_code, suspect=None)
         return ledger
+
+    def _on_rung(self, num_devices: int | None, policy: RestartPolicy, require: Require) -> Ledger:
+        rungs = policy.phases[self.phase].rungs
+        if not rungs:
+            return self
+        before, now = self.rung or rungs[0], num_devices or rungs[0]
+        require(now not in self.struck, "a rung on which nothing can run is tried again")
+        require(now >= before or self.evidence, "it shrinks although nothing was found out")
+        return replace(self, rung=now, evidence=False)
 
     def _check_end(self, end: FinishJob, require: Require) -> None:
         require(not self.owed, "the job ends although its attempt is not answered for")

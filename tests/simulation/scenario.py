@@ -46,6 +46,12 @@ class Faults:
     """It is the whole machine that dies."""
     disk: float = 0.0
     """A write to the journal fails."""
+    unit_lost: float = 0.0
+    """A device or host is lost, and comes back later; per stride of the world's weather."""
+    unit_wrong: float = 0.0
+    """It computes wrongly for a while, which its worker may notice."""
+    probe_fails: float = 0.0
+    """A look at the devices finds nothing out."""
 
 
 _HIGHEST = Faults(
@@ -70,6 +76,9 @@ _HIGHEST = Faults(
     killed=0.04,
     machine=0.5,
     disk=0.02,
+    unit_lost=0.6,
+    unit_wrong=0.4,
+    probe_fails=0.3,
 )
 
 NONE = Faults()
@@ -97,6 +106,8 @@ class Scenario:
     bad_steps: frozenset[int]
     """Steps that give NaN whenever they are tried."""
     max_skipped: int
+    too_small: frozenset[int]
+    """Rungs below the full one for which the program cannot be compiled."""
     max_again: int
     """How often a person runs the command again after it ended for good."""
 
@@ -109,9 +120,23 @@ def draw(rng: Random) -> Scenario:
     }
     ticks = rng.randint(3, 12)
     size = rng.choice((1, 1, 2, 3))
-    phases = tuple(_phase(rng, f"p{n}", ticks) for n in range(rng.choice((1, 1, 2, 3))))
+    count = rng.choice((1, 1, 2, 3))
+    has_ladder = rng.choice((False, True))
+    phases = tuple(
+        _on_ladder(rng, _phase(rng, f"p{n}", ticks), size if has_ladder else 0)
+        for n in range(count)
+    )
+    policy = RestartPolicy(
+        phases=phases,
+        grace_period=rng.choice((5.0, 25.0)),
+        wait_for_capacity=rng.choice((60.0, 600.0)),
+        wait_for_replacement=rng.choice((0.0, 0.0, 50.0)),
+        regrow_at_checkpoint=rng.choice((False, True)),
+        regrow_after=rng.uniform(10.0, 60.0),
+        quarantine_for=rng.choice((100.0, 1000.0)),
+    )
     return Scenario(
-        policy=RestartPolicy(phases=phases, grace_period=rng.choice((5.0, 25.0))),
+        policy=policy,
         faults=Faults(**drawn),
         benign=rng.uniform(100.0, 1500.0),
         world_size=size,
@@ -122,6 +147,7 @@ def draw(rng: Random) -> Scenario:
         need=rng.choice((1, 1, 1, 2, 4)),
         bad_steps=frozenset(rng.choices(range(1, ticks + 1), k=rng.choice((0, 0, 1, 2)))),
         max_skipped=rng.choice((0, 1, 2)),
+        too_small=frozenset(rng.choices((1, 2, 3), k=rng.choice((0, 0, 1)))),
         max_again=rng.choice((0, 0, 1, 3)),
     )
 
@@ -146,6 +172,26 @@ def _phase(rng: Random, name: str, target: int) -> PhasePolicy:
         reports_stages=rng.choice((False, True)),
         deadlines=rng.choice(({}, deadlines)),
         repeated_failure_limit=rng.choice((None, None, 0, 1, 2)),
+    )
+
+
+def _on_ladder(rng: Random, phase: PhasePolicy, workers: int) -> PhasePolicy:
+    """`phase` with devices that can be lost: four of one worker, or two of each of several."""
+    if workers == 0:
+        return phase
+    if workers == 1:
+        return replace(
+            phase,
+            rungs=rng.choice(((4,), (4, 2), (4, 2, 1), (4, 3, 2, 1))),
+            units=("0", "1", "2", "3"),
+            side_by_side=rng.choice((False, True)),
+        )
+    least = rng.randint(1, workers)
+    return replace(
+        phase,
+        rungs=tuple(2 * hosts for hosts in range(workers, least - 1, -1)),
+        units=tuple(f"host{n}" for n in range(workers)),
+        workers_are_units=True,
     )
 
 

@@ -129,7 +129,8 @@ class Simulation:
         if history.config is None:
             journal.record_config(clock.wall(), [{"trainer": {}}], [])
         phase = min(history.state.phase, len(self._policy.phases) - 1)
-        first = SupervisorStarted(clock.now(), "job", self._policy, self._host.newest(phase))
+        newest, epoch = self._host.newest(phase), clock.wall().timestamp() - clock.now()
+        first = SupervisorStarted(clock.now(), "job", self._policy, newest, epoch)
         observers = (self, self._checker)
         runtime = Runtime(world, journal, clock, observers, history.state, self._policy)
         final = runtime.run(first)
@@ -178,6 +179,9 @@ class Simulation:
             self._host.later(self._rng.uniform(0.0, benign), self._turn_the_clock_back)
         for _ in range(self._rng.choice((0, 0, 0, 1))):
             self._host.later(self._rng.uniform(0.0, benign), self._suspend)
+
+        if units := self._policy.phases[0].units:
+            self._host.weather(units)
 
     def _stop(self, source: StopSource) -> None:
         if self._host.watcher is not None and self._world is not None:

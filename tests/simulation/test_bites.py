@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +10,13 @@ import pytest
 
 from supervisor import runtime
 from supervisor.adapters.journal import FileJournal
-from supervisor.core import machine
+from supervisor.core import ending, machine, placing
 from supervisor.core.budget import Budget, Charge
 from supervisor.core.events import DeadlineReached, WorkersGone, WorkersObserved
 from supervisor.core.failure import Failure
-from supervisor.core.machine import Outcome
+from supervisor.core.ladder import Ladder, Placement
+from supervisor.core.moves import Outcome, start
+from supervisor.core.placing import Shortage, choose
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.snapshots import Use, refusal
 from supervisor.core.state import JobState
@@ -23,7 +25,7 @@ from supervisor.ports import Transition
 from tests.simulation import world
 from tests.simulation.__main__ import play
 
-WITHIN = 300
+WITHIN = 600
 """So many seeds find any of them; most need a handful."""
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -49,7 +51,7 @@ def one_restart_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stale_gone_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     def bug(state: JobState, event: WorkersGone, policy: RestartPolicy) -> Outcome:
-        return machine._workers_gone(state, replace(event, attempt=state.attempt), policy)
+        return ending.workers_gone(state, replace(event, attempt=state.attempt), policy)
 
     monkeypatch.setitem(machine._HANDLERS, WorkersGone, bug)
 
@@ -62,14 +64,14 @@ def stale_observation_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def next_attempt_before_the_last_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    kill = machine._kill
+    kill = ending.kill
 
     def bug(state: JobState, at: float, reason: str, policy: RestartPolicy) -> Outcome:
         killed, decisions = kill(state, at, reason, policy)
-        started, more = machine._start(replace(killed, group=None), reason, at, policy)
+        started, more = start(replace(killed, group=None), reason, at, policy)
         return started, (*decisions, *more)
 
-    monkeypatch.setattr(machine, "_kill", bug)
+    monkeypatch.setattr(machine, "kill", bug)
 
 
 def same_step_is_progress_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +118,7 @@ def memory_runs_out_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     def bug(tactics: Tactics, *rest: Any) -> Course:
         return answer(replace(tactics, memory_tries=0), *rest)
 
-    monkeypatch.setattr(machine, "answer", bug)
+    monkeypatch.setattr(ending, "answer", bug)
 
 
 def only_the_last_batch_stays_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +128,7 @@ def only_the_last_batch_stays_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
         asked = replace(asked, skip_steps=asked.skip_steps[-1:])
         return replace(course, tactics=replace(course.tactics, adjustments=asked))
 
-    monkeypatch.setattr(machine, "answer", bug)
+    monkeypatch.setattr(ending, "answer", bug)
 
 
 def skipped_batches_are_forgotten_by_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,13 +139,13 @@ def a_busy_device_is_tried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def bug(*given: Any) -> Course:
         return replace(answer(*given), ahead=0)
 
-    monkeypatch.setattr(machine, "answer", bug)
+    monkeypatch.setattr(ending, "answer", bug)
 
 
 def a_snapshot_counts_as_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     def bug(state: JobState, event: WorkersGone, policy: RestartPolicy) -> Outcome:
         state = replace(state, budget=state.budget.committed(event.resumed_from))
-        return machine._workers_gone(state, event, policy)
+        return ending.workers_gone(state, event, policy)
 
     monkeypatch.setitem(machine._HANDLERS, WorkersGone, bug)
 
@@ -162,7 +164,30 @@ def a_snapshot_is_tried_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(world, "refusal", bug)
 
 
+def lost_devices_are_charged_to_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ending, "lost", lambda *given: ())
+
+
+def it_shrinks_by_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(state: JobState, found: Collection[str], *rest: Any) -> Placement | Shortage:
+        return choose(state, sorted(found)[1:], *rest)
+
+    monkeypatch.setattr(ending, "choose", bug)
+
+
+def quarantine_is_for_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "usable", lambda state, found: frozenset(found))
+
+
+def a_rung_that_is_too_small_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ladder, "strike", lambda self, num_devices, reason: self)
+
+
 PLANTED: tuple[Plant, ...] = (
+    lost_devices_are_charged_to_the_job,
+    it_shrinks_by_guess,
+    quarantine_is_for_show,
+    a_rung_that_is_too_small_is_tried_again,
     a_snapshot_counts_as_progress,
     a_snapshot_is_used_whatever_went_wrong,
     a_snapshot_is_tried_again_and_again,

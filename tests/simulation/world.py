@@ -20,11 +20,14 @@ from supervisor.core.decisions import (
     DumpStacks,
     FinishJob,
     KillWorkers,
+    ProbeDevices,
     SignalWorkers,
     StartWorkers,
 )
 from supervisor.core.events import (
+    BadUnit,
     CheckpointCommitted,
+    DevicesProbed,
     Event,
     LaunchFailed,
     PhaseBegun,
@@ -170,8 +173,11 @@ class FakeWorld:
         match decision:
             case BeginPhase(phase):
                 self._begin(phase)
-            case StartWorkers(attempt, phase):
-                self._start(attempt, phase, state)
+            case StartWorkers():
+                self._start(decision, state)
+            case ProbeDevices():
+                delay = self._host.between(0.0, 20.0)
+                self._host.later(delay, lambda: self._probe(decision))
             case DumpStacks(attempt):
                 self._silent.add(attempt)
             case SignalWorkers(attempt):
@@ -206,8 +212,24 @@ class FakeWorld:
         name = f"{wall:%Y%m%d_%H%M%S}_restartable"
         self.post(PhaseBegun(self._host.clock.now(), phase, name, self._host.newest(phase)))
 
-    def _start(self, attempt: int, phase: int, state: JobState) -> None:
+    def _probe(self, decision: ProbeDevices) -> None:
+        """What is truly there, unless nothing can be found out."""
+        host, now = self._host, self._host.clock.now()
+        if host.happens(host.faults.probe_fails):
+            answer = DevicesProbed(now, decision.number, (), (), problem="it took too long")
+            self.post(answer)
+            return
+        expected = self._policy.phases[decision.phase].units
+        units = expected if decision.units is None else decision.units
+        bad = [BadUnit(unit, "not found", found=False) for unit in units if unit in host.missing]
+        bad += [BadUnit(u, "it computes wrongly") for u in units if u in host.wrong - host.missing]
+        well = tuple(unit for unit in units if unit not in host.missing | host.wrong)
+        self.post(DevicesProbed(now, decision.number, well, tuple(bad)))
+
+    def _start(self, decision: StartWorkers, state: JobState) -> None:
+        attempt, phase = decision.attempt, decision.phase
         self._check_start(attempt, phase, state)
+        self._check_units(decision, state)
         if self._host.happens(self._host.faults.launch_fails):
             number = ENOENT if self._host.happens(self._host.faults.fatal) else EAGAIN
             failure = launch_failure(OSError(number, "the launch fails"), ("train",))
@@ -216,8 +238,13 @@ class FakeWorld:
         success = self._policy.phases[phase].success
         snapshot = self._lend(phase, state)
         asked = state.tactics.adjustments
-        group = self._host.launch(attempt, phase, success, self, asked, snapshot)
+        limits = self._policy.phases[phase]
+        rung = decision.num_devices or (limits.rungs[0] if limits.rungs else None)
+        units = decision.units or limits.units
+        group = self._host.launch(attempt, phase, success, self, asked, snapshot, rung, units)
         self._check_snapshot(group)
+        if group.from_snapshot and self._memory is not None:  # it is of this history from now on
+            self._memory = replace(self._memory, attempt=attempt)
         slow = self._host.happens(self._host.faults.slow)
         delay = self._host.between(0.0, 30.0) if slow else 0.0
         self._host.later(delay, lambda: self._started(group))
@@ -234,6 +261,18 @@ class FakeWorld:
                 raise ViolationError(f"phase {phase} starts although phase {earlier} is not done")
         if state.phase != phase or state.directory not in self._storage.content:
             raise ViolationError(f"attempt {attempt} has no directory")
+
+    def _check_units(self, start: StartWorkers, state: JobState) -> None:
+        """A rung of the ladder, on as many units as it takes, none of them in quarantine."""
+        phase = self._policy.phases[start.phase]
+        if start.num_devices is None:
+            return
+        size = start.num_devices * len(phase.units) // phase.rungs[0]
+        known = set(phase.units) - {entry.unit for entry in state.quarantine.entries}
+        if start.num_devices not in phase.rungs or len({*start.units} & known) != size:
+            raise ViolationError(f"attempt {start.attempt} runs on {start.units}")
+        if any(each.num_devices == start.num_devices for each in state.ladder.struck):
+            raise ViolationError(f"attempt {start.attempt} runs on a rung that is struck")
 
     def _lend(self, phase: int, state: JobState) -> int | None:
         """The step of the snapshot in memory that the next attempt may resume from."""

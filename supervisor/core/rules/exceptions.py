@@ -100,6 +100,7 @@ RULES = (
             "ShardingTypeError",
             "NotImplementedError",
         ),
+        per_rung=True,
     ),
     Rule(
         "assertion",

@@ -60,6 +60,7 @@ RULES = (
             r"(?i)unsupported (?:lowering|cast|shape cast|reduction|implicit dim)|internal_scratch",
             r"RET_CHECK failure \S*(?:compiler|hlo|service|layout|verifier|mosaic|sharding|spmd)",
         ),
+        per_rung=True,
     ),
     Rule(
         "device-assert",
@@ -88,6 +89,7 @@ RULES = (
             r"(?i)core halted|gpu (?:has fallen off the bus|is lost)|nvlink error|machine check",
         ),
         transient=True,
+        hardware=True,
     ),
     Rule(
         "busy-accelerator",
@@ -106,6 +108,7 @@ RULES = (
         ),
         transient=True,
         remedy=Remedy.WAIT,
+        hardware=True,
     ),
     Rule(
         "backend-missing",
@@ -154,6 +157,7 @@ RULES = (
         ),
         transient=True,
         confidence=MEDIUM,
+        hardware=True,
     ),
     Rule(
         "lost-peer",
@@ -215,5 +219,6 @@ RULES = (
         patterns=(rf"^(?![\s\S]*{STATUS}(?:UNAVAILABLE|ABORTED|DEADLINE_EXCEEDED|CANCELLED)\b)",),
         frames=(r":(?:backend_compile\w*|compile_or_get_cached|_compile_and_\w+|_cached_comp\w+)",),
         confidence=MEDIUM,
+        per_rung=True,
     ),
 )

@@ -23,6 +23,7 @@ RULES = (
             r"addressable devices)",
             r"(?i)array of size \d+ into shape|same device|expected (?:shape|dtype|rank|ndim|size)",
         ),
+        per_rung=True,
     ),
     Rule(
         "data-range",

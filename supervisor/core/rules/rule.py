@@ -52,6 +52,10 @@ class Rule:
     where another error is there to be found."""
     culprit: bool = False
     """Whether such an end alone, without a word, is the root cause of what other ranks suffer."""
+    hardware: bool = False
+    """Whether it points at the devices."""
+    per_rung: bool = False
+    """Whether it may be so only on a certain number of devices."""
     confidence: Confidence = Confidence.HIGH
     remedy: Remedy | None = None
     """What is done about it beyond a restart; it says itself when to stop, not the signature."""

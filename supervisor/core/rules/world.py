@@ -19,6 +19,16 @@ _LOGIN_ADVICE = "Renew the credentials (gcloud auth, service account, HF_TOKEN).
 
 RULES = (
     Rule(
+        "devices-missing",
+        RESTART,
+        "fewer devices than there should be",
+        "The backend found fewer devices than the attempt was started for; they may come back.",
+        "None needed where the ladder has a smaller rung; else give the job what it asks for.",
+        types=("DevicesMissing",),
+        transient=True,
+        hardware=True,
+    ),
+    Rule(
         "devices-differ",
         FATAL,
         "devices found differ from the config",

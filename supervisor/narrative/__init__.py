@@ -7,8 +7,7 @@ what is left to do. Pure: from a transition to lines.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from supervisor.core.budget import Charge
 from supervisor.core.decisions import (
@@ -16,6 +15,7 @@ from supervisor.core.decisions import (
     DumpStacks,
     FinishJob,
     KillWorkers,
+    ProbeDevices,
     SignalWorkers,
     StartWorkers,
     TellRecovery,
@@ -23,9 +23,12 @@ from supervisor.core.decisions import (
 )
 from supervisor.core.events import (
     CheckpointCommitted,
+    DevicesProbed,
     LaunchFailed,
     Noticed,
     PhaseBegun,
+    QuarantineCleared,
+    RungCompileFailed,
     StopRequested,
     SupervisorStarted,
     WorkerReported,
@@ -36,6 +39,12 @@ from supervisor.core.events import (
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
+from supervisor.narrative import devices
+from supervisor.narrative.line import MAIN as MAIN
+from supervisor.narrative.line import Level as Level
+from supervisor.narrative.line import Line as Line
+from supervisor.narrative.line import attempt_source as attempt_source
+from supervisor.narrative.line import budget_used, count
 from supervisor.ports import Transition
 from supervisor.protocol.messages import (
     CompiledMessage,
@@ -47,18 +56,6 @@ from supervisor.protocol.messages import (
     StageMessage,
 )
 
-Level = Literal["info", "warning", "error"]
-MAIN = "main"
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of run.log: who says it (`main`, `attempt 2`) and what."""
-
-    source: str
-    text: str
-    level: Level = "info"
-
 
 def tell(transition: Transition, policy: RestartPolicy) -> Iterator[Line]:
     """The lines that a transition is worth."""
@@ -67,11 +64,6 @@ def tell(transition: Transition, policy: RestartPolicy) -> Iterator[Line]:
         yield from teller(transition, transition.event, policy)
     for decision in transition.decisions:
         yield from _tell_decision(decision, transition.after, policy)
-
-
-def attempt_source(attempt: int) -> str:
-    """Who speaks for an attempt."""
-    return f"attempt {attempt}"
 
 
 def status_line(state: JobState, policy: RestartPolicy) -> str:
@@ -91,17 +83,16 @@ def _tell_decision(decision: Any, state: JobState, policy: RestartPolicy) -> Ite
     match decision:
         case StartWorkers(attempt, _, reason):
             start = _step(state.budget.highest, "from the beginning", "from committed step {}")
-            yield Line(MAIN, f"starting attempt {attempt} {start} ({reason})")
+            where = devices.where(decision, policy)
+            yield Line(MAIN, f"starting attempt {attempt} {start}{where} ({reason})")
+        case ProbeDevices():
+            yield Line(MAIN, devices.look(decision, policy))
         case BeginPhase(_, reason):
             yield Line(MAIN, reason)
-        case DumpStacks(attempt, reason):
-            text = f"{reason}: a hang; its stacks are dumped"
-            yield Line(attempt_source(attempt), text, "error")
-        case SignalWorkers(attempt, reason):
-            text = f"sent SIGTERM ({reason}); SIGKILL after {policy.grace_period:g} s"
-            yield Line(attempt_source(attempt), text, "warning")
-        case KillWorkers(attempt, (), reason):
-            yield Line(attempt_source(attempt), f"killing what is left of it: {reason}", "warning")
+        case DumpStacks() | SignalWorkers() | KillWorkers():
+            yield from _tell_order(decision, policy)
+        case Wait(seconds, reason) if state.placing is not None:
+            yield Line(MAIN, f"{reason}; looking again in {seconds:.1f} s", "warning")
         case Wait(seconds, _):
             text = f"waiting {seconds:.1f} s before attempt {state.attempt + 1}"
             yield Line(MAIN, text)
@@ -114,9 +105,24 @@ def _tell_decision(decision: Any, state: JobState, policy: RestartPolicy) -> Ite
                 yield Line(MAIN, f"what to do: {state.last_failure.advice}", level)
 
 
+def _tell_order(
+    order: DumpStacks | SignalWorkers | KillWorkers, policy: RestartPolicy
+) -> Iterator[Line]:
+    """What a group that runs is told, or suffers."""
+    match order:
+        case DumpStacks(attempt, reason):
+            text = f"{reason}: a hang; its stacks are dumped"
+            yield Line(attempt_source(attempt), text, "error")
+        case SignalWorkers(attempt, reason):
+            text = f"sent SIGTERM ({reason}); SIGKILL after {policy.grace_period:g} s"
+            yield Line(attempt_source(attempt), text, "warning")
+        case KillWorkers(attempt, (), reason):
+            yield Line(attempt_source(attempt), f"killing what is left of it: {reason}", "warning")
+
+
 def _recovery(told: TellRecovery) -> str:
     parts = ", ".join(f"{part} {seconds:.2f}" for part, seconds in told.parts.items())
-    lost = "" if told.lost is None else f"; lost work: {_count(told.lost, 'step')}"
+    lost = "" if told.lost is None else f"; lost work: {count(told.lost, 'step')}"
     return f"resumed at step {told.step} in {told.seconds:.2f} s: {parts}{lost}"
 
 
@@ -138,34 +144,23 @@ def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> 
         yield Line(MAIN, text, "warning")
     if before.exit_code is not None and ExitCode(before.exit_code).for_good:
         yield Line(MAIN, "the job had failed for good; counts start again at zero")
-    used = _budget_used(t.after, policy)
+    used = budget_used(t.after, policy)
     highest = _step(t.after.budget.highest, "no checkpoint yet", "highest committed step {}")
-    yield Line(MAIN, f"so far: {_count(before.attempt, 'attempt')}, {used}, {highest}")
-
-
-def _budget_used(state: JobState, policy: RestartPolicy) -> str:
-    limits = policy.phases[state.phase]
-    text = f"{state.budget.restarts} of {limits.max_num_restarts} restarts"
-    if state.budget.preemptions:
-        text += f" and {state.budget.preemptions} of {limits.max_num_preemptions} preemptions"
-    return text + " used since the last progress"
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+    yield Line(MAIN, f"so far: {count(before.attempt, 'attempt')}, {used}, {highest}")
 
 
 def _phase_begun(t: Transition, event: PhaseBegun, policy: RestartPolicy) -> Iterator[Line]:
     limits = policy.phases[event.phase]
     place = f"phase {limits.name!r} ({event.phase + 1} of {len(policy.phases)})"
     found = _step(event.committed, "no checkpoint yet", "newest committed step {}")
-    budget = f"{_count(limits.max_num_restarts, 'restart')} allowed without a new checkpoint"
+    budget = f"{count(limits.max_num_restarts, 'restart')} allowed without a new checkpoint"
     yield Line(MAIN, f"{place} in {event.directory}: {found}; {budget}")
 
 
 def _workers_started(t: Transition, event: WorkersStarted, policy: RestartPolicy) -> Iterator[Line]:
     pids = ", ".join(str(pid) for pid in event.pids)
-    text = f"running as pid {pids}; output in attempts/{event.attempt:04d}/rank0.log"
+    logs = "rank0.log" if len(event.pids) == 1 else "rank*.log"
+    text = f"running as pid {pids}; output in attempts/{event.attempt:04d}/{logs}"
     yield Line(attempt_source(event.attempt), text)
 
 
@@ -185,7 +180,8 @@ def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> It
             shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
             yield Line(source, f"evaluation after step {step}: {shown}")
         case NoticeMessage(text):
-            yield Line(source, text, "warning")
+            who = f"rank {event.rank}: " if event.rank else ""
+            yield Line(source, who + text, "warning")
         case CompiledMessage(seconds, name, ""):
             yield Line(source, f"compiled {name or 'a program'} in {seconds:.1f} s")
         case CompiledMessage(seconds, name, where):
@@ -213,7 +209,7 @@ def _committed(t: Transition, event: CheckpointCommitted, policy: RestartPolicy)
         return
     text = f"checkpoint of step {event.step} is committed"
     if t.before.budget.failures:
-        text += f": progress, {_count(t.before.budget.failures, 'charged failure')} forgiven"
+        text += f": progress, {count(t.before.budget.failures, 'charged failure')} forgiven"
     yield Line(attempt_source(t.after.attempt), text)
 
 
@@ -253,12 +249,13 @@ def _failed(source: str, state: JobState, policy: RestartPolicy) -> Iterator[Lin
     yield Line(source, text, "error")
     limit = state.budget.repetition_limit(policy.phases[state.phase])
     if (repeated := state.budget.repetitions(failure.signature)) and limit:
-        text = f"signature {failure.signature}: seen {_count(repeated, 'time')} since the last"
+        text = f"signature {failure.signature}: seen {count(repeated, 'time')} since the last"
         yield Line(source, f"{text} progress; {limit} times end the job")
     if not state.status.terminal:
         yield Line(source, f"what to do: {failure.advice}")
-        if failure.charge is not Charge.NOTHING:
-            yield Line(MAIN, _budget_used(state, policy))
+        suspected = state.placing is not None and state.placing.suspect is not None
+        if failure.charge is not Charge.NOTHING and not suspected:
+            yield Line(MAIN, budget_used(state, policy))
 
 
 def _stop(t: Transition, event: StopRequested, policy: RestartPolicy) -> Iterator[Line]:
@@ -282,6 +279,9 @@ _TELLERS: dict[type, Callable[[Transition, Any, RestartPolicy], Iterator[Line]]]
     WorkersObserved: _observed,
     WorkersGone: _gone,
     LaunchFailed: _launch_failed,
+    DevicesProbed: devices.probed,
+    RungCompileFailed: devices.rung_compile_failed,
+    QuarantineCleared: devices.quarantine_cleared,
     StopRequested: _stop,
     Noticed: _noticed,
 }

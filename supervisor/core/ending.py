@@ -1,0 +1,209 @@
+"""How an attempt ends: killed, confirmed gone, judged, charged; and what follows from that.
+
+Only `WorkersGone` (or `LaunchFailed`) charges a budget, and of a failure that points at the devices
+only what a look at them then tells: what they are to blame for is free of charge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from supervisor.core.backoff import backoff_delay
+from supervisor.core.budget import Charge
+from supervisor.core.decisions import KillWorkers
+from supervisor.core.events import DevicesProbed, LaunchFailed, WorkersGone
+from supervisor.core.exit_codes import ExitCode
+from supervisor.core.failure import Failure, Verdict, WorkerExit
+from supervisor.core.liveness import Liveness
+from supervisor.core.moves import Outcome, back_off, drained, finish, start
+from supervisor.core.phases import phase_succeeded
+from supervisor.core.placing import (
+    Shortage,
+    choose,
+    evidence,
+    go_on,
+    lost,
+    seen_while_running,
+    settle,
+    suspect,
+    wait,
+)
+from supervisor.core.policy import RestartPolicy
+from supervisor.core.state import JobState, Status
+from supervisor.core.tactics import answer
+from supervisor.core.verdicts import hang_failure
+
+
+def kill(state: JobState, at: float, reason: str, policy: RestartPolicy) -> Outcome:
+    """Kill what is left of the group."""
+    group = state.group
+    assert group is not None
+    recovery = state.recovery
+    if not group.killing:
+        recovery = recovery.spent("detect" if group.hang is None else "stop", at)
+    group = replace(group, killing=True, deadline=at + policy.confirm_interval)
+    state = replace(state, status=Status.STOPPING, group=group, recovery=recovery)
+    return state, (KillWorkers(group.attempt, group.exits, reason),)
+
+
+def told_ends(exits: tuple[WorkerExit, ...]) -> str:
+    """How they ended, for people."""
+    if len(exits) == 1:
+        return f"the worker ended: {exits[0]}"
+    return "the workers ended: " + ", ".join(f"rank {ended.rank} {ended}" for ended in exits)
+
+
+def workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) -> Outcome:
+    """No process of the attempt is left."""
+    group = state.group
+    if group is None or group.attempt != event.attempt or not group.killing:
+        return state, ()
+    budget = state.budget.committed(event.committed)
+    recovery = state.recovery.gone(event.at, event.step)
+    ladder = replace(state.ladder, larger_since=None, look_at=None)
+    state = replace(
+        state, group=None, budget=budget, liveness=Liveness(), recovery=recovery, ladder=ladder
+    )
+    # A trainer that is asked to stop saves and exits 0: that alone is no sign of finished work.
+    asked = state.drain is not None or group.hang is not None or group.makes_way
+    believed = not asked or policy.phases[state.phase].success.is_proof
+    if event.failure is None and not group.abandoned and believed:
+        return phase_succeeded(state, event.at, policy)
+    if state.drain is not None:
+        return drained(replace(state, last_failure=event.failure), state.drain)
+    failure = hang_failure(event.failure, group.hang) if group.hang is not None else event.failure
+    if group.abandoned or (failure is None and not group.makes_way):
+        reason = "the last attempt was lost with its supervisor: nothing is charged"
+        return go_on(state, reason, event.at, policy)
+    if failure is None or (group.makes_way and failure.verdict is not Verdict.FATAL):
+        reason = "it made way for a larger rung: nothing is charged"
+        return go_on(state, reason, event.at, policy)
+    return _failed(state, failure, event.adjustable, event.at, policy)
+
+
+def launch_failed(state: JobState, event: LaunchFailed, policy: RestartPolicy) -> Outcome:
+    """The attempt could not be started."""
+    if state.group is None or state.group.attempt != event.attempt:
+        return state, ()
+    recovery = state.recovery.died(event.at)
+    state = replace(state, group=None, liveness=Liveness(), recovery=recovery)
+    if state.drain is not None:
+        return drained(state, state.drain)
+    return _failed(state, event.failure, (), event.at, policy)
+
+
+def _failed(
+    state: JobState,
+    failure: Failure,
+    adjustable: tuple[str, ...],
+    at: float,
+    policy: RestartPolicy,
+) -> Outcome:
+    """An attempt failed: end for good, look at the devices, or charge and go on."""
+    state = _blamed(replace(state, last_failure=failure), failure, at, policy)
+    phase, ladder = policy.phases[state.phase], state.ladder
+    if failure.verdict is Verdict.FATAL:
+        rung = ladder.num_devices(phase)
+        if not (failure.per_rung and ladder.is_shrunk(phase)) or rung is None:
+            return finish(state, Status.FAILED, ExitCode.FAILED, failure.reason)
+        state = replace(state, ladder=ladder.strike(rung, failure.cause))
+        reason = f"{failure.cause} on {rung} devices: that rung is struck from the ladder"
+        return go_on(state, reason, at, policy)
+    if failure.hardware and phase.units:
+        return suspect(state, failure, adjustable, at, policy)
+    return _charged(state, failure, adjustable, at, policy, go_on)
+
+
+def _blamed(state: JobState, failure: Failure, at: float, policy: RestartPolicy) -> JobState:
+    """The host of the root cause is blamed; after too many times it is left out, if that leaves
+    enough to go on with: it need not be the host's fault."""
+    phase = policy.phases[state.phase]
+    units = state.ladder.units(phase)
+    if not (phase.workers_are_units and failure.blames_host and failure.rank < len(units)):
+        return state
+    unit = units[failure.rank]
+    quarantine = state.quarantine.blame(unit, at, policy.blame_window)
+    times = quarantine.times_blamed(unit)
+    others = frozenset(phase.units) - quarantine.units - {unit}
+    if times >= policy.blame_limit and state.ladder.place(phase, others) is not None:
+        reason = f"root cause of {times} failures, the last: {failure.cause}"
+        quarantine = quarantine.cleared([unit]).add(unit, reason, at + policy.quarantine_for)
+    return replace(state, quarantine=quarantine)
+
+
+def devices_probed(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> Outcome:
+    """What a look at the devices found: the rung of the next attempt, and who pays for the last."""
+    if event.number != state.looks:
+        return state, ()
+    placing = state.placing
+    if placing is None or state.status is not Status.PROBING:
+        running = state.group is not None and not state.group.killing
+        return (
+            (seen_while_running(evidence(state, event, policy), event, policy), ())
+            if (running and placing is None)
+            else (state, ())
+        )
+    state = evidence(state, event, policy)
+    unknown = event.problem is not None
+    found = state.ladder.units(policy.phases[state.phase]) if unknown else event.healthy
+    gone, chosen = lost(state, event, policy), choose(state, found, event.at, policy)
+    if not isinstance(chosen, Shortage):
+        state = settle(state, chosen, event.at, policy)
+    if placing.suspect is not None and not gone:
+        proceed = go_on if isinstance(chosen, Shortage) else start
+        return _charged(state, placing.suspect, placing.adjustable, event.at, policy, proceed)
+    if placing.suspect is not None:
+        reason = f"{placing.reason}; its devices are to blame: nothing is charged"
+        placing = replace(placing, reason=reason, suspect=None, adjustable=())
+    if isinstance(chosen, Shortage):
+        return wait(state, placing, chosen, event.at, policy)
+    return start(state, placing.reason, event.at, policy)
+
+
+def _charged(
+    state: JobState,
+    failure: Failure,
+    adjustable: Collection[str],
+    at: float,
+    policy: RestartPolicy,
+    proceed: Callable[[JobState, str, float, RestartPolicy], Outcome],
+) -> Outcome:
+    """A failure spends its budget; at once or after a wait it goes on, by `proceed`."""
+    course = answer(state.tactics, failure, state.budget.highest, adjustable)
+    state = replace(state, tactics=course.tactics)
+    if course.end is not None:
+        return finish(state, Status.FAILED, course.end, course.told)
+    limits = policy.phases[state.phase]
+    signature = None if failure.remedy is not None else failure.signature
+    state = replace(state, budget=state.budget.failed(signature, limits))
+    repeated = state.budget.repetitions(signature)
+    if 0 < state.budget.repetition_limit(limits) <= repeated:
+        return finish(state, Status.FAILED, ExitCode.FAILED, _repeated(failure, repeated))
+    budget = state.budget.charge(failure.charge, limits)
+    if budget is None:
+        limit = getattr(limits, f"max_num_{failure.charge}")
+        return finish(
+            state,
+            Status.FAILED,
+            ExitCode.BUDGET_SPENT,
+            f"the budget of {limit} {failure.charge} without a new checkpoint is spent",
+        )
+    state = replace(state, budget=budget)
+    told = f"; {course.told}" if course.told else ""
+    reason = f"attempt {state.attempt} failed: {failure.cause}{told}"
+    failures = budget.failures if course.backoff is None else course.backoff
+    salt = f"{state.job}/{state.attempt}"
+    delay = backoff_delay(failures + course.ahead, policy, salt=salt)
+    if failure.charge is Charge.PREEMPTIONS:
+        delay = max(delay, policy.corroboration)
+    if delay <= 0:
+        return proceed(state, reason, at, policy)
+    return back_off(state, delay, reason, at)
+
+
+def _repeated(failure: Failure, times: int) -> str:
+    return (
+        f"the same failure came {times} times without a new checkpoint between "
+        f"(signature {failure.signature}): it would come again"
+    )

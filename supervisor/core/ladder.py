@@ -1,0 +1,100 @@
+"""On which rung the next attempt runs, and on which units: devices, or hosts with one worker each.
+
+The core knows a ladder as device counts in descending order. It leaves a rung only on evidence:
+too few units that are well, or a program that cannot be compiled for that rung.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from supervisor.core.policy import PhasePolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """A rung that is out of use, because the program cannot run on so many devices."""
+
+    num_devices: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A rung and the units that make it up."""
+
+    num_devices: int
+    units: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """Where the phase stands on its ladder."""
+
+    placement: Placement | None = None
+    """None: on the full rung, with all units."""
+    struck: tuple[Struck, ...] = ()
+    doubtful: bool = False
+    """Whether units were missing when this was last known: to be looked at before a start."""
+    larger_since: float | None = None
+    """Since when, without a break, a larger rung has been seen to be there."""
+    look_at: float | None = None
+    """When to look again for a larger rung, while an attempt runs."""
+    grown_at: float | None = None
+    flaps: int = 0
+    """How often in a row it had to shrink again soon after it had grown."""
+
+    def units(self, phase: PhasePolicy) -> tuple[str, ...]:
+        """What the attempt runs on."""
+        return self.placement.units if self.placement is not None else phase.units
+
+    def num_devices(self, phase: PhasePolicy) -> int | None:
+        """The rung; None where nobody knows how many devices there are."""
+        if self.placement is not None:
+            return self.placement.num_devices
+        return phase.rungs[0] if phase.rungs else None
+
+    def is_shrunk(self, phase: PhasePolicy) -> bool:
+        """Whether it is below the full rung."""
+        return self.placement is not None and self.placement.num_devices < phase.rungs[0]
+
+    def strike(self, num_devices: int, reason: str) -> Ladder:
+        """Without that rung."""
+        others = tuple(each for each in self.struck if each.num_devices != num_devices)
+        return replace(self, struck=(*others, Struck(num_devices, reason)))
+
+    def place(self, phase: PhasePolicy, usable: Collection[str]) -> Placement | None:
+        """The largest rung that `usable` units make up; None: not even the smallest."""
+        struck = {each.num_devices for each in self.struck}
+        for num_devices in phase.rungs:
+            if num_devices not in struck:
+                units = _choose(phase, num_devices, usable)
+                if units is not None:
+                    return Placement(num_devices, units)
+        return None
+
+    def moved(self, phase: PhasePolicy, to: Placement, at: float, soon: float) -> Ladder:
+        """On another rung; to shrink within `soon` seconds of having grown is a flap."""
+        before, after = self.num_devices(phase) or 0, to.num_devices
+        moved = replace(self, placement=to, doubtful=False, larger_since=None, look_at=None)
+        if after > before:
+            return replace(moved, grown_at=at)
+        if after < before:
+            soon_again = self.grown_at is not None and at - self.grown_at < soon
+            return replace(moved, grown_at=None, flaps=self.flaps + 1 if soon_again else 0)
+        return moved
+
+
+def _choose(
+    phase: PhasePolicy, num_devices: int, usable: Collection[str]
+) -> tuple[str, ...] | None:
+    """The first units that make up a rung. Where they must lie side by side, an aligned run."""
+    size = num_devices * len(phase.units) // phase.rungs[0]
+    candidates: Sequence[tuple[str, ...]]
+    if phase.side_by_side:
+        candidates = [phase.units[at : at + size] for at in range(0, len(phase.units), size)]
+    else:
+        candidates = [tuple(unit for unit in phase.units if unit in usable)[:size]]
+    fit = (run for run in candidates if len(run) == size and all(unit in usable for unit in run))
+    return next(fit, None)

@@ -1,0 +1,69 @@
+"""From phase to phase: each begins with a directory of its own, and with counts of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from supervisor.core.budget import Budget
+from supervisor.core.decisions import BeginPhase
+from supervisor.core.events import PhaseBegun
+from supervisor.core.exit_codes import ExitCode
+from supervisor.core.ladder import Ladder
+from supervisor.core.moves import Outcome, drained, finish
+from supervisor.core.placing import go_on
+from supervisor.core.policy import RestartPolicy
+from supervisor.core.recovery import Recovery
+from supervisor.core.state import JobState, Status
+from supervisor.core.tactics import Tactics
+
+
+def begin(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Outcome:
+    """Start the phase if it has no directory yet, else the next attempt."""
+    if state.directory is None:
+        again = at + policy.confirm_interval
+        state = replace(state, status=Status.STARTING, begin_again=again)
+        return state, (BeginPhase(state.phase, reason),)
+    return go_on(state, reason, at, policy)
+
+
+def phase_begun(state: JobState, event: PhaseBegun, policy: RestartPolicy) -> Outcome:
+    """The phase has its directory: its first attempt can start."""
+    if event.phase != state.phase or state.directory is not None:
+        return state, ()
+    budget = state.budget.committed(event.committed)
+    state = replace(state, directory=event.directory, budget=budget, begin_again=None)
+    if state.drain is not None:
+        return drained(state, state.drain)
+    name = policy.phases[event.phase].name
+    return go_on(state, f"phase {name!r} starts", event.at, policy)
+
+
+def phase_succeeded(state: JobState, at: float, policy: RestartPolicy) -> Outcome:
+    """The next phase; after the last one the job has succeeded."""
+    name = policy.phases[state.phase].name
+    if state.phase + 1 < len(policy.phases):
+        if state.drain is None:
+            return next_phase(state, f"phase {name!r} succeeded", at, policy)
+        return drained(_in_next_phase(state, policy), state.drain)
+    state = replace(state, reached=policy.phases[state.phase].success.step)
+    reason = f"phase {name!r} succeeded" if len(policy.phases) > 1 else "the job succeeded"
+    return finish(state, Status.SUCCEEDED, ExitCode.SUCCEEDED, reason)
+
+
+def next_phase(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Outcome:
+    """Begin the phase after this one."""
+    return begin(_in_next_phase(state, policy), reason, at, policy)
+
+
+def _in_next_phase(state: JobState, policy: RestartPolicy) -> JobState:
+    short = state.ladder.doubtful or state.ladder.is_shrunk(policy.phases[state.phase])
+    return replace(
+        state,
+        phase=state.phase + 1,
+        directory=None,
+        budget=Budget(),
+        tactics=Tactics(),
+        ladder=Ladder(doubtful=short),
+        recovery=Recovery(),
+        last_failure=None,
+    )

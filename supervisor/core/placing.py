@@ -1,0 +1,183 @@
+"""What the next attempt runs on: as it was, as a look at the devices tells, or nothing yet.
+
+    go_on -> ProbeDevices -> DevicesProbed -> the largest rung that is there -> the next attempt
+                                           -> too few: wait, and look again; in the end exit 69
+
+Devices are looked at where there is a reason to: a failure points at them, some were missing or in
+quarantine when they were last known. Nothing is concluded from a look that found nothing out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from supervisor.core.decisions import ProbeDevices, Wait
+from supervisor.core.events import DevicesProbed
+from supervisor.core.exit_codes import ExitCode
+from supervisor.core.failure import Failure
+from supervisor.core.ladder import Placement
+from supervisor.core.moves import Outcome, finish, rested, start
+from supervisor.core.policy import PhasePolicy, RestartPolicy
+from supervisor.core.state import JobState, Placing, Status
+
+
+def go_on(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Outcome:
+    """The next attempt, after a look at the devices if there is a reason for one."""
+    state = replace(state, quarantine=state.quarantine.expired(at))
+    phase = policy.phases[state.phase]
+    in_use = state.ladder.units(phase)
+    doubtful = state.ladder.doubtful or state.ladder.is_shrunk(phase)
+    if doubtful or state.quarantine.units.intersection(in_use):
+        return probe(state, Placing(reason, at), at, policy)
+    return start(state, reason, at, policy)
+
+
+def suspect(
+    state: JobState, failure: Failure, adjustable: tuple[str, ...], at: float, policy: RestartPolicy
+) -> Outcome:
+    """A failure points at the devices: they are looked at before it is charged."""
+    reason = f"attempt {state.attempt} failed: {failure.cause}"
+    placing = Placing(reason, at, suspect=failure, adjustable=adjustable)
+    return probe(state, placing, at, policy)
+
+
+def probe(state: JobState, placing: Placing, at: float, policy: RestartPolicy) -> Outcome:
+    """Look at all devices."""
+    placing = replace(placing, deadline=at + policy.probe_timeout)
+    state = replace(rested(state, at), status=Status.PROBING, placing=placing, backoff=None)
+    return _look(state, None, placing.reason)
+
+
+def _look(state: JobState, units: tuple[str, ...] | None, reason: str) -> Outcome:
+    state = replace(state, looks=state.looks + 1)
+    return state, (ProbeDevices(state.looks, state.attempt, state.phase, units, reason),)
+
+
+def evidence(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> JobState:
+    """What is known of the units after a look at them."""
+    quarantine = state.quarantine.expired(event.at)
+    for bad in event.bad:
+        if bad.found:
+            until = event.at + policy.quarantine_for
+            quarantine = quarantine.add(bad.unit, bad.reason, until)
+    return replace(state, quarantine=quarantine)
+
+
+def lost(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> tuple[str, ...]:
+    """The units of the last attempt that are not as they should be."""
+    in_use = state.ladder.units(policy.phases[state.phase])
+    return tuple(bad.unit for bad in event.bad if bad.unit in in_use)
+
+
+def usable(state: JobState, found: Collection[str]) -> frozenset[str]:
+    """The units that may be used, of those that were found well."""
+    return frozenset(found) - state.quarantine.units
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Why the next attempt cannot start yet, and how many seconds more may be waited for that."""
+
+    reason: str
+    left: float
+
+
+def choose(
+    state: JobState, found: Collection[str], at: float, policy: RestartPolicy
+) -> Placement | Shortage:
+    """What the next attempt runs on, if these units were found well."""
+    phase, placing = policy.phases[state.phase], state.placing
+    units = usable(state, found)
+    since = at if placing is None or placing.short_since is None else placing.short_since
+    placement = state.ladder.place(phase, units)
+    if placement is None:
+        return Shortage(_short(state, phase, units), policy.wait_for_capacity - (at - since))
+    before = state.ladder.num_devices(phase)
+    left = policy.wait_for_replacement - (at - since)
+    if before is not None and placement.num_devices < before and left > 0:
+        reason = (
+            f"{len(units)} of {len(phase.units)} {_unit(phase)}s are usable: waiting for a "
+            f"replacement before it goes on with {placement.num_devices} devices"
+        )
+        return Shortage(reason, left)
+    return placement
+
+
+def settle(state: JobState, placement: Placement, at: float, policy: RestartPolicy) -> JobState:
+    """The state on that rung."""
+    phase = policy.phases[state.phase]
+    soon = 10 * policy.regrow_after
+    return replace(state, ladder=state.ladder.moved(phase, placement, at, soon))
+
+
+def wait(
+    state: JobState, placing: Placing, shortage: Shortage, at: float, policy: RestartPolicy
+) -> Outcome:
+    """Wait for units, and look again; or give up."""
+    if shortage.left <= 0:
+        reason = f"{shortage.reason}; run the same command again later"
+        return finish(state, Status.FAILED, ExitCode.NO_CAPACITY, reason)
+    seconds = min(policy.look_interval, shortage.left)
+    since = at if placing.short_since is None else placing.short_since
+    placing = replace(placing, deadline=at + seconds, short_since=since)
+    state = replace(rested(state, at), status=Status.WAITING, placing=placing, backoff=None)
+    return state, (Wait(seconds, shortage.reason),)
+
+
+def _short(state: JobState, phase: PhasePolicy, units: Collection[str]) -> str:
+    struck = {each.num_devices for each in state.ladder.struck}
+    least = min((n for n in phase.rungs if n not in struck), default=None)
+    if least is None:
+        return "the program can be compiled for no rung of the ladder"
+    per_unit = phase.rungs[0] // len(phase.units)
+    text = f"no capacity: {len(units)} of {len(phase.units)} {_unit(phase)}s are usable"
+    if len(units) * per_unit >= least:
+        return f"{text}, but make up no rung of the ladder that is in use"
+    return f"{text}, and the smallest rung needs {least // per_unit}"
+
+
+def _unit(phase: PhasePolicy) -> str:
+    return "host" if phase.workers_are_units else "device"
+
+
+# --- growing while an attempt runs ---------------------------------------------------------------
+
+
+def looks_for_more(state: JobState, policy: RestartPolicy) -> bool:
+    """Whether a running attempt may make way for a larger rung."""
+    phase = policy.phases[state.phase]
+    return policy.regrow_at_checkpoint and state.ladder.is_shrunk(phase)
+
+
+def look_for_more(state: JobState, at: float, policy: RestartPolicy) -> Outcome:
+    """Look at the units that the running attempt does not use."""
+    phase = policy.phases[state.phase]
+    quarantine = state.quarantine.expired(at)
+    taken = {*state.ladder.units(phase), *quarantine.units}
+    spare = tuple(unit for unit in phase.units if unit not in taken)
+    ladder = replace(state.ladder, look_at=at + policy.regrow_interval)
+    state = replace(state, quarantine=quarantine, ladder=ladder)
+    if not spare:
+        return state, ()
+    reason = f"whether more than {state.ladder.num_devices(phase)} devices can be used again"
+    return _look(state, spare, reason)
+
+
+def seen_while_running(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> JobState:
+    """The state after a look at spare units."""
+    phase, ladder = policy.phases[state.phase], state.ladder
+    if ladder.look_at is None or event.problem is not None:
+        return state
+    units = usable(state, {*event.healthy, *ladder.units(phase)})
+    placement = ladder.place(phase, units)
+    larger = placement is not None and placement.num_devices > (ladder.num_devices(phase) or 0)
+    since = ladder.larger_since if ladder.larger_since is not None else event.at
+    return replace(state, ladder=replace(ladder, larger_since=since if larger else None))
+
+
+def makes_way(state: JobState, at: float, policy: RestartPolicy) -> bool:
+    """Whether a larger rung has been well for long enough to stop a running attempt for it."""
+    since = state.ladder.larger_since
+    hold = policy.regrow_after * 2.0 ** min(state.ladder.flaps, 6)
+    return since is not None and at - since >= hold

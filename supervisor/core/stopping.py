@@ -1,0 +1,92 @@
+"""Stopping a group that could go on: somebody asks for it, it hangs, or it makes way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from supervisor.core.decisions import DumpStacks, SignalWorkers
+from supervisor.core.events import StopRequested, StopSource
+from supervisor.core.liveness import Silence
+from supervisor.core.moves import Outcome, drained
+from supervisor.core.policy import RestartPolicy
+from supervisor.core.state import Drain, Group, Hang, JobState, Status
+
+_WHO = {
+    StopSource.SIGTERM: "told to stop (SIGTERM)",
+    StopSource.PERSON: "stopped by a person",
+    StopSource.PREEMPTION: "a preemption is announced",
+}
+
+
+def stop_requested(state: JobState, event: StopRequested, policy: RestartPolicy) -> Outcome:
+    """Somebody asked the job to stop."""
+    if state.drain is not None:
+        return _asked_again(state, state.drain, event, policy)
+    drain = Drain(event.source, event.at)
+    state = replace(state, drain=drain)
+    group = state.group
+    if group is None:
+        # Without a group the job waits, or its phase is just beginning and will notice.
+        waits = state.backoff is not None or state.placing is not None
+        return drained(state, drain) if waits else (state, ())
+    if group.killing:
+        return state, ()
+    if group.world_size is None:  # asked as soon as it runs; but nobody waits for that for ever
+        group = replace(group, deadline=event.at + policy.grace_period)
+        return replace(state, group=group), ()
+    return ask_to_stop(state, group, drain, event.at, policy)
+
+
+def ask_to_stop(
+    state: JobState, group: Group, drain: Drain, at: float, policy: RestartPolicy
+) -> Outcome:
+    """Ask the group to save and exit, because the job is to stop."""
+    return signal(state, group, f"{_WHO[drain.source]}: save and exit", at, policy)
+
+
+def make_way(state: JobState, group: Group, at: float, policy: RestartPolicy) -> Outcome:
+    """Ask the group to save and exit, because a larger rung can be used."""
+    group = replace(group, makes_way=True)
+    reason = "a larger rung has been well for a while: save and exit, to go on there"
+    return signal(state, group, reason, at, policy)
+
+
+def signal(state: JobState, group: Group, reason: str, at: float, policy: RestartPolicy) -> Outcome:
+    """SIGTERM, and SIGKILL when the grace period is over; a deadline that is nearer stays."""
+    deadline = at + policy.grace_period
+    if group.deadline is not None and (group.hang is None or group.hang.asked):
+        deadline = min(deadline, group.deadline)
+    hang = replace(group.hang, asked=True) if group.hang is not None else None
+    group = replace(group, deadline=deadline, hang=hang)
+    state = replace(state, status=Status.STOPPING, group=group)
+    return state, (SignalWorkers(group.attempt, reason),)
+
+
+def _asked_again(
+    state: JobState, drain: Drain, event: StopRequested, policy: RestartPolicy
+) -> Outcome:
+    """Impatience shortens the grace period; an echo within a second does not.
+
+    Nor does an announcement, nor the signal that it announced: that one says who stopped the job.
+    """
+    if event.source is StopSource.PREEMPTION:
+        return state, ()
+    if drain.source is StopSource.PREEMPTION:
+        return replace(state, drain=Drain(event.source, event.at)), ()
+    group = state.group
+    if group is None or group.deadline is None or event.at - drain.at <= 1.0:
+        return state, ()
+    deadline = min(group.deadline, event.at + policy.impatient_grace_period)
+    return replace(state, group=replace(group, deadline=deadline)), ()
+
+
+def hung(
+    state: JobState, group: Group, silence: Silence, at: float, policy: RestartPolicy
+) -> Outcome:
+    """The group is silent for too long: its stacks first, then it is asked to stop."""
+    hang = Hang(silence.stage, silence.seconds)
+    group = replace(group, hang=hang, deadline=at + policy.stack_dump)
+    recovery = state.recovery.died(at - silence.seconds).spent("detect", at)
+    state = replace(state, status=Status.STOPPING, group=group, recovery=recovery)
+    reason = f"nothing was heard of it for {silence.seconds:.1f} s in stage {silence.stage}"
+    return state, (DumpStacks(group.attempt, reason),)

@@ -1,0 +1,391 @@
+"""Finds out which devices are there and compute what they should, by asking a process of its own.
+
+The process is `trainer.probe`: whoever uses a broken device may hang or die of it. All devices are
+tried at once; where that goes wrong, another process tries them one by one. One that hangs on a
+device is killed after a time limit, and the next one leaves that device out. It is no worker, and
+the answer comes once it is gone: nothing of it holds a device that a worker needs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from supervisor.adapters.processes import WorkerProcess
+from supervisor.adapters.reactor import Reactor
+from supervisor.config.plan import PhasePlan
+from supervisor.core.events import BadUnit
+from supervisor.core.failure import WorkerExit
+from supervisor.engines.placement import visible
+from supervisor.protocol import simulated
+from supervisor.protocol.environment import STALE_TOPOLOGY
+
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds after which silence is a hang: before the first device, on one, and all in all."""
+
+    start: float = 90.0
+    device: float = 20.0
+    all: float = 170.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The units that are well, and those that are not; or why nothing could be found out."""
+
+    healthy: tuple[str, ...] = ()
+    bad: tuple[BadUnit, ...] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The units that are `asked` for, and those of them that are `present` as far as is known
+    before anybody looks. `asked` None: whatever is found, each device a unit."""
+
+    asked: tuple[str, ...] | None = None
+    present: tuple[str, ...] = ()
+    devices_each: int = 1
+
+    @classmethod
+    def of(cls, plan: PhasePlan, units: tuple[str, ...] | None, lost: frozenset[str]) -> Layout:
+        """Of `units` (None: all of the plan), without what is known to be `lost`."""
+        each = (plan.num_devices or 0) // len(plan.units) if plan.units else 1
+        units = units or plan.units or None
+        present = tuple(u for u in units or () if not lost.intersection(_names(u, each)))
+        return cls(units, present, each)
+
+    def places(self, broken: frozenset[str]) -> tuple[int, ...]:
+        """The place of the first device of each unit that is present, and `broken`."""
+        each = self.devices_each
+        names = (_names(unit, each) for unit in self.present)
+        return tuple(i * each for i, those in enumerate(names) if broken.intersection(those))
+
+    def environment(self, plan: PhasePlan, inherited: Mapping[str, str]) -> dict[str, str]:
+        """What makes a process see the devices of the units that are present, in their order.
+
+        Raises:
+            ValueError: no process can see just these.
+        """
+        if plan.platform == "cpu" and self.num_devices:
+            return {"JAX_NUM_CPU_DEVICES": str(self.num_devices)}
+        if plan.platform in ("gpu", "tpu") and self.present != plan.units:
+            names = (_names(unit, self.devices_each) for unit in self.present)
+            ids = [name for those in names for name in those if name.isdecimal()]
+            return visible(plan.platform, ids, inherited)
+        return {}
+
+    @property
+    def num_devices(self) -> int:
+        """How many accelerators are to be looked at, as far as is known."""
+        return len(self.present) * self.devices_each
+
+    def answer(self, found: int, bad: Mapping[int, str]) -> Answer:
+        """What it comes to that `found` devices were found, some of them `bad` (by their place)."""
+        if self.asked is None:
+            units = tuple(str(place) for place in range(found))
+            return Layout(units, units).answer(found, bad)
+        # Of a tpu7x, JAX sees each chip as two devices: a chip is what can be left out.
+        each = self.devices_each * max(1, found // max(1, self.num_devices))
+        faults = {unit: BadUnit(unit, "not found", found=False) for unit in self.asked}
+        for index, unit in enumerate(self.present[: found // each]):
+            places = range(index * each, (index + 1) * each)
+            reasons = [bad[place] for place in places if place in bad]
+            if reasons:
+                faults[unit] = BadUnit(unit, reasons[0])
+            else:
+                del faults[unit]
+        healthy = tuple(unit for unit in self.asked if unit not in faults)
+        return Answer(healthy, tuple(faults.values()))
+
+
+@dataclass(slots=True)
+class _Look:
+    """One look at the devices: `prober` is the process that is asked now."""
+
+    plan: PhasePlan
+    on_answer: Callable[[Answer], None]
+    layout: Layout = Layout()
+    wrong: tuple[int, ...] = ()
+    """The places of devices that are simulated to compute wrong results."""
+    prober: _Prober | None = None
+    one_by_one: bool = False
+    """Whether each device is tried alone, because something went wrong with all of them."""
+    hung: dict[int, str] = field(default_factory=dict)
+    """The places of devices on which an earlier process hung."""
+    is_over: bool = False
+    """Whether it has taken too long."""
+
+
+def _names(unit: str, devices_each: int) -> tuple[str, ...]:
+    """The ids by which a unit may be broken: its own, and where it is a host those of its
+    devices."""
+    if not unit.startswith(simulated.HOST):
+        return (unit,)
+    first = int(unit.removeprefix(simulated.HOST)) * devices_each
+    return (unit, *(str(device) for device in range(first, first + devices_each)))
+
+
+class DeviceProbe:
+    """Looks at the devices, one look at a time."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        environ: Mapping[str, str],
+        simulated_devices: Path,
+        limits: Limits = Limits(),
+    ) -> None:
+        """`environ` is what the process inherits; by its lineage it is found should we be killed.
+
+        `simulated_devices` is the file that says which simulated devices are broken.
+        """
+        self._reactor = reactor
+        self._environ = {name: text for name, text in environ.items() if name not in STALE_TOPOLOGY}
+        self._simulated_devices = simulated_devices
+        self._limits = limits
+        self._waiting: _Prober | None = None
+        self._look: _Look | None = None
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process that waits to be asked: it holds no device, and may outlive workers."""
+        return (self._waiting.process.pid,) if self._waiting is not None else ()
+
+    def prepare(self, plan: PhasePlan) -> None:
+        """Have a process wait to be asked, which saves most of its start.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        if self._waiting is None:
+            self._waiting = self._start(plan)
+
+    def begin(
+        self,
+        plan: PhasePlan,
+        units: tuple[str, ...] | None,
+        on_answer: Callable[[Answer], None],
+    ) -> None:
+        """Look at `units` (None: all that the config expects); `on_answer` is called once, perhaps
+        at once. A look that was begun before is given up, and never answered."""
+        self.stop()
+        look = self._look = _Look(plan, on_answer)
+        self._reactor.call_later(self._limits.all, lambda: self._too_long(look))
+        try:
+            self._begin(look, units)
+        except (OSError, ValueError) as error:
+            self._answer(look, Answer(problem=str(error)))
+
+    def stop(self) -> None:
+        """Give up the look that is under way, if there is one: nothing is answered."""
+        if self._look is not None and self._look.prober is not None:
+            self._look.prober.kill()
+        self._look = None
+
+    # --- asking ---------------------------------------------------------------------------------
+
+    def _begin(self, look: _Look, units: tuple[str, ...] | None) -> None:
+        broken = simulated.Broken()
+        if look.plan.platform == "cpu":
+            broken = simulated.read(self._simulated_devices)
+        look.layout = Layout.of(look.plan, units, broken.lost)
+        look.wrong = look.layout.places(broken.wrong)
+        if look.layout.asked is not None and not look.layout.present:
+            self._answer(look, look.layout.answer(0, {}))
+        else:
+            self._ask(look)
+
+    def _ask(self, look: _Look) -> None:
+        """Ask the process that waits, or a new one."""
+        question = {
+            "environment": look.layout.environment(look.plan, self._environ),
+            "one_by_one": look.one_by_one,
+            "skip": list(look.hung),
+            "wrong": look.wrong,
+        }
+        waiting, self._waiting = self._waiting, None
+        look.prober = waiting or self._start(look.plan)
+        try:
+            look.prober.ask(question)
+        except OSError:
+            if waiting is None:
+                raise
+            look.prober = self._start(look.plan)  # the one that waited is gone
+            look.prober.ask(question)
+        prober = look.prober
+        self._reactor.watch(prober.descriptor, lambda: self._heard(look, prober))
+        self._expect(look, prober, self._limits.start)
+
+    def _start(self, plan: PhasePlan) -> _Prober:
+        platform = {name: text for name, text in plan.env.items() if name == "JAX_PLATFORMS"}
+        prober = _Prober({**self._environ, **platform})
+        self._reactor.watch(prober.process.pidfd, lambda: self._ended(prober))
+        return prober
+
+    # --- hearing --------------------------------------------------------------------------------
+
+    def _heard(self, look: _Look, prober: _Prober) -> None:
+        if prober.read():
+            self._expect(look, prober, self._limits.device)
+        else:
+            self._reactor.forget(prober.descriptor)
+
+    def _expect(self, look: _Look, prober: _Prober, seconds: float) -> None:
+        """Hear of it again in so many seconds, or kill it."""
+        words = prober.words
+
+        def silent() -> None:
+            if self._look is look and look.prober is prober and prober.words == words:
+                prober.hung = f"no answer within {seconds:g} s"
+                prober.kill()
+
+        self._reactor.call_later(seconds, silent)
+
+    def _too_long(self, look: _Look) -> None:
+        if self._look is look and look.prober is not None:
+            look.is_over = True
+            look.prober.hung = f"not done within {self._limits.all:g} s"
+            look.prober.kill()
+
+    def _ended(self, prober: _Prober) -> None:
+        """A process has ended: one that was asked, that waits, or that is of no use any more."""
+        ended = prober.process.poll(rank=0)
+        if ended is None:
+            return
+        self._reactor.forget(prober.process.pidfd)
+        self._reactor.forget(prober.descriptor)
+        prober.read()
+        look = self._look
+        if look is not None and look.prober is prober:
+            self._conclude(look, prober, ended)
+        elif prober is self._waiting:
+            self._waiting = None
+        prober.close()
+
+    def _conclude(self, look: _Look, prober: _Prober, ended: WorkerExit) -> None:
+        """Answer, or have another process try the devices that this one did not get to."""
+        known = prober.known
+        if known is not None and known["at"] is None:
+            bad = {int(place): reason for place, reason in known["bad"].items()}
+            self._answer(look, look.layout.answer(known["found"], bad | look.hung))
+        elif known is not None and not look.is_over and not look.one_by_one:
+            look.one_by_one = True
+            self._ask_again(look)
+        elif prober.hung is not None and prober.at_device is not None and not look.is_over:
+            look.hung[prober.at_device] = prober.hung
+            self._ask_again(look)
+        else:
+            why = prober.hung or prober.last_line() or str(ended)
+            problem = f"the probe of the devices ended {prober.where()}: {why}"
+            self._answer(look, Answer(problem=problem))
+
+    def _ask_again(self, look: _Look) -> None:
+        try:
+            self._ask(look)
+        except OSError as error:
+            self._answer(look, Answer(problem=str(error)))
+
+    def _answer(self, look: _Look, answer: Answer) -> None:
+        if self._look is look:
+            self._look = None
+            look.on_answer(answer)
+
+
+class _Prober:
+    """The process, the socket that leads to it, and what it has said."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        """Start it.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        self.known: dict[str, Any] | None = None
+        """The last of its answers: each tells all."""
+        self.words = 0
+        """How often it has said something."""
+        self.hung: str | None = None
+        """Why it was killed, if it was."""
+        self._unread = b""
+        self._output = os.memfd_create("probe")
+        self._connection, theirs = socket.socketpair()
+        argv = [sys.executable, "-P", "-m", "trainer.probe", str(theirs.fileno())]
+        try:
+            with theirs:
+                self.process = WorkerProcess(
+                    argv, env=env, output=self._output, inherit=(theirs.fileno(),)
+                )
+        except OSError:
+            self._connection.close()
+            os.close(self._output)
+            raise
+        self._connection.setblocking(False)
+
+    @property
+    def descriptor(self) -> int:
+        """Can be read when `read` has something to take."""
+        return self._connection.fileno()
+
+    def ask(self, question: Mapping[str, Any]) -> None:
+        """Ask it.
+
+        Raises:
+            OSError: it is gone.
+        """
+        self._connection.sendall(json.dumps(question).encode() + b"\n")
+
+    def read(self) -> bool:
+        """Take what it has said; False once it can say no more."""
+        try:
+            while chunk := self._connection.recv(_CHUNK):
+                *lines, self._unread = (self._unread + chunk).split(b"\n")
+                for line in lines:
+                    self.known = json.loads(line)
+                    self.words += 1
+        except BlockingIOError:
+            return True
+        except ConnectionResetError:
+            pass
+        return False
+
+    def last_line(self) -> str:
+        """The last line of its output, where an error is told."""
+        size = os.fstat(self._output).st_size
+        text = os.pread(self._output, _CHUNK, max(0, size - _CHUNK)).decode(errors="replace")
+        return text.strip().rpartition("\n")[2]
+
+    @property
+    def at_device(self) -> int | None:
+        """The place of the device that it is busy with."""
+        at = self.known["at"] if self.known is not None else None
+        return at if isinstance(at, int) else None
+
+    def where(self) -> str:
+        """How far it has got, for people."""
+        if self.known is None:
+            return "before the first device"
+        device = self.at_device
+        return f"on device {device}" if device is not None else "on all devices together"
+
+    def kill(self) -> None:
+        """Kill it, with all of its process group."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Let go of it: it has ended."""
+        self._connection.close()
+        self.process.close()
+        os.close(self._output)

@@ -1,0 +1,143 @@
+"""The live worker group: each worker with what leads to it, and what they have said so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from supervisor.adapters.cgroup import OomCounter
+from supervisor.adapters.checkpoints import CheckpointWatcher
+from supervisor.adapters.output import OutputPump
+from supervisor.adapters.processes import WorkerProcess
+from supervisor.adapters.progress import ProgressPipe
+from supervisor.core.failure import WorkerExit
+from supervisor.engines.launch import Launch, Start
+from supervisor.protocol.drills import Drill
+from supervisor.protocol.messages import (
+    AdjustableMessage,
+    DevicesMessage,
+    Message,
+    NoticeMessage,
+    RestoredMessage,
+    StacksMessage,
+    Stage,
+    StageMessage,
+    StepMessage,
+)
+from supervisor.protocol.standby import Mode
+
+_STEADY = 3
+"""Reports of steps after which the job is on its way: time to prepare for the next failure."""
+
+
+@dataclass(slots=True)
+class Worker:
+    """One worker of the group, its output and its progress pipe."""
+
+    rank: int
+    start: Start
+    process: WorkerProcess
+    standby: Mode | None
+    """The kind of standby that it was; None: it was started cold."""
+    pump: OutputPump
+    pipe: ProgressPipe
+    exit: WorkerExit | None = None
+    dumps_stacks: bool = False
+    stage: Stage | None = None
+    step: int | None = None
+    reports: int = 0
+    """How many times it has told a step."""
+
+    @property
+    def is_on_its_way(self) -> bool:
+        """Whether it has trained for a while."""
+        return self.reports >= _STEADY
+
+    def heard(self, message: Message) -> None:
+        """It said something."""
+        match message:
+            case StageMessage(stage, step):
+                self.stage = stage
+                self.step = step if step is not None else self.step
+            case StepMessage(step):
+                self.step = step
+                self.reports += 1
+            case StacksMessage():
+                self.dumps_stacks = True
+
+    def close(self, drain_output: float) -> bool:
+        """Let go of everything; False if somebody still holds the output after so many seconds."""
+        self.pipe.close()
+        self.process.close()
+        return self.pump.finish(drain_output)
+
+
+@dataclass(slots=True)
+class Group:
+    """The workers of an attempt, in the order of their ranks."""
+
+    launch: Launch
+    watcher: CheckpointWatcher
+    oom: OomCounter
+    drills: list[Drill]
+    """What the attempt still had before it when it started."""
+    workers: list[Worker] = field(default_factory=list)
+    exits: list[WorkerExit] = field(default_factory=list)
+    """In the order in which they were seen."""
+    asked_to_stop: bool = False
+    has_compiled: bool = False
+    """Since its compilations were last taken over."""
+    resumed_from: int | None = None
+    from_snapshot: bool = False
+    adjustable: tuple[str, ...] = ()
+    platform: str | None = None
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of the workers, also of those that have ended."""
+        return tuple(worker.process.pid for worker in self.workers)
+
+    @property
+    def speaker(self) -> Worker:
+        """Who speaks for the group, because what all of them do need be told only once: the one
+        of the lowest rank that lives."""
+        return next((each for each in self.workers if each.exit is None), self.workers[0])
+
+    @property
+    def step(self) -> int | None:
+        """The last completed step that was reported."""
+        return max((w.step for w in self.workers if w.step is not None), default=None)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the attempt is on its way, and all is known that a standby needs to know."""
+        launch, plan, speaker = self.launch, self.launch.plan, self.speaker
+        trains = speaker.is_on_its_way or (plan.bootstrap and speaker.stage == Stage.TRAINING)
+        known = not plan.bootstrap or plan.preload is not None or launch.modules_file.exists()
+        return trains and known
+
+    def has_ended(self, worker: Worker) -> bool:
+        """Whether one of them has ended; if so, its exit is known from now on."""
+        if worker.exit is None and (ended := worker.process.poll(worker.rank)) is not None:
+            worker.exit = ended
+            self.exits.append(ended)
+        return worker.exit is not None
+
+    def all_have_ended(self) -> bool:
+        """The same of all of them."""
+        return all(self.has_ended(worker) for worker in self.workers)
+
+    def heard(self, worker: Worker, message: Message) -> bool:
+        """One of them said something; whether that is news of the group."""
+        worker.heard(message)
+        if worker is not self.speaker:
+            return isinstance(message, NoticeMessage)
+        match message:
+            case StageMessage(Stage.COMPILING | Stage.EVALUATING):
+                self.has_compiled = True
+            case RestoredMessage(step, snapshot):
+                self.resumed_from, self.from_snapshot = step, snapshot
+            case DevicesMessage(platform):
+                self.platform = platform
+            case AdjustableMessage(names):
+                self.adjustable = names
+        return True

@@ -1,0 +1,101 @@
+"""Which devices each worker sees, and how the workers of an attempt find one another.
+
+All of it is environment that JAX and its backends read when they are initialised. Where the
+supervisor leaves the devices to the program (one worker, all devices of a GPU or TPU host) it says
+nothing, and what the supervisor itself was started with is in force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from supervisor.config.chips import bounds
+from supervisor.engines.launch import Launch
+from supervisor.protocol import simulated
+
+_LOCALHOST = "127.0.0.1"
+_CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
+_GPUS = "CUDA_VISIBLE_DEVICES"
+_CHIPS = "TPU_VISIBLE_CHIPS"
+
+
+def ports_needed(launch: Launch) -> int:
+    """How many ports the workers meet at: the coordinator's, and on TPU one of each worker."""
+    if launch.plan.workers == 1:
+        return 0
+    return 1 + (launch.world_size if launch.plan.platform == "tpu" else 0)
+
+
+def placed(
+    launch: Launch, rank: int, ports: Sequence[int], inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """What a worker is told of its place; `inherited` is the rest of its environment."""
+    env = {}
+    if launch.plan.workers > 1:
+        env = {
+            "JAX_COORDINATOR_ADDRESS": f"{_LOCALHOST}:{ports[0]}",
+            "JAX_NUM_PROCESSES": str(launch.world_size),
+            "JAX_PROCESS_ID": str(rank),
+        }
+    match launch.plan.platform:
+        case "cpu":
+            return env | _simulated(launch, rank)
+        case "gpu" if launch.is_placed:
+            return env | visible("gpu", launch.device_ids(rank), inherited)
+        case "tpu" if launch.is_placed:
+            return env | _chips(launch, rank, ports[1:], inherited)
+    return env
+
+
+def visible(platform: str, ids: Sequence[str], inherited: Mapping[str, str]) -> dict[str, str]:
+    """What has one process see these devices of a GPU or TPU host, and no others.
+
+    Raises:
+        ValueError: one process cannot have so many chips.
+    """
+    if platform == "gpu":
+        return {_GPUS: _visible(_GPUS, ids, inherited)}
+    found = bounds(len(ids), len(ids))
+    if found is None:
+        raise ValueError(f"one process cannot have {len(ids)} chips of a TPU host")
+    return {
+        _CHIPS: _visible(_CHIPS, ids, inherited),
+        "TPU_PROCESS_BOUNDS": found[0],
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": found[1],
+    }
+
+
+def _simulated(launch: Launch, rank: int) -> dict[str, str]:
+    ids = launch.device_ids(rank)
+    host = launch.hosts[rank : rank + 1]
+    broken = simulated.to_environment(launch.model_dir / simulated.FILE, (*host, *ids))
+    count = {_CPU_DEVICES: str(len(ids))} if ids and _CPU_DEVICES not in launch.plan.env else {}
+    return count | broken
+
+
+def _visible(variable: str, ids: Sequence[str], inherited: Mapping[str, str]) -> str:
+    """The devices by the names that they have for whoever started us, who may see only some."""
+    names = [name for name in inherited.get(variable, "").split(",") if name]
+    return ",".join(names[int(one)] for one in ids) if names else ",".join(ids)
+
+
+def _chips(
+    launch: Launch, rank: int, ports: Sequence[int], inherited: Mapping[str, str]
+) -> dict[str, str]:
+    ids = launch.device_ids(rank)
+    found = bounds(len(ids) * launch.world_size, len(ids))
+    assert found is not None, "neither the config nor the ladder lets that through"
+    processes, chips = found
+    env = {
+        _CHIPS: _visible(_CHIPS, ids, inherited),
+        "TPU_PROCESS_BOUNDS": processes,
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": chips,
+    }
+    if launch.plan.workers > 1:
+        env |= {
+            "TPU_PROCESS_ADDRESSES": ",".join(f"{_LOCALHOST}:{port}" for port in ports),
+            "TPU_PROCESS_PORT": str(ports[rank]),
+            "CLOUD_TPU_TASK_ID": str(rank),
+            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        }
+    return env

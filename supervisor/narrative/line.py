@@ -1,0 +1,40 @@
+"""What a line of run.log is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from supervisor.core.policy import RestartPolicy
+from supervisor.core.state import JobState
+
+Level = Literal["info", "warning", "error"]
+MAIN = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of run.log: who says it (`main`, `attempt 2`) and what."""
+
+    source: str
+    text: str
+    level: Level = "info"
+
+
+def attempt_source(attempt: int) -> str:
+    """Who speaks for an attempt."""
+    return f"attempt {attempt}"
+
+
+def count(number: int, thing: str) -> str:
+    """`1 step`, `2 steps`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def budget_used(state: JobState, policy: RestartPolicy) -> str:
+    """What the phase has spent since its last progress."""
+    limits = policy.phases[state.phase]
+    text = f"{state.budget.restarts} of {limits.max_num_restarts} restarts"
+    if state.budget.preemptions:
+        text += f" and {state.budget.preemptions} of {limits.max_num_preemptions} preemptions"
+    return text + " used since the last progress"

@@ -1,0 +1,150 @@
+"""Simulated devices that break: hardware faults for tests and drills, on machines without hardware.
+
+Simulated devices (and hosts) cannot be unplugged. So a file of the job says which of them are lost
+or compute wrong results; a test, a drill or a person changes it while the job runs, and the probe
+and the worker find what they would find of real ones. No file: all of them are well.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.protocol import environment
+
+FILE = "simulated_devices.json"
+"""Its name in model_dir. Holds e.g. `{"lost": ["3"], "wrong": ["5"]}`."""
+
+HOST = "host"
+"""What the ids of hosts begin with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The units that are broken, by their ids: devices `0`, `1`, ..., or hosts `host0`, ..."""
+
+    lost: frozenset[str] = frozenset()
+    wrong: frozenset[str] = frozenset()
+    """They compute wrong results."""
+
+
+def read(file: Path) -> Broken:
+    """What is broken now.
+
+    Raises:
+        ValueError: the file is not of that form.
+        OSError: it cannot be read.
+    """
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return Broken()
+    return _parsed(file, content)
+
+
+def lose(file: Path, *units: str) -> None:
+    """From now on these are lost."""
+    _change(file, lambda now: Broken(now.lost.union(units), now.wrong))
+
+
+def corrupt(file: Path, *units: str) -> None:
+    """From now on these compute wrong results."""
+    _change(file, lambda now: Broken(now.lost, now.wrong.union(units)))
+
+
+def return_(file: Path, *units: str) -> None:
+    """From now on these are well again."""
+    _change(file, lambda now: Broken(now.lost.difference(units), now.wrong.difference(units)))
+
+
+def to_environment(file: Path, units: tuple[str, ...]) -> dict[str, str]:
+    """What a worker on `units` needs in its environment."""
+    return {environment.SIMULATED_DEVICES: json.dumps({"file": str(file), "units": list(units)})}
+
+
+class Held:
+    """The simulated units that this worker runs on."""
+
+    def __init__(self, file: Path, units: frozenset[str]) -> None:
+        self.file = file
+        self._units = units
+        self._seen: tuple[int, int, int] | None = None
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Held | None:
+        """What the supervisor says; None where the worker's devices are real."""
+        given = environ.get(environment.SIMULATED_DEVICES)
+        if given is None:
+            return None
+        told = json.loads(given)
+        return cls(Path(told["file"]), frozenset(told["units"]))
+
+    def suffer(self) -> None:
+        """Suffer what has befallen them: cheap while the file is as it was, one stat.
+
+        A lost host ends this process at once.
+
+        Raises:
+            RuntimeError: a device is broken; the text is what real ones say.
+            ValueError, OSError: the file cannot be read.
+        """
+        stamp = _stamp(self.file)
+        if stamp == self._seen:
+            return
+        self._seen = stamp
+        broken = read(self.file)
+        for unit in sorted(self._units & broken.lost, reverse=True):  # hosts first
+            if unit.startswith(HOST):
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise RuntimeError(f"INTERNAL: core halted: simulated device {unit} is lost")
+        for unit in sorted(self._units & broken.wrong):
+            kind = "host" if unit.startswith(HOST) else "device"
+            raise RuntimeError(f"INTERNAL: uncorrectable ECC error: simulated {kind} {unit}")
+
+
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _parsed(file: Path, content: bytes) -> Broken:
+    try:
+        found = json.loads(content or b"{}")  # empty: somebody is about to write it
+        if not all(isinstance(unit, str) for units in found.values() for unit in list[str](units)):
+            raise TypeError("ids are strings")
+        return Broken(**{kind: frozenset(units) for kind, units in found.items()})
+    except (ValueError, TypeError, AttributeError) as error:
+        form = '{"lost": ["3"], "wrong": ["5"]}'
+        raise ValueError(f"{file} is not of the form {form}: {error}") from None
+
+
+def _change(file: Path, change: Callable[[Broken], Broken]) -> None:
+    """Replace the file whole, one writer after the other."""
+    with _locked(file):
+        now = change(read(file))
+        temporary = file.with_name(f".{file.name}.tmp")
+        temporary.write_text(json.dumps({"lost": sorted(now.lost), "wrong": sorted(now.wrong)}))
+        temporary.replace(file)
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Hold the file that has the name: who waited may have got the one that was replaced."""
+    while True:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_ino == file.stat().st_ino:
+                yield
+                return
+        finally:
+            os.close(descriptor)

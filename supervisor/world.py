@@ -1,0 +1,203 @@
+"""The runtime's world on this host: carries out decisions, and hears what comes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import yaml
+
+from supervisor.adapters.accelerators import holders
+from supervisor.adapters.checkpoints import newest_committed
+from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.requests import taken
+from supervisor.adapters.space import Space
+from supervisor.core.decisions import (
+    BeginPhase,
+    Decision,
+    DumpStacks,
+    FinishJob,
+    KillWorkers,
+    ProbeDevices,
+    SignalWorkers,
+    StartWorkers,
+    TellRecovery,
+    Wait,
+)
+from supervisor.core.events import Event, Noticed, PhaseBegun, QuarantineCleared
+from supervisor.core.failure import Failure
+from supervisor.core.remedy import Remedy
+from supervisor.core.rules import DISK_FULL
+from supervisor.core.state import JobState
+from supervisor.engines.launch import Launch
+from supervisor.engines.local import LocalEngine
+from supervisor.exclusion import Check, ModelDirError
+from supervisor.ports import Clock, Storage
+from supervisor.prepare import Prepared
+
+_HEAR_INTERVAL = 5.0
+
+
+class LocalWorld:
+    """The runtime's world on this host."""
+
+    def __init__(
+        self,
+        job: str,
+        lineage: str,
+        prepared: Prepared,
+        config: Sequence[dict[str, Any]],
+        storage: Storage,
+        clock: Clock,
+        reactor: Reactor,
+        engine: LocalEngine,
+        space: Space,
+        check: Check,
+    ) -> None:
+        """`config` is what params.yaml shows of each phase.
+
+        `check` raises once model_dir may not be ours any more.
+        """
+        self._job = job
+        self._lineage = lineage
+        self._check = check
+        self._prepared = prepared
+        self._params = [
+            yaml.safe_dump(params, sort_keys=False, allow_unicode=True).encode()
+            for params in config
+        ]
+        self._storage = storage
+        self._clock = clock
+        self._reactor = reactor
+        self._engine = engine
+        self._space = space
+        self._unheard = ""
+        self._hear_requests()
+
+    def wait(self, until: float | None) -> Sequence[Event]:
+        """See `ports.World`."""
+        events = self._reactor.wait(until)
+        self._check()
+        return events
+
+    def _hear_requests(self) -> None:
+        """What people ask of the job, now and from time to time."""
+        try:
+            for units in taken(self._prepared.job.model_dir):
+                self._reactor.post(QuarantineCleared(self._clock.now(), units))
+        except (OSError, ValueError) as error:
+            text = f"a request in {self._prepared.job.model_dir} cannot be heard: {error}"
+            if text != self._unheard:
+                self._reactor.post(Noticed(self._clock.now(), text))
+            self._unheard = text
+        self._reactor.call_later(_HEAR_INTERVAL, self._hear_requests)
+
+    def carry_out(self, decision: Decision, state: JobState) -> None:
+        """See `ports.World`.
+
+        Raises:
+            ModelDirError: a file that must be there cannot be written.
+        """
+        match decision:
+            case BeginPhase(phase):
+                self._begin_phase(phase)
+            case StartWorkers(attempt):
+                launch = self._launch(attempt, state)
+                launch = replace(launch, num_devices=decision.num_devices, units=decision.units)
+                self._prepare_for(state.last_failure)
+                self._make_directory(f"{state.directory}/attempts/{attempt:04d}")
+                self._write_params(launch)
+                self._engine.start(launch)
+            case ProbeDevices(number, attempt, _, units):
+                self._engine.probe(self._launch(attempt, state), number, units)
+            case DumpStacks(attempt):
+                self._engine.dump_stacks(attempt)
+            case SignalWorkers(attempt):
+                self._engine.terminate(attempt)
+            case KillWorkers(attempt, exits):
+                self._engine.kill(self._launch(attempt, state), exits)
+            case Wait() | TellRecovery() | FinishJob():
+                pass  # only told: the runtime waits and ends by the state
+
+    def _prepare_for(self, failure: Failure | None) -> None:
+        """What can be done here, before the next attempt, about what ended the last one."""
+        if failure is None:
+            return
+        if failure.rule == DISK_FULL:
+            while self._space.free():  # the next attempt needs all the room there is
+                pass
+        if failure.remedy is Remedy.WAIT:
+            for holder in holders():
+                text = f"the accelerator may still be busy: {holder}"
+                self._reactor.post(Noticed(self._clock.now(), text))
+
+    def _begin_phase(self, phase: int) -> None:
+        wall = self._clock.wall()
+        name = _directory_name(wall)
+        while not self._make_directory(name, durable=True):
+            wall += timedelta(seconds=1)
+            name = _directory_name(wall)
+        newest = newest_in(self._prepared, phase)
+        self._reactor.post(PhaseBegun(self._clock.now(), phase, name, newest))
+
+    def _launch(self, attempt: int, state: JobState) -> Launch:
+        assert state.directory is not None
+        directory = self._storage.local(state.directory)
+        return Launch(
+            job=self._job,
+            lineage=self._lineage,
+            attempt=attempt,
+            phase=state.phase,
+            plan=self._prepared.plans[state.phase],
+            success=self._prepared.policy.phases[state.phase].success,
+            rules=self._prepared.rules[state.phase],
+            model_dir=self._prepared.job.model_dir,
+            directory=directory / "attempts" / f"{attempt:04d}",
+            params=directory / "params.yaml",
+            adjustments=state.tactics.adjustments,
+            follows_on=state.last_failure,
+        )
+
+    def _make_directory(self, name: str, *, durable: bool = False) -> bool:
+        try:
+            return self._storage.make_directory(name, durable=durable)
+        except OSError as error:
+            raise ModelDirError(f"{name} cannot be made: {error.strerror}") from error
+
+    def _write_params(self, launch: Launch) -> None:
+        """Where it is not there as it should be.
+
+        Only a program that reads params.yaml cannot go on without it.
+        """
+        data = self._params[launch.phase]
+        name = str(launch.params.relative_to(launch.model_dir))
+        with suppress(OSError):  # it is not there, or cannot be read: then it is written anew
+            if self._storage.read(name) == data:
+                return
+        try:
+            self._storage.replace(name, data)
+        except OSError as error:
+            message = f"{name} cannot be written: {error.strerror}"
+            if any("{params}" in value for value in (*launch.plan.argv, *launch.plan.env.values())):
+                raise ModelDirError(message) from error
+            self._reactor.post(Noticed(self._clock.now(), message))
+
+
+def newest_in(prepared: Prepared, phase: int) -> int | None:
+    """The newest committed step of a phase.
+
+    Raises:
+        ModelDirError: nobody can look.
+    """
+    directory = prepared.plans[phase].checkpoints
+    try:
+        return newest_committed(directory)
+    except OSError as error:
+        raise ModelDirError(f"{directory} cannot be read: {error.strerror}") from error
+
+
+def _directory_name(wall: datetime) -> str:
+    return f"{wall:%Y%m%d_%H%M%S}_restartable"

@@ -1,0 +1,430 @@
+"""What the next attempt runs on: histories of devices and hosts that are lost and come back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from supervisor.core.decisions import (
+    Decision,
+    FinishJob,
+    ProbeDevices,
+    SignalWorkers,
+    StartWorkers,
+    Wait,
+)
+from supervisor.core.events import (
+    BadUnit,
+    DeadlineReached,
+    DevicesProbed,
+    QuarantineCleared,
+    RungCompileFailed,
+    SupervisorStarted,
+)
+from supervisor.core.exit_codes import ExitCode
+from supervisor.core.failure import WorkerExit
+from supervisor.core.ladder import Ladder, Placement
+from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
+from supervisor.core.state import Status
+from tests.core.history import FATAL, RETRY, History
+
+HARDWARE = replace(RETRY, rule="hardware", hardware=True)
+TOO_SMALL = replace(FATAL, rule="compile", cause="compilation failed", per_rung=True)
+EIGHT = PhasePolicy(
+    "only",
+    3,
+    2,
+    Success(step=100),
+    rungs=(8, 4, 2),
+    units=tuple("01234567"),
+)
+HOSTS = replace(
+    EIGHT, rungs=(8, 6, 4), units=("host0", "host1", "host2", "host3"), workers_are_units=True
+)
+TWO_PHASES = RestartPolicy(phases=(EIGHT, replace(EIGHT, name="next")))
+
+
+class Devices(History):
+    """A job on devices; `lost` and `wrong` are true of them now."""
+
+    lost: frozenset[str] = frozenset()
+    wrong: frozenset[str] = frozenset()
+
+    def looks(self) -> tuple[Decision, ...]:
+        """The devices asked for last are looked at."""
+        asked = next(d for d in reversed(self.decided) if isinstance(d, ProbeDevices))
+        phase = self.policy.phases[asked.phase]
+        units = phase.units if asked.units is None else asked.units
+        bad = [BadUnit(unit, "not found", found=False) for unit in units if unit in self.lost]
+        bad += [BadUnit(unit, "it computes wrongly") for unit in units if unit in self.wrong]
+        well = tuple(unit for unit in units if unit not in self.lost | self.wrong)
+        return self.happens(DevicesProbed(self.now, asked.number, well, tuple(bad)))
+
+    def cannot_look(self) -> tuple[Decision, ...]:
+        """Nothing is found out."""
+        number = self.state.looks
+        return self.happens(DevicesProbed(self.now, number, (), (), problem="it hung"))
+
+
+def job(phase: PhasePolicy = EIGHT, **policy: object) -> Devices:
+    history = Devices(replace(RestartPolicy(phases=(phase,)), **policy))  # type: ignore[arg-type]
+    history.starts()
+    return history
+
+
+def shrunk(**policy: object) -> Devices:
+    """A job that goes on with four of its eight devices."""
+    history = job(**policy)  # type: ignore[arg-type]
+    history.lost = frozenset("3")
+    history.fails(HARDWARE)
+    history.looks()
+    assert history.state.ladder.placement == Placement(4, tuple("0124"))
+    return history
+
+
+def start(decisions: tuple[Decision, ...]) -> StartWorkers:
+    (decision,) = decisions
+    assert isinstance(decision, StartWorkers)
+    return decision
+
+
+def test_it_shrinks_to_the_largest_rung_that_is_there_and_nothing_is_charged() -> None:
+    history = job()
+    history.lost = frozenset("3")
+    (look,) = history.fails(HARDWARE)
+    assert isinstance(look, ProbeDevices)
+    assert (look.units, history.state.status) == (None, Status.PROBING)
+    begun = start(history.looks())
+    assert (begun.num_devices, begun.units) == (4, tuple("0124"))
+    assert "nothing is charged" in begun.reason
+    assert history.state.budget.restarts == 0
+
+
+def test_devices_that_prove_to_be_well_cost_a_restart_and_no_rung() -> None:
+    history = job()
+    history.fails(HARDWARE)
+    assert start(history.looks()).num_devices == 8
+    assert history.state.budget.restarts == 1
+    for _ in range(3):
+        history.fails(HARDWARE)
+        history.looks()
+        if history.state.backoff is not None:
+            history.waits()
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.BUDGET_SPENT
+
+
+def test_a_failure_that_does_not_point_at_devices_looks_at_nothing() -> None:
+    history = job()
+    assert start(history.fails(RETRY)).num_devices is None
+
+
+def test_a_look_that_finds_nothing_out_changes_nothing() -> None:
+    history = job()
+    history.fails(HARDWARE)
+    assert start(history.cannot_look()).num_devices == 8
+    assert history.state.budget.restarts == 1
+
+    history = shrunk()
+    history.fails(RETRY)
+    assert start(history.cannot_look()).units == tuple("0124")
+
+
+def test_a_job_that_has_shrunk_grows_back_at_its_next_restart() -> None:
+    history = shrunk()
+    history.lost = frozenset()
+    (look,) = history.fails(RETRY)
+    assert isinstance(look, ProbeDevices)
+    begun = start(history.looks())
+    assert (begun.num_devices, begun.units) == (8, tuple("01234567"))
+
+
+def test_too_few_devices_are_waited_for_and_in_the_end_the_job_stops_unharmed() -> None:
+    history = job(wait_for_capacity=25.0, look_interval=10.0)
+    history.lost = frozenset("1234567")
+    history.fails(HARDWARE)
+    waited = []
+    while history.finish is None:
+        (decision,) = history.looks()
+        if isinstance(decision, Wait):
+            waited.append(decision.seconds)
+            assert history.state.status is Status.WAITING
+            assert history.waits()
+    assert waited == [10.0, 10.0, 5.0]
+    assert history.finish.exit_code == ExitCode.NO_CAPACITY
+    assert "1 of 8 devices are usable, and the smallest rung needs 2" in history.finish.reason
+    assert history.state.budget.restarts == 0
+
+    history.lost = frozenset("1")
+    history.starts()
+    history.fails(HARDWARE)
+    assert start(history.looks()).num_devices == 4
+
+
+def test_capacity_that_returns_in_time_is_taken() -> None:
+    history = job()
+    history.lost = frozenset("1234567")
+    history.fails(HARDWARE)
+    history.looks()
+    history.waits()
+    history.lost = frozenset("1")
+    assert start(history.looks()).num_devices == 4
+
+
+@pytest.mark.parametrize(("returns", "rung"), [(True, 8), (False, 4)])
+def test_a_replacement_is_waited_for_before_the_job_shrinks(returns: bool, rung: int) -> None:
+    history = job(wait_for_replacement=15.0)
+    history.lost = frozenset("5")
+    history.fails(HARDWARE)
+    (decision,) = history.looks()
+    assert isinstance(decision, Wait)
+    assert "waiting for a replacement" in decision.reason
+    if returns:
+        history.lost = frozenset()
+    history.waits()
+    decisions = history.looks()
+    if not returns:
+        assert isinstance(decisions[0], Wait)
+        history.waits()
+        decisions = history.looks()
+    assert start(decisions).num_devices == rung
+
+
+def test_wrong_results_put_a_device_into_quarantine_until_its_time_is_over() -> None:
+    history = job(quarantine_for=100.0)
+    history.wrong = frozenset("0")
+    history.fails(HARDWARE)
+    assert start(history.looks()).units == tuple("1234")
+    (entry,) = history.state.quarantine.entries
+    assert (entry.unit, entry.reason, entry.until) == ("0", "it computes wrongly", 100.0)
+    history.wrong = frozenset()
+    history.fails(RETRY)
+    assert start(history.looks()).units == tuple("1234"), "it may be well now, but is not trusted"
+    history.now = 101.0
+    history.fails(RETRY)
+    assert start(history.looks()).num_devices == 8
+
+
+def test_a_quarantine_outlives_the_supervisor_by_the_time_of_day() -> None:
+    history = job(quarantine_for=100.0)
+    history.wrong = frozenset("0")
+    history.fails(HARDWARE)
+    history.looks()
+    event = SupervisorStarted(1000.0, "job", history.policy, None, epoch=-960.0)
+    history.happens(event)
+    (entry,) = history.state.quarantine.entries
+    assert entry.until - 1000.0 == pytest.approx(100.0 - 40.0)
+    history.happens(replace(event, at=2000.0, epoch=-5000.0))  # somebody set the clock back
+    (entry,) = history.state.quarantine.entries
+    assert entry.until - 2000.0 == 100.0
+
+
+def test_a_person_can_end_a_quarantine() -> None:
+    history = job()
+    history.wrong = frozenset("01")
+    history.fails(HARDWARE)
+    history.looks()
+    history.happens(QuarantineCleared(history.now, ("1",)))
+    assert history.state.quarantine.units == {"0"}
+    history.happens(QuarantineCleared(history.now, ()))
+    assert history.state.quarantine.units == frozenset()
+
+
+def test_a_host_that_is_the_root_cause_too_often_is_left_out() -> None:
+    history = job(HOSTS, blame_limit=2)
+    guilty = replace(RETRY, rank=2, blames_host=True)
+    assert start(history.fails(guilty)).num_devices is None
+    (look,) = history.fails(guilty)
+    assert isinstance(look, ProbeDevices)
+    begun = start(history.looks())
+    assert (begun.num_devices, begun.units) == (6, ("host0", "host1", "host3"))
+    assert history.state.quarantine.units == {"host2"}
+    assert history.state.budget.restarts == 2
+    # Rank 2 is another host now.
+    history.fails(guilty)
+    history.looks()
+    assert history.state.quarantine.times_blamed("host3") == 1
+
+
+def test_a_host_without_which_nothing_runs_is_kept_whatever_is_said_of_it() -> None:
+    history = job(replace(HOSTS, rungs=(8,)), blame_limit=2)
+    for _ in range(3):
+        history.fails(replace(RETRY, rank=2, blames_host=True))
+    assert history.state.quarantine.entries == ()
+
+
+def test_blame_is_forgotten_with_time() -> None:
+    history = job(HOSTS, blame_limit=2, blame_window=50.0)
+    guilty = replace(RETRY, rank=2, blames_host=True)
+    history.fails(guilty, committed=1)
+    history.now += 51.0
+    history.fails(guilty, committed=2)
+    assert history.state.quarantine.units == frozenset()
+
+
+def test_a_rung_that_cannot_be_compiled_for_is_struck_and_the_full_one_is_fatal() -> None:
+    history = shrunk()
+    (look,) = history.fails(TOO_SMALL)
+    assert isinstance(look, ProbeDevices)
+    assert start(history.looks()).num_devices == 2
+    assert history.state.budget.restarts == 0
+    history.lost = frozenset()
+    history.fails(RETRY)
+    assert start(history.looks()).num_devices == 8
+    history.fails(TOO_SMALL)
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.FAILED
+
+
+def test_what_a_prefetch_finds_out_strikes_a_smaller_rung_only() -> None:
+    history = job()
+    history.runs()
+    for rung in (8, 4, 3):
+        history.happens(RungCompileFailed(history.now, 0, rung, "it does not fit"))
+    assert [struck.num_devices for struck in history.state.ladder.struck] == [4]
+    history.lost = frozenset("7")
+    history.ends(WorkerExit(0, code=1))
+    history.gone(HARDWARE)
+    assert start(history.looks()).num_devices == 2
+
+
+def test_nothing_is_left_when_every_rung_that_is_there_is_struck() -> None:
+    history = shrunk(wait_for_capacity=0.0)
+    history.fails(TOO_SMALL)
+    history.looks()
+    history.fails(TOO_SMALL)
+    (end,) = history.looks()
+    assert isinstance(end, FinishJob)
+    assert end.exit_code == ExitCode.NO_CAPACITY
+
+
+def growing(**policy: object) -> Devices:
+    """A job that has shrunk, runs, and sees the lost device again."""
+    history = shrunk(regrow_at_checkpoint=True, regrow_after=60.0, **policy)
+    history.runs()
+    history.lost = frozenset()
+    (look,) = history.waits()
+    assert isinstance(look, ProbeDevices)
+    assert look.units == tuple("3567")
+    history.looks()
+    return history
+
+
+def test_it_makes_way_after_a_commit_once_the_larger_rung_has_been_well_for_a_while() -> None:
+    history = growing()
+    assert history.commits(10) == ()
+    history.now += 60.0
+    (signal,) = history.commits(20)
+    assert isinstance(signal, SignalWorkers)
+    history.ends(WorkerExit(0, code=0))
+    (look,) = history.gone(RETRY, committed=21)
+    assert isinstance(look, ProbeDevices)
+    begun = start(history.looks())
+    assert (begun.num_devices, "nothing is charged" in begun.reason) == (8, True)
+    assert history.state.budget.restarts == 0
+
+
+def test_a_device_that_comes_and_goes_is_not_waited_for_with_a_running_job() -> None:
+    history = growing()
+    history.lost = frozenset("6")
+    history.waits()
+    history.looks()
+    assert history.state.ladder.larger_since is None
+    history.now += 1000.0
+    assert history.commits(20) == ()
+
+
+def test_the_job_makes_way_later_each_time_that_it_did_not_last() -> None:
+    history = growing()
+    history.now += 60.0
+    history.commits(20)
+    history.ends(WorkerExit(0, code=0))
+    history.gone(RETRY, committed=20)
+    history.looks()
+    history.lost = frozenset("3")
+    history.fails(HARDWARE, committed=20)
+    history.looks()
+    assert history.state.ladder.flaps == 1
+    history.runs()
+    history.lost = frozenset()
+    history.waits()
+    history.looks()
+    history.now += 60.0
+    assert history.commits(30) == ()
+    history.now += 60.0
+    assert isinstance(history.commits(40)[0], SignalWorkers)
+
+
+def test_work_that_is_done_is_done_although_it_was_asked_to_make_way() -> None:
+    history = growing()
+    history.now += 60.0
+    history.commits(20)
+    history.ends(WorkerExit(0, code=0))
+    history.gone(None, committed=100)
+    assert history.state.status is Status.SUCCEEDED
+
+
+def test_what_is_missing_is_missing_in_the_next_phase_too() -> None:
+    history = Devices(TWO_PHASES)
+    history.starts()
+    history.lost = frozenset("3")
+    history.fails(HARDWARE)
+    history.looks()
+    history.succeeds()
+    (look,) = history.begins()
+    assert isinstance(look, ProbeDevices)
+    assert start(history.looks()).num_devices == 4
+
+
+def test_a_supervisor_that_dies_while_it_waits_looks_again() -> None:
+    history = job()
+    history.lost = frozenset("1234567")
+    history.fails(HARDWARE)
+    history.starts()
+    history.looks()
+    (look,) = history.starts()
+    assert isinstance(look, ProbeDevices)
+    history.lost = frozenset("1")
+    assert start(history.looks()).num_devices == 4
+    assert history.state.budget.restarts == 0
+
+
+def test_an_unanswered_look_is_repeated_and_a_stop_ends_it() -> None:
+    history = job()
+    history.fails(HARDWARE)
+    (look,) = history.waits()
+    assert isinstance(look, ProbeDevices)
+    (end,) = history.stops()
+    assert isinstance(end, FinishJob)
+    assert end.exit_code == ExitCode.DRAINED
+    assert history.happens(DeadlineReached(history.now + 1000.0)) == ()
+
+
+def test_the_answer_to_another_look_is_not_taken_for_this_one() -> None:
+    history = growing()
+    history.now += 60.0
+    spare = history.state.looks
+    history.commits(20)
+    history.ends(WorkerExit(0, code=0))
+    history.gone(RETRY, committed=20)
+    late = DevicesProbed(history.now, spare, tuple("3567"), ())
+    assert history.happens(late) == ()
+    assert start(history.looks()).num_devices == 8
+
+
+def test_neighbours_are_taken_where_a_rung_needs_them() -> None:
+    phase = replace(EIGHT, side_by_side=True)
+    assert Ladder().place(phase, set("0124567")) == Placement(4, tuple("4567"))
+    assert Ladder().place(phase, set("012567")) == Placement(2, tuple("01"))
+    assert Ladder().place(phase, set("0246")) is None
+
+
+def test_a_ladder_that_the_config_no_longer_has_is_forgotten_but_not_what_was_missing() -> None:
+    history = shrunk()
+    history.succeeds()
+    smaller = replace(EIGHT, rungs=(6, 3), units=tuple("012345"), success=Success(step=200))
+    history.policy = RestartPolicy(phases=(smaller,))
+    (look,) = history.starts()
+    assert isinstance(look, ProbeDevices)
+    assert start(history.looks()).num_devices == 3

@@ -1,0 +1,214 @@
+"""The probe tells which devices are well: by computing on real (simulated) ones, and by hanging."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from supervisor.adapters.clock import SystemClock
+from supervisor.adapters.reactor import Reactor
+from supervisor.config.plan import PhasePlan
+from supervisor.config.schema import SuccessConfig
+from supervisor.core.events import BadUnit, Noticed
+from supervisor.engines.devices import Answer, DeviceProbe, Layout, Limits
+from supervisor.protocol import simulated
+
+PLAN = PhasePlan(
+    name="p",
+    argv=("x",),
+    env={"JAX_PLATFORMS": "cpu"},
+    checkpoints=Path("/c"),
+    params={},
+    success=SuccessConfig(),
+    success_is_default=True,
+    is_command=False,
+    progress_pattern=None,
+    bootstrap=False,
+    num_devices=4,
+    global_batch=None,
+    max_steps=None,
+    faults=(),
+    platform="cpu",
+    units=("0", "1", "2", "3"),
+)
+USUAL = Limits()
+HANGS_ON_DEVICE_1 = """
+import os, signal, sys
+if "trainer.probe" in sys.orig_argv:
+    import jax
+    put = jax.device_put
+    def device_put(value, device=None, **options):
+        if any(one.id == 1 for one in device.device_set):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return put(value, device, **options)
+    jax.device_put = device_put
+"""
+NO_JAX = """
+import sys
+sys.modules["jax"] = None
+"""
+
+
+class Looking:
+    """A probe with a reactor that runs until it has answered."""
+
+    def __init__(self, directory: Path, limits: Limits, sitecustomize: str = "") -> None:
+        self.clock = SystemClock()
+        self.reactor = Reactor(self.clock)
+        self.file = directory / simulated.FILE
+        site = directory / "site"
+        site.mkdir()
+        (site / "sitecustomize.py").write_text(sitecustomize)
+        root = str(Path(__file__).parents[2])
+        environ = os.environ | {"PYTHONPATH": f"{site}:{root}"}
+        self.probe = DeviceProbe(self.reactor, environ, self.file, limits)
+
+    def look(self, plan: PhasePlan = PLAN, units: tuple[str, ...] | None = None) -> Answer:
+        answers: list[Answer] = []
+
+        def answered(answer: Answer) -> None:
+            answers.append(answer)
+            self.reactor.post(Noticed(0.0, "answered"))
+
+        self.probe.begin(plan, units, answered)
+        self.reactor.wait(self.clock.now() + 100)
+        (answer,) = answers
+        return answer
+
+
+MakeLooking = Callable[..., Looking]
+
+
+@pytest.fixture
+def looking(tmp_path: Path) -> MakeLooking:
+    return lambda limits=USUAL, sitecustomize="": Looking(tmp_path, limits, sitecustomize)
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+def test_what_is_lost_is_not_found_and_what_is_wrong_computes_so(looking: MakeLooking) -> None:
+    one, before = looking(), children()
+    simulated.lose(one.file, "0")
+    simulated.corrupt(one.file, "2")
+    one.probe.prepare(PLAN)
+    (waiting,) = one.probe.pids
+    answer = one.look()
+    wrong = "simulated: a wrong result of a matrix product (int32)"
+    bad = (BadUnit("0", "not found", found=False), BadUnit("2", wrong))
+    assert answer == Answer(healthy=("1", "3"), bad=bad)
+    assert not psutil.pid_exists(waiting), "it is gone before it is answered"
+
+    assert one.look(units=("2", "3")) == Answer(("3",), (BadUnit("2", wrong),))
+    simulated.return_(one.file, "2")
+    simulated.lose(one.file, "3")
+    assert one.look(units=("3",)) == Answer(bad=(BadUnit("3", "not found", found=False),))
+    assert children() == before
+
+
+def test_a_device_that_hangs_is_told_and_the_others_are_tried(looking: MakeLooking) -> None:
+    one, before = looking(Limits(device=4.0), HANGS_ON_DEVICE_1), children()
+    answer = one.look(replace(PLAN, num_devices=3, units=("0", "1", "2")))
+    assert answer == Answer(("0", "2"), (BadUnit("1", "no answer within 4 s"),))
+    assert children() == before
+
+
+def test_where_nothing_can_be_found_out_it_says_so(looking: MakeLooking) -> None:
+    one, before = looking(sitecustomize=NO_JAX), children()
+    problem = one.look().problem
+    assert problem is not None
+    assert problem.startswith("the probe of the devices ended before the first device: ")
+    assert "import of jax halted" in problem
+    one.file.write_text("{")
+    problem = one.look().problem
+    assert problem is not None
+    assert "simulated_devices.json is not of the form" in problem
+    assert children() == before
+
+
+def test_one_that_is_stopped_does_not_answer(looking: MakeLooking) -> None:
+    one, before = looking(), children()
+    answers: list[Answer] = []
+    one.probe.begin(PLAN, None, answers.append)
+    assert children() > before
+    one.probe.stop()
+    while children() != before:
+        one.reactor.wait(one.clock.now() + 0.01)
+    assert answers == []
+
+
+@pytest.mark.parametrize(
+    ("layout", "found", "bad", "healthy", "faults"),
+    [
+        (Layout(("0", "1"), ("0", "1")), 2, {}, ("0", "1"), {}),
+        (Layout(("0", "1"), ("0", "1")), 1, {}, ("0",), {"1": "not found"}),
+        (Layout(("0", "1"), ("1",)), 1, {0: "x"}, (), {"0": "not found", "1": "x"}),
+        (Layout(), 3, {1: "x"}, ("0", "2"), {"1": "x"}),
+        (
+            Layout(("host0", "host1"), ("host0", "host1"), 2),
+            4,
+            {3: "x"},
+            ("host0",),
+            {"host1": "x"},
+        ),
+        (
+            Layout(("host0", "host1"), ("host0", "host1"), 2),
+            3,
+            {},
+            ("host0",),
+            {"host1": "not found"},
+        ),
+        (Layout(("0", "1"), ("0", "1")), 4, {3: "x"}, ("0",), {"1": "x"}),  # tpu7x: two a chip
+    ],
+)
+def test_devices_are_counted_to_their_units(
+    layout: Layout,
+    found: int,
+    bad: dict[int, str],
+    healthy: tuple[str, ...],
+    faults: dict[str, str],
+) -> None:
+    answer = layout.answer(found, bad)
+    assert answer.healthy == healthy
+    assert {each.unit: each.reason for each in answer.bad} == faults
+    assert all(each.found == (each.reason == "x") for each in answer.bad)
+
+
+@pytest.mark.parametrize(
+    ("platform", "units", "environment"),
+    [
+        ("cpu", None, {"JAX_NUM_CPU_DEVICES": "4"}),
+        ("cpu", ("1", "2"), {"JAX_NUM_CPU_DEVICES": "2"}),
+        ("gpu", None, {}),
+        ("gpu", ("1", "3"), {"CUDA_VISIBLE_DEVICES": "1,3"}),
+        (
+            "tpu",
+            ("2",),
+            {
+                "TPU_VISIBLE_CHIPS": "2",
+                "TPU_PROCESS_BOUNDS": "1,1,1",
+                "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
+            },
+        ),
+    ],
+)
+def test_the_process_sees_what_is_to_be_looked_at(
+    platform: str, units: tuple[str, ...] | None, environment: dict[str, str]
+) -> None:
+    plan = replace(PLAN, platform=platform)
+    assert Layout.of(plan, units, frozenset()).environment(plan, {}) == environment
+
+
+def test_a_host_is_as_bad_as_its_worst_device() -> None:
+    plan = replace(PLAN, workers=2, units=("host0", "host1"))
+    assert Layout.of(plan, None, frozenset({"3"})).present == ("host0",)
+    assert Layout.of(plan, None, frozenset({"host0"})).present == ("host1",)
+    whole = Layout.of(plan, None, frozenset())
+    assert whole.num_devices == 4
+    assert [whole.places(frozenset({broken})) for broken in ("1", "host1")] == [(0,), (2,)]

@@ -1,0 +1,148 @@
+"""Which devices each worker is shown, and how it is told of the others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from supervisor.core.policy import Success
+from supervisor.engines.launch import Launch
+from supervisor.engines.placement import placed, ports_needed
+from supervisor.protocol.adjustments import Adjustments
+from supervisor.protocol.drills import Drill
+from supervisor.protocol.environment import FAULTS, SIMULATED_DEVICES
+from tests.config.files import COMMAND, with_command, with_init
+from tests.config.test_plan import plans
+
+PORTS = (7000, 7001, 7002, 7003, 7004)
+
+
+def launch(init: str, config: str = COMMAND) -> Launch:
+    (plan,) = plans(with_init(init, config))
+    return Launch(
+        job="job",
+        lineage="job@1",
+        attempt=3,
+        phase=0,
+        plan=plan,
+        success=Success(),
+        rules=(),
+        model_dir=Path("/run"),
+        directory=Path("/run/attempts/0003"),
+        params=Path("/run/params.yaml"),
+        adjustments=Adjustments(),
+        follows_on=None,
+    )
+
+
+def places(of: Launch, inherited: dict[str, str] | None = None) -> list[dict[str, str]]:
+    """Of each worker, without what all of them are told alike."""
+    ports = PORTS[: ports_needed(of)]
+    found = [placed(of, rank, ports, inherited or {}) for rank in range(of.world_size)]
+    return [{k: v for k, v in place.items() if k != SIMULATED_DEVICES} for place in found]
+
+
+def test_one_worker_has_the_devices_of_its_rung() -> None:
+    four = launch("devices: {platform: cpu, count: 4}")
+    assert places(four) == [{"JAX_NUM_CPU_DEVICES": "4"}]
+    two = replace(four, num_devices=2, units=("0", "3"))
+    assert places(two) == [{"JAX_NUM_CPU_DEVICES": "2"}]
+    assert two.told(0, [])["SUPERVISE_NUM_DEVICES"] == "2"
+    assert two.values(None)["num_devices"] == "2"
+
+
+def test_what_the_config_says_of_cpu_devices_is_left_alone() -> None:
+    own = with_command("argv: [a]\nenv: {JAX_NUM_CPU_DEVICES: '7'}")
+    assert places(launch("devices: {platform: cpu, count: 4}", own)) == [{}]
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+def test_without_a_count_or_a_rung_the_program_takes_what_it_finds(platform: str) -> None:
+    stale = {"JAX_COORDINATOR_ADDRESS": "them:1", "CUDA_VISIBLE_DEVICES": "1"}
+    found = launch(f"devices: {{platform: {platform}}}")
+    assert places(found, stale) == [{}]
+    assert found.inherited(stale, {}).items() >= stale.items()
+
+
+def test_several_workers_find_one_another_and_share_the_devices() -> None:
+    of = launch("devices: {platform: cpu, count: 6}\nworkers: 3")
+    assert of.inherited({"MEGASCALE_SLICE_ID": "1", "HOME": "/"}, {}).keys() == {
+        "HOME",
+        "JAX_PLATFORMS",
+    }
+    for rank, place in enumerate(places(of)):
+        assert place == {
+            "JAX_COORDINATOR_ADDRESS": "127.0.0.1:7000",
+            "JAX_NUM_PROCESSES": "3",
+            "JAX_PROCESS_ID": str(rank),
+            "JAX_NUM_CPU_DEVICES": "2",
+        }
+        told = of.told(rank, [])
+        assert told["SUPERVISE_RANK"] == str(rank)
+        assert told["SUPERVISE_WORLD_SIZE"] == "3"
+        assert told["SUPERVISE_NUM_DEVICES"] == "6"
+        assert told["SUPERVISE_FAILURE_FILE"] == f"/run/attempts/0003/rank{rank}.failure.json"
+
+
+def test_a_lost_host_is_a_worker_less_and_the_others_keep_their_devices() -> None:
+    whole = launch("devices: {platform: gpu, count: 6}\nworkers: 3")
+    rung = replace(whole, num_devices=4, units=("host0", "host2"))
+    assert [place["CUDA_VISIBLE_DEVICES"] for place in places(rung)] == ["0,1", "4,5"]
+    assert [place["JAX_NUM_PROCESSES"] for place in places(rung)] == ["2", "2"]
+    assert rung.told(1, [])["SUPERVISE_NUM_DEVICES"] == "4"
+
+
+def test_a_device_goes_by_the_name_that_we_were_given_it_by() -> None:
+    rung = replace(launch("devices: {platform: gpu, count: 4}"), num_devices=2, units=("1", "3"))
+    assert places(rung) == [{"CUDA_VISIBLE_DEVICES": "1,3"}]
+    ours = {"CUDA_VISIBLE_DEVICES": "4,5,6,GPU-7f"}
+    assert places(rung, ours) == [{"CUDA_VISIBLE_DEVICES": "5,GPU-7f"}]
+
+
+def test_chips_of_a_tpu_host_are_told_with_their_bounds() -> None:
+    eight = launch("devices: {platform: tpu, type: v5e-8}")
+    assert places(eight) == [{}]
+    four = replace(eight, num_devices=4, units=("4", "5", "6", "7"))
+    assert places(four, {}) == [
+        {
+            "TPU_VISIBLE_CHIPS": "4,5,6,7",
+            "TPU_PROCESS_BOUNDS": "1,1,1",
+            "TPU_CHIPS_PER_PROCESS_BOUNDS": "2,2,1",
+        }
+    ]
+    assert "TPU_PROCESS_PORT" not in four.inherited({"TPU_PROCESS_PORT": "1"}, {})
+
+
+def test_workers_on_one_tpu_host_each_have_chips_and_an_address() -> None:
+    first, second = places(launch("devices: {platform: tpu, type: v5e-8}\nworkers: 2"))
+    assert (first["TPU_VISIBLE_CHIPS"], second["TPU_VISIBLE_CHIPS"]) == ("0,1,2,3", "4,5,6,7")
+    assert (
+        second.items()
+        >= {
+            "JAX_COORDINATOR_ADDRESS": "127.0.0.1:7000",
+            "JAX_PROCESS_ID": "1",
+            "TPU_PROCESS_BOUNDS": "1,2,1",
+            "TPU_CHIPS_PER_PROCESS_BOUNDS": "2,2,1",
+            "TPU_PROCESS_ADDRESSES": "127.0.0.1:7001,127.0.0.1:7002",
+            "TPU_PROCESS_PORT": "7002",
+            "CLOUD_TPU_TASK_ID": "1",
+        }.items()
+    )
+
+
+def test_a_drill_is_for_its_rank_alone() -> None:
+    of = launch("devices: {platform: cpu, count: 2}\nworkers: 2")
+    drill = Drill(id="one", step=3, signal="SIGKILL", rank=1)
+    assert FAULTS not in of.told(0, [drill])
+    assert json.loads(of.told(1, [drill])[FAULTS])["drills"][0]["id"] == "one"
+
+
+def test_simulated_devices_break_by_their_own_ids_and_by_those_of_their_host() -> None:
+    two = replace(launch("workers: 2\ndevices: {platform: cpu, count: 4}"), units=("host1",))
+    (place,) = [placed(replace(two, num_devices=2), 0, PORTS, {})]
+    told = json.loads(place[SIMULATED_DEVICES])
+    assert told == {"file": "/run/simulated_devices.json", "units": ["host1", "2", "3"]}
+    assert SIMULATED_DEVICES not in placed(launch("devices: {platform: gpu}"), 0, PORTS, {})

@@ -1,0 +1,161 @@
+"""Several workers under one supervisor: they start, fail, stop and end as one."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import Result, Start
+
+Supervise = Callable[..., Result]
+
+PROGRAM = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+from supervisor.protocol.reporter import Reporter
+
+model_dir = Path(sys.argv[1])
+rank, size = int(os.environ["SUPERVISE_RANK"]), int(os.environ["SUPERVISE_WORLD_SIZE"])
+attempt = int(os.environ["SUPERVISE_ATTEMPT"])
+reporter = Reporter.connect()
+
+def until(condition):
+    while not condition():
+        time.sleep(0.001)
+
+def log():
+    return "".join(path.read_text() for path in model_dir.glob("*_restartable/run.log"))
+
+def marks(name):
+    return list(model_dir.glob(name + "-*"))
+
+def mark(name):
+    (model_dir / f"{name}-{rank}").touch()
+
+"""
+
+FAILS = """
+records = Path(os.environ["SUPERVISE_FAILURE_FILE"]).parent
+if attempt == 1:
+    child = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+    (model_dir / f"child-{child.pid}").touch()
+    until(lambda: len(marks("child")) == size)
+    if rank == 1:
+        raise RuntimeError("bad luck")
+    until((records / "rank1.failure.json").exists)
+    if rank == 0:
+        raise RuntimeError("UNAVAILABLE: Connection closed by peer")
+    signal.pause()
+for path in marks("child"):
+    if Path("/proc", path.name.partition("-")[2]).exists():
+        print("a child of the last attempt lives")
+print(rank, "of", size, os.environ["JAX_PROCESS_ID"], os.environ["JAX_NUM_PROCESSES"])
+print(os.environ["JAX_COORDINATOR_ADDRESS"])
+"""
+
+STOPS = """
+def save(*_):
+    print("saved", rank, flush=True)
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, save)
+mark("ready")
+until(lambda: len(marks("ready")) == size)
+print("all are ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+ENDS = """
+from supervisor.protocol.messages import Stage
+reporter.stage(Stage.TRAINING)
+if rank == 1:
+    reporter.step(1000)
+    reporter.notice("an odd thing")
+    mark("told")
+    until(lambda: "rank 0 ended" in log())
+    reporter.stage(Stage.TRAINING)
+    reporter.step(1007)
+else:
+    until(lambda: marks("told") and "an odd thing" in log())
+    reporter.step(3)
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path, model_dir: Path) -> Callable[..., dict[str, Any]]:
+    def make(what: str, workers: int, **command: Any) -> dict[str, Any]:
+        program = tmp_path / "program.py"
+        program.write_text(PROGRAM + what)
+        restart = {"max_num_restarts": 1, "backoff": {"first": 0.01}, "standby": "off"}
+        return {
+            "trainer": {
+                "init": {
+                    "model_dir": str(model_dir),
+                    "devices": {"platform": "cpu", "count": workers},
+                    "workers": workers,
+                    "autorestart": restart,
+                },
+                "command": {"argv": [sys.executable, str(program), "{model_dir}"], **command},
+            }
+        }
+
+    return make
+
+
+def output(result: Result, attempt: int, rank: int) -> list[str]:
+    (path,) = result.model_dir.glob(f"*_restartable/attempts/{attempt:04d}/rank{rank}.log")
+    return path.read_text().splitlines()
+
+
+def test_one_fails_all_are_gone_and_the_first_cause_is_charged(
+    supervise: Supervise, config: Callable[..., dict[str, Any]]
+) -> None:
+    result = supervise(config(FAILS, 3))
+    assert result.code == 0, result.log
+    assert result.attempts == 2
+    failure = result.summary["attempts"][0]["failure"]
+    assert (failure["rank"], failure["root_cause"]) == (1, "builtins.RuntimeError: bad luck")
+    assert "WARNING: rank 1 ended: exit code 1" in result.log
+    assert "output in attempts/0001/rank*.log" in result.log
+    outputs = [output(result, 2, rank) for rank in range(3)]
+    assert [lines[0] for lines in outputs] == ["0 of 3 0 3", "1 of 3 1 3", "2 of 3 2 3"]
+    assert len({lines[1] for lines in outputs}) == 1, "they do not meet"
+    assert "2 of 3" not in result.out, "the output of others than rank 0 is passed on"
+
+
+def test_a_stop_reaches_every_worker(start: Start, config: Callable[..., dict[str, Any]]) -> None:
+    running = start(config(STOPS, 2))
+    running.wait_for("all are ready")
+    running.signal(signal.SIGTERM)
+    result = running.result()
+    assert result.code == 75, result.log
+    for rank in (0, 1):
+        assert output(result, 1, rank)[-1].endswith(f"saved {rank}")
+
+
+def test_the_lowest_rank_that_lives_speaks_for_all(
+    supervise: Supervise, config: Callable[..., dict[str, Any]]
+) -> None:
+    result = supervise(config(ENDS, 2, success={"step": 1007}))
+    assert result.code == 0, result.log
+    assert result.attempts == 1, "one that has done its part ends alone"
+    assert "rank 0 ended: exit code 0 in stage TRAINING after step 3" in result.log
+    assert "rank 1 ended: exit code 0 in stage TRAINING after step 1007" in result.log
+    assert "WARNING: rank 1: an odd thing" in result.log
+
+
+def test_where_not_all_can_be_started_none_stays(
+    supervise: Supervise, config: Callable[..., dict[str, Any]]
+) -> None:
+    """The descriptors are used up at some rank or other."""
+    result = supervise(config(STOPS, 40), prefix=["prlimit", "--nofile=60"])
+    assert result.code == 76, result.log + result.err
+    assert "failed: the command cannot be started; root cause:" in result.log
+    assert "Too many open files" in result.log
+    assert "rank 0 ended" not in result.log
