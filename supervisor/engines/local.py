@@ -145,6 +145,8 @@ class LocalEngine:
         group = self._group
         if group is not None and group.launch.attempt != launch.attempt:
             group = None
+        if group is not None:
+            group.about_to_be_killed()
         pids = group.pids if group is not None else ()
         self._probe.stop()
         alive = kill_descendants(pids, self._waiting)

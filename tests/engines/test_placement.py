@@ -13,7 +13,7 @@ from supervisor.engines.launch import Launch
 from supervisor.engines.placement import placed, ports_needed
 from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.drills import Drill
-from supervisor.protocol.environment import FAULTS
+from supervisor.protocol.environment import FAULTS, SIMULATED_DEVICES
 from tests.config.files import COMMAND, with_command, with_init
 from tests.config.test_plan import plans
 
@@ -39,9 +39,10 @@ def launch(init: str, config: str = COMMAND) -> Launch:
 
 
 def places(of: Launch, inherited: dict[str, str] | None = None) -> list[dict[str, str]]:
-    """Of each worker, without what all of them are told alike."""
+    """Of each worker; what simulated devices it holds is left out."""
     ports = PORTS[: ports_needed(of)]
-    return [placed(of, rank, ports, inherited or {}) for rank in range(of.world_size)]
+    found = [placed(of, rank, ports, inherited or {}) for rank in range(of.world_size)]
+    return [{k: v for k, v in env.items() if k != SIMULATED_DEVICES} for env in found]
 
 
 def test_one_worker_has_the_devices_of_its_rung() -> None:
@@ -130,6 +131,18 @@ def test_workers_on_one_tpu_host_each_have_chips_and_an_address() -> None:
             "CLOUD_TPU_TASK_ID": "1",
         }.items()
     )
+
+
+def test_a_worker_knows_which_simulated_devices_are_its_own() -> None:
+    def held(of: Launch, rank: int) -> list[str]:
+        told = placed(of, rank, PORTS, {})[SIMULATED_DEVICES]
+        return list(json.loads(told)["units"])
+
+    one = launch("devices: {platform: cpu, count: 4}")
+    assert held(replace(one, num_devices=2, units=("0", "3")), 0) == ["0", "3"]
+    several = launch("devices: {platform: cpu, count: 6}\nworkers: 3")
+    assert held(replace(several, num_devices=4, units=("host0", "host2")), 1) == ["host2", "4", "5"]
+    assert SIMULATED_DEVICES not in placed(launch("devices: {platform: gpu}"), 0, (), {})
 
 
 def test_a_drill_is_for_its_rank_alone() -> None:
