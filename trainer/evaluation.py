@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from trainer.config import ValidationConfig
@@ -11,6 +12,15 @@ from trainer.executables import Executables
 from trainer.feed import Feed
 from trainer.state import Blueprint, TrainState
 from trainer.step import jit_evaluation_loss
+
+
+def compiled_loss(
+    config: ValidationConfig, blueprint: Blueprint, feed: Feed, executables: Executables
+) -> Future[Callable[..., Any]]:
+    """The evaluation step, loaded or compiled."""
+    tokens = feed.abstract(config.dataloader.sequence_length + 1)
+    function = jit_evaluation_loss(blueprint)
+    return executables.get("evaluation step", function, blueprint.abstract, tokens)
 
 
 class Evaluation:
@@ -48,10 +58,7 @@ class Evaluation:
 
     def _prepare(self) -> None:
         config, blueprint = self._config, self._blueprint
-        tokens = self._feed.abstract(config.dataloader.sequence_length + 1)
-        loss = self._executables.get(
-            "evaluation step", jit_evaluation_loss(blueprint), blueprint.abstract, tokens
-        )
+        loss = compiled_loss(config, blueprint, self._feed, self._executables)
         self._batches = validation_batches(
             config.dataloader,
             blueprint.config.loop.global_batch_size,

@@ -8,7 +8,7 @@ from supervisor.config import placeholders
 from supervisor.config.chips import bounds, shares
 from supervisor.config.ladder import ladder_conflicts
 from supervisor.config.problems import Location, shown
-from supervisor.config.schema import TRAINER_SECTIONS, Fault, Phase
+from supervisor.config.schema import TRAINER_SECTIONS, Phase
 
 
 def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
@@ -28,31 +28,35 @@ def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
         yield from _placeholder_conflicts(
             phase, where, phase.init.checkpoint.directory, ("model_dir",)
         )
-    for index, fault in enumerate(phase.faults):
-        yield from _fault_conflicts(phase, ("faults", index), fault)
+    yield from _fault_conflicts(phase)
     if phase.command is not None:
         yield from _command_conflicts(phase)
 
 
-def _fault_conflicts(phase: Phase, where: Location, fault: Fault) -> Iterator[tuple[Location, str]]:
-    if fault.rank >= phase.init.workers:
-        message = f"is {fault.rank}, but the last rank is {phase.init.workers - 1}"
-        yield (*where, "rank"), message
-    if fault.simulated is not None:
-        yield from _simulated_conflicts(phase, where, *fault.simulated)
+def _fault_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
+    groups = _simulated_units(phase)
+    for index, fault in enumerate(phase.faults):
+        if fault.rank >= phase.init.workers:
+            message = f"is {fault.rank}, but the last rank is {phase.init.workers - 1}"
+            yield ("faults", index, "rank"), message
+        if fault.simulated is None:
+            continue
+        kind, unit = fault.simulated
+        if not groups:
+            message = "needs simulated devices: init.devices {platform: cpu, count: N}"
+            yield ("faults", index, kind), message
+        elif not any(unit in units for units in groups):
+            there = " and ".join(f"{units[0]} to {units[-1]}" for units in groups)
+            yield ("faults", index, kind), f"is {unit!r}, but there are only {there}"
 
 
-def _simulated_conflicts(
-    phase: Phase, where: Location, kind: str, unit: str
-) -> Iterator[tuple[Location, str]]:
-    devices = phase.init.devices
+def _simulated_units(phase: Phase) -> list[list[str]]:
+    """The ids of the simulated devices, and of the hosts where each worker is one."""
+    devices, workers = phase.init.devices, phase.init.workers
     if devices is None or devices.platform != "cpu" or devices.count is None:
-        yield (*where, kind), "needs simulated devices: init.devices {platform: cpu, count: N}"
-    elif unit.isdecimal() and int(unit) >= devices.count:
-        message = (
-            f"is {unit}, but the {devices.count} simulated devices are 0 to {devices.count - 1}"
-        )
-        yield (*where, kind), message
+        return []
+    hosts = [[f"host{index}" for index in range(workers)]] if workers > 1 else []
+    return [[str(index) for index in range(devices.count)], *hosts]
 
 
 def _workers_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:

@@ -52,6 +52,8 @@ class PhasePlan:
     rungs: tuple[int, ...] = ()
     """The numbers of devices that it can run on, in descending order, the full one first; none
     where their number is not known."""
+    prefetch: bool = True
+    """Whether its program is compiled ahead of time for other rungs."""
     units: tuple[str, ...] = ()
     """What the full rung is made up of, by id: each device, or each host where there are several
     workers; none where they are not of this host alone, or nobody knows how many there are."""
@@ -108,6 +110,7 @@ def _plan(
         bootstrap=command is not None and command.bootstrap,
         preload=_preload(command),
         standby=phase.init.autorestart.standby,
+        prefetch=phase.init.autorestart.prefetch,
         platform=phase.init.devices.platform if phase.init.devices else None,
         num_devices=_num_devices(phase),
         rungs=tuple(rung.num_devices for rung in ladder.rungs),

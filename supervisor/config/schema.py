@@ -229,6 +229,8 @@ class Autorestart(_Section):
     deadlines: dict[StageName, Seconds] = Field(default_factory=dict)
     standby: Annotated[Literal["off", "imports", "ready"] | None, BeforeValidator(_off)] = None
     """A process that waits to become the next worker; None: of the kind that suits."""
+    prefetch: bool = True
+    """Whether programs for other rungs are compiled while the job trains."""
     repeated_failure_limit: Annotated[int | None, Field(ge=0)] = None
     rules: list[RuleConfig] = Field(default_factory=list)
     preemption: Preemption = Preemption()
@@ -314,7 +316,7 @@ class StartFrom(_Section):
     load: Literal["params", "all"] = "params"
 
 
-Device = Annotated[str, Field(pattern=r"^\d{1,6}$")]
+Unit = Annotated[str, Field(pattern=r"^(host)?\d{1,6}$")]
 Host = Annotated[str, Field(pattern=r"^host\d{1,6}$")]
 
 
@@ -329,9 +331,9 @@ class Fault(_Section):
     message: str = "injected by a drill"
     exit_code: Annotated[int, Field(ge=0, le=255)] | None = None
     hang: bool = False
-    device_lost: Device | None = None
-    device_wrong_result: Device | None = None
-    device_returns: Device | None = None
+    device_lost: Unit | None = None
+    device_wrong_result: Unit | None = None
+    device_returns: Unit | None = None
     host_lost: Host | None = None
 
     @model_validator(mode="after")

@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from supervisor.adapters.reactor import Reactor
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import BadUnit
 from supervisor.core.failure import WorkerExit
+from supervisor.engines.placement import visible
 from supervisor.protocol import simulated
 from supervisor.protocol.environment import STALE_TOPOLOGY
 
@@ -58,18 +59,32 @@ class Layout:
     devices_each: int = 1
 
     @classmethod
-    def of(cls, plan: PhasePlan, units: tuple[str, ...] | None, lost: Collection[str]) -> Layout:
+    def of(cls, plan: PhasePlan, units: tuple[str, ...] | None, lost: frozenset[str]) -> Layout:
         """Of `units` (None: all of the plan), without what is known to be `lost`."""
-        if units is None and plan.num_devices is not None:
-            units = plan.units
-        present = tuple(unit for unit in units or () if unit not in lost)
-        return cls(units, present, plan.devices_per_worker)
+        each = (plan.num_devices or 0) // len(plan.units) if plan.units else 1
+        units = units or plan.units or None
+        present = tuple(u for u in units or () if not lost.intersection(_names(u, each)))
+        return cls(units, present, each)
 
-    def places(self, units: Collection[str]) -> tuple[int, ...]:
-        """The place of the first device of each of `units` that is present."""
-        return tuple(
-            index * self.devices_each for index, unit in enumerate(self.present) if unit in units
-        )
+    def places(self, broken: frozenset[str]) -> tuple[int, ...]:
+        """The place of the first device of each unit that is present, and `broken`."""
+        each = self.devices_each
+        names = (_names(unit, each) for unit in self.present)
+        return tuple(i * each for i, those in enumerate(names) if broken.intersection(those))
+
+    def environment(self, plan: PhasePlan, inherited: Mapping[str, str]) -> dict[str, str]:
+        """What makes a process see the devices of the units that are present, in their order.
+
+        Raises:
+            ValueError: no process can see just these.
+        """
+        if plan.platform == "cpu" and self.num_devices:
+            return {"JAX_NUM_CPU_DEVICES": str(self.num_devices)}
+        if plan.platform in ("gpu", "tpu") and self.present != plan.units:
+            names = (_names(unit, self.devices_each) for unit in self.present)
+            ids = [name for those in names for name in those if name.isdecimal()]
+            return visible(plan.platform, ids, inherited)
+        return {}
 
     @property
     def num_devices(self) -> int:
@@ -111,6 +126,15 @@ class _Look:
     """The places of devices on which an earlier process hung."""
     is_over: bool = False
     """Whether it has taken too long."""
+
+
+def _names(unit: str, devices_each: int) -> tuple[str, ...]:
+    """The ids by which a unit may be broken: its own, and where it is a host those of its
+    devices."""
+    if not unit.startswith(simulated.HOST):
+        return (unit,)
+    first = int(unit.removeprefix(simulated.HOST)) * devices_each
+    return (unit, *(str(device) for device in range(first, first + devices_each)))
 
 
 class DeviceProbe:
@@ -186,7 +210,7 @@ class DeviceProbe:
     def _ask(self, look: _Look) -> None:
         """Ask the process that waits, or a new one."""
         question = {
-            "environment": _visible(look.plan, look.layout),
+            "environment": look.layout.environment(look.plan, self._environ),
             "one_by_one": look.one_by_one,
             "skip": list(look.hung),
             "wrong": look.wrong,
@@ -277,13 +301,6 @@ class DeviceProbe:
         if self._look is look:
             self._look = None
             look.on_answer(answer)
-
-
-def _visible(plan: PhasePlan, layout: Layout) -> dict[str, str]:
-    """What makes the process see the devices of `layout`, in its order."""
-    if plan.platform == "cpu" and layout.num_devices:
-        return {"JAX_NUM_CPU_DEVICES": str(layout.num_devices)}
-    return {}
 
 
 class _Prober:

@@ -85,6 +85,7 @@ class Group:
     """In the order in which they were seen."""
     fallen: int | None = None
     """How many had ended when the rest of them was killed; None: nothing was killed yet."""
+    asked_to_stop: bool = False
     has_compiled: bool = False
     """Since its compilations were last taken over."""
     resumed_from: int | None = None

@@ -41,6 +41,7 @@ from supervisor.engines.group import Group, Worker
 from supervisor.engines.judging import judged, redacted
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.placement import placed, ports_needed
+from supervisor.engines.prefetch import Prefetcher
 from supervisor.engines.snapshots import SnapshotKeeper
 from supervisor.engines.standby import Standbys, choose
 from supervisor.ports import Clock
@@ -84,6 +85,7 @@ class LocalEngine:
         self._group: Group | None = None
         self._snapshots = SnapshotKeeper(self._notice, self._mention)
         self._standbys = Standbys(reactor, self._notice, self._mention)
+        self._prefetcher = Prefetcher(reactor, clock, self._notice, self._mention)
 
     @property
     def directory(self) -> Path | None:
@@ -134,6 +136,8 @@ class LocalEngine:
     def terminate(self, attempt: int) -> None:
         """Ask the attempt's workers to save and exit."""
         if self._group is not None and self._group.launch.attempt == attempt:
+            self._group.asked_to_stop = True
+            self._prefetcher.stop()
             for worker in self._group.workers:
                 worker.process.signal(signal.SIGTERM)
 
@@ -147,9 +151,10 @@ class LocalEngine:
             group = None
         if group is not None:
             group.about_to_be_killed()
-        pids = group.pids if group is not None else ()
+        self._prefetcher.stop()
         self._probe.stop()
-        alive = kill_descendants(pids, self._waiting)
+        pids = group.pids if group is not None else ()
+        alive = kill_descendants(pids, self._aside)
         if alive or (group is not None and not group.all_have_ended()):
             self._reactor.call_later(0.0, lambda: self.kill(launch, exits))
             return
@@ -158,9 +163,9 @@ class LocalEngine:
         self._gone(launch, tuple(group.exits) if group is not None else exits, group)
 
     @property
-    def _waiting(self) -> tuple[int, ...]:
-        """The processes that are of no attempt: they wait to be of use to the next one."""
-        return (*self._standbys.pids, *self._probe.pids)
+    def _aside(self) -> tuple[int, ...]:
+        """The processes that are of no attempt: they are to be of use to the next one."""
+        return (*self._standbys.pids, *self._probe.pids, *self._prefetcher.pids)
 
     # --- starting ---------------------------------------------------------------------------
 
@@ -235,7 +240,7 @@ class LocalEngine:
 
     def _launch_failed(self, group: Group, error: OSError, argv: tuple[str, ...]) -> None:
         """Not all of the workers could be started: those that were must not stay."""
-        while kill_descendants(group.pids, self._waiting) or not group.all_have_ended():
+        while kill_descendants(group.pids, self._aside) or not group.all_have_ended():
             pass
         self._close(group)
         failure = redacted(launch_failure(error, argv), self._redact)
@@ -265,13 +270,22 @@ class LocalEngine:
             self._notice,
         )
 
+    def _prepare(self, group: Group) -> None:
+        """What makes the next start a quick one, once this attempt is on its way: its standbys, and
+        then what other rungs need."""
+        if group.is_steady and not group.exits and not group.asked_to_stop:
+            self._prepare_standbys(group)
+            self._prepare_probe(group)
+            if not self._standbys.are_at_work:
+                self._prefetcher.look(group.launch, group.speaker.start)
+
     def _prepare_standbys(self, group: Group) -> None:
         """Have a standby of each worker for what comes after this attempt.
 
         Only in the main thread: a standby dies with the thread that starts it.
         """
         launch, plan, worker = group.launch, group.launch.plan, group.speaker
-        if plan.standby == "off" or (plan.is_command and not plan.bootstrap) or group.exits:
+        if plan.standby == "off" or (plan.is_command and not plan.bootstrap):
             return
         missing = self._standbys.missing(plan.name, launch.world_size)
         if not missing:
@@ -299,7 +313,7 @@ class LocalEngine:
         """Have a process wait that can look at the devices, if the job can do with fewer."""
         plan = group.launch.plan
         needs_one = len(plan.rungs) > 1 and plan.units and plan.standby != "off"
-        if not needs_one or group.exits or self._probe.pids or memory.available() < _PROBE_TAKES:
+        if not needs_one or self._probe.pids or memory.available() < _PROBE_TAKES:
             return
         try:
             self._probe.prepare(plan)
@@ -327,8 +341,7 @@ class LocalEngine:
         if not worker.pipe.read():
             self._reactor.forget(worker.pipe.read_end)
             return
-        if group.is_steady:
-            self._prepare_standbys(group)
+        self._prepare(group)
         if worker.is_on_its_way and worker.pipe.is_calm:
             self._reactor.forget(worker.pipe.read_end)
             self._reactor.call_later(_READING_PAUSE, lambda: self._read_again(group, worker))
@@ -341,16 +354,15 @@ class LocalEngine:
         for each in group.workers:
             each.pipe.read()  # what was said before comes first
         if group.has_ended(worker):
+            self._prefetcher.stop()
             self._reactor.forget(worker.process.pidfd)
             self._observe(group)
 
     def _look_again(self, group: Group) -> None:
         if self._group is group:
-            reap_orphans((*group.pids, *self._waiting))
+            reap_orphans((*group.pids, *self._aside))
             self._observe(group)
-            if group.is_steady:
-                self._prepare_standbys(group)
-                self._prepare_probe(group)
+            self._prepare(group)
             self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(group))
 
     def _observe(self, group: Group) -> None:

@@ -41,10 +41,28 @@ def placed(
         case "cpu":
             return env | _simulated(launch, rank)
         case "gpu" if launch.is_placed:
-            return env | {_GPUS: _visible(_GPUS, launch.device_ids(rank), inherited)}
+            return env | visible("gpu", launch.device_ids(rank), inherited)
         case "tpu" if launch.is_placed:
             return env | _chips(launch, rank, ports[1:], inherited)
     return env
+
+
+def visible(platform: str, ids: Sequence[str], inherited: Mapping[str, str]) -> dict[str, str]:
+    """What has one process see these devices of a GPU or TPU host, and no others.
+
+    Raises:
+        ValueError: one process cannot have so many chips.
+    """
+    if platform == "gpu":
+        return {_GPUS: _visible(_GPUS, ids, inherited)}
+    found = bounds(len(ids), len(ids))
+    if found is None:
+        raise ValueError(f"one process cannot have {len(ids)} chips of a TPU host")
+    return {
+        _CHIPS: _visible(_CHIPS, ids, inherited),
+        "TPU_PROCESS_BOUNDS": found[0],
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": found[1],
+    }
 
 
 def _simulated(launch: Launch, rank: int) -> dict[str, str]:

@@ -100,6 +100,11 @@ class Standbys:
         living = [standby.process for standby in self._standbys]
         return tuple(process.pid for process in [*living, *self._ending])
 
+    @property
+    def are_at_work(self) -> bool:
+        """Whether one is still getting ready."""
+        return not all(standby.is_ready for standby in self._standbys)
+
     def missing(self, phase: str, wanted: int) -> int:
         """How many are missing of the standbys that `phase` wants."""
         if any(standby.phase != phase for standby in self._standbys):

@@ -21,7 +21,8 @@ from supervisor.protocol import environment
 FILE = "simulated_devices.json"
 """Its name in model_dir. Holds e.g. `{"lost": ["3"], "wrong": ["5"]}`."""
 
-_HOST = "host"
+HOST = "host"
+"""What the ids of hosts begin with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +99,12 @@ class Held:
             return
         self._seen = stamp
         broken = read(self.file)
-        for unit in sorted(self._units & broken.lost):
-            if unit.startswith(_HOST):
+        for unit in sorted(self._units & broken.lost, reverse=True):  # hosts first
+            if unit.startswith(HOST):
                 os.kill(os.getpid(), signal.SIGKILL)
             raise RuntimeError(f"INTERNAL: core halted: simulated device {unit} is lost")
         for unit in sorted(self._units & broken.wrong):
-            kind = "host" if unit.startswith(_HOST) else "device"
+            kind = "host" if unit.startswith(HOST) else "device"
             raise RuntimeError(f"INTERNAL: uncorrectable ECC error: simulated {kind} {unit}")
 
 

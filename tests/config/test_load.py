@@ -271,7 +271,7 @@ MISTAKES = [
     (
         FIT.replace("  fit:", "    devices: {platform: cpu, count: 4}\n  fit:")
         + "  faults: [{step: 1, device_returns: '4'}]",
-        "faults[0].device_returns: is 4, but the 4 simulated devices are 0 to 3",
+        "faults[0].device_returns: is '4', but there are only 0 to 3",
     ),
     (COMMAND + "  faults: [{step: 1, hang: true}]", "drills need our trainer (fit)"),
     (COMMAND + "  start_from: {load: all}", "trainer.start_from: belongs to our trainer"),

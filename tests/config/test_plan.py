@@ -166,6 +166,7 @@ def test_params_show_defaults_and_absolute_paths(tmp_path: Path) -> None:
         "backoff": {"first": 10.0, "max": 300.0},
         "deadlines": {},
         "preemption": {"source": "auto"},
+        "prefetch": True,
     }
     assert plan.params["trainer"]["name"] == plan.name == "phase1"
 

@@ -34,6 +34,7 @@ PLAN = PhasePlan(
     max_steps=None,
     faults=(),
     platform="cpu",
+    units=("0", "1", "2", "3"),
 )
 USUAL = Limits()
 HANGS_ON_DEVICE_1 = """
@@ -113,7 +114,7 @@ def test_what_is_lost_is_not_found_and_what_is_wrong_computes_so(looking: MakeLo
 
 def test_a_device_that_hangs_is_told_and_the_others_are_tried(looking: MakeLooking) -> None:
     one, before = looking(Limits(device=4.0), HANGS_ON_DEVICE_1), children()
-    answer = one.look(replace(PLAN, num_devices=3))
+    answer = one.look(replace(PLAN, num_devices=3, units=("0", "1", "2")))
     assert answer == Answer(("0", "2"), (BadUnit("1", "no answer within 4 s"),))
     assert children() == before
 
@@ -177,3 +178,37 @@ def test_devices_are_counted_to_their_units(
     assert answer.healthy == healthy
     assert {each.unit: each.reason for each in answer.bad} == faults
     assert all(each.found == (each.reason == "x") for each in answer.bad)
+
+
+@pytest.mark.parametrize(
+    ("platform", "units", "environment"),
+    [
+        ("cpu", None, {"JAX_NUM_CPU_DEVICES": "4"}),
+        ("cpu", ("1", "2"), {"JAX_NUM_CPU_DEVICES": "2"}),
+        ("gpu", None, {}),
+        ("gpu", ("1", "3"), {"CUDA_VISIBLE_DEVICES": "1,3"}),
+        (
+            "tpu",
+            ("2",),
+            {
+                "TPU_VISIBLE_CHIPS": "2",
+                "TPU_PROCESS_BOUNDS": "1,1,1",
+                "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
+            },
+        ),
+    ],
+)
+def test_the_process_sees_what_is_to_be_looked_at(
+    platform: str, units: tuple[str, ...] | None, environment: dict[str, str]
+) -> None:
+    plan = replace(PLAN, platform=platform)
+    assert Layout.of(plan, units, frozenset()).environment(plan, {}) == environment
+
+
+def test_a_host_is_as_bad_as_its_worst_device() -> None:
+    plan = replace(PLAN, workers=2, units=("host0", "host1"))
+    assert Layout.of(plan, None, frozenset({"3"})).present == ("host0",)
+    assert Layout.of(plan, None, frozenset({"host0"})).present == ("host1",)
+    whole = Layout.of(plan, None, frozenset())
+    assert whole.num_devices == 4
+    assert [whole.places(frozenset({broken})) for broken in ("1", "host1")] == [(0,), (2,)]

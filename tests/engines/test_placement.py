@@ -42,7 +42,7 @@ def places(of: Launch, inherited: dict[str, str] | None = None) -> list[dict[str
     """Of each worker; what simulated devices it holds is left out."""
     ports = PORTS[: ports_needed(of)]
     found = [placed(of, rank, ports, inherited or {}) for rank in range(of.world_size)]
-    return [{k: v for k, v in env.items() if k != SIMULATED_DEVICES} for env in found]
+    return [{k: v for k, v in place.items() if k != SIMULATED_DEVICES} for place in found]
 
 
 def test_one_worker_has_the_devices_of_its_rung() -> None:
@@ -150,3 +150,11 @@ def test_a_drill_is_for_its_rank_alone() -> None:
     drill = Drill(id="one", step=3, signal="SIGKILL", rank=1)
     assert FAULTS not in of.told(0, [drill])
     assert json.loads(of.told(1, [drill])[FAULTS])["drills"][0]["id"] == "one"
+
+
+def test_simulated_devices_break_by_their_own_ids_and_by_those_of_their_host() -> None:
+    two = replace(launch("workers: 2\ndevices: {platform: cpu, count: 4}"), units=("host1",))
+    (place,) = [placed(replace(two, num_devices=2), 0, PORTS, {})]
+    told = json.loads(place[SIMULATED_DEVICES])
+    assert told == {"file": "/run/simulated_devices.json", "units": ["host1", "2", "3"]}
+    assert SIMULATED_DEVICES not in placed(launch("devices: {platform: gpu}"), 0, PORTS, {})

@@ -1,0 +1,228 @@
+"""Compiles ahead of time for the rungs that the job may be on next, while it trains on another.
+
+Each is compiled by a process with that number of devices (`trainer.prefetch`), one at a time, when
+nobody else wants the CPU, and within bounds of time and memory. What comes of it lies where a
+worker on that rung looks for it. Nobody waits for it: what ends the worker group, or asks it to
+stop, ends it too, and it is begun again when the next group is on its way.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from signal import SIGKILL
+
+import psutil
+
+from supervisor.adapters import memory
+from supervisor.adapters.processes import WorkerProcess
+from supervisor.adapters.reactor import Reactor
+from supervisor.config.plan import PhasePlan
+from supervisor.core.events import RungCompileFailed
+from supervisor.core.failure import WorkerExit
+from supervisor.engines.judging import judged
+from supervisor.engines.launch import Launch, Start
+from supervisor.engines.placement import placed
+from supervisor.ports import Clock
+from supervisor.protocol import environment
+
+_TRIES = 2
+_NEEDED = 1 << 30
+"""Bytes that must be free: our imports take 181 MB, XLA as much again and more."""
+_TIME = 3600.0
+"""Seconds. The largest programs compile for many minutes, and here they wait for others besides."""
+_WATCH_INTERVAL = 1.0
+
+
+def wanted(rungs: Sequence[int], num_devices: int) -> tuple[int, ...]:
+    """The rungs to compile for while the job is on that of `num_devices`, the likeliest first: the
+    next two smaller ones, and the next larger one."""
+    smaller = sorted((rung for rung in rungs if rung < num_devices), reverse=True)
+    larger = sorted(rung for rung in rungs if rung > num_devices)
+    return (*smaller[:2], *larger[:1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """What is compiled: the phase's steps, for a rung."""
+
+    phase: int
+    num_devices: int
+    accumulation: int
+
+    def __str__(self) -> str:
+        return f"Prefetching compile for num_devices={self.num_devices}"
+
+
+@dataclass(slots=True)
+class _Compilation:
+    """One that is under way."""
+
+    program: _Program
+    launch: Launch
+    process: WorkerProcess
+    memory: int
+    """Bytes that it may have."""
+    too_much: str | None = None
+    """Why it was ended by us, if so."""
+
+
+class Prefetcher:
+    """Compiles for other rungs than the present one, one after the other."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        clock: Clock,
+        warn: Callable[[str], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        """`warn` a person of what is not as it should be, `tell` what is."""
+        self._reactor = reactor
+        self._clock = clock
+        self._warn = warn
+        self._tell = tell
+        self._running: _Compilation | None = None
+        self._ending: list[WorkerProcess] = []
+        self._settled: set[_Program] = set()
+        self._failures: Counter[_Program] = Counter()
+        self._told: set[str] = set()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes that are of no attempt."""
+        running = [self._running.process] if self._running is not None else []
+        return tuple(process.pid for process in [*running, *self._ending])
+
+    def look(self, launch: Launch, start: Start) -> None:
+        """The attempt of `launch` is on its way, its worker started by `start`: have the next rung
+        compiled, if there is one and nothing is under way."""
+        plan = launch.plan
+        if self._running is not None or not plan.prefetch or plan.is_command or not plan.rungs:
+            return
+        if (why_not := _impossible(plan)) is not None:
+            if len(plan.rungs) > 1:
+                self._warn_once(f"compiles for other rungs are not prefetched: {why_not}")
+            return
+        rung = launch.num_devices or plan.rungs[0]
+        accumulation = launch.adjustments.accumulation
+        for num_devices in wanted(plan.rungs, rung):
+            program = _Program(launch.phase, num_devices, accumulation)
+            if program not in self._settled:
+                self._begin(program, launch, start)
+                return
+
+    def stop(self) -> None:
+        """End what is under way; it is begun again another time."""
+        if self._running is not None:
+            compilation, self._running = self._running, None
+            self._ending.append(compilation.process)
+            compilation.process.signal(SIGKILL)
+
+    def _begin(self, program: _Program, launch: Launch, start: Start) -> None:
+        available = memory.available()
+        if available < _NEEDED:
+            self._warn_once(f"{program} has to wait: {available >> 20} MiB of memory are free")
+            return
+        own = launch.directory.parent / f"prefetch{program.num_devices}"
+        launch = replace(launch, num_devices=program.num_devices, units=(), directory=own)
+        try:
+            own.mkdir(exist_ok=True)
+            launch.file(0, "failure.json").unlink(missing_ok=True)
+            process = _started(launch, start)
+        except OSError as error:
+            self._failed(program, str(error))
+            return
+        compilation = _Compilation(program, launch, process, available // 2)
+        self._running = compilation
+        self._reactor.watch(process.pidfd, lambda: self._ended(compilation))
+        self._reactor.call_later(_WATCH_INTERVAL, lambda: self._watch(compilation))
+        self._reactor.call_later(_TIME, lambda: self._end(compilation, f"took {_TIME:g} s"))
+        self._tell(f"{program} begins, pid {process.pid}")
+
+    def _watch(self, compilation: _Compilation) -> None:
+        """See that it does not take the memory that others need."""
+        if self._running is compilation:
+            held = memory.resident(compilation.process.pid)
+            if held > compilation.memory:
+                self._end(compilation, f"took {held >> 20} MiB of memory")
+            self._reactor.call_later(_WATCH_INTERVAL, lambda: self._watch(compilation))
+
+    def _end(self, compilation: _Compilation, why: str) -> None:
+        if self._running is compilation:
+            compilation.too_much = why
+            compilation.process.signal(SIGKILL)
+
+    def _ended(self, compilation: _Compilation) -> None:
+        process = compilation.process
+        ended = process.poll(rank=0)
+        if ended is None:
+            return
+        self._reactor.forget(process.pidfd)
+        process.close()
+        if self._running is compilation:
+            self._running = None
+            self._conclude(compilation, ended)
+        else:
+            self._ending.remove(process)
+
+    def _conclude(self, compilation: _Compilation, ended: WorkerExit) -> None:
+        program, now = compilation.program, self._clock.now()
+        if ended.clean:
+            self._settled.add(program)
+            self._tell(f"{program} completed successfully.")
+        elif compilation.too_much is not None:
+            self._failed(program, compilation.too_much)
+        else:
+            end = judged(now, compilation.launch, [ended], None, None, self._warn)
+            failure = end.failure
+            assert failure is not None, "its exit is no success"
+            if failure.ends_the_job and failure.per_rung:
+                self._settled.add(program)
+                why = failure.root_cause
+                rung = RungCompileFailed(now, program.phase, program.num_devices, why)
+                self._reactor.post(rung)
+            else:
+                self._failed(program, failure.root_cause)
+
+    def _failed(self, program: _Program, why: str) -> None:
+        self._failures[program] += 1
+        again = "it is tried once more"
+        if self._failures[program] >= _TRIES:
+            self._settled.add(program)
+            again = "it is left to the restart that needs it"
+        self._warn(f"{program} failed: {why}; {again}")
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._warn(text)
+
+
+def _impossible(plan: PhasePlan) -> str | None:
+    """Why nobody but the workers can compile for other rungs, if so."""
+    if plan.platform != "cpu":
+        return f"the {plan.platform} belongs to the worker, and nobody else can compile for it"
+    if plan.workers > 1:
+        return "several workers compile together"
+    return None
+
+
+def _started(launch: Launch, start: Start) -> WorkerProcess:
+    """The process that compiles for the worker that `launch` would start; `start` is how the living
+    worker was started, with the same compilation cache."""
+    inherited = environment.scrubbed(start.env)
+    env = {**inherited, **placed(launch, 0, (), inherited), **launch.told(0, ())}
+    argv = [sys.executable, "-P", "-m", "trainer.prefetch", str(launch.params)]
+    with launch.file(0, "log").open("wb") as output:
+        process = WorkerProcess(argv, env=env, output=output.fileno())
+    with suppress(
+        ProcessLookupError, psutil.NoSuchProcess
+    ):  # it has ended, which is seen elsewhere
+        os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
+        psutil.Process(process.pid).ionice(psutil.IOPRIO_CLASS_IDLE)
+    return process

@@ -1,0 +1,63 @@
+"""`python -P -m trainer.prefetch PARAMS.yaml`: compiles a config for another number of devices.
+
+Run while a worker trains, with the environment of a worker that has the devices of this process,
+it leaves the compiled steps where that worker will look for them. Nothing else is touched.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import yaml
+
+from supervisor.protocol.adjustments import Adjustments
+from supervisor.protocol.environment import WorkerIdentity
+from supervisor.protocol.failure import write_failure_record
+from supervisor.protocol.messages import Stage
+from trainer.config import parse
+from trainer.evaluation import compiled_loss
+from trainer.prepare import prepare
+from trainer.voice import Voice
+
+USAGE = "usage: python -P -m trainer.prefetch PARAMS.yaml"
+
+
+def prefetch(params: Path) -> None:
+    """Compile all steps of the config in the file `params`, and keep them."""
+    config = parse(yaml.safe_load(params.read_text(encoding="utf-8")))
+    identity = WorkerIdentity.from_environment()
+    num_devices = identity.num_devices if identity is not None else None
+    prepared = prepare(config, num_devices, Adjustments.from_environment(), Voice())
+    steps = [prepared.train_step]
+    if config.fit.validation is not None:
+        blueprint, feed, executables = prepared.blueprint, prepared.feed, prepared.executables
+        steps.append(compiled_loss(config.fit.validation, blueprint, feed, executables))
+    for step in steps:
+        step.result()
+    prepared.executables.close()
+
+
+def main() -> NoReturn:
+    """Compile, and leave with 0, or with 1 and a failure record."""
+    code = 0
+    try:
+        if len(sys.argv) != 2:
+            raise SystemExit(USAGE)
+        prefetch(Path(sys.argv[1]))
+    except BaseException as error:
+        code = 1
+        with suppress(OSError):
+            write_failure_record(error, stage=Stage.COMPILING, step=None)
+        traceback.print_exception(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
