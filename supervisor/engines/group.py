@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from signal import SIGKILL
 
 from supervisor.adapters.cgroup import OomCounter
 from supervisor.adapters.checkpoints import CheckpointWatcher
@@ -129,11 +130,15 @@ class Group:
         ended = [self.has_ended(worker) for worker in self.workers]
         return all(ended)
 
-    def about_to_be_killed(self) -> None:
-        """Whoever lives now does not end by itself."""
+    def kill(self) -> None:
+        """Kill all that live: at once, what they started is looked for later. Who lived until now
+        does not end by itself."""
         if self.fallen is None:
             self.all_have_ended()
             self.fallen = len(self.exits)
+            for worker in self.workers:
+                if worker.exit is None:
+                    worker.process.signal(SIGKILL)
 
     def heard(self, worker: Worker, message: Message) -> bool:
         """One of them said something; whether that is news of the group."""

@@ -150,7 +150,7 @@ class LocalEngine:
         if group is not None and group.launch.attempt != launch.attempt:
             group = None
         if group is not None:
-            group.about_to_be_killed()
+            group.kill()
         self._prefetcher.stop()
         self._probe.stop()
         pids = group.pids if group is not None else ()
