@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
+from orbax.checkpoint.checkpoint_manager import CheckpointManager
 
 from benchmarks.contest import FailedError
 from benchmarks.training import Contestant, Training, training
@@ -105,7 +105,7 @@ def _finished(run: Training) -> None:
 
 def _parameters(run: Training, step: int) -> Any:
     """The parameters of the checkpoint of `step`, as they lie on the disk."""
-    with ocp.CheckpointManager((run.folder / "run" / "checkpoints").resolve()) as manager:
+    with CheckpointManager((run.folder / "run" / "checkpoints").resolve()) as manager:
         if manager.latest_step() != step:
             raise FailedError(f"the last checkpoint is of step {manager.latest_step()}")
         return manager.restore(step)
