@@ -1,4 +1,4 @@
-"""The command line: `supervise run`, `validate`, `classify` and `rules`."""
+"""The command line: `supervise run`, `validate`, `status`, `quarantine`, `classify`, `rules`."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from supervisor.core.rules import RULES, Rule
 from supervisor.exclusion import Exclusion, ModelDirError
 from supervisor.job import run_job
 from supervisor.prepare import Prepared, own_rules, prepare
+from supervisor.status import clear_quarantine, show_quarantine, show_status
 from supervisor.validate import show
 
 _Parsed = TypeVar("_Parsed")
@@ -49,6 +50,8 @@ def main(argv: Sequence[str] | None = None, exclusion: Exclusion | None = None) 
     try:
         if options.command in ("classify", "rules"):
             return _explain(options)
+        if options.command in ("status", "quarantine"):
+            return _look_on(options)
         prepared = prepare(options.config, options.set)
         if options.command == "validate":
             show(prepared)
@@ -90,6 +93,22 @@ def _explain(options: argparse.Namespace) -> int:
         return 0
 
 
+def _look_on(options: argparse.Namespace) -> int:
+    """Where a job stands, and what a person asks of it."""
+    try:
+        if options.command == "status":
+            show_status(options.model_dir)
+        elif options.action == "list":
+            show_quarantine(options.model_dir)
+        else:
+            clear_quarantine(options.model_dir, tuple(options.units))
+    except (JournalError, ValueError) as error:
+        return _complain(ExitCode.USAGE, str(error))
+    except OSError as error:
+        return _complain(ExitCode.CANNOT_WRITE, f"{options.model_dir}: {error}")
+    return 0
+
+
 def _classify(options: argparse.Namespace, rules: tuple[Rule, ...]) -> int:
     return classify(
         options.logs,
@@ -124,6 +143,7 @@ def _parser() -> argparse.ArgumentParser:
             help="override one key: trainer.init.seed=3 (every phase), trainer[1].init.seed=3",
         )
     _add_explaining(commands)
+    _add_looking_on(commands)
     run.add_argument(
         "--log-format",
         choices=("text", "json"),
@@ -150,6 +170,17 @@ def _add_explaining(commands: argparse._SubParsersAction[_Parser]) -> None:
     help_config = "a config whose autorestart.rules come first"
     judge.add_argument("--config", type=Path, metavar="trainer.yaml", help=help_config)
     rules.add_argument("config", type=Path, nargs="?", metavar="trainer.yaml", help=help_config)
+
+
+def _add_looking_on(commands: argparse._SubParsersAction[_Parser]) -> None:
+    status = commands.add_parser("status", help="tell where the job in a model_dir stands")
+    quarantine = commands.add_parser("quarantine", help="devices and hosts that are not used")
+    actions = quarantine.add_subparsers(dest="action", required=True, parser_class=_Parser)
+    listing = actions.add_parser("list", help="tell which, why and for how long")
+    clear = actions.add_parser("clear", help="have them used again")
+    for command in (status, listing, clear):
+        command.add_argument("model_dir", type=Path, metavar="MODEL_DIR")
+    clear.add_argument("units", nargs="*", metavar="UNIT", help="its id; none: all of them")
 
 
 def _exit_code(text: str) -> int:

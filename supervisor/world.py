@@ -13,6 +13,7 @@ import yaml
 from supervisor.adapters.accelerators import holders
 from supervisor.adapters.checkpoints import newest_committed
 from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.requests import taken
 from supervisor.adapters.space import Space
 from supervisor.core.decisions import (
     BeginPhase,
@@ -26,7 +27,7 @@ from supervisor.core.decisions import (
     TellRecovery,
     Wait,
 )
-from supervisor.core.events import Event, Noticed, PhaseBegun
+from supervisor.core.events import Event, Noticed, PhaseBegun, QuarantineCleared
 from supervisor.core.failure import Failure
 from supervisor.core.remedy import Remedy
 from supervisor.core.rules import DISK_FULL
@@ -36,6 +37,8 @@ from supervisor.engines.local import LocalEngine
 from supervisor.exclusion import Check, ModelDirError
 from supervisor.ports import Clock, Storage
 from supervisor.prepare import Prepared
+
+_HEAR_INTERVAL = 5.0
 
 
 class LocalWorld:
@@ -71,12 +74,26 @@ class LocalWorld:
         self._reactor = reactor
         self._engine = engine
         self._space = space
+        self._unheard = ""
+        self._hear_requests()
 
     def wait(self, until: float | None) -> Sequence[Event]:
         """See `ports.World`."""
         events = self._reactor.wait(until)
         self._check()
         return events
+
+    def _hear_requests(self) -> None:
+        """What people ask of the job, now and from time to time."""
+        try:
+            for units in taken(self._prepared.job.model_dir):
+                self._reactor.post(QuarantineCleared(self._clock.now(), units))
+        except (OSError, ValueError) as error:
+            text = f"a request in {self._prepared.job.model_dir} cannot be heard: {error}"
+            if text != self._unheard:
+                self._reactor.post(Noticed(self._clock.now(), text))
+            self._unheard = text
+        self._reactor.call_later(_HEAR_INTERVAL, self._hear_requests)
 
     def carry_out(self, decision: Decision, state: JobState) -> None:
         """See `ports.World`.

@@ -57,9 +57,9 @@ def prepare(
         ConfigError: the config cannot be trained on the devices found.
     """
     require_devices(num_devices)
-    found = rung(config.init.loop, jax.device_count(), adjustments.accumulation)
+    found = rung(config.init, jax.device_count(), adjustments.accumulation)
     if found is None:
-        raise ConfigError(infeasible(config.init.loop, jax.device_count()))
+        raise ConfigError(infeasible(config.init, jax.device_count()))
     init, loader = config.init, config.fit.train_dataloader
     executables = _executables(config, found, voice)
     executables.expect(_TRAIN_STEP)
@@ -87,6 +87,8 @@ def _executables(config: TrainerConfig, found: Rung, voice: Voice) -> Executable
     decides = {
         "model": init.model.model_dump(mode="json"),
         "optimizer": init.optimizer.model_dump(mode="json"),
+        "seed": init.seed,
+        "determinism": init.determinism.model_dump(mode="json"),
         "max_steps": init.loop.max_steps,
         "rung": asdict(found),
         "train length": config.fit.train_dataloader.sequence_length,

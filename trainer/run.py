@@ -136,7 +136,7 @@ def _adjustable(
     """What the next attempt could do otherwise, beyond what this one does."""
     if inflight > 1:
         yield INFLIGHT
-    if found.per_device_batch > 1:
+    if found.per_device_batch > 1 and not config.init.is_bitwise:
         yield ACCUMULATION
     if len(adjustments.skip_steps) < config.init.loop.skip_bad_batches:
         yield SKIP_STEPS
@@ -179,7 +179,7 @@ def _start(
 
 def _from_other_phase(source: StartFrom, blueprint: Blueprint, say: Say) -> TrainState:
     """A fresh state, with what `source` says in place of its own."""
-    names = ("params",) if source.load == "params" else ("params", "optimizer", "rngs")
+    names = ("params",) if source.load == "params" else ("params", "optimizer")
     wanted = {name: getattr(blueprint.abstract, name) for name in names}
     shared = fingerprint_across(blueprint.config, source)
     step, parts = restore_parts(source.directory, wanted, shared, say)

@@ -48,6 +48,8 @@ class History:
     config: list[dict[str, Any]] | None = None
     """The resolved config of each phase, as last recorded."""
     transitions: list[Transition] = field(default_factory=list)
+    policy: RestartPolicy | None = None
+    """In force since the last supervisor started; None: there was none."""
     torn: int = 0
     """Bytes of an incomplete last line."""
 
@@ -100,35 +102,44 @@ class FileJournal:
         Raises:
             JournalError: it cannot be read, or a line before the last is damaged.
         """
+        history, whole, rest = self._look()
+        if rest:
+            self._cut(whole)
+        self._size = len(whole)
+        return history
+
+    def look(self) -> History:
+        """The same for who only looks on: nothing is mended, the last line may be half written.
+
+        Raises:
+            JournalError: see `read`.
+        """
+        return self._look()[0]
+
+    def _look(self) -> tuple[History, bytes, bytes]:
+        """The history, the whole lines that tell it, and what follows on them."""
         try:
             data = self._storage.read(JOURNAL)
         except FileNotFoundError:
-            self._size = 0
-            return History()
+            return History(), b"", b""
         except OSError as error:
             raise JournalError(f"{JOURNAL} cannot be read: {error.strerror}") from error
-        whole, newline, rest = data.rpartition(b"\n")
-        history = History(torn=len(rest))
-        if rest:
-            self._cut(whole + newline)
-        self._size = len(whole + newline)
-        policy: RestartPolicy | None = None
-        for number, line in enumerate(whole.splitlines(), start=1):
-            policy = _replay(history, number, line, policy)
-        return history
+        end = data.rfind(b"\n") + 1
+        history = History(torn=len(data) - end)
+        for number, line in enumerate(data[:end].splitlines(), start=1):
+            _replay(history, number, line)
+        return history, data[:end], data[end:]
 
 
-def _replay(
-    history: History, number: int, line: bytes, policy: RestartPolicy | None
-) -> RestartPolicy | None:
-    """Fold one line into `history`; returns the policy in force after it."""
+def _replay(history: History, number: int, line: bytes) -> None:
+    """Fold one line into `history`."""
     try:
         body = json.loads(line)
         if body["v"] != FORMAT:
             raise JournalError(f"{JOURNAL} line {number} has format {body['v']}, not {FORMAT}")
         if "config" in body:
             history.config = body["config"]
-            return policy
+            return
         event: Event = _decode(_EVENTS, body["event"])
         wall = datetime.fromisoformat(body["time"])
         decisions: tuple[Decision, ...] = tuple(
@@ -137,13 +148,12 @@ def _replay(
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise JournalError(f"{JOURNAL} line {number} is damaged: {type(error).__name__}") from error
     if isinstance(event, SupervisorStarted):
-        policy = event.policy
-    if policy is None:
+        history.policy = event.policy
+    if history.policy is None:
         raise JournalError(f"{JOURNAL} line {number} comes before any SupervisorStarted")
     before = history.state
-    history.state, _ = step(before, event, policy)
+    history.state, _ = step(before, event, history.policy)
     history.transitions.append(Transition(event, before, history.state, decisions, wall))
-    return policy
 
 
 def _encode(adapters: dict[str, TypeAdapter[Any]], value: Event | Decision) -> dict[str, Any]:

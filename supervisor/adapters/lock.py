@@ -83,6 +83,12 @@ class DirectoryLock:
         return True
 
 
+def living_owner(directory: Path) -> str | None:
+    """The supervisor that owns `directory`, as far as can be told without trying the lock."""
+    owner = directory / OWNER
+    return _told(owner) if owner.exists() and not _is_dead(owner) else None
+
+
 def _is_dead(owner: Path) -> bool:
     try:
         return Identity.from_json(json.loads(owner.read_bytes())).is_dead
@@ -90,11 +96,19 @@ def _is_dead(owner: Path) -> bool:
         return False
 
 
-def _who(directory: Path, owner: Path) -> str:
+def _told(owner: Path) -> str | None:
     try:
         told = json.loads(owner.read_bytes())
-        who = f"supervisor {told['pid']} on {told['host']}, since {told['since']}"
-        remedy = f"stop it first (kill -TERM {told['pid']}), or use another model_dir"
+        return f"supervisor {told['pid']} on {told['host']}, since {told['since']}"
     except (OSError, ValueError, KeyError, TypeError):
-        who, remedy = "another supervisor", "stop it first, or use another model_dir"
+        return None
+
+
+def _who(directory: Path, owner: Path) -> str:
+    who = _told(owner)
+    if who is None:
+        text = "another supervisor; stop it first, or use another model_dir"
+        return f"{directory} is owned by {text}"
+    pid = who.split()[1]
+    remedy = f"stop it first (kill -TERM {pid}), or use another model_dir"
     return f"{directory} is owned by {who}; {remedy}"

@@ -63,13 +63,14 @@ class Summary:
             case PhaseBegun() if transition.after.directory != transition.before.directory:
                 self._attempts = []
             case WorkersStarted(_, attempt, pids):
+                placement = transition.after.ladder.placement
                 devices = self._plans[transition.after.phase].num_devices
                 self._attempts.append(
                     {
                         "attempt": attempt,
                         "status": "RUNNING",
                         "started": wall,
-                        "num_devices": devices,
+                        "num_devices": placement.num_devices if placement else devices,
                         "pids": list(pids),
                     }
                 )

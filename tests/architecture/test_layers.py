@@ -27,6 +27,7 @@ _TOP = _ENGINES | {
     "world",
     "job",
     "classify",
+    "status",
     "validate",
 }
 
@@ -47,6 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     "world": _TOP - {"job"},
     "job": _TOP,
     "classify": _TOP,
+    "status": _TOP,
     "validate": _TOP,
     "cli": _TOP,
     "__main__": _TOP | {"cli"},

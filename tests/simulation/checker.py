@@ -24,7 +24,6 @@ class Checker:
         self._read = 0
         """How far the journal was followed, in bytes."""
         self._folded = History()
-        self._policy: RestartPolicy | None = None
         self._accounts: list[tuple[int, JobState, Ledger]] = [(0, JobState(), Ledger())]
         """After each line: where it ends, the state that its replay gives, and the account."""
 
@@ -71,12 +70,12 @@ class Checker:
         data = self._storage.content.get(JOURNAL, b"")
         for line in data[self._read :].splitlines(keepends=True):
             told = len(self._folded.transitions)
-            self._policy = _replay(self._folded, 0, line, self._policy)
+            _replay(self._folded, 0, line)
             self._read += len(line)
             account = self.ledger
             for transition in self._folded.transitions[told:]:
-                assert self._policy is not None
-                account = account.after(transition, self._policy, self._require)
+                assert self._folded.policy is not None
+                account = account.after(transition, self._folded.policy, self._require)
             self._accounts.append((self._read, self._folded.state, account))
 
     def _require(self, holds: bool, what: str) -> None:
