@@ -39,7 +39,7 @@ def launch(init: str, config: str = COMMAND) -> Launch:
 
 
 def places(of: Launch, inherited: dict[str, str] | None = None) -> list[dict[str, str]]:
-    """Of each worker, without what all of them are told alike."""
+    """Of each worker; what simulated devices it holds is left out."""
     ports = PORTS[: ports_needed(of)]
     found = [placed(of, rank, ports, inherited or {}) for rank in range(of.world_size)]
     return [{k: v for k, v in place.items() if k != SIMULATED_DEVICES} for place in found]
@@ -131,6 +131,18 @@ def test_workers_on_one_tpu_host_each_have_chips_and_an_address() -> None:
             "CLOUD_TPU_TASK_ID": "1",
         }.items()
     )
+
+
+def test_a_worker_knows_which_simulated_devices_are_its_own() -> None:
+    def held(of: Launch, rank: int) -> list[str]:
+        told = placed(of, rank, PORTS, {})[SIMULATED_DEVICES]
+        return list(json.loads(told)["units"])
+
+    one = launch("devices: {platform: cpu, count: 4}")
+    assert held(replace(one, num_devices=2, units=("0", "3")), 0) == ["0", "3"]
+    several = launch("devices: {platform: cpu, count: 6}\nworkers: 3")
+    assert held(replace(several, num_devices=4, units=("host0", "host2")), 1) == ["host2", "4", "5"]
+    assert SIMULATED_DEVICES not in placed(launch("devices: {platform: gpu}"), 0, (), {})
 
 
 def test_a_drill_is_for_its_rank_alone() -> None:
