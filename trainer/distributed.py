@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
+import time
 from collections.abc import Callable, Mapping
 
 import jax
@@ -17,6 +19,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 _SHUTDOWN_TIMEOUT = 10  # seconds; jax waits 5 minutes for processes that are gone
+_PATIENCE = 60.0
+_KNOCKING = 0.005
+"""Seconds from one knock to the next."""
 _NOTHING = -1
 
 
@@ -28,13 +33,31 @@ def initialize(environ: Mapping[str, str] = os.environ) -> None:
     """
     if not is_one_of_several(environ):
         return
+    address = environ["JAX_COORDINATOR_ADDRESS"]
+    if not is_first(environ):
+        wait_for(address)
     jax.distributed.initialize(
-        environ["JAX_COORDINATOR_ADDRESS"],
+        address,
         num_processes=int(environ.get("JAX_NUM_PROCESSES", "1")),
         process_id=process_id(environ),
         cluster_detection_method="deactivate",
         shutdown_timeout_seconds=_SHUTDOWN_TIMEOUT,
     )
+
+
+def wait_for(address: str) -> None:
+    """Wait until the first process listens there: whoever comes before is put off by gRPC for a
+    second (its first backoff), and all others wait for it. Not for ever: who gives up, and how, is
+    for jax to say."""
+    host, _, port = address.rpartition(":")
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        try:
+            socket.create_connection((host, int(port)), _PATIENCE).close()
+        except OSError:
+            time.sleep(_KNOCKING)
+        else:
+            return
 
 
 def is_one_of_several(environ: Mapping[str, str] = os.environ) -> bool:

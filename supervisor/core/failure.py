@@ -42,6 +42,8 @@ class RankEvidence:
     output: str = ""
     """What of its output may tell why it ended: see `digest`."""
     stage: str | None = None
+    fell: bool = False
+    """Whether it is known to have ended before we killed any of the others."""
 
 
 @dataclass(frozen=True, slots=True)

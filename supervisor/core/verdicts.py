@@ -2,7 +2,8 @@
 
 Every error that any rank left is judged by itself; what is told of the attempt is the judgement
 of the one that most likely came first: a culprit's before a victim's, and an exception that ended
-a program before one that somebody caught. How a process ended counts where nothing was said.
+a program before one that somebody caught. How a process ended counts where nothing was said; but a
+rank that was struck down from outside is what the victims among the others speak of.
 """
 
 from __future__ import annotations
@@ -50,12 +51,14 @@ class _Judgement:
     chain: Chain | None
     member: Raised | None
     time: float
+    struck: bool = False
+    """It was ended from outside, not by us, and said nothing."""
 
     @property
     def order(self) -> tuple[int, float, str]:
         """Less is more likely to be the root cause: certainty first, then time."""
         if self.chain is None:
-            return (4 if self.rule.culprit else 100), self.time, ""
+            return (4 if self.rule.culprit or self.struck else 100), self.time, ""
         caught = self.chain.origin in (Origin.LOGGED, Origin.OUTPUT)
         vague = 5 * self.rule.victim + 3 * (self.rule.confidence is Confidence.LOW)
         return 10 * caught + vague + self.chain.origin, self.time, self.chain.when
@@ -159,13 +162,15 @@ class _Judge:
         """What can be said of it: of each error, and of the exit by itself."""
         rank = self.rank
         time = rank.record.time if rank.record is not None else float("inf")
-        for chain in self._chains():
+        chains = self._chains()
+        for chain in chains:
             rule, member = self._of_chain(chain)
             if rule.about_text or chain.origin is not Origin.OUTPUT:
                 yield _Judgement(rule, rank, chain, member, time)
         ended_well = rank.exit.code == self.success.exit_code
+        struck = not chains and rank.fell and _signal(rank.exit) in _FROM_OUTSIDE
         rule = next(rule for rule in self.rules if not rule.about_text and self._ends(rule, None))
-        yield _Judgement(rule, rank, None, None, self.number + 1000 * ended_well)
+        yield _Judgement(rule, rank, None, None, self.number + 1000 * ended_well, struck)
 
     def _chains(self) -> Sequence[Chain]:
         """The errors of a rank: its record if it left one, else what its output shows.

@@ -26,7 +26,7 @@ from supervisor.core.events import BadUnit
 from supervisor.core.failure import WorkerExit
 from supervisor.engines.placement import visible
 from supervisor.protocol import simulated
-from supervisor.protocol.environment import STALE_TOPOLOGY
+from supervisor.protocol.environment import NUM_CPU_DEVICES, STALE_TOPOLOGY
 
 _CHUNK = 1 << 16
 
@@ -79,7 +79,7 @@ class Layout:
             ValueError: no process can see just these.
         """
         if plan.platform == "cpu" and self.num_devices:
-            return {"JAX_NUM_CPU_DEVICES": str(self.num_devices)}
+            return {NUM_CPU_DEVICES: str(self.num_devices)}
         if plan.platform in ("gpu", "tpu") and self.present != plan.units:
             names = (_names(unit, self.devices_each) for unit in self.present)
             ids = [name for those in names for name in those if name.isdecimal()]

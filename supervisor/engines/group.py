@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from signal import SIGKILL
 
 from supervisor.adapters.cgroup import OomCounter
 from supervisor.adapters.checkpoints import CheckpointWatcher
@@ -83,6 +84,8 @@ class Group:
     workers: list[Worker] = field(default_factory=list)
     exits: list[WorkerExit] = field(default_factory=list)
     """In the order in which they were seen."""
+    fallen: int | None = None
+    """How many had ended when the rest of them was killed; None: nothing was killed yet."""
     asked_to_stop: bool = False
     has_compiled: bool = False
     """Since its compilations were last taken over."""
@@ -124,7 +127,18 @@ class Group:
 
     def all_have_ended(self) -> bool:
         """The same of all of them."""
-        return all(self.has_ended(worker) for worker in self.workers)
+        ended = [self.has_ended(worker) for worker in self.workers]
+        return all(ended)
+
+    def kill(self) -> None:
+        """Kill all that live: at once, what they started is looked for later. Who lived until now
+        does not end by itself."""
+        if self.fallen is None:
+            self.all_have_ended()
+            self.fallen = len(self.exits)
+            for worker in self.workers:
+                if worker.exit is None:
+                    worker.process.signal(SIGKILL)
 
     def heard(self, worker: Worker, message: Message) -> bool:
         """One of them said something; whether that is news of the group."""

@@ -65,13 +65,14 @@ def redacted(failure: Failure, redact: Callable[[str], str]) -> Failure:
 def _ranks(
     launch: Launch, exits: Sequence[WorkerExit], group: Group | None, tell: Tell
 ) -> Iterator[RankEvidence]:
-    for ended in exits:
+    for number, ended in enumerate(exits):
         record = _failure_record(launch.file(ended.rank, "failure.json"), tell)
         if group is None:
             yield RankEvidence(ended, record, read_evidence(launch.file(ended.rank, "log")))
         else:
             worker = group.workers[ended.rank]
-            yield RankEvidence(ended, record, worker.pump.evidence(), worker.stage)
+            fell = group.fallen is None or number < group.fallen
+            yield RankEvidence(ended, record, worker.pump.evidence(), worker.stage, fell)
 
 
 def _failure_record(path: Path, tell: Tell) -> FailureRecord | None:

@@ -149,6 +149,8 @@ class LocalEngine:
         group = self._group
         if group is not None and group.launch.attempt != launch.attempt:
             group = None
+        if group is not None:
+            group.kill()
         self._prefetcher.stop()
         self._probe.stop()
         pids = group.pids if group is not None else ()

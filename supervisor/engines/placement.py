@@ -7,14 +7,16 @@ nothing, and what the supervisor itself was started with is in force.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 from supervisor.config.chips import bounds
 from supervisor.engines.launch import Launch
 from supervisor.protocol import simulated
+from supervisor.protocol.environment import NUM_CPU_DEVICES
 
 _LOCALHOST = "127.0.0.1"
-_CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
+_THREADS = "PJRT_NPROC"
 _GPUS = "CUDA_VISIBLE_DEVICES"
 _CHIPS = "TPU_VISIBLE_CHIPS"
 
@@ -39,7 +41,7 @@ def placed(
         }
     match launch.plan.platform:
         case "cpu":
-            return env | _simulated(launch, rank)
+            return env | _simulated(launch, rank) | _threads(launch, inherited)
         case "gpu" if launch.is_placed:
             return env | visible("gpu", launch.device_ids(rank), inherited)
         case "tpu" if launch.is_placed:
@@ -69,8 +71,19 @@ def _simulated(launch: Launch, rank: int) -> dict[str, str]:
     ids = launch.device_ids(rank)
     host = launch.hosts[rank : rank + 1]
     broken = simulated.to_environment(launch.model_dir / simulated.FILE, (*host, *ids))
-    count = {_CPU_DEVICES: str(len(ids))} if ids and _CPU_DEVICES not in launch.plan.env else {}
+    count = (
+        {NUM_CPU_DEVICES: str(len(ids))} if ids and NUM_CPU_DEVICES not in launch.plan.env else {}
+    )
     return count | broken
+
+
+def _threads(launch: Launch, inherited: Mapping[str, str]) -> dict[str, str]:
+    """As many threads on every rung. XLA takes one for each device, at least one for each core, and
+    Eigen cuts the inner dimension of a product by how many there are (TensorContractionThreadPool):
+    sums of parts that are cut otherwise have other last bits."""
+    if launch.plan.num_devices is None or inherited.keys() & {_THREADS, "NPROC"}:
+        return {}
+    return {_THREADS: str(max(launch.plan.num_devices, len(os.sched_getaffinity(0))))}
 
 
 def _visible(variable: str, ids: Sequence[str], inherited: Mapping[str, str]) -> str:

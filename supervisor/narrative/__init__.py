@@ -234,17 +234,22 @@ def _gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[
         yield Line(source, f"checkpoint of step {event.committed} was committed")
     if event.failure is None or t.before.group.abandoned or t.before.drain is not None:
         return
-    yield from _failed(source, t.after, policy)
+    several = (t.before.group.world_size or 1) > 1
+    yield from _failed(source, t.after, policy, several=several)
 
 
 def _launch_failed(t: Transition, event: LaunchFailed, policy: RestartPolicy) -> Iterator[Line]:
     yield from _failed(attempt_source(event.attempt), t.after, policy)
 
 
-def _failed(source: str, state: JobState, policy: RestartPolicy) -> Iterator[Line]:
+def _failed(
+    source: str, state: JobState, policy: RestartPolicy, *, several: bool = False
+) -> Iterator[Line]:
     failure = state.last_failure
     assert failure is not None
-    yield Line(source, f"failed: {failure.cause}; root cause: {failure.root_cause}", "error")
+    where = f" (rank {failure.rank})" if several else ""
+    text = f"failed: {failure.cause}; root cause: {failure.root_cause}{where}"
+    yield Line(source, text, "error")
     text = f"verdict {failure.verdict} (rule {failure.rule!r}): {failure.reason}"
     yield Line(source, text, "error")
     limit = state.budget.repetition_limit(policy.phases[state.phase])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 
 import pytest
 
@@ -136,6 +137,24 @@ def test_without_records_the_first_rank_that_ended_otherwise_than_success_asks_f
     failure = judge(Evidence((died(3, rank=0), died(0, rank=1))), Success(exit_code=3))
     assert failure is not None
     assert (failure.rule, failure.rank) == ("early-exit", 1)
+
+
+LOST_PEER = died(types=("x.JaxRuntimeError",), message="Socket closed", rank=0)
+
+
+@pytest.mark.parametrize(("signal", "rule"), [("SIGKILL", "sigkill"), ("SIGTERM", "sigterm")])
+def test_a_rank_that_was_struck_down_is_what_its_victims_speak_of(signal: str, rule: str) -> None:
+    struck = replace(died(None, signal, rank=1), fell=True)
+    for ranks in ((struck, LOST_PEER), (LOST_PEER, struck)):
+        failure = judge(Evidence(ranks), ANY)
+        assert failure is not None
+        assert (failure.rule, failure.rank) == (rule, 1)
+    genuine = died(types=("builtins.RuntimeError",), message="bad luck", rank=2)
+    assert rule_of(struck, LOST_PEER, genuine) == "exception"
+
+
+def test_a_rank_that_was_killed_because_another_had_ended_is_no_cause() -> None:
+    assert rule_of(LOST_PEER, died(None, "SIGKILL", rank=1)) == "lost-peer"
 
 
 def test_an_end_that_nobody_saw_is_a_failure() -> None:

@@ -86,6 +86,16 @@ else:
     reporter.step(3)
 """
 
+HANGS = """
+from supervisor.protocol.messages import Stage
+reporter.stage(Stage.TRAINING)
+while attempt == 1:
+    if rank == 0:
+        signal.pause()
+    reporter.step(1)
+    time.sleep(0.01)
+"""
+
 
 @pytest.fixture
 def config(tmp_path: Path, model_dir: Path) -> Callable[..., dict[str, Any]]:
@@ -148,6 +158,20 @@ def test_the_lowest_rank_that_lives_speaks_for_all(
     assert "rank 0 ended: exit code 0 in stage TRAINING after step 3" in result.log
     assert "rank 1 ended: exit code 0 in stage TRAINING after step 1007" in result.log
     assert "WARNING: rank 1: an odd thing" in result.log
+
+
+def test_the_silence_of_the_speaker_is_a_hang_and_every_rank_leaves_its_stacks(
+    supervise: Supervise, config: Callable[..., dict[str, Any]]
+) -> None:
+    job = config(HANGS, 2)
+    job["trainer"]["init"]["autorestart"] |= {"deadlines": {"TRAINING": 1}, "grace_period": 1}
+    result = supervise(job)
+    assert result.code == 0, result.log
+    assert result.summary["attempts"][0]["failure"]["rule"] == "hang"
+    for rank in (0, 1):
+        assert f"rank {rank} (pid " in result.log
+        (stacks,) = result.model_dir.glob(f"*_restartable/attempts/0001/rank{rank}.stacks.txt")
+        assert "program.py" in stacks.read_text()
 
 
 def test_where_not_all_can_be_started_none_stays(

@@ -387,7 +387,9 @@ class FakeWorld:
         exits = tuple(group.exits) if group is not None else known
         records = group.records if group is not None else {}
         return Evidence(
-            ranks=tuple(RankEvidence(ended, records.get(ended.rank)) for ended in exits),
+            ranks=tuple(
+                RankEvidence(ended, records.get(ended.rank), fell=ended in known) for ended in exits
+            ),
             step=group.step if group is not None else None,
             committed=committed,
             pattern_seen=group is not None and group.printed,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import signal
 import socket
+from threading import Thread
 
 import pytest
 
 from trainer.checkpoint import newest_step
+from trainer.distributed import wait_for
 
 from .harness import MakeTrainer, Trainer
 
@@ -38,6 +40,20 @@ def go_on_without_end(trainer: Trainer) -> None:
 
 def last_step(output: str) -> int:
     return max(int(step) for step in re.findall(r"step (\d+)  loss", output))
+
+
+def test_nobody_joins_before_the_first_process_listens() -> None:
+    """gRPC would put it off for a second, and all others with it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    waiting = Thread(target=wait_for, args=(f"127.0.0.1:{port}",))
+    waiting.start()
+    assert waiting.is_alive()
+    with socket.create_server(("127.0.0.1", port)) as server:
+        server.settimeout(30)
+        server.accept()
+    waiting.join(30)
+    assert not waiting.is_alive()
 
 
 def test_it_leaves_in_good_order(trainer: Trainer) -> None:

@@ -23,6 +23,7 @@ from supervisor.protocol.snapshots import to_environment
 from tests.running import eventually
 from trainer.checkpoint import newest_step
 from trainer.config import parse
+from trainer.integrity import MANIFEST
 from trainer.snapshot import Snapshots
 from trainer.state import Blueprint, TrainState
 
@@ -264,7 +265,7 @@ def test_several_processes_use_it_only_if_all_have_the_same_step(
     ready = eventually(
         lambda: (
             [newest_snapshot(one) for one in memories] == [12, 12]
-            and newest_step(checkpoints) == 10
+            and (checkpoints / "10" / MANIFEST).exists()
         ),
         60.0,
     )
@@ -284,9 +285,13 @@ def test_several_processes_use_it_only_if_all_have_the_same_step(
     (tmp_path / "before").rename(checkpoints)
     os.pwrite(memory, before[0], 0)
     os.ftruncate(memories[1], 0)
+    with (checkpoints / "10" / "progress" / "metadata").open("ab") as file:
+        file.write(b" ")
     outputs = ends(start_group(trainers, memories))
     assert "the snapshot of step 12 is not used: another process has not it" in outputs[0]
+    assert ["moved to corrupt/10-1" in output for output in outputs] == [True, False]
     for output in outputs:
-        assert "restored step 10" in output
+        assert "restored step 5" in output
         assert "step 17  loss" in output
+        assert "manifest" not in output
     os.close(memories[1])
