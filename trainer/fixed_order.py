@@ -13,12 +13,14 @@ takes the room of about three results, on however few devices.
 The same operations make the same bits only if they are compiled to the same code, so a program is
 written to look the same to the compiler for each number of devices, but for what is exchanged. One
 device alone is left out: XLA puts its programs through other passes (jax 0.10.2 on CPU turns the
-division in softmax into a multiplication there), see `rungs.ladder`.
+division in softmax into a multiplication there), see `rungs.ladder`. And on CPU the sums in a
+matrix product are split among threads, of which there are by default as many as devices.
 """
 
 # mypy: allow-untyped-calls
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +29,17 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, PartitionSpec
 
+from trainer.config import InitConfig
 from trainer.mesh import AXES, batch_sharding
+
+_THREADS = "PJRT_NPROC"
+"""For how many processors XLA on CPU starts threads; never fewer than there are devices."""
+
+
+def same_threads(init: InitConfig) -> None:
+    """Have as many threads on every rung, where that matters. Before the backend is initialised."""
+    if init.is_bitwise and init.loop.micro_batch_size is not None:
+        os.environ[_THREADS] = str(init.loop.global_batch_size // init.loop.micro_batch_size)
 
 
 def on_each_device(mesh: Mesh, function: Callable[[Any, jax.Array], Any]) -> Any:

@@ -18,6 +18,7 @@ import jax
 
 from supervisor.protocol import environment
 from supervisor.protocol.adjustments import Adjustments
+from trainer import fixed_order
 from trainer.config import ConfigError, TrainerConfig
 from trainer.data import training_batches
 from trainer.executables import Executables
@@ -57,6 +58,7 @@ def prepare(
         DevicesDiffer: the backend does not have `num_devices` (None: any number will do).
         ConfigError: the config cannot be trained on the devices found.
     """
+    fixed_order.same_threads(config.init)
     require_devices(num_devices)
     found = rung(config.init, jax.device_count(), adjustments.accumulation)
     if found is None:

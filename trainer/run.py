@@ -13,7 +13,7 @@ from supervisor.protocol.drills import Drills
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
 from supervisor.protocol.simulated import Held
-from trainer import distributed
+from trainer import distributed, fixed_order
 from trainer.cadence import Cadence
 from trainer.checkpoint import Checkpoints, Say, restore_parts
 from trainer.config import InitConfig, StartFrom, TrainerConfig
@@ -49,6 +49,7 @@ def train(
     checkpoints = _checkpoints(config.init, voice.say)
     reporter.stage(Stage.INITIALIZING)
     if prepared is None:
+        fixed_order.same_threads(config.init)
         distributed.initialize()
     if _is_complete(config, checkpoints, reporter):
         distributed.leave()
