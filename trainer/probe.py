@@ -41,8 +41,8 @@ def main() -> NoReturn:
 
 
 def _answer(connection: socket.socket) -> None:
-    if not select.select([connection], [], [], 0)[0]:  # started ahead
-        idle.become()
+    is_ahead = not select.select([connection], [], [], 0)[0]
+    is_idle = is_ahead and idle.become()
     import jax
 
     from trainer import placement, soundness
@@ -51,7 +51,8 @@ def _answer(connection: socket.socket) -> None:
         question = lines.readline()
         if not question:  # nobody needs it any more
             return
-        idle.end()
+        if is_idle:
+            idle.end()
         asked = json.loads(question)
         os.environ.update(asked["environment"])
         if (why_not := placement.adopt()) is not None:

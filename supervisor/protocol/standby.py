@@ -67,7 +67,7 @@ class Standby:
         self._connection = connection
         self._began = time.time_ns()
         self._environ = dict(os.environ)
-        idle.become()
+        self._is_idle = idle.become()
 
     @classmethod
     def from_environment(cls) -> Standby | None:
@@ -101,7 +101,8 @@ class Standby:
         self._connection.sendall(READY)
         orders = self._receive()
         _set_environment(orders.env, own)
-        idle.end()
+        if self._is_idle:
+            idle.end()
         if (why := _changed_file(loaded, self._began) or problem(orders)) is not None:
             print(f"the standby does not fit any more ({why}): a cold start", flush=True)
             os.execvpe(orders.argv[0], list(orders.argv), orders.env)
