@@ -132,7 +132,7 @@ def _measure(blueprint: Blueprint, directory: Path, rounds: int, samples: Sample
 
 
 def _plain(item: Any, state: TrainState) -> Any:
-    names = ("params", "optimizer", "rngs")
+    names = ("params", "optimizer")
     return ocp.args.Composite(**{name: item(getattr(state, name)) for name in names})
 
 

@@ -36,6 +36,7 @@ class Contestant:
     peer: Peer | None = None
     autorestart: Mapping[str, Any] = field(default_factory=dict)
     checkpoint: Mapping[str, Any] = field(default_factory=dict)
+    init: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def has_standby(self) -> bool:
@@ -155,6 +156,7 @@ def _config(contestant: Contestant, folder: Path, every: int, max_steps: int) ->
     init["checkpoint"] = {"every": every, "keep": 2, **contestant.checkpoint}
     restart = {"max_num_restarts": 1000, "backoff": {"first": 0.0}}
     init["autorestart"] = {**restart, **contestant.autorestart}
+    init |= contestant.init
     return {"trainer": trainer}
 
 

@@ -22,7 +22,7 @@ from supervisor.protocol.failure import write_failure_record
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
 from supervisor.protocol.stacks import enable_stack_dumps
-from supervisor.protocol.standby import Standby
+from supervisor.protocol.standby import Orders, Standby
 
 if TYPE_CHECKING:
     from trainer.standby import Ready
@@ -61,6 +61,7 @@ def _stand_by(standby: Standby, arguments: list[str]) -> tuple[list[str], Ready 
     ready = None
     try:
         _import()
+        from trainer import placement
         from trainer.distributed import is_one_of_several
         from trainer.standby import Ready
 
@@ -69,7 +70,14 @@ def _stand_by(standby: Standby, arguments: list[str]) -> tuple[list[str], Ready 
     except BaseException as error:
         traceback.print_exception(error)
         standby.unusable(f"{type(error).__name__}: {error}")
-    orders = standby.wait(ready.problem if ready is not None else lambda orders: None)
+
+    def problem(orders: Orders) -> str | None:
+        why_not = ready.problem(orders) if ready is not None else None
+        return why_not or placement.adopt()
+
+    orders = standby.wait(problem)
+    if ready is not None and not ready.has_its_devices():
+        ready = None
     return list(orders.argv[-1:]), ready
 
 

@@ -15,13 +15,13 @@ from typing import Any
 from trainer.config import (
     ConfigError,
     DataloaderConfig,
-    LoopConfig,
+    InitConfig,
     Problem,
     TrainerConfig,
     parse,
 )
 from trainer.records import DataError, first_records
-from trainer.rungs import Rung, indivisible, infeasible, rung
+from trainer.rungs import Rung, infeasible, ladder
 
 _MAX_VALUE = 200
 
@@ -37,12 +37,12 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
         return _answer(problems)
     counts = request.get("device_counts", [])
     if not counts:
-        return _answer([], _resolved(config))
-    problems = infeasible(config.init.loop, counts[0])
+        return _answer(_unresolved(config.init), _resolved(config))
+    config = _with_micro_batch(config, counts[0])
+    problems = infeasible(config.init, counts[0])
     if problems:
         return _answer(problems)
-    config = _with_micro_batch(config, counts[0])
-    return _answer([], _resolved(config)) | _ladder(config.init.loop, counts)
+    return _answer([], _resolved(config)) | _ladder(config.init, counts)
 
 
 def _unreadable(config: TrainerConfig) -> list[Problem]:
@@ -61,13 +61,24 @@ def _unreadable(config: TrainerConfig) -> list[Problem]:
     return problems
 
 
+def _unresolved(init: InitConfig) -> list[Problem]:
+    """What cannot be known without the number of devices, and must be."""
+    if not init.is_bitwise or init.loop.micro_batch_size is not None:
+        return []
+    message = (
+        "must be given for determinism.elastic: bitwise where init.devices does not say how many "
+        "devices there are"
+    )
+    return [Problem(("trainer", "init", "loop", "micro_batch_size"), message)]
+
+
 def _with_micro_batch(config: TrainerConfig, num_devices: int) -> TrainerConfig:
     """`config` where a device holds as much on a smaller rung as on the full one, unless it says
     otherwise: shrinking must not run out of the memory that was enough before."""
     loop = config.init.loop
     if loop.micro_batch_size is not None:
         return config
-    share = loop.global_batch_size // num_devices
+    share = max(1, loop.global_batch_size // num_devices)
     init = config.init.model_copy(
         update={"loop": loop.model_copy(update={"micro_batch_size": share})}
     )
@@ -87,14 +98,14 @@ def _answer(problems: list[Problem], resolved: dict[str, Any] | None = None) -> 
     }
 
 
-def _ladder(loop: LoopConfig, counts: list[int]) -> dict[str, Any]:
-    found = {count: rung(loop, count) for count in counts}
+def _ladder(init: InitConfig, counts: list[int]) -> dict[str, Any]:
+    found = ladder(init, counts)
     return {
-        "rungs": [_rung(one) for one in found.values() if one is not None],
+        "rungs": [_rung(one) for one in found.values() if isinstance(one, Rung)],
         "unusable": [
-            {"num_devices": count, "reason": indivisible(loop)}
-            for count, one in found.items()
-            if one is None
+            {"num_devices": count, "reason": reason}
+            for count, reason in found.items()
+            if isinstance(reason, str)
         ],
     }
 

@@ -123,7 +123,6 @@ class Checkpoints:
             args=ocp.args.Composite(
                 params=ocp.args.StandardSave(state.params),
                 optimizer=ocp.args.StandardSave(state.optimizer),
-                rngs=ocp.args.StandardSave(state.rngs),
                 progress=ocp.args.JsonSave({"step": step, "data": position}),
             ),
             force=True,
@@ -311,11 +310,10 @@ def _restore(path: Path, abstract: TrainState) -> tuple[TrainState, Position]:
         path,
         params=ocp.args.StandardRestore(abstract.params),
         optimizer=ocp.args.StandardRestore(abstract.optimizer),
-        rngs=ocp.args.StandardRestore(abstract.rngs),
         progress=ocp.args.JsonRestore(),
     )
     number = jax.device_put(jnp.int32(restored.progress["step"]), abstract.step.sharding)
-    state = TrainState(number, restored.params, restored.optimizer, restored.rngs)
+    state = TrainState(number, restored.params, restored.optimizer)
     return state, restored.progress["data"]
 
 

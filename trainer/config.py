@@ -214,6 +214,13 @@ class StartFrom(_Owned):
     load: Literal["params", "all"] = "params"
 
 
+class DeterminismConfig(_Owned):
+    """How far a run on fewer devices computes the same: up to rounding, or to the bit. For the
+    latter, micro-batches are of exactly `loop.micro_batch_size` sequences on every rung."""
+
+    elastic: Literal["rounding", "bitwise"] = "rounding"
+
+
 class InitConfig(_Shared):
     """`trainer.init`: everything but the data."""
 
@@ -223,6 +230,12 @@ class InitConfig(_Shared):
     optimizer: OptimizerConfig
     loop: LoopConfig
     checkpoint: CheckpointConfig
+    determinism: DeterminismConfig = DeterminismConfig()
+
+    @property
+    def is_bitwise(self) -> bool:
+        """Whether the number of devices must not change a bit."""
+        return self.determinism.elastic == "bitwise"
 
 
 class TrainerConfig(_Shared):
@@ -288,6 +301,13 @@ def _contradictions(config: TrainerConfig) -> list[Problem]:
         "init.optimizer.warmup_steps",
         optimizer.warmup_steps,
         f"must not exceed loop.max_steps, {init.loop.max_steps}",
+    )
+    require(
+        init.loop.fsdp == 1 or not init.is_bitwise,
+        "init.loop.fsdp",
+        init.loop.fsdp,
+        "must be 1 for determinism.elastic: bitwise, which computes on the whole state on every "
+        "device",
     )
     require(
         init.checkpoint.directory.is_absolute(),

@@ -18,17 +18,29 @@ _NOT_IN_PARAMETERS = ("model.dropout", "model.dtype", "model.rope_theta")
 """How parameters are used: the next phase may use them in another way."""
 
 
+_OF_A_PHASE = ("determinism.elastic", "loop.micro_batch_size")
+"""What keeps a phase to the bits that it began with."""
+
+
 def fingerprint(init: InitConfig) -> Fingerprint:
     """What must be equal to go on with the same phase."""
     model = init.model.model_dump(mode="json")
-    return {f"model.{key}": value for key, value in model.items()} | {
-        "optimizer.name": init.optimizer.name
+    marks = {f"model.{key}": value for key, value in model.items()} | {
+        "optimizer.name": init.optimizer.name,
+        "determinism.elastic": init.determinism.elastic,
     }
+    if init.is_bitwise:
+        marks["loop.micro_batch_size"] = init.loop.micro_batch_size
+    return marks
 
 
 def fingerprint_across(init: InitConfig, source: StartFrom) -> Fingerprint:
     """What must be equal to start a phase from another one."""
-    own = (*_NOT_IN_PARAMETERS, *(("optimizer.name",) if source.load == "params" else ()))
+    own = (
+        *_NOT_IN_PARAMETERS,
+        *_OF_A_PHASE,
+        *(("optimizer.name",) if source.load == "params" else ()),
+    )
     return {key: value for key, value in fingerprint(init).items() if key not in own}
 
 

@@ -15,6 +15,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from trainer.rungs import Rung
 
+AXES = ("data", "fsdp")
+
 
 class DevicesDiffer(RuntimeError):  # noqa: N818
     """The backend has another number of devices than this worker was started for."""
@@ -56,12 +58,12 @@ def require_devices(expected: int | None) -> None:
 
 def make_mesh(rung: Rung) -> Mesh:
     """All devices as `rung` lays them out."""
-    return jax.make_mesh((rung.data, rung.fsdp), ("data", "fsdp"), (AxisType.Auto, AxisType.Auto))
+    return jax.make_mesh((rung.data, rung.fsdp), AXES, (AxisType.Auto, AxisType.Auto))
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """For micro-batches [accumulation, sequences, length]: the sequences over all devices."""
-    return NamedSharding(mesh, PartitionSpec(None, ("data", "fsdp"), None))
+    return NamedSharding(mesh, PartitionSpec(None, AXES, None))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -26,7 +26,7 @@ class Decoder(nnx.Module):
             embedding_init=nnx.initializers.normal(config.hidden_size**-0.5),
             rngs=rngs,
         )
-        self.dropout = nnx.Dropout(config.dropout, rngs=rngs)
+        self.dropout = config.dropout
         self.blocks = nnx.List(Block(config, rngs=rngs) for _ in range(config.num_layers))
         self.norm = _norm(config, rngs)
         self.head = (
@@ -35,14 +35,14 @@ class Decoder(nnx.Module):
             else _linear(config.hidden_size, config.vocab_size, config, rngs)
         )
 
-    def __call__(self, tokens: jax.Array, *, deterministic: bool) -> jax.Array:
+    def __call__(self, tokens: jax.Array, keys: jax.Array | None = None) -> jax.Array:
         """Logits [batch, length, vocabulary], float32, for `tokens` [batch, length].
 
-        Dropout applies unless `deterministic`, and advances this module's random state.
+        Dropout applies where there are `keys` [batch], one for each sequence.
         """
-        x = self.dropout(self.embedding(tokens), deterministic=deterministic)
-        for block in self.blocks:
-            x = block(x, deterministic=deterministic)
+        x = drop(self.embedding(tokens), self.dropout, fold(keys, 0))
+        for number, block in enumerate(self.blocks, 1):
+            x = block(x, fold(keys, number))
         x = self.norm(x)
         logits = self.embedding.attend(x) if self.head is None else self.head(x)
         return logits.astype(jnp.float32)
@@ -56,12 +56,12 @@ class Block(nnx.Module):
         self.attention = Attention(config, rngs=rngs)
         self.mlp_norm = _norm(config, rngs)
         self.mlp = GatedMLP(config, rngs=rngs)
-        self.dropout = nnx.Dropout(config.dropout, rngs=rngs)
+        self.dropout = config.dropout
 
-    def __call__(self, x: jax.Array, *, deterministic: bool) -> jax.Array:
+    def __call__(self, x: jax.Array, keys: jax.Array | None) -> jax.Array:
         """`x` [batch, length, hidden] after this block."""
-        x = x + self.dropout(self.attention(self.attention_norm(x)), deterministic=deterministic)
-        return x + self.dropout(self.mlp(self.mlp_norm(x)), deterministic=deterministic)
+        x = x + drop(self.attention(self.attention_norm(x)), self.dropout, fold(keys, 0))
+        return x + drop(self.mlp(self.mlp_norm(x)), self.dropout, fold(keys, 1))
 
 
 class Attention(nnx.Module):
@@ -112,6 +112,20 @@ def rotate(x: jax.Array, theta: float) -> jax.Array:
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
     return turned.astype(x.dtype)
+
+
+def fold(keys: jax.Array | None, number: int) -> jax.Array | None:
+    """Keys of their own for the part `number` of whoever has these."""
+    return None if keys is None else jax.vmap(jax.random.fold_in, (0, None))(keys, number)
+
+
+def drop(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
+    """`x` [batch, length, hidden] with dropout at this rate. A mask follows from its sequence's key
+    alone, so it does not depend on which sequences are computed together."""
+    if keys is None or rate == 0:
+        return x
+    kept = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, x.shape[1:]))(keys)
+    return jnp.where(kept, x / (1 - rate), 0)
 
 
 def _linear(inputs: int, outputs: int, config: ModelConfig, rngs: nnx.Rngs) -> nnx.Linear:

@@ -17,6 +17,7 @@ import jax
 
 from supervisor.protocol import environment
 from supervisor.protocol.adjustments import Adjustments
+from trainer import fixed_order
 from trainer.config import ConfigError, TrainerConfig
 from trainer.data import training_batches
 from trainer.executables import Executables
@@ -56,10 +57,11 @@ def prepare(
         DevicesDiffer: the backend does not have `num_devices` (None: any number will do).
         ConfigError: the config cannot be trained on the devices found.
     """
+    fixed_order.same_threads(config.init)
     require_devices(num_devices)
-    found = rung(config.init.loop, jax.device_count(), adjustments.accumulation)
+    found = rung(config.init, jax.device_count(), adjustments.accumulation)
     if found is None:
-        raise ConfigError(infeasible(config.init.loop, jax.device_count()))
+        raise ConfigError(infeasible(config.init, jax.device_count()))
     init, loader = config.init, config.fit.train_dataloader
     executables = _executables(config, found, voice)
     executables.expect(_TRAIN_STEP)
@@ -87,6 +89,8 @@ def _executables(config: TrainerConfig, found: Rung, voice: Voice) -> Executable
     decides = {
         "model": init.model.model_dump(mode="json"),
         "optimizer": init.optimizer.model_dump(mode="json"),
+        "seed": init.seed,
+        "determinism": init.determinism.model_dump(mode="json"),
         "max_steps": init.loop.max_steps,
         "rung": asdict(found),
         "train length": config.fit.train_dataloader.sequence_length,

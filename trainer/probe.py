@@ -148,7 +148,8 @@ def _answer(connection: socket.socket) -> None:
             idle.end()
         asked = json.loads(question)
         os.environ.update(asked["environment"])
-        placement.adopt()
+        if (why_not := placement.adopt()) is not None:
+            raise RuntimeError(why_not)
 
         def tell(**known: Any) -> None:
             lines.write(json.dumps(known) + "\n")

@@ -13,7 +13,7 @@ from supervisor.protocol.drills import Drills
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
 from supervisor.protocol.simulated import Held
-from trainer import distributed
+from trainer import distributed, fixed_order
 from trainer.cadence import Cadence
 from trainer.checkpoint import Checkpoints, Say, restore_parts
 from trainer.config import InitConfig, StartFrom, TrainerConfig
@@ -49,6 +49,7 @@ def train(
     checkpoints = _checkpoints(config.init, voice.say)
     reporter.stage(Stage.INITIALIZING)
     if prepared is None:
+        fixed_order.same_threads(config.init)
         distributed.initialize()
     if _is_complete(config, checkpoints, reporter):
         distributed.leave()
@@ -136,7 +137,7 @@ def _adjustable(
     """What the next attempt could do otherwise, beyond what this one does."""
     if inflight > 1:
         yield INFLIGHT
-    if found.per_device_batch > 1:
+    if found.per_device_batch > 1 and not config.init.is_bitwise:
         yield ACCUMULATION
     if len(adjustments.skip_steps) < config.init.loop.skip_bad_batches:
         yield SKIP_STEPS
@@ -179,7 +180,7 @@ def _start(
 
 def _from_other_phase(source: StartFrom, blueprint: Blueprint, say: Say) -> TrainState:
     """A fresh state, with what `source` says in place of its own."""
-    names = ("params",) if source.load == "params" else ("params", "optimizer", "rngs")
+    names = ("params",) if source.load == "params" else ("params", "optimizer")
     wanted = {name: getattr(blueprint.abstract, name) for name in names}
     shared = fingerprint_across(blueprint.config, source)
     step, parts = restore_parts(source.directory, wanted, shared, say)

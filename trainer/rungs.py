@@ -6,10 +6,11 @@ the supervisor learns its ladder from the configuration check.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from trainer.config import LoopConfig, Problem
+from trainer.config import InitConfig, Problem
 
 _LOOP = ("trainer", "init", "loop")
 
@@ -26,19 +27,28 @@ class Rung:
     accumulation: int
 
 
-def rung(loop: LoopConfig, num_devices: int, accumulation: int = 1) -> Rung | None:
+def rung(init: InitConfig, num_devices: int, accumulation: int = 1) -> Rung | None:
     """How to train on `num_devices`; None where the global batch does not divide among them.
 
     `micro_batch_size` is an upper bound: the largest part of a device's share that it allows and
     that divides the share is used. Where `fsdp` does not divide `num_devices`, parameters are
     sharded over the largest number of devices that divides both. `accumulation` asks for so many
     times the turns, as far as there are sequences to take turns with.
+
+    For the same bits on every rung, micro-batches have exactly `micro_batch_size` sequences, and
+    neither a rung nor `accumulation` changes that.
     """
+    loop = init.loop
     share, remainder = divmod(loop.global_batch_size, num_devices)
     if remainder:
         return None
-    per_device = _divisor(share, loop.micro_batch_size or share)
-    per_device = _divisor(share, per_device // accumulation)
+    if init.is_bitwise:
+        if loop.micro_batch_size is None or share % loop.micro_batch_size:
+            return None
+        per_device = loop.micro_batch_size
+    else:
+        per_device = _divisor(share, loop.micro_batch_size or share)
+        per_device = _divisor(share, per_device // accumulation)
     fsdp = gcd(loop.fsdp, num_devices)
     return Rung(num_devices, num_devices // fsdp, fsdp, per_device, share // per_device)
 
@@ -48,15 +58,32 @@ def _divisor(share: int, at_most: int) -> int:
     return next((size for size in range(min(at_most, share), 1, -1) if share % size == 0), 1)
 
 
-def indivisible(loop: LoopConfig) -> str:
-    """Why there is no rung for some numbers of devices."""
-    return f"global_batch_size {loop.global_batch_size} does not divide among them"
+def ladder(init: InitConfig, counts: Sequence[int]) -> dict[int, Rung | str]:
+    """For each of these numbers of devices, the full one first, how to train on it, or why it is no
+    rung."""
+    return {count: _rung_or_reason(init, count, counts[0]) for count in counts}
 
 
-def infeasible(loop: LoopConfig, num_devices: int) -> list[Problem]:
+def _rung_or_reason(init: InitConfig, num_devices: int, full: int) -> Rung | str:
+    batch, micro = init.loop.global_batch_size, init.loop.micro_batch_size
+    if init.is_bitwise and num_devices == 1 < full:
+        return "determinism.elastic: bitwise needs at least two, as one is compiled differently"
+    found = rung(init, num_devices)
+    if found is not None:
+        return found
+    if batch % num_devices or micro is None:
+        return f"global_batch_size {batch} does not divide among them"
+    return (
+        f"the {batch // micro} micro-batches that determinism.elastic: bitwise keeps do not divide "
+        "among them"
+    )
+
+
+def infeasible(init: InitConfig, num_devices: int) -> list[Problem]:
     """Why `num_devices` cannot be the number of devices; nothing where it can."""
-    if rung(loop, num_devices) is None:
-        batch = loop.global_batch_size
+    loop = init.loop
+    batch = loop.global_batch_size
+    if batch % num_devices:
         counts = [
             count for count in range(1, min(batch, 2 * num_devices) + 1) if batch % count == 0
         ]
@@ -69,4 +96,10 @@ def infeasible(loop: LoopConfig, num_devices: int) -> list[Problem]:
     if num_devices % loop.fsdp:
         message = f"must divide the number of devices, {num_devices}"
         return [Problem((*_LOOP, "fsdp"), message, loop.fsdp)]
+    if init.is_bitwise and rung(init, num_devices) is None:
+        message = (
+            "must be given, and divide a device's share of the global batch, "
+            f"{batch // num_devices}, for determinism.elastic: bitwise"
+        )
+        return [Problem((*_LOOP, "micro_batch_size"), message, loop.micro_batch_size)]
     return []

@@ -21,6 +21,7 @@ import yaml
 from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.environment import WorkerIdentity
 from supervisor.protocol.standby import Orders
+from trainer import placement
 from trainer.checkpoint import Checkpoints
 from trainer.config import TrainerConfig, parse
 from trainer.prepare import Prepared, prepare
@@ -41,6 +42,8 @@ class Ready:
     """What the config was read from."""
     data: _Stamps
     num_devices: int | None
+    platform: str
+    visible: dict[str, str]
     accumulation: int
 
     @classmethod
@@ -53,10 +56,16 @@ class Ready:
         adjustments = Adjustments.from_environment()
         prepared = prepare(config, num_devices, adjustments, Voice())
         _rehearse(prepared)
-        return cls(prepared, config, text, data, num_devices, adjustments.accumulation)
+        platform = jax.devices()[0].platform
+        visible = placement.visible()
+        accumulation = adjustments.accumulation
+        return cls(prepared, config, text, data, num_devices, platform, visible, accumulation)
 
     def problem(self, orders: Orders) -> str | None:
-        """Why what was prepared is not what the worker of `orders` needs, if so."""
+        """Why what was prepared is not what the worker of `orders` needs, if so.
+
+        Of other simulated devices there can be as many as it takes: then the imports are of use.
+        """
         try:
             if Path(orders.argv[-1]).read_text(encoding="utf-8") != self.text:
                 return "the config was changed"
@@ -64,11 +73,16 @@ class Ready:
                 return "the data were changed"
         except OSError as error:
             return str(error)
-        if _num_devices(orders.env) != self.num_devices:
-            return "another number of devices"
+        if self.platform != "cpu" and not self.has_its_devices(orders.env):
+            return "other devices"
         if Adjustments.from_environment(orders.env).accumulation != self.accumulation:
             return "another accumulation"
         return None
+
+    def has_its_devices(self, environ: Mapping[str, str] = os.environ) -> bool:
+        """Whether these are the devices that it was prepared for."""
+        number = _num_devices(environ)
+        return number == self.num_devices and placement.visible(environ) == self.visible
 
 
 def _num_devices(environ: Mapping[str, str]) -> int | None:

@@ -1,4 +1,4 @@
-"""What training changes, in one value: parameters, optimizer, step and random state.
+"""What training changes, in one value: parameters, optimizer and step.
 
 A `Blueprint` knows its shapes and shardings without computing any of it, so that a restart restores
 into it and never initialises first.
@@ -22,19 +22,17 @@ from trainer.model import Decoder
 from trainer.optimizer import make_schedule, make_transformation
 
 Params = nnx.State[Any, Any]
-Rngs = nnx.State[Any, Any]
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class TrainState:
-    """The whole state but for the data's position. `step` (int32) counts completed steps; `rngs`
-    holds the key and count of each dropout layer."""
+    """The whole state but for the data's position. `step` (int32) counts completed steps; what is
+    random in a step follows from it and the seed."""
 
     step: jax.Array
     params: Params
     optimizer: optax.OptState
-    rngs: Rngs
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +87,9 @@ def _create(
     config: InitConfig, transformation: optax.GradientTransformation, key: jax.Array
 ) -> TrainState:
     model = Decoder(config.model, rngs=nnx.Rngs(key))
-    params, rngs = nnx.state(model, nnx.Param, nnx.RngState)
+    params = nnx.state(model, nnx.Param)
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
         optimizer=transformation.init(params),
-        rngs=rngs,
     )

@@ -1,12 +1,16 @@
 """One optimizer step and one evaluation step, over a global batch in micro-batches.
 
-Gradients are the mean over all micro-batches, so the number of them changes the result only by
-rounding. Both steps take tokens [accumulation, sequences, length + 1].
+Gradients are the mean over all micro-batches, and dropout knows a sequence by its place in the
+global batch, so the number of micro-batches changes the result only by rounding; with
+`determinism: {elastic: bitwise}` not even by that: see `fixed_order`. Both steps take tokens
+[accumulation, sequences, length + 1].
 """
 
 # mypy: allow-untyped-calls
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,8 +18,9 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from trainer import fixed_order
 from trainer.mesh import batch_sharding, replicated
-from trainer.state import Blueprint, Params, Rngs, TrainState
+from trainer.state import Blueprint, Params, TrainState
 
 Metrics = dict[str, jax.Array]
 
@@ -25,29 +30,27 @@ def train_step(
 ) -> tuple[TrainState, Metrics]:
     """The state after one more step, and this step's loss, gradient norm and learning rate, and
     whether loss and gradients are `finite`."""
+    key = jax.random.fold_in(jax.random.key(blueprint.config.seed), state.step)
 
-    def add(total: tuple[Any, jax.Array, Rngs], micro: jax.Array) -> tuple[Any, None]:
-        gradients, loss, rngs = total
-        differentiate = jax.value_and_grad(_train_loss, argnums=1, has_aux=True)
-        (one_loss, rngs), one = differentiate(blueprint.graph, state.params, rngs, micro)
-        return (jax.tree.map(jnp.add, gradients, one), loss + one_loss, rngs), None
+    def differentiate(micro: jax.Array, places: jax.Array) -> tuple[jax.Array, Params]:
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, places)
+        loss = jax.value_and_grad(partial(_loss, blueprint.graph))
+        result: tuple[jax.Array, Params] = loss(state.params, micro, keys)
+        return result
 
-    zeros = jax.lax.with_sharding_constraint(
-        jax.tree.map(jnp.zeros_like, state.params), blueprint.shardings.params
-    )
-    (gradients, loss, rngs), _ = jax.lax.scan(add, (zeros, jnp.float32(0), state.rngs), tokens)
-    gradients = jax.tree.map(lambda total: total / len(tokens), gradients)
+    zeros = jnp.float32(0), _zeros(blueprint, state.params)
+    loss, gradients = _mean(blueprint)(differentiate, tokens, zeros)
     rate = blueprint.schedule(state.step)
     updates, optimizer = blueprint.transformation.update(gradients, state.optimizer, state.params)
     scaled = jax.tree.map(lambda one: rate * one, updates)
     params: Any = optax.apply_updates(state.params, scaled)
     metrics = {
-        "loss": loss / len(tokens),
+        "loss": loss,
         "gradient_norm": optax.tree.norm(gradients),
         "learning_rate": jnp.asarray(rate),
     }
     metrics["finite"] = all_finite(metrics)
-    return TrainState(state.step + 1, params, optimizer, rngs), metrics
+    return TrainState(state.step + 1, params, optimizer), metrics
 
 
 def all_finite(tree: Any) -> jax.Array:
@@ -58,28 +61,54 @@ def all_finite(tree: Any) -> jax.Array:
 
 def evaluation_loss(blueprint: Blueprint, state: TrainState, tokens: jax.Array) -> jax.Array:
     """The mean loss of a global batch, without dropout, in nats a token."""
-    model = nnx.merge(blueprint.graph, state.params, state.rngs)
-    return jnp.mean(jax.lax.map(lambda micro: _loss(model, micro, deterministic=True), tokens))
+
+    def measure(micro: jax.Array, _: jax.Array) -> jax.Array:
+        return _loss(blueprint.graph, state.params, micro, None)
+
+    loss: jax.Array = _mean(blueprint)(measure, tokens, jnp.float32(0))
+    return loss
 
 
-def _train_loss(
-    graph: nnx.GraphDef[Any], params: Params, rngs: Rngs, tokens: jax.Array
-) -> tuple[jax.Array, Rngs]:
-    model = nnx.merge(graph, params, rngs, copy=True)
-    loss = _loss(model, tokens, deterministic=False)
-    return loss, nnx.state(model, nnx.RngState)
-
-
-def _loss(model: Any, tokens: jax.Array, *, deterministic: bool) -> jax.Array:
-    logits = model(tokens[:, :-1], deterministic=deterministic)
+def _loss(
+    graph: nnx.GraphDef[Any], params: Params, tokens: jax.Array, keys: jax.Array | None
+) -> jax.Array:
+    logits = nnx.merge(graph, params)(tokens[:, :-1], keys)
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:])
     return jnp.mean(losses)
+
+
+def _mean(blueprint: Blueprint) -> Callable[..., Any]:
+    """What takes the mean of a function over micro-batches."""
+    return fixed_order.mean if blueprint.config.is_bitwise else _mean_of_turns
+
+
+def _mean_of_turns(
+    function: Callable[[jax.Array, jax.Array], Any], tokens: jax.Array, zeros: Any
+) -> Any:
+    """As `fixed_order.mean`, of micro-batches that lie on all devices together: it is left to the
+    compiler in which order they add up."""
+    turns, sequences, _ = tokens.shape
+    places = jnp.arange(turns * sequences).reshape(turns, sequences)
+
+    def add(total: Any, turn: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, function(*turn)), None
+
+    total, _ = jax.lax.scan(add, zeros, (tokens, places))
+    return jax.tree.map(lambda one: one / turns, total)
+
+
+def _zeros(blueprint: Blueprint, params: Params) -> Params:
+    """What gradients are added to; where the compiler shares out the work, sharded as they are."""
+    zeros: Params = jax.tree.map(jnp.zeros_like, params)
+    if not blueprint.config.is_bitwise:
+        zeros = jax.lax.with_sharding_constraint(zeros, blueprint.shardings.params)
+    return zeros
 
 
 def jit_train_step(blueprint: Blueprint) -> Any:
     """`train_step` for jax: (state, tokens) to (state, metrics); the state given is used up."""
     return jax.jit(
-        lambda state, tokens: train_step(blueprint, state, tokens),
+        _on_devices(blueprint, train_step),
         in_shardings=(blueprint.shardings, batch_sharding(blueprint.mesh)),
         out_shardings=(blueprint.shardings, replicated(blueprint.mesh)),
         donate_argnums=0,
@@ -104,7 +133,15 @@ def jit_all_finite(blueprint: Blueprint) -> Any:
 def jit_evaluation_loss(blueprint: Blueprint) -> Any:
     """`evaluation_loss` for jax: (state, tokens) to the loss."""
     return jax.jit(
-        lambda state, tokens: evaluation_loss(blueprint, state, tokens),
+        _on_devices(blueprint, evaluation_loss),
         in_shardings=(blueprint.shardings, batch_sharding(blueprint.mesh)),
         out_shardings=replicated(blueprint.mesh),
     )
+
+
+def _on_devices(blueprint: Blueprint, function: Callable[..., Any]) -> Any:
+    """`function` of (state, tokens) over all devices: shared out by the compiler, or by us."""
+    bound = partial(function, blueprint)
+    if blueprint.config.is_bitwise:
+        return fixed_order.on_each_device(blueprint.mesh, bound)
+    return bound

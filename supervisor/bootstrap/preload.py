@@ -14,7 +14,7 @@ from _thread import get_ident
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
-from ..protocol.environment import MODULES_FILE, PRELOAD
+from ..protocol.environment import MODULES_FILE, NUM_CPU_DEVICES, PRELOAD
 from ..protocol.standby import Orders, Standby, changed
 
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + "/"
@@ -47,7 +47,10 @@ def stand_by(start: str, environ: Mapping[str, str] = os.environ) -> None:
     def problem(orders: Orders) -> str | None:
         return _shadowed(modules, _directory_of_program(orders.argv, start))
 
+    number = environ.get(NUM_CPU_DEVICES)
     orders = standby.wait(problem)
+    if (told := orders.env.get(NUM_CPU_DEVICES)) != number:
+        _tell_jax(int(told or -1))
     place = list(orders.argv).index(start)
     sys.argv[1:] = orders.argv[place + 1 :]
     sys.orig_argv[:] = orders.argv
@@ -106,6 +109,13 @@ def _is_installed(name: str, module: object) -> bool:
 def _backend_is_up() -> bool:
     bridge = sys.modules.get("jax._src.xla_bridge")
     return bridge is not None and bool(bridge.backends_are_initialized())
+
+
+def _tell_jax(num_cpu_devices: int) -> None:
+    """It has read another number when it was imported."""
+    jax = sys.modules.get("jax")
+    if hasattr(getattr(jax, "config", None), "jax_num_cpu_devices"):
+        jax.config.update("jax_num_cpu_devices", num_cpu_devices)  # type: ignore[union-attr]
 
 
 def _directory_of_program(argv: Sequence[str], start: str) -> str | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.config import placeholders
+from supervisor.config.chips import bounds
 from supervisor.config.problems import Location, shown
 from supervisor.config.schema import Command, Devices, Phase
 from supervisor.config.topology import parse_slice
@@ -53,7 +54,7 @@ def wanted(phase: Phase) -> tuple[int, ...]:
     """The numbers of devices that platform and config allow, the full one first."""
     if phase.init.autorestart.ladder is not None:
         return tuple(phase.init.autorestart.ladder)
-    return tuple(count for count in _sizes(phase.init.devices) if count >= _least(phase))
+    return tuple(count for count in _sizes(phase) if count >= _least(phase))
 
 
 def devices_per_accelerator(phase: Phase) -> int:
@@ -66,12 +67,12 @@ def devices_per_accelerator(phase: Phase) -> int:
 
 def make_ladder(phase: Phase, layouts: Layouts) -> Ladder:
     """The ladder, by what the program can do on each of the `wanted` numbers."""
-    counts, sizes = wanted(phase), _sizes(phase.init.devices)
+    counts, sizes = wanted(phase), _sizes(phase)
     if not counts:
         return Ladder()
     rungs, gaps = [], dict.fromkeys(range(counts[0] - 1, _least(phase) - 1, -1), "")
     for count in gaps:
-        gaps[count] = _no_size(phase.init.devices) if count not in sizes else _NOT_IN_LADDER
+        gaps[count] = _no_size(phase, count) if count not in sizes else _NOT_IN_LADDER
     for count in counts:
         layout = layouts[count]
         if isinstance(layout, str):
@@ -130,9 +131,23 @@ def unusable_rungs(phase: Phase, layouts: Layouts) -> Iterator[tuple[Location, s
 _NOT_IN_LADDER = "not in autorestart.ladder"
 
 
-def _sizes(devices: Devices | None) -> Mapping[int, str | None]:
+def _sizes(phase: Phase) -> Mapping[int, str | None]:
     """Every number of devices that can be used, with its topology where it has one, the largest
     first; nothing where it is not known how many there are."""
+    offered, workers = _offered(phase.init.devices), phase.init.workers
+    each = max(offered, default=0) // workers
+    if workers == 1 or each == 0:
+        return offered
+    is_tpu = phase.init.devices is not None and phase.init.devices.platform == "tpu"
+    return {
+        count: topology
+        for count, topology in offered.items()
+        if count % each == 0 and not (is_tpu and bounds(count, each) is None)
+    }
+
+
+def _offered(devices: Devices | None) -> Mapping[int, str | None]:
+    """The same as far as the platform goes."""
     if devices is None or devices.num_devices is None:
         return {}
     if devices.type is None:
@@ -151,9 +166,15 @@ def _counts(platform: str, full: int) -> Sequence[int]:
     return [full, *(count for count in parts if count < full)]
 
 
-def _no_size(devices: Devices | None) -> str:
-    """Why the counts between the sizes are none."""
+def _no_size(phase: Phase, count: int) -> str:
+    """Why one that lies between the sizes is none."""
+    devices, workers = phase.init.devices, phase.init.workers
     assert devices is not None
+    if count in _offered(devices) and workers > 1:
+        each = (devices.num_devices or 0) // workers
+        if count % each:
+            return f"each of the {workers} workers is lost whole, with its {each} devices"
+        return "chips of one host cannot be shared among so many workers"
     if devices.slices is not None:
         return "only whole slices can be used"
     if devices.type is None:
@@ -175,7 +196,7 @@ def _least(phase: Phase) -> int:
 def _in_ladder(
     where: Location, phase: Phase, ladder: Sequence[int], full: int | None
 ) -> Iterator[tuple[Location, str]]:
-    sizes, least = _sizes(phase.init.devices), _least(phase)
+    sizes, least = _sizes(phase), _least(phase)
     if full is None:
         yield where, f"needs init.devices with a count or a type (value {shown(ladder)})"
         return
@@ -186,7 +207,7 @@ def _in_ladder(
     for index, count in enumerate(ladder):
         if count not in sizes and count < full:
             there = ", ".join(map(str, sizes))
-            message = f"is {count}: {_no_size(phase.init.devices)}; there is {there}"
+            message = f"is {count}: {_no_size(phase, count)}; there is {there}"
             yield (*where, index), message
         elif count < least:
             message = f"is {count}, below the minimum of {least}: take it out, or lower the minimum"

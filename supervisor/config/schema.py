@@ -26,7 +26,7 @@ from supervisor.config.topology import parse_slice
 from supervisor.protocol.drills import SIMULATED
 from supervisor.protocol.duration import parse_duration
 
-TRAINER_SECTIONS = ("seed", "data_shuffle_seed", "model", "optimizer", "loop")
+TRAINER_SECTIONS = ("seed", "data_shuffle_seed", "model", "optimizer", "loop", "determinism")
 """Keys of `trainer.init` that are our trainer's business."""
 
 
@@ -248,6 +248,7 @@ class Init(_Section):
     model: Any = None
     optimizer: Any = None
     loop: Any = None
+    determinism: Any = None
     checkpoint: Checkpoint = Checkpoint()
     autorestart: Autorestart
 

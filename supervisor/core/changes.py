@@ -17,6 +17,7 @@ from supervisor.core.state import JobState, Status
 _UNUSABLE_CHECKPOINT: tuple[Location, ...] = (
     ("init", "model"),
     ("init", "optimizer", "name"),
+    ("init", "determinism", "elastic"),
     ("start_from",),
 )
 _COMPUTES_NOTHING: tuple[Location, ...] = (

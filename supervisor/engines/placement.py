@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from supervisor.config.chips import bounds
 from supervisor.engines.launch import Launch
 from supervisor.protocol import simulated
+from supervisor.protocol.environment import NUM_CPU_DEVICES
 
 _LOCALHOST = "127.0.0.1"
-_CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
 _GPUS = "CUDA_VISIBLE_DEVICES"
 _CHIPS = "TPU_VISIBLE_CHIPS"
 
@@ -69,7 +69,9 @@ def _simulated(launch: Launch, rank: int) -> dict[str, str]:
     ids = launch.device_ids(rank)
     host = launch.hosts[rank : rank + 1]
     broken = simulated.to_environment(launch.model_dir / simulated.FILE, (*host, *ids))
-    count = {_CPU_DEVICES: str(len(ids))} if ids and _CPU_DEVICES not in launch.plan.env else {}
+    count = (
+        {NUM_CPU_DEVICES: str(len(ids))} if ids and NUM_CPU_DEVICES not in launch.plan.env else {}
+    )
     return count | broken
 
 

@@ -63,8 +63,15 @@ STALE_TOPOLOGY = (
 """Topology of an earlier attempt: left in place it hangs `jax.distributed.initialize()` after a
 preemption (Ray issue 62893). Scrubbed only where the supervisor itself sets the topology."""
 
-VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", "TPU_CHIPS_PER_PROCESS_BOUNDS")
-"""Like the topology, read when the backend is initialised and not when it is imported."""
+NUM_CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
+VISIBLE_DEVICES = (
+    NUM_CPU_DEVICES,
+    "CUDA_VISIBLE_DEVICES",
+    "TPU_VISIBLE_CHIPS",
+    "TPU_CHIPS_PER_PROCESS_BOUNDS",
+)
+"""Like the topology, of no importance before the backend is initialised. JAX reads the first one
+when it is imported, but can be told another number until then."""
 
 
 @dataclass(frozen=True, slots=True)

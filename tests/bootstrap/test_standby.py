@@ -109,6 +109,16 @@ def test_the_program_sees_the_world_of_the_worker(
     assert one.end() == b""
 
 
+def test_jax_that_was_imported_ahead_sees_the_devices_of_the_worker(
+    standby: type[Waiting], program: Path, tmp_path: Path
+) -> None:
+    program.write_text("import jax; print(jax.device_count())")
+    one = standby(tmp_path, SUPERVISE_PRELOAD="jax", JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES="4")
+    assert one.says() == READY
+    env = {**ENV, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
+    assert one.become(env=env) == (b"2\n", 0)
+
+
 def test_what_was_learned_is_imported_once_and_ahead(
     standby: type[Waiting], program: Path, tmp_path: Path
 ) -> None:

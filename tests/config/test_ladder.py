@@ -132,6 +132,27 @@ def test_a_global_batch_is_shared_equally() -> None:
     assert ladder.gaps == {"command.global_batch 8 does not divide among them": (7, 6, 5, 3)}
 
 
+@pytest.mark.parametrize(
+    ("devices", "counts", "reason"),
+    [
+        (
+            "platform: cpu, count: 8",
+            (8, 6, 4, 2),
+            "each of the 4 workers is lost whole, with its 2 devices",
+        ),
+        (
+            "platform: tpu, type: v5e-4",
+            (4, 1),
+            "chips of one host cannot be shared among so many workers",
+        ),
+    ],
+)
+def test_workers_are_lost_whole(devices: str, counts: tuple[int, ...], reason: str) -> None:
+    one = load(with_init(f"workers: 4\ndevices: {{{devices}}}", ELASTIC)).phases[0]
+    assert wanted(one) == counts
+    assert reason in make_ladder(one, command_layouts(one)).gaps
+
+
 @given(full=st.integers(1, 64), least=st.integers(1, 64), batch=st.integers(1, 256))
 def test_every_count_is_a_rung_or_has_a_reason(full: int, least: int, batch: int) -> None:
     one = phase(f"platform: gpu, count: {full}", f"min_num_devices: {min(least, full)}")

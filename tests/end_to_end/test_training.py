@@ -30,7 +30,12 @@ def config(
         "model_dir": str(model_dir),
         "devices": {"platform": "cpu", "count": num_devices},
         "checkpoint": {"every": 5, "keep": 2},
-        "autorestart": {"max_num_restarts": 2, "backoff": {"first": 0.05}, "standby": "off"},
+        "autorestart": {
+            "max_num_restarts": 2,
+            "backoff": {"first": 0.05},
+            "standby": "off",
+            "prefetch": False,
+        },
     }
     trainer["faults"] = faults or []
     return {"trainer": trainer}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -11,10 +12,10 @@ from hypothesis import strategies as st
 
 from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.environment import ADJUST
-from trainer.config import LoopConfig
+from trainer.config import LoopConfig, parse
 from trainer.rungs import rung
 
-from .harness import MakeTrainer
+from .harness import MakeTrainer, tiny
 
 SIZES = st.integers(1, 64)
 
@@ -24,7 +25,8 @@ def test_more_accumulation_leaves_the_global_batch(
     share: int, micro: int, devices: int, factor: int
 ) -> None:
     loop = LoopConfig(max_steps=1, global_batch_size=share * devices, micro_batch_size=micro)
-    before, after = rung(loop, devices), rung(loop, devices, factor)
+    init = parse(tiny(Path("/tmp/checkpoints"))).init.model_copy(update={"loop": loop})
+    before, after = rung(init, devices), rung(init, devices, factor)
     assert before is not None
     assert after is not None
     assert after.per_device_batch * after.accumulation == share
@@ -47,10 +49,8 @@ def test_nothing_is_said_where_nothing_is_to_be_adjusted() -> None:
 
 def test_a_run_with_more_accumulation_ends_with_the_same_numbers(make_trainer: MakeTrainer) -> None:
     plain = make_trainer("plain", max_steps=5)
-    plain.mapping["trainer"]["init"]["model"]["dropout"] = 0.0
     assert "accumulation 1" in plain.finish()
     adjusted = make_trainer("adjusted", max_steps=5)
-    adjusted.mapping["trainer"]["init"]["model"]["dropout"] = 0.0
     adjusted.extra[ADJUST] = json.dumps({"inflight": 2, "accumulation": 2})
     assert "4 sequences a device at a time, accumulation 2" in adjusted.finish()
     pairs = zip(

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.check import check
-from trainer.config import LoopConfig
+from trainer.config import InitConfig, LoopConfig, parse
 from trainer.rungs import rung
 
 from .harness import Mapping, tiny
@@ -169,9 +169,14 @@ def test_the_ladder_leaves_out_what_does_not_divide_and_keeps_a_device_within_it
     ]
 
 
+def _training(**loop: Any) -> InitConfig:
+    loop_config = LoopConfig.model_validate({"max_steps": 1} | loop)
+    return parse(tiny(Path("/tmp/checkpoints"))).init.model_copy(update={"loop": loop_config})
+
+
 def test_parameters_are_sharded_as_far_as_a_smaller_rung_can() -> None:
-    loop = LoopConfig(max_steps=1, global_batch_size=24, fsdp=4)
-    rungs = [one for count in (8, 7, 6, 4) if (one := rung(loop, count)) is not None]
+    init = _training(global_batch_size=24, fsdp=4)
+    rungs = [one for count in (8, 7, 6, 4) if (one := rung(init, count)) is not None]
     assert [(one.num_devices, one.data, one.fsdp) for one in rungs] == [
         (8, 2, 4),
         (6, 3, 2),
@@ -184,12 +189,55 @@ def test_parameters_are_sharded_as_far_as_a_smaller_rung_can() -> None:
 
 @given(batch=st.integers(1, 512), micro=st.integers(1, 64) | st.none(), devices=st.integers(1, 64))
 def test_every_rung_computes_the_global_batch(batch: int, micro: int | None, devices: int) -> None:
-    loop = LoopConfig(max_steps=1, global_batch_size=batch, micro_batch_size=micro)
-    found = rung(loop, devices)
+    found = rung(_training(global_batch_size=batch, micro_batch_size=micro), devices)
     assert (found is None) == (batch % devices != 0)
     if found is not None:
         assert found.num_devices * found.per_device_batch * found.accumulation == batch
         assert found.per_device_batch <= (micro or batch)
+
+
+def _bitwise(counts: list[int], **loop: Any) -> dict[str, Any]:
+    request = tiny(Path("/tmp/checkpoints"), **loop)
+    request["trainer"]["init"]["determinism"] = {"elastic": "bitwise"}
+    return check(request | {"device_counts": counts})
+
+
+def test_bitwise_keeps_the_micro_batches_of_the_full_rung() -> None:
+    answer = _bitwise([8, 6, 4, 3, 1], global_batch_size=24)
+    assert answer["errors"] == []
+    assert answer["resolved"]["trainer"]["init"]["loop"]["micro_batch_size"] == 3
+    spread = [
+        (one["num_devices"], one["per_device_batch"], one["accumulation"])
+        for one in answer["rungs"]
+    ]
+    assert spread == [(8, 3, 1), (4, 3, 2)]
+    kept = "the 8 micro-batches that determinism.elastic: bitwise keeps do not divide among them"
+    alone = "determinism.elastic: bitwise needs at least two, as one is compiled differently"
+    assert answer["unusable"] == [
+        {"num_devices": 6, "reason": kept},
+        {"num_devices": 3, "reason": kept},
+        {"num_devices": 1, "reason": alone},
+    ]
+    assert _bitwise([1], global_batch_size=24, micro_batch_size=3)["rungs"][0]["accumulation"] == 8
+    finer = _bitwise([8, 6, 4, 3], global_batch_size=24, micro_batch_size=1)
+    assert [one["accumulation"] for one in finer["rungs"]] == [3, 4, 6, 8]
+
+
+@pytest.mark.parametrize(
+    ("counts", "loop", "message"),
+    [
+        ([4], {"micro_batch_size": 3}, "divide a device's share of the global batch, 2"),
+        ([], {}, "must be given for determinism.elastic: bitwise"),
+        ([4], {"fsdp": 2}, "must be 1 for determinism.elastic: bitwise"),
+    ],
+)
+def test_bitwise_needs_a_micro_batch_for_every_rung_and_whole_states(
+    counts: list[int], loop: dict[str, int], message: str
+) -> None:
+    (error,) = _bitwise(counts, **loop)["errors"]
+    assert error["loc"][:3] == ("trainer", "init", "loop")
+    assert error["loc"][3] in (loop or {"micro_batch_size"})
+    assert message in error["message"]
 
 
 def test_the_check_runs_without_jax() -> None:

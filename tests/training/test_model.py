@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from trainer.config import ModelConfig
-from trainer.model import Decoder, rotate
+from trainer.model import Decoder, drop, fold, rotate
 
 
 def _model(**changes: Any) -> Decoder:
@@ -27,7 +27,7 @@ def _tokens(seed: int = 0) -> jax.Array:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_logits_are_float32_over_the_vocabulary(tied: bool, dtype: str) -> None:
     model = _model(tie_embeddings=tied, dtype=dtype)
-    logits = model(_tokens(), deterministic=True)
+    logits = model(_tokens())
     assert logits.shape == (2, 8, 264)
     assert logits.dtype == jnp.float32
     assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model, nnx.Param))} == {
@@ -39,7 +39,7 @@ def test_logits_are_float32_over_the_vocabulary(tied: bool, dtype: str) -> None:
 def test_a_later_token_does_not_change_earlier_logits() -> None:
     model, tokens = _model(), _tokens()
     changed = tokens.at[:, 5].set((tokens[:, 5] + 1) % 257)
-    before, after = (model(one, deterministic=True) for one in (tokens, changed))
+    before, after = (model(one) for one in (tokens, changed))
     np.testing.assert_array_equal(before[:, :5], after[:, :5])
     assert not np.allclose(before[:, 5:], after[:, 5:])
 
@@ -55,8 +55,8 @@ def test_query_heads_share_key_value_heads_in_groups() -> None:
             kernel.set_value(jnp.repeat(heads, 2, axis=1).reshape(16, 16))
     nnx.update(full, state)
     np.testing.assert_allclose(
-        full(_tokens(), deterministic=True),
-        _model(num_kv_heads=2)(_tokens(), deterministic=True),
+        full(_tokens()),
+        _model(num_kv_heads=2)(_tokens()),
         rtol=1e-5,
         atol=1e-6,
     )
@@ -72,9 +72,18 @@ def test_rotation_makes_products_depend_on_distance_alone() -> None:
     assert not np.allclose(products[0, 0], products[0, 1], rtol=1e-2)
 
 
-def test_dropout_acts_in_training_only_and_moves_on() -> None:
-    model, tokens = _model(dropout=0.5), _tokens()
-    still, again = (model(tokens, deterministic=True) for _ in range(2))
-    noisy, other = (model(tokens, deterministic=False) for _ in range(2))
-    np.testing.assert_array_equal(still, again)
-    assert not np.allclose(noisy, other)
+def test_dropout_follows_from_the_key_of_a_sequence_alone() -> None:
+    model, tokens, keys = _model(dropout=0.5), _tokens(), jax.random.split(jax.random.key(1), 2)
+    both = model(tokens, keys)
+    assert not np.allclose(both, model(tokens))
+    assert not np.allclose(both, model(tokens, keys[::-1]))
+    for one in range(2):
+        alone = model(tokens[one : one + 1], keys[one : one + 1])
+        np.testing.assert_allclose(alone[0], both[one], rtol=1e-5, atol=1e-5)
+
+
+def test_each_place_in_the_model_drops_others() -> None:
+    keys = jax.random.split(jax.random.key(1), 2)
+    masks = [drop(jnp.ones((2, 8, 16)), 0.5, fold(keys, number)) for number in range(3)]
+    assert {*np.unique(np.stack(masks))} == {0.0, 2.0}
+    assert len({mask[place].tobytes() for mask in masks for place in range(2)}) == 6

@@ -57,7 +57,7 @@ def _save_first(mapping: Mapping, batches: Any) -> None:
     next(batches)
     said: list[str] = []
     checkpoints = Checkpoints(init.checkpoint.directory, 2, fingerprint(init), said.append)
-    state = TrainState(fresh.step + 1, params, fresh.optimizer, fresh.rngs)
+    state = TrainState(fresh.step + 1, params, fresh.optimizer)
     checkpoints.save(state, 1, batches.get_state())
     assert checkpoints.committed(wait=True) == 1
     checkpoints.close()

@@ -67,6 +67,22 @@ def test_a_ready_standby_trains_to_the_same_bits(make_trainer: MakeTrainer) -> N
     assert_same_bits(warm.state(17), whole.state(17))
 
 
+def test_one_for_other_simulated_devices_trains_to_the_same_bits(
+    make_trainer: MakeTrainer,
+) -> None:
+    few = make_trainer("few", num_devices=2, max_steps=6)
+    few.finish()
+    for mode in ("imports", "ready"):
+        more = make_trainer(mode, num_devices=4, max_steps=6)
+        waiting = Waiting(more, mode)
+        assert waiting.connection.recv(1) == READY
+        waiting.env["JAX_NUM_CPU_DEVICES"] = "2"
+        output = waiting.become_worker(more.folder / "output")
+        assert "2 cpu devices" in output
+        assert "a cold start" not in output
+        assert_same_bits(more.state(6), few.state(6))
+
+
 @pytest.mark.parametrize("mode", ["imports", "ready"])
 def test_where_the_backend_must_wait_only_the_imports_are_done(
     make_trainer: MakeTrainer, mode: str
@@ -102,7 +118,7 @@ def ready(tmp_path: Path) -> Ready:
     text = yaml.safe_dump(mapping)
     (tmp_path / "params.yaml").write_text(text)
     config = parse(mapping)
-    return Ready(cast(Any, None), config, text, _stamps(config), 4, 1)
+    return Ready(cast(Any, None), config, text, _stamps(config), 4, "cpu", {}, 1)
 
 
 @pytest.fixture
@@ -119,8 +135,12 @@ def test_what_was_prepared_fits_as_long_as_nothing_changes(
     halves = {environment.ADJUST: '{"accumulation": 2, "inflight": 1, "skip_steps": []}'}
     assert ready.problem(replace(orders, env={**orders.env, **halves})) == "another accumulation"
     devices = {environment.NUM_DEVICES: "2"}
-    problem = ready.problem(replace(orders, env={**orders.env, **devices}))
-    assert problem == "another number of devices"
+    fewer = replace(orders, env={**orders.env, **devices})
+    assert ready.problem(fewer) is None, "the imports are of use on any number"
+    assert not ready.has_its_devices(fewer.env)
+    assert replace(ready, platform="gpu").problem(fewer) == "other devices"
+    others = replace(orders, env={**orders.env, "CUDA_VISIBLE_DEVICES": "1"})
+    assert replace(ready, platform="gpu").problem(others) == "other devices"
 
     (tmp_path / "data.txt").write_text("hello world")
     assert ready.problem(orders) == "the data were changed"

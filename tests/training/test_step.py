@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -56,14 +57,27 @@ RUNGS = [Rung(1, 1, 1, 2, 4), Rung(4, 2, 2, 1, 2)]
 @pytest.mark.parametrize("rung", RUNGS, ids=str)
 def test_accumulation_and_sharding_change_a_step_only_by_rounding(rung: Rung) -> None:
     # Plain descent: the change of the parameters is the gradient itself.
-    whole_state, whole = _step(_init("sgd"), Rung(1, 1, 1, 8, 1))
-    state, metrics = _step(_init("sgd"), rung)
+    whole_state, whole = _step(_init("sgd", dropout=0.5), Rung(1, 1, 1, 8, 1))
+    state, metrics = _step(_init("sgd", dropout=0.5), rung)
     for name, value in whole.items():
         np.testing.assert_allclose(metrics[name], value, rtol=1e-5)
     for one, other in zip(
         jax.tree.leaves(state.optimizer), jax.tree.leaves(whole_state.optimizer), strict=True
     ):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-6)
+
+
+def test_dropout_is_another_in_each_step() -> None:
+    rung = Rung(1, 1, 1, 8, 1)
+    feed = Feed(make_mesh(rung), rung)
+    blueprint = Blueprint.of(_init("sgd", dropout=0.5), feed.mesh)
+    step = jit_train_step(blueprint)
+    later = replace(blueprint.fresh(), step=jnp.int32(1))
+    losses = [
+        step(state, feed.put(_batch()))[1]["loss"]
+        for state in (blueprint.fresh(), blueprint.fresh(), later)
+    ]
+    assert losses[0] == losses[1] != losses[2]
 
 
 def test_the_first_state_is_the_same_on_every_mesh_and_its_seeds_own() -> None:

@@ -1,0 +1,204 @@
+"""What it takes to go on with fewer devices, and what it changes.
+
+    python -m benchmarks.elastic [--quick] [--json FILE]
+
+The quickstart's trainer on eight simulated devices, in turns:
+
+* killed, and restarted on the same rung; then robbed of a device, and restarted on the next smaller
+  one, with the compile of that rung prefetched and without. Seconds as supervise tells them, from
+  the trainer's death to the next completed step; and, as a bystander sees it, from the loss of the
+  device.
+* its steps while a compile is prefetched, against its steps afterwards, in the same run.
+* four workers, one of which is killed: until no process of the group is left, and until the next
+  group completes a step.
+* its steps in the bitwise mode against the default one.
+* a storm: devices lost and returned at random times in the bitwise mode, against an undisturbed
+  run: whether the parameters at the end are the same bit for bit.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks import losses
+from benchmarks.report import Report, options
+from benchmarks.training import Contestant, Training, training
+from supervisor.protocol import simulated
+
+_DEVICES = {"devices": {"platform": "cpu", "count": 8}}
+_LADDER = {"ladder": [8, 4, 2], "min_num_devices": 2}
+_SMALLER = 4
+ELASTIC = Contestant("elastic", autorestart=_LADDER, init=_DEVICES)
+COLD = Contestant("cold", autorestart={**_LADDER, "prefetch": False}, init=_DEVICES)
+GROUP = Contestant("group", autorestart=_LADDER, init={**_DEVICES, "workers": 4})
+_TAKES = 600.0
+"""Seconds at most for what is prepared with what the training leaves of the processor."""
+
+
+def main() -> None:
+    """Measure in turns, and report."""
+    given = options(__doc__)
+    rounds, changes = (1, 4) if given.quick else (3, 50)
+    report = Report("elastic")
+    found: dict[str, list[float]] = {
+        "same_rung": [],
+        "smaller": [],
+        "smaller_cold": [],
+        "lost_device": [],
+        "group_down": [],
+        "group_next_step": [],
+    }
+    rates: dict[str, list[float]] = {
+        "alone": [],
+        "while_prefetching": [],
+        "rounding": [],
+        "bitwise": [],
+    }
+    for _ in range(rounds):
+        _restarts(found, rates)
+        _cold(found)
+        _group(found)
+        _modes(rates, 5.0 if given.quick else 30.0)
+    for name, values in found.items():
+        report.spread(name, "s", values)
+    for name, values in rates.items():
+        report.spread(name, "steps_per_s", values)
+    report.ratio("smaller_over_same_rung", "smaller_s", "same_rung_s")
+    report.ratio("prefetched_over_cold", "smaller_s", "smaller_cold_s")
+    report.ratio(
+        "while_prefetching_over_alone", "while_prefetching_steps_per_s", "alone_steps_per_s"
+    )
+    report.ratio("bitwise_over_rounding", "bitwise_steps_per_s", "rounding_steps_per_s")
+    storm = losses.storm(changes)
+    report.figure("storm_changes", storm.changes)
+    report.figure("storm_rung_changes", storm.rung_changes)
+    report.figure("storm_explained", storm.explained)
+    report.figure("storm_bit_identical", storm.bit_identical)
+    report.finish(given.json)
+
+
+def _restarts(found: dict[str, list[float]], rates: dict[str, list[float]]) -> None:
+    """On the same rung, and on a smaller one whose compile was prefetched."""
+    with _run(ELASTIC) as run:
+        _rates(run, rates)
+        _ready(run, 1)
+        found["same_rung"].append(_killed(run, 1))
+        _ready(run, 2)
+        lost, told = _robbed(run, 2)
+        found["lost_device"].append(lost)
+        found["smaller"].append(told)
+
+
+def _cold(found: dict[str, list[float]]) -> None:
+    """On a smaller one that nobody has compiled for."""
+    with _run(COLD) as run:
+        _ready(run, 1)
+        found["smaller_cold"].append(_robbed(run, 1)[1])
+
+
+def _rates(run: Training, rates: dict[str, list[float]]) -> None:
+    """Steps while a compile is prefetched, and for as long after all are done."""
+    told = "Prefetching compile for num_devices={}".format
+    run.wait_for("prefetch", lambda: run.said(f"{told(_SMALLER)} begins") > 0, _TAKES)
+    began = time.monotonic()
+    run.wait_for("prefetched", lambda: run.said(f"{told(_SMALLER)} completed") > 0, _TAKES)
+    ended = time.monotonic()
+    run.wait_for("all prefetched", lambda: run.said(f"{told(2)} completed") > 0, _TAKES)
+    done = time.monotonic()
+    run.wait_for("some more steps", lambda: time.monotonic() - done > ended - began, _TAKES)
+    rates["while_prefetching"].append(_rate(run, began, ended))
+    rates["alone"].append(_rate(run, done, time.monotonic()))
+
+
+def _rate(run: Training, since: float, until: float) -> float:
+    steps = [step for step in run.steps() if since <= step.at <= until]
+    return (steps[-1].number - steps[0].number) / (steps[-1].at - steps[0].at)
+
+
+def _killed(run: Training, restarts: int) -> float:
+    run.kill_trainer()
+    return float(_told(run, restarts)["seconds"])
+
+
+def _robbed(run: Training, restarts: int) -> tuple[float, float]:
+    """Seconds from the loss of a device, and from the trainer's death, to the next step."""
+    began, last = time.monotonic(), run.steps()[-1]
+    simulated.lose(run.folder / "run" / simulated.FILE, "6")
+    step = run.wait_for_step(0, since=began, not_by=last.pid)
+    return step.at - began, float(_told(run, restarts)["seconds"])
+
+
+def _told(run: Training, restarts: int) -> dict[str, Any]:
+    run.wait_for("what supervise tells", lambda: len(run.told_recoveries()) == restarts, _TAKES)
+    return run.told_recoveries()[-1]
+
+
+def _group(found: dict[str, list[float]]) -> None:
+    """One of four workers is killed."""
+    with _run(GROUP) as run:
+        _ready(run, 4)
+        first = run.steps()[-1].pid
+        pids = _workers(run)
+        victim = next(pid for pid in pids if pid != first)
+        began = time.monotonic()
+        os.kill(victim, signal.SIGKILL)
+        while any(_lives(pid) for pid in pids):
+            time.sleep(0.001)
+        found["group_down"].append(time.monotonic() - began)
+        step = run.wait_for_step(0, since=began, not_by=first)
+        found["group_next_step"].append(step.at - began)
+
+
+def _workers(run: Training) -> list[int]:
+    log = (run.folder / "output").read_text(errors="replace")
+    told = log.partition("running as pid ")[2].partition(";")[0]
+    return [int(pid) for pid in told.split(", ")]
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _modes(rates: dict[str, list[float]], seconds: float) -> None:
+    """Steps in both modes of the same computation."""
+    for mode in ("rounding", "bitwise"):
+        quiet = {**_LADDER, "standby": "off", "prefetch": False}
+        init = {**_DEVICES, "determinism": {"elastic": mode}}
+        with _run(Contestant(mode, autorestart=quiet, init=init)) as run:
+            run.wait_for_step(20)
+            began = time.monotonic()
+            time.sleep(seconds)
+            rates[mode].append(_rate(run, began, time.monotonic()))
+
+
+@contextmanager
+def _run(contestant: Contestant) -> Iterator[Training]:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        training(contestant, Path(name), every=20, max_steps=1_000_000) as run,
+    ):
+        run.wait_for_step(1)
+        yield run
+
+
+def _ready(run: Training, standbys: int) -> None:
+    """A checkpoint is there, and so many standbys have been made so far."""
+    ready = "a standby is ready"
+    run.wait_for("standby", lambda: run.said(ready) >= standbys, _TAKES)
+    run.wait_for("a checkpoint", lambda: run.said("is committed") > 0, _TAKES)
+
+
+if __name__ == "__main__":
+    main()

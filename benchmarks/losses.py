@@ -1,0 +1,131 @@
+"""A storm of losses: simulated devices that go and come back at random times while a job trains.
+
+In the bitwise mode its parameters at the end must be those of a run that nobody disturbed.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import yaml
+
+from benchmarks.contest import FailedError
+from benchmarks.training import Contestant, Training, training
+from supervisor.protocol import simulated
+from trainer.checkpoint import newest_step, restore
+from trainer.config import parse
+from trainer.mesh import make_mesh
+from trainer.rungs import Rung
+from trainer.state import Blueprint
+
+_DEVICES = 8
+_LEAST = 2
+_STEPS_APART = 12
+"""Steps between two changes, on average."""
+_EVERY = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Storm:
+    """What came of it. Truths are 1 and 0, as figures are numbers."""
+
+    changes: int
+    rung_changes: int
+    explained: int
+    """Whether run.log gives a reason for each change of the rung."""
+    bit_identical: int
+
+
+def storm(changes: int) -> Storm:
+    """Lose and return devices so many times in all, then let the job finish.
+
+    Raises:
+        FailedError: the job does not end well.
+    """
+    steps = changes * _STEPS_APART + 3 * _EVERY
+    with tempfile.TemporaryDirectory() as calm, tempfile.TemporaryDirectory() as wild:
+        with _job(Path(calm), steps) as run:
+            _finished(run)
+            expected = _parameters(run, steps)
+        with _job(Path(wild), steps) as run:
+            _disturb(run, changes)
+            _finished(run)
+            found = _parameters(run, steps)
+            log = "".join(
+                path.read_text() for path in sorted(run.folder.glob("run/*_restartable/run.log"))
+            )
+    moved = [
+        line for line in log.splitlines() if "the job shrinks" in line or "the job grows" in line
+    ]
+    reasons = [line for line in log.splitlines() if "devices are well" in line]
+    return Storm(
+        changes=changes,
+        rung_changes=len(moved),
+        explained=int(len(reasons) >= len(moved)),
+        bit_identical=int(_same(expected, found)),
+    )
+
+
+def _job(folder: Path, steps: int) -> Any:
+    contestant = Contestant(
+        "storm",
+        autorestart={"ladder": [8, 4, 2], "min_num_devices": _LEAST, "standby": "imports"},
+        init={
+            "devices": {"platform": "cpu", "count": _DEVICES},
+            "determinism": {"elastic": "bitwise"},
+        },
+    )
+    return training(contestant, folder, every=_EVERY, max_steps=steps)
+
+
+def _disturb(run: Training, changes: int) -> None:
+    """Change what is lost, each time some steps after the change before."""
+    lots = random.Random("a storm of losses")
+    file = run.folder / "run" / simulated.FILE
+    lost: set[str] = set()
+    step = run.wait_for_step(_EVERY)
+    for _ in range(changes):
+        well = sorted({str(device) for device in range(_DEVICES)} - lost)
+        if lost and (len(well) <= _LEAST or lots.random() < 0.5):
+            unit = lots.choice(sorted(lost))
+            simulated.return_(file, unit)
+            lost.discard(unit)
+        else:
+            unit = lots.choice(well)
+            simulated.lose(file, unit)
+            lost.add(unit)
+        step = run.wait_for_step(step.number + lots.randrange(2, _STEPS_APART), since=step.at)
+    simulated.return_(file, *lost)
+
+
+def _finished(run: Training) -> None:
+    run.wait_for("the end", lambda: run.said("SUCCEEDED, exit code 0") > 0, 3600.0)
+
+
+def _parameters(run: Training, step: int) -> Any:
+    """Parameters and optimizer state of the checkpoint of `step`, on one device.
+
+    Raises:
+        FailedError: it is not the newest.
+    """
+    checkpoints = run.folder / "run" / "checkpoints"
+    if newest_step(checkpoints) != step:
+        raise FailedError(f"the last checkpoint is of step {newest_step(checkpoints)}")
+    params = max((run.folder / "run").glob("*_restartable/params.yaml"))
+    init = parse(yaml.safe_load(params.read_text(encoding="utf-8"))).init
+    alone = Rung(1, 1, 1, per_device_batch=1, accumulation=1)
+    state, _ = restore(checkpoints, step, Blueprint.of(init, make_mesh(alone)).abstract)
+    return state.params, state.optimizer
+
+
+def _same(one: Any, other: Any) -> bool:
+    left, right = jax.tree.leaves(one), jax.tree.leaves(other)
+    return len(left) == len(right) and all(
+        np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in zip(left, right, strict=True)
+    )

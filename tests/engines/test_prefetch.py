@@ -1,0 +1,191 @@
+"""Compiles for other rungs: which, one at a time, within bounds, and what becomes of their ends."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from supervisor.adapters import memory
+from supervisor.adapters.clock import SystemClock
+from supervisor.adapters.reactor import Reactor
+from supervisor.core.events import Noticed, RungCompileFailed
+from supervisor.core.policy import Success
+from supervisor.core.rules import RULES
+from supervisor.engines.launch import Launch, Start
+from supervisor.engines.prefetch import Prefetcher, wanted
+from supervisor.protocol.adjustments import Adjustments
+from tests.engines.test_devices import PLAN
+
+ROOT = Path(__file__).parents[2]
+COMPILES = """
+import os, sys
+print(os.environ["SUPERVISE_NUM_DEVICES"], os.environ["JAX_NUM_CPU_DEVICES"], *sys.argv[1:])
+assert "SUPERVISE_PROGRESS_FD" not in os.environ
+"""
+DOES_NOT_COMPILE = """
+from supervisor.protocol.failure import write_failure_record
+error = RuntimeError("INTERNAL: Mosaic failed to compile TPU kernel: unsupported shape")
+write_failure_record(error, stage=None, step=None)
+raise error
+"""
+CRASHES = "import os; os.abort()"
+TAKES_ITS_TIME = "import time; time.sleep(600)"
+TAKES_MEMORY = "held = b'x' * (600 << 20); import time; time.sleep(600)"
+
+
+class Prefetching:
+    """A prefetcher of a job on 8 devices, whose program to compile is `program`."""
+
+    def __init__(self, directory: Path, program: str) -> None:
+        self.reactor = Reactor(SystemClock())
+        self.told: list[str] = []
+        self.prefetcher = Prefetcher(self.reactor, SystemClock(), self._notice, self._notice)
+        package = directory / "site" / "trainer"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "prefetch.py").write_text(program)
+        environ = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{package.parent}:{ROOT}"}
+        told = {"SUPERVISE_PROGRESS_FD": "7", "JAX_NUM_CPU_DEVICES": "8"}
+        self.start = Start(("x",), environ | told)
+        (directory / "attempts").mkdir()
+        self.launch = Launch(
+            job="job",
+            lineage="job@1",
+            attempt=1,
+            phase=0,
+            plan=replace(PLAN, num_devices=8, rungs=(8, 4, 2, 1)),
+            success=Success(step=9),
+            rules=RULES,
+            model_dir=directory,
+            directory=directory / "attempts" / "0001",
+            params=directory / "params.yaml",
+            adjustments=Adjustments(),
+            follows_on=None,
+        )
+
+    def _notice(self, text: str) -> None:
+        self.told.append(text)
+        self.reactor.post(Noticed(0.0, text))
+
+    def look(self) -> None:
+        self.prefetcher.look(self.launch, self.start)
+
+    def until(self, *ends: str) -> list[str]:
+        """Go on until something is told with one of these ends, looking all the while; all that
+        was told."""
+        while not (self.told and self.told[-1].endswith(ends)):
+            self.look()
+            self.reactor.wait(SystemClock().now() + 30)
+        told, self.told = self.told, []
+        return told
+
+
+Prefetch = Callable[[str], Prefetching]
+
+
+@pytest.fixture
+def prefetching(tmp_path: Path) -> Prefetch:
+    return lambda program: Prefetching(tmp_path, program)
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "rungs"),
+    [(8, (4, 2)), (4, (2, 1, 8)), (2, (1, 4)), (1, (2,)), (3, (2, 1, 4))],
+)
+def test_the_next_rungs_are_wanted(num_devices: int, rungs: tuple[int, ...]) -> None:
+    assert wanted((8, 4, 2, 1), num_devices) == rungs
+
+
+def test_one_after_the_other_each_with_its_devices(prefetching: Prefetch, tmp_path: Path) -> None:
+    one = prefetching(COMPILES)
+    done = "Prefetching compile for num_devices={} completed successfully."
+    told = one.until(done.format(2))
+    assert [text for text in told if "pid" not in text] == [done.format(4), done.format(2)]
+    log = (tmp_path / "attempts" / "prefetch4" / "rank0.log").read_text()
+    assert log == f"4 4 {tmp_path / 'params.yaml'}\n"
+    one.look()
+    assert one.prefetcher.pids == (), "what is done is done"
+    one.launch = replace(one.launch, num_devices=4)
+    told = one.until(done.format(8))
+    assert [text for text in told if "pid" not in text] == [done.format(1), done.format(8)]
+
+
+def test_it_runs_when_nobody_else_wants_to_and_ends_at_once(prefetching: Prefetch) -> None:
+    one = prefetching(TAKES_ITS_TIME)
+    one.look()
+    (pid,) = one.prefetcher.pids
+    assert os.sched_getscheduler(pid) == os.SCHED_IDLE
+    assert psutil.Process(pid).ionice().ioclass == psutil.IOPRIO_CLASS_IDLE
+    for _ in range(3):
+        one.prefetcher.stop()
+        while one.prefetcher.pids:
+            one.reactor.wait(SystemClock().now() + 0.01)
+        assert not psutil.pid_exists(pid)
+        one.look()  # it is begun again, however often it had to make way
+        (pid,) = one.prefetcher.pids
+    assert one.told == [text for text in one.told if "num_devices=4 begins" in text]
+    one.prefetcher.stop()
+
+
+def test_what_cannot_be_compiled_is_told_to_the_core(prefetching: Prefetch) -> None:
+    one = prefetching(DOES_NOT_COMPILE)
+    failed: list[RungCompileFailed] = []
+    while len(failed) < 2:
+        one.look()
+        events = one.reactor.wait(SystemClock().now() + 30)
+        failed += [event for event in events if isinstance(event, RungCompileFailed)]
+    assert [(event.phase, event.num_devices) for event in failed] == [(0, 4), (0, 2)]
+    assert "Mosaic failed to compile" in failed[0].reason
+    one.look()
+    assert one.prefetcher.pids == ()
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [(CRASHES, "killed by SIGABRT"), (TAKES_MEMORY, r"took \d+ MiB of memory")],
+)
+def test_any_other_end_is_told_and_tried_once_more(
+    prefetching: Prefetch, program: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "available", lambda: 1 << 30)
+    one = prefetching(program)
+    (first,) = [text for text in one.until("once more") if "pid" not in text]
+    (second,) = [text for text in one.until("needs it") if "pid" not in text]
+    for text in (first, second):
+        assert re.match(f"Prefetching compile for num_devices=4 failed: .*{why}", text)
+
+
+def test_where_it_cannot_be_it_is_told_once(
+    prefetching: Prefetch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = prefetching(COMPILES)
+    whole = one.launch
+    for plan in (
+        replace(whole.plan, prefetch=False),
+        replace(whole.plan, is_command=True),
+        replace(whole.plan, rungs=()),
+    ):
+        one.launch = replace(whole, plan=plan)
+        one.look()
+    assert one.told == []
+    one.launch = replace(whole, plan=replace(whole.plan, platform="gpu"))
+    one.look()
+    one.look()
+    assert one.told == [
+        "compiles for other rungs are not prefetched: the gpu belongs to the worker, and nobody "
+        "else can compile for it"
+    ]
+    one.launch = whole
+    monkeypatch.setattr(memory, "available", lambda: 1 << 29)
+    one.look()
+    one.look()
+    assert one.told[1:] == [
+        "Prefetching compile for num_devices=4 has to wait until 1024 MiB of memory are free"
+    ]
+    assert one.prefetcher.pids == ()

@@ -1,0 +1,78 @@
+"""On fewer devices the same is computed: up to rounding, or to the bit, and from any checkpoint."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from trainer.config import InitConfig, parse
+from trainer.feed import Feed
+from trainer.mesh import make_mesh
+from trainer.rungs import rung
+from trainer.state import Blueprint, TrainState
+from trainer.step import Metrics, jit_evaluation_loss, jit_train_step
+
+from .harness import MakeTrainer, assert_same_bits, tiny
+
+BITWISE = {"elastic": "bitwise"}
+
+
+def init(optimizer: str) -> InitConfig:
+    mapping = tiny(Path("/tmp/checkpoints"), micro_batch_size=1)["trainer"]
+    mapping["init"]["model"]["dropout"] = 0.5
+    mapping["init"]["optimizer"] = {"name": optimizer, "learning_rate": 0.01, "clip_norm": 0.1}
+    mapping["init"]["determinism"] = BITWISE
+    return parse({"trainer": mapping}).init
+
+
+def three_steps(config: InitConfig, num_devices: int) -> tuple[TrainState, Metrics, jax.Array]:
+    """The state after three steps on so many devices, the last one's metrics, and what it would
+    evaluate to."""
+    found = rung(config, num_devices)
+    assert found is not None
+    feed = Feed(make_mesh(found), found)
+    blueprint = Blueprint.of(config, feed.mesh)
+    step, state = jit_train_step(blueprint), blueprint.fresh()
+    for seed in range(3):
+        batch = np.random.default_rng(seed).integers(0, 257, (8, 17), np.int32)
+        tokens = feed.put(batch)
+        state, metrics = step(state, tokens)
+    return state, metrics, jit_evaluation_loss(blueprint)(state, tokens)
+
+
+def test_bitwise_means_every_bit_on_every_rung() -> None:
+    config = init("adafactor")
+    four = three_steps(config, 4)
+    assert four[1]["gradient_norm"] > config.optimizer.clip_norm
+    assert_same_bits(three_steps(config, 2), four)
+
+
+def test_down_and_up_the_ladder_it_ends_with_the_bits_of_an_undisturbed_run(
+    make_trainer: MakeTrainer,
+) -> None:
+    whole, shrunk = (
+        make_trainer(name, 8, max_steps=6, global_batch_size=16, micro_batch_size=2)
+        for name in ("whole", "shrunk")
+    )
+    for trainer in (whole, shrunk):
+        section = trainer.mapping["trainer"]
+        section["init"]["determinism"] = BITWISE
+        # So large that XLA splits the sums of its matrix products among threads.
+        section["init"]["model"] |= {"hidden_size": 128, "mlp_size": 352}
+        section["fit"]["train_dataloader"]["sequence_length"] = 128
+    expected = whole.finish()
+    for num_devices, step in ((8, 1), (4, 3), (2, 5)):
+        shrunk.num_devices = num_devices
+        assert shrunk.run({"step": step, "signal": "SIGTERM"}).returncode == -signal.SIGTERM
+    shrunk.num_devices = 8
+    output = shrunk.finish()
+
+    assert "restored step 5" in output
+    (line,) = (line for line in expected.splitlines() if line.startswith("step 6  loss"))
+    assert line.split("  ")[:2] == next(
+        text.split("  ")[:2] for text in output.splitlines() if text.startswith("step 6  loss")
+    )
+    assert_same_bits(shrunk.state(6), whole.state(6))
