@@ -6,7 +6,7 @@ The quickstart's trainer on eight simulated devices, in turns:
 
 * killed, and restarted on the same rung; then robbed of a device, and restarted on the next smaller
   one, which has its devices looked at first, with the compile of that rung prefetched and without.
-  Each without a standby and with what suits (it is prepared for the same rung). Seconds as supervise
+  Each without a standby and with what suits, prepared for the same rung. Seconds as supervise
   tells them, from the trainer's death to the next completed step; and, as a bystander sees it, from
   the loss of the device.
 * its steps while a compile is prefetched, against its steps afterwards, in the same run.
