@@ -36,7 +36,7 @@ from supervisor.core.events import (
 )
 from supervisor.core.failure import WorkerExit
 from supervisor.core.verdicts import launch_failure
-from supervisor.engines.devices import Answer, DeviceProbe
+from supervisor.engines.devices import DeviceProbe
 from supervisor.engines.group import Group, Worker
 from supervisor.engines.judging import judged, redacted
 from supervisor.engines.launch import Launch, Start
@@ -44,6 +44,7 @@ from supervisor.engines.placement import placed, ports_needed
 from supervisor.engines.prefetch import Prefetcher
 from supervisor.engines.snapshots import SnapshotKeeper
 from supervisor.engines.standby import Standbys, choose
+from supervisor.engines.units import Answer
 from supervisor.ports import Clock
 from supervisor.protocol import environment
 from supervisor.protocol.messages import Message, RestoredMessage, SavedMessage, StepMessage
@@ -272,11 +273,11 @@ class LocalEngine:
 
     def _prepare(self, group: Group) -> None:
         """What makes the next start a quick one, once this attempt is on its way: its standbys, and
-        then what other rungs need."""
+        then what another rung needs."""
         if group.is_steady and not group.exits and not group.asked_to_stop:
             self._prepare_standbys(group)
-            self._prepare_probe(group)
             if not self._standbys.are_at_work:
+                self._prepare_probe(group)
                 self._prefetcher.look(group.launch, group.speaker.start)
 
     def _prepare_standbys(self, group: Group) -> None:

@@ -7,7 +7,6 @@ nothing, and what the supervisor itself was started with is in force.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 
 from supervisor.config.chips import bounds
@@ -16,7 +15,6 @@ from supervisor.protocol import simulated
 from supervisor.protocol.environment import NUM_CPU_DEVICES
 
 _LOCALHOST = "127.0.0.1"
-_THREADS = "PJRT_NPROC"
 _GPUS = "CUDA_VISIBLE_DEVICES"
 _CHIPS = "TPU_VISIBLE_CHIPS"
 
@@ -41,7 +39,7 @@ def placed(
         }
     match launch.plan.platform:
         case "cpu":
-            return env | _simulated(launch, rank) | _threads(launch, inherited)
+            return env | _simulated(launch, rank)
         case "gpu" if launch.is_placed:
             return env | visible("gpu", launch.device_ids(rank), inherited)
         case "tpu" if launch.is_placed:
@@ -75,15 +73,6 @@ def _simulated(launch: Launch, rank: int) -> dict[str, str]:
         {NUM_CPU_DEVICES: str(len(ids))} if ids and NUM_CPU_DEVICES not in launch.plan.env else {}
     )
     return count | broken
-
-
-def _threads(launch: Launch, inherited: Mapping[str, str]) -> dict[str, str]:
-    """As many threads on every rung. XLA takes one for each device, at least one for each core, and
-    Eigen cuts the inner dimension of a product by how many there are (TensorContractionThreadPool):
-    sums of parts that are cut otherwise have other last bits."""
-    if launch.plan.num_devices is None or inherited.keys() & {_THREADS, "NPROC"}:
-        return {}
-    return {_THREADS: str(max(launch.plan.num_devices, len(os.sched_getaffinity(0))))}
 
 
 def _visible(variable: str, ids: Sequence[str], inherited: Mapping[str, str]) -> str:

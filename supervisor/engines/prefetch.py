@@ -90,7 +90,7 @@ class Prefetcher:
         self._ending: list[WorkerProcess] = []
         self._settled: set[_Program] = set()
         self._failures: Counter[_Program] = Counter()
-        self._told: set[str] = set()
+        self._said: set[str] = set()
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -106,7 +106,7 @@ class Prefetcher:
             return
         if (why_not := _impossible(plan)) is not None:
             if len(plan.rungs) > 1:
-                self._warn_once(f"compiles for other rungs are not prefetched: {why_not}")
+                self._once(self._tell, f"compiles for other rungs are not prefetched: {why_not}")
             return
         rung = launch.num_devices or plan.rungs[0]
         accumulation = launch.adjustments.accumulation
@@ -126,7 +126,8 @@ class Prefetcher:
     def _begin(self, program: _Program, launch: Launch, start: Start) -> None:
         available = memory.available()
         if available < _NEEDED:
-            self._warn_once(f"{program} has to wait: {available >> 20} MiB of memory are free")
+            needed = f"{program} has to wait until {_NEEDED >> 20} MiB of memory are free"
+            self._once(self._warn, needed)
             return
         own = launch.directory.parent / f"prefetch{program.num_devices}"
         launch = replace(launch, num_devices=program.num_devices, units=(), directory=own)
@@ -197,10 +198,10 @@ class Prefetcher:
             again = "it is left to the restart that needs it"
         self._warn(f"{program} failed: {why}; {again}")
 
-    def _warn_once(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            self._warn(text)
+    def _once(self, say: Callable[[str], None], text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            say(text)
 
 
 def _impossible(plan: PhasePlan) -> str | None:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from supervisor.cli import main
 from supervisor.protocol import simulated
 from tests.end_to_end.test_snapshots import trainer_of
-from tests.end_to_end.test_training import config
+from tests.end_to_end.test_training import config, final_state
 from tests.running import Result, Start, eventually
+from tests.training.harness import assert_same_bits
+
+_PATIENCE = 300.0
+"""Seconds: it compiles for three rungs."""
 
 Supervise = Callable[..., Result]
 
@@ -113,3 +119,36 @@ def test_growing_back_at_a_checkpoint_costs_nothing(
     assert result.code == 75, result.log
     assert result.summary["restarts_used"] == 0
     assert eventually(lambda: result.summary["attempts"][-1]["num_devices"] == 4)
+
+
+def test_down_and_up_the_ladder_it_ends_with_the_bits_of_an_undisturbed_run(
+    start: Start, tmp_path: Path, cache: dict[str, str]
+) -> None:
+    """With matrices so large that Eigen would cut their products by the number of threads."""
+    whole, struck = bitwise(tmp_path / "whole"), bitwise(tmp_path / "struck")
+    struck["trainer"]["faults"] = [
+        {"step": 6, "device_lost": "7"},
+        {"step": 9, "device_lost": "0"},
+        {"step": 12, "device_returns": "7"},
+        {"step": 12, "device_returns": "0"},
+        {"step": 13, "signal": "SIGKILL"},
+    ]
+    assert start(whole, env=cache).result(_PATIENCE).code == 0
+    result = replace(start(struck, env=cache).result(_PATIENCE), model_dir=tmp_path / "struck")
+    assert result.code == 0, result.log
+    devices = [record["num_devices"] for record in result.summary["attempts"]]
+    assert devices == [8, 4, 4, 8]
+    assert result.log.count("nothing is charged") == 2
+    assert_same_bits(
+        final_state(struck, tmp_path / "struck"), final_state(whole, tmp_path / "whole")
+    )
+
+
+def bitwise(model_dir: Path) -> dict[str, Any]:
+    job = config(model_dir, 8, global_batch_size=16)
+    init = job["trainer"]["init"]
+    init["determinism"] = {"elastic": "bitwise"}
+    init["model"] |= {"hidden_size": 128, "num_layers": 1}
+    init["autorestart"]["ladder"] = [8, 4, 2]
+    job["trainer"]["fit"]["train_dataloader"]["sequence_length"] = 128
+    return job

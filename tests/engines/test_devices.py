@@ -15,7 +15,8 @@ from supervisor.adapters.reactor import Reactor
 from supervisor.config.plan import PhasePlan
 from supervisor.config.schema import SuccessConfig
 from supervisor.core.events import BadUnit, Noticed
-from supervisor.engines.devices import Answer, DeviceProbe, Layout, Limits
+from supervisor.engines.devices import DeviceProbe, Limits
+from supervisor.engines.units import Answer, Layout
 from supervisor.protocol import simulated
 
 PLAN = PhasePlan(

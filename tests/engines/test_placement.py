@@ -19,8 +19,6 @@ from tests.config.test_plan import plans
 
 PORTS = (7000, 7001, 7002, 7003, 7004)
 
-THREADS = "PJRT_NPROC"
-
 
 def launch(init: str, config: str = COMMAND) -> Launch:
     (plan,) = plans(with_init(init, config))
@@ -41,12 +39,10 @@ def launch(init: str, config: str = COMMAND) -> Launch:
 
 
 def places(of: Launch, inherited: dict[str, str] | None = None) -> list[dict[str, str]]:
-    """Of each worker; what simulated devices it holds, and its threads, are left out."""
+    """Of each worker; what simulated devices it holds is left out."""
     ports = PORTS[: ports_needed(of)]
     found = [placed(of, rank, ports, inherited or {}) for rank in range(of.world_size)]
-    return [
-        {k: v for k, v in place.items() if k not in (SIMULATED_DEVICES, THREADS)} for place in found
-    ]
+    return [{k: v for k, v in place.items() if k != SIMULATED_DEVICES} for place in found]
 
 
 def test_one_worker_has_the_devices_of_its_rung() -> None:
@@ -56,15 +52,6 @@ def test_one_worker_has_the_devices_of_its_rung() -> None:
     assert places(two) == [{"JAX_NUM_CPU_DEVICES": "2"}]
     assert two.told(0, [])["SUPERVISE_NUM_DEVICES"] == "2"
     assert two.values(None)["num_devices"] == "2"
-
-
-def test_there_are_as_many_threads_on_every_rung() -> None:
-    many = 1000  # more than any machine has cores
-    whole = launch(f"devices: {{platform: cpu, count: {many}}}")
-    for of in (whole, replace(whole, num_devices=500, units=tuple(map(str, range(500))))):
-        assert placed(of, 0, (), {})[THREADS] == str(many)
-    assert THREADS not in placed(whole, 0, (), {THREADS: "3"})
-    assert THREADS not in placed(launch("devices: {platform: gpu, count: 4}"), 0, (), {})
 
 
 def test_what_the_config_says_of_cpu_devices_is_left_alone() -> None:

@@ -186,6 +186,6 @@ def test_where_it_cannot_be_it_is_told_once(
     one.look()
     one.look()
     assert one.told[1:] == [
-        "Prefetching compile for num_devices=4 has to wait: 512 MiB of memory are free"
+        "Prefetching compile for num_devices=4 has to wait until 1024 MiB of memory are free"
     ]
     assert one.prefetcher.pids == ()

@@ -1,0 +1,95 @@
+"""The units that a look at the devices is about, and what its findings say of them.
+
+A process sees its devices as places: 0, 1, ... Which units these are, devices or whole hosts,
+follows from what it was shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from supervisor.config.plan import PhasePlan
+from supervisor.core.events import BadUnit
+from supervisor.engines.placement import visible
+from supervisor.protocol import simulated
+from supervisor.protocol.environment import NUM_CPU_DEVICES
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The units that are well, and those that are not; or why nothing could be found out."""
+
+    healthy: tuple[str, ...] = ()
+    bad: tuple[BadUnit, ...] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The units that are `asked` for, and those of them that are `present` as far as is known
+    before anybody looks. `asked` None: whatever is found, each device a unit."""
+
+    asked: tuple[str, ...] | None = None
+    present: tuple[str, ...] = ()
+    devices_each: int = 1
+
+    @classmethod
+    def of(cls, plan: PhasePlan, units: tuple[str, ...] | None, lost: frozenset[str]) -> Layout:
+        """Of `units` (None: all of the plan), without what is known to be `lost`."""
+        each = (plan.num_devices or 0) // len(plan.units) if plan.units else 1
+        units = units or plan.units or None
+        present = tuple(u for u in units or () if not lost.intersection(_names(u, each)))
+        return cls(units, present, each)
+
+    def places(self, broken: frozenset[str]) -> tuple[int, ...]:
+        """The place of the first device of each unit that is present, and `broken`."""
+        each = self.devices_each
+        names = (_names(unit, each) for unit in self.present)
+        return tuple(i * each for i, those in enumerate(names) if broken.intersection(those))
+
+    def environment(self, plan: PhasePlan, inherited: Mapping[str, str]) -> dict[str, str]:
+        """What makes a process see the devices of the units that are present, in their order.
+
+        Raises:
+            ValueError: no process can see just these.
+        """
+        if plan.platform == "cpu" and self.num_devices:
+            return {NUM_CPU_DEVICES: str(self.num_devices)}
+        if plan.platform in ("gpu", "tpu") and self.present != plan.units:
+            names = (_names(unit, self.devices_each) for unit in self.present)
+            ids = [name for those in names for name in those if name.isdecimal()]
+            return visible(plan.platform, ids, inherited)
+        return {}
+
+    @property
+    def num_devices(self) -> int:
+        """How many accelerators are to be looked at, as far as is known."""
+        return len(self.present) * self.devices_each
+
+    def answer(self, found: int, bad: Mapping[int, str]) -> Answer:
+        """What it comes to that `found` devices were found, some of them `bad` (by their place)."""
+        if self.asked is None:
+            units = tuple(str(place) for place in range(found))
+            return Layout(units, units).answer(found, bad)
+        # Of a tpu7x, JAX sees each chip as two devices: a chip is what can be left out.
+        each = self.devices_each * max(1, found // max(1, self.num_devices))
+        faults = {unit: BadUnit(unit, "not found", found=False) for unit in self.asked}
+        for index, unit in enumerate(self.present[: found // each]):
+            places = range(index * each, (index + 1) * each)
+            reasons = [bad[place] for place in places if place in bad]
+            if reasons:
+                faults[unit] = BadUnit(unit, reasons[0])
+            else:
+                del faults[unit]
+        healthy = tuple(unit for unit in self.asked if unit not in faults)
+        return Answer(healthy, tuple(faults.values()))
+
+
+def _names(unit: str, devices_each: int) -> tuple[str, ...]:
+    """The ids by which a unit may be broken: its own, and where it is a host those of its
+    devices."""
+    if not unit.startswith(simulated.HOST):
+        return (unit,)
+    first = int(unit.removeprefix(simulated.HOST)) * devices_each
+    return (unit, *(str(device) for device in range(first, first + devices_each)))
