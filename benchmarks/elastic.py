@@ -5,9 +5,10 @@
 The quickstart's trainer on eight simulated devices, in turns:
 
 * killed, and restarted on the same rung; then robbed of a device, and restarted on the next smaller
-  one, with the compile of that rung prefetched and without. Seconds as supervise tells them, from
-  the trainer's death to the next completed step; and, as a bystander sees it, from the loss of the
-  device.
+  one, which has its devices looked at first, with the compile of that rung prefetched and without.
+  Each without a standby and with what suits, prepared for the same rung. Seconds as supervise
+  tells them, from the trainer's death to the next completed step; and, as a bystander sees it, from
+  the loss of the device.
 * its steps while a compile is prefetched, against its steps afterwards, in the same run.
 * four workers, one of which is killed: until no process of the group is left, and until the next
   group completes a step.
@@ -37,8 +38,10 @@ from supervisor.protocol import simulated
 _DEVICES = {"devices": {"platform": "cpu", "count": 8}}
 _LADDER = {"ladder": [8, 4, 2], "min_num_devices": 2}
 _SMALLER = 4
-ELASTIC = Contestant("elastic", autorestart=_LADDER, init=_DEVICES)
-COLD = Contestant("cold", autorestart={**_LADDER, "prefetch": False}, init=_DEVICES)
+_OFF = {**_LADDER, "standby": "off"}
+ELASTIC = Contestant("elastic", autorestart=_OFF, init=_DEVICES)
+WARM = Contestant("warm", autorestart=_LADDER, init=_DEVICES)
+COLD = Contestant("cold", autorestart={**_OFF, "prefetch": False}, init=_DEVICES)
 GROUP = Contestant("group", autorestart=_LADDER, init={**_DEVICES, "workers": 4})
 _TAKES = 600.0
 """Seconds at most for what is prepared with what the training leaves of the processor."""
@@ -53,6 +56,8 @@ def main() -> None:
         "same_rung": [],
         "smaller": [],
         "smaller_cold": [],
+        "same_rung_standby": [],
+        "smaller_standby": [],
         "lost_device": [],
         "group_down": [],
         "group_next_step": [],
@@ -65,6 +70,7 @@ def main() -> None:
     }
     for _ in range(rounds):
         _restarts(found, rates)
+        _with_standby(found)
         _cold(found)
         _group(found)
         _modes(rates, 5.0 if given.quick else 30.0)
@@ -73,6 +79,7 @@ def main() -> None:
     for name, values in rates.items():
         report.spread(name, "steps_per_s", values)
     report.ratio("smaller_over_same_rung", "smaller_s", "same_rung_s")
+    report.ratio("smaller_over_same_rung_standby", "smaller_standby_s", "same_rung_standby_s")
     report.ratio("prefetched_over_cold", "smaller_s", "smaller_cold_s")
     report.ratio(
         "while_prefetching_over_alone", "while_prefetching_steps_per_s", "alone_steps_per_s"
@@ -90,19 +97,35 @@ def _restarts(found: dict[str, list[float]], rates: dict[str, list[float]]) -> N
     """On the same rung, and on a smaller one whose compile was prefetched."""
     with _run(ELASTIC) as run:
         _rates(run, rates)
-        _ready(run, 1)
+        _ready(run, 0)
         found["same_rung"].append(_killed(run, 1))
+        _some_steps(run)
+        found["smaller"].append(_robbed(run, 2)[1])
+
+
+def _with_standby(found: dict[str, list[float]]) -> None:
+    """The same with a standby."""
+    with _run(WARM) as run:
+        told = f"Prefetching compile for num_devices={_SMALLER} completed"
+        run.wait_for("prefetched", lambda: run.said(told) > 0, _TAKES)
+        _ready(run, 1)
+        found["same_rung_standby"].append(_killed(run, 1))
         _ready(run, 2)
-        lost, told = _robbed(run, 2)
+        lost, smaller = _robbed(run, 2)
         found["lost_device"].append(lost)
-        found["smaller"].append(told)
+        found["smaller_standby"].append(smaller)
 
 
 def _cold(found: dict[str, list[float]]) -> None:
     """On a smaller one that nobody has compiled for."""
     with _run(COLD) as run:
-        _ready(run, 1)
+        _ready(run, 0)
         found["smaller_cold"].append(_robbed(run, 1)[1])
+
+
+def _some_steps(run: Training) -> None:
+    """Until the job is on its way again, and what waits to look at the devices is there."""
+    run.wait_for_step(run.steps()[-1].number + 40)
 
 
 def _rates(run: Training, rates: dict[str, list[float]]) -> None:

@@ -2,9 +2,11 @@
 
     python -m benchmarks.overhead [--quick] [--json FILE]
 
-Steps per second of the quickstart's trainer, bare and supervised in turns (without a standby, which
-costs nothing once it waits); over the same time the share of one core that supervisor and guard
-take, and the memory that is theirs (PSS). Then the cost of a progress call that is not sent.
+Steps per second of the quickstart's trainer, bare and supervised in turns (without what is prepared
+in the background, which costs nothing once it waits); over the same time the share of one core that
+supervisor and guard take, and the memory that is theirs (PSS). Once with every tenth step printed,
+as the quickstart has it, and once with each of them: the supervisor reads all that is printed. Then
+the cost of a progress call that is not sent.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ from supervisor.host import guard
 from supervisor.protocol.reporter import Reporter
 
 BARE = Contestant("bare", Peer("bare", (), lambda bin_, argv, folder: list(argv)))
-SUPERVISED = Contestant("supervised", autorestart={"standby": "off"})
+_QUIET = {"standby": "off", "prefetch": False}
+SUPERVISED = Contestant("supervised", autorestart=_QUIET)
+TALKATIVE = Contestant("supervised_each_step", autorestart=_QUIET)
+_LOG_EVERY = 10
 
 _WARM = 20
 """Steps before the measurement."""
@@ -38,28 +43,33 @@ def main() -> None:
     rounds, seconds = (1, 5.0) if given.quick else (4, 30.0)
     report = Report("overhead")
     rates: dict[str, list[float]] = {BARE.name: [], SUPERVISED.name: []}
-    shares: list[float] = []
+    shares: dict[str, list[float]] = {SUPERVISED.name: [], TALKATIVE.name: []}
     memory: list[float] = []
     for _ in range(rounds):
-        for contestant in (BARE, SUPERVISED):
+        for contestant in (BARE, SUPERVISED, TALKATIVE):
+            log_every = 1 if contestant is TALKATIVE else _LOG_EVERY
             with (
                 tempfile.TemporaryDirectory() as name,
-                training(contestant, Path(name), every=1000, max_steps=1_000_000) as run,
+                training(
+                    contestant, Path(name), every=1000, max_steps=1_000_000, log_every=log_every
+                ) as run,
             ):
                 run.wait_for_step(_WARM)
                 began = time.monotonic()
-                ours = _ours(run) if contestant is SUPERVISED else []
+                ours = _ours(run) if contestant is not BARE else []
                 before = _processor_time(ours)
                 time.sleep(seconds)
                 if ours:
                     spent = _processor_time(ours) - before
-                    shares.append(100 * spent / (time.monotonic() - began))
+                    shares[contestant.name].append(100 * spent / (time.monotonic() - began))
                     memory.append(sum(process.memory_full_info().pss for process in ours) / 1e6)
-                rates[contestant.name].append(_rate(run.steps(), began))
+                if contestant.name in rates:
+                    rates[contestant.name].append(_rate(run.steps(), began))
     for name, values in rates.items():
         report.spread(name, "steps_per_s", values)
     report.ratio("steps_ratio", "supervised_steps_per_s", "bare_steps_per_s")
-    report.spread("supervisor_cpu", "percent", shares)
+    report.spread("supervisor_cpu", "percent", shares[SUPERVISED.name])
+    report.spread("supervisor_cpu_each_step", "percent", shares[TALKATIVE.name])
     report.spread("supervisor_pss", "mb", memory)
     report.spread("unsent_progress_call", "us", [_unsent() for _ in range(3 if given.quick else 9)])
     report.finish(given.json)

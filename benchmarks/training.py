@@ -1,6 +1,6 @@
 """The quickstart's trainer under each contestant, and what a bystander sees of it.
 
-The same model, data and program for all: what `examples/quickstart.yaml` says, each step told.
+The same model, data and program for all: what `examples/quickstart.yaml` says.
 The peers get the compilation cache that they could have had; supervise gets what it brings.
 """
 
@@ -119,9 +119,10 @@ class Training:
 
 @contextmanager
 def training(
-    contestant: Contestant, folder: Path, *, every: int, max_steps: int
+    contestant: Contestant, folder: Path, *, every: int, max_steps: int, log_every: int = 1
 ) -> Iterator[Training]:
-    """Train under `contestant` in the empty `folder`, with a checkpoint every so many steps.
+    """Train under `contestant` in the empty `folder`, with a checkpoint every so many steps, and
+    every so many of them told.
 
     Raises:
         UnavailableError: the contestant cannot be had, or does not know such a config.
@@ -129,7 +130,7 @@ def training(
     (folder / "steps").touch()
     path = os.pathsep.join(filter(None, (str(_WITNESS), str(ROOT), os.environ.get("PYTHONPATH"))))
     environ = {"PYTHONPATH": path, "BENCHMARK_WITNESS": str(folder / "steps")}
-    config = _config(contestant, folder, every, max_steps)
+    config = _config(contestant, folder, every, max_steps, log_every)
     command = supervise(config, folder)
     try:
         plan = prepare(folder / "trainer.yaml", ()).plans[0]
@@ -145,14 +146,16 @@ def training(
         yield Training(process, folder)
 
 
-def _config(contestant: Contestant, folder: Path, every: int, max_steps: int) -> dict[str, Any]:
+def _config(
+    contestant: Contestant, folder: Path, every: int, max_steps: int, log_every: int
+) -> dict[str, Any]:
     config = yaml.safe_load((ROOT / "examples" / "quickstart.yaml").read_text(encoding="utf-8"))
     trainer: dict[str, Any] = config["trainer"]
     trainer["faults"] = []
     del trainer["fit"]["validation"]
     init = trainer["init"]
     init["model_dir"] = str(folder / "run")
-    init["loop"] |= {"max_steps": max_steps, "log_every": 1}
+    init["loop"] |= {"max_steps": max_steps, "log_every": log_every}
     init["checkpoint"] = {"every": every, "keep": 2, **contestant.checkpoint}
     restart = {"max_num_restarts": 1000, "backoff": {"first": 0.0}}
     init["autorestart"] = {**restart, **contestant.autorestart}

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,14 @@ _TRAIN_STEP = "train step"
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Everything but the state. `tokens` is the abstract batch, and `batches` iterates over the
-    training data, from its beginning."""
+    """Everything but the state. `tokens` is the abstract batch. `batches` gives the one iterator
+    over the training data, which is read when it is asked for the first time."""
 
     voice: Voice
     feed: Feed
     blueprint: Blueprint
     tokens: jax.ShapeDtypeStruct
-    batches: Any
+    batches: Callable[[], Any]
     executables: Executables
     train_step: Future[Callable[..., Any]]
 
@@ -77,8 +78,10 @@ def prepare(
         train_step=executables.get(
             _TRAIN_STEP, jit_train_step(blueprint), blueprint.abstract, tokens
         ),
-        batches=training_batches(
-            loader, init.loop.global_batch_size, init.data_shuffle_seed, init.model.vocab_size
+        batches=cache(
+            lambda: training_batches(
+                loader, init.loop.global_batch_size, init.data_shuffle_seed, init.model.vocab_size
+            )
         ),
     )
 

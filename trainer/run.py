@@ -59,7 +59,7 @@ def train(
     adjustments = Adjustments.from_environment()
     if prepared is None:
         prepared = prepare(config, num_devices, adjustments, voice)
-    blueprint, feed, batches = prepared.blueprint, prepared.feed, prepared.batches
+    blueprint, feed, batches = prepared.blueprint, prepared.feed, prepared.batches()
     loop = config.init.loop
     inflight = max(1, loop.max_inflight_computations // adjustments.inflight)
     reporter.adjustable(list(_adjustable(config, feed.rung, inflight, adjustments)))

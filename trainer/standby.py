@@ -99,7 +99,7 @@ def _stamps(config: TrainerConfig) -> _Stamps:
 
 def _rehearse(prepared: Prepared) -> None:
     """One step, one save and one restore, of zeros; also from memory, where snapshots are taken."""
-    blueprint, position = prepared.blueprint, prepared.batches.get_state()
+    blueprint, position = prepared.blueprint, prepared.batches().get_state()
     state, metrics = prepared.train_step.result()(
         _zeros(blueprint.abstract), _zeros(prepared.tokens)
     )

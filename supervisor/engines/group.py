@@ -125,8 +125,12 @@ class Group:
             self.exits.append(ended)
         return worker.exit is not None
 
+    def has_failed(self, worker: Worker) -> bool:
+        """Whether one of them has left a failure record, and still lives."""
+        return worker.exit is None and self.launch.file(worker.rank, "failure.json").exists()
+
     def all_have_ended(self) -> bool:
-        """The same of all of them."""
+        """Whether all of them have ended."""
         ended = [self.has_ended(worker) for worker in self.workers]
         return all(ended)
 

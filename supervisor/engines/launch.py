@@ -140,7 +140,7 @@ class Launch:
         if given := [asdict(drill) for drill in drills if drill.rank == rank]:
             records = str(self._drill_records)
             env[environment.FAULTS] = json.dumps({"drills": given, "records": records})
-        if plan.bootstrap:
+        if plan.bootstrap and rank == 0:  # the others import the same
             env[environment.MODULES_FILE] = str(self.modules_file)
         if plan.progress_pattern is not None:
             env[environment.STEPS_FROM_OUTPUT] = "1"

@@ -55,6 +55,8 @@ _OBSERVE_INTERVAL = 5.0
 _DRAIN_OUTPUT = 5.0
 _PROBE_TAKES = 1 << 30
 """Bytes that must be left for a process that waits to look at devices; it takes a tenth of them."""
+_LAST_WORDS = 2.0
+"""Seconds for the exit handlers of a worker that has failed, at least, where there are several."""
 _READING_PAUSE = 0.5
 """Seconds, once the job is on its way: who reads each step at once is awake ten times a second."""
 
@@ -113,6 +115,8 @@ class LocalEngine:
             return
         self._tell_start(group)
         self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(group))
+        if len(group.workers) > 1:
+            self._end_those_that_failed(group, ())
         now, standby = self._clock.now(), all(worker.standby for worker in group.workers)
         self._reactor.post(WorkersStarted(now, launch.attempt, group.pids, began, standby))
 
@@ -365,6 +369,19 @@ class LocalEngine:
             self._observe(group)
             self._prepare(group)
             self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(group))
+
+    def _end_those_that_failed(self, group: Group, known: Sequence[Worker]) -> None:
+        """Kill those of which it was `known` before that they failed: a Python program that fails
+        waits for the others in the exit handler of `jax.distributed`, for five minutes, and they
+        for it in a collective."""
+        if self._group is not group:
+            return
+        failed = [worker for worker in group.workers if group.has_failed(worker)]
+        for worker in failed:
+            if worker in known:
+                self._notice(f"rank {worker.rank} has failed and does not end: it is killed")
+                worker.process.signal(signal.SIGKILL)
+        self._reactor.call_later(_LAST_WORDS, lambda: self._end_those_that_failed(group, failed))
 
     def _observe(self, group: Group) -> None:
         self._snapshots.look()

@@ -168,6 +168,8 @@ def test_a_torn_end_is_cut_and_counted_wherever_it_tore(tmp_path: Path) -> None:
     last = whole.rindex(b"\n", 0, -1) + 1
     for cut in (last + 1, last + 40, len(whole) - 1):
         path.write_bytes(whole[:cut])
+        assert journal(tmp_path).look().torn == cut - last
+        assert path.read_bytes() == whole[:cut], "who only looks on mends nothing"
         history = journal(tmp_path).read()
         assert history.torn == cut - last
         assert history.transitions == told[:2]

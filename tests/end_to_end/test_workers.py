@@ -1,4 +1,4 @@
-"""Two trainers of one model: they are drained, killed and resumed as one, and end with the same
+"""Two trainers of one model: they are preempted, killed and resumed as one, and end with the same
 bits."""
 
 from __future__ import annotations
@@ -16,51 +16,55 @@ from trainer.integrity import MANIFEST
 
 from .test_training import config, final_state
 
-STEPS = 150
-STOPPED = 138
+STEPS = 44
+STOPPED = 38
+SNAPSHOT = 28
 
 
 def two_workers(model_dir: Path, *faults: dict[str, Any]) -> dict[str, Any]:
-    job = config(model_dir, 4, list(faults), max_steps=STEPS, fsdp=2)
-    job["trainer"]["init"] |= {"workers": 2, "checkpoint": {"every": 50, "keep": 9}}
+    job = config(model_dir, 4, list(faults), max_steps=STEPS)
+    job["trainer"]["init"] |= {"workers": 2, "checkpoint": {"every": 25, "keep": 9}}
+    job["trainer"]["fit"]["validation"]["every"] = 20
     return job
 
 
-def test_one_of_two_is_killed_and_they_end_with_the_same_bits(
+def test_preempted_and_killed_as_one_they_end_with_the_same_bits(
     start: Start, model_dir: Path, tmp_path: Path, cache: dict[str, str]
 ) -> None:
     whole = two_workers(tmp_path / "whole")
     assert start(whole, env=cache).result(120).code == 0
 
-    struck = two_workers(model_dir, {"step": STOPPED, "signal": "SIGSTOP", "rank": 1})
+    told = {"step": 8, "signal": "SIGTERM", "rank": 1}
+    stopped = {"step": STOPPED, "signal": "SIGSTOP", "rank": 1}
+    struck = two_workers(model_dir, told, stopped)
     init = struck["trainer"]["init"]
     init["autorestart"]["standby"] = "imports"
-    init["checkpoint"]["snapshot"] = {"every": 20}
+    init["checkpoint"]["snapshot"] = {"every": 14}
     running = start(struck, env=cache)
-    running.wait_for("step 20 ")
-    running.signal(signal.SIGTERM)
-    drained = running.result()
-    assert drained.code == 75, drained.log
-    saved = drained.summary["highest_committed_step"]
-    assert saved >= 20
-    for rank in (0, 1):
-        assert f"rank {rank} ended: killed by SIGTERM" in drained.log
-
-    running = start(struck, env=cache)
-    running.wait_for(f"restored the state of step {saved}")
+    running.wait_for("starting attempt 2", 120)
     (log,) = model_dir.glob("*_restartable/run.log")
-    assert eventually(lambda: log.read_text().count("a standby is ready (imports)") == 2, 60)
-    pid = int(re.findall(r"running as pid \d+, (\d+)", log.read_text())[-1])
-    assert eventually(lambda: "T (stopped)" in Path(f"/proc/{pid}/status").read_text(), 60)
+    assert eventually(lambda: _standbys(log) == 2, 120)
+    pid = int(re.findall(r"running as pid \d+, (\d+)", log.read_text())[1])
+    assert eventually(lambda: "T (stopped)" in Path(f"/proc/{pid}/status").read_text(), 120)
     os.kill(pid, signal.SIGKILL)
     result = running.result(120)
+
     assert result.code == 0, result.log
-    assert "rank 1 ended: killed by SIGKILL" in result.log
+    first, second, third = result.summary["attempts"]
+    assert (first["failure"]["rule"], second["failure"]["rule"]) == ("sigterm", "sigkill")
+    assert second["failure"]["rank"] == 1
+    for rank in (0, 1):
+        assert f"[attempt 1] WARNING: rank {rank} ended: killed by SIGTERM" in result.log
+    assert second["starting_step"] == first["newest_committed_step"] >= 8, "not all saved"
+    assert (third["starting_step"], third["from_snapshot"]) == (SNAPSHOT, True)
     assert "standbys (imports) take over as 2 of 2 workers" in result.log
-    assert "resumed from the snapshot of step 120 in memory" in result.log
-    assert "no manifest" not in result.log
     for step, path in committed_steps(model_dir / "checkpoints"):
         assert (path / MANIFEST).exists(), step
     assert_same_bits(
         final_state(struck, model_dir, STEPS), final_state(whole, tmp_path / "whole", STEPS)
     )
+
+
+def _standbys(log: Path) -> int:
+    """How many have become ready since the second attempt began."""
+    return log.read_text().partition("starting attempt 2")[2].count("a standby is ready (imports)")

@@ -13,7 +13,7 @@ from supervisor.engines.launch import Launch
 from supervisor.engines.placement import placed, ports_needed
 from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.drills import Drill
-from supervisor.protocol.environment import FAULTS, SIMULATED_DEVICES
+from supervisor.protocol.environment import FAULTS, MODULES_FILE, SIMULATED_DEVICES
 from tests.config.files import COMMAND, with_command, with_init
 from tests.config.test_plan import plans
 
@@ -85,6 +85,7 @@ def test_several_workers_find_one_another_and_share_the_devices() -> None:
         assert told["SUPERVISE_WORLD_SIZE"] == "3"
         assert told["SUPERVISE_NUM_DEVICES"] == "6"
         assert told["SUPERVISE_FAILURE_FILE"] == f"/run/attempts/0003/rank{rank}.failure.json"
+        assert (MODULES_FILE in told) == (rank == 0), "several write one file"
 
 
 def test_a_lost_host_is_a_worker_less_and_the_others_keep_their_devices() -> None:

@@ -96,6 +96,15 @@ while attempt == 1:
     time.sleep(0.01)
 """
 
+LINGERS = """
+import atexit
+if attempt == 1:
+    if rank == 1:
+        atexit.register(signal.pause)  # as jax.distributed waits for the others
+        raise RuntimeError("bad luck")
+    signal.pause()
+"""
+
 
 @pytest.fixture
 def config(tmp_path: Path, model_dir: Path) -> Callable[..., dict[str, Any]]:
@@ -137,6 +146,16 @@ def test_one_fails_all_are_gone_and_the_first_cause_is_charged(
     assert [lines[0] for lines in outputs] == ["0 of 3 0 3", "1 of 3 1 3", "2 of 3 2 3"]
     assert len({lines[1] for lines in outputs}) == 1, "they do not meet"
     assert "2 of 3" not in result.out, "the output of others than rank 0 is passed on"
+
+
+def test_one_that_failed_and_does_not_end_is_ended(
+    supervise: Supervise, config: Callable[..., dict[str, Any]]
+) -> None:
+    result = supervise(config(LINGERS, 2))
+    assert result.code == 0, result.log
+    assert "WARNING: rank 1 has failed and does not end: it is killed" in result.log
+    failure = result.summary["attempts"][0]["failure"]
+    assert (failure["rank"], failure["root_cause"]) == (1, "builtins.RuntimeError: bad luck")
 
 
 def test_a_stop_reaches_every_worker(start: Start, config: Callable[..., dict[str, Any]]) -> None:
