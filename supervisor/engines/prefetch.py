@@ -8,7 +8,6 @@ stop, ends it too, and it is begun again when the next group is on its way.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -28,7 +27,7 @@ from supervisor.engines.judging import judged
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.placement import placed
 from supervisor.ports import Clock
-from supervisor.protocol import environment
+from supervisor.protocol import environment, idle
 
 _TRIES = 2
 _NEEDED = 1 << 30
@@ -146,8 +145,9 @@ class Prefetcher:
         self._tell(f"{program} begins, pid {process.pid}")
 
     def _watch(self, compilation: _Compilation) -> None:
-        """See that it does not take the memory that others need."""
+        """See that it does not take the CPU or the memory that others need."""
         if self._running is compilation:
+            idle.make(compilation.process.pid)
             held = memory.resident(compilation.process.pid)
             if held > compilation.memory:
                 self._end(compilation, f"took {held >> 20} MiB of memory")
@@ -221,9 +221,7 @@ def _started(launch: Launch, start: Start) -> WorkerProcess:
     argv = [sys.executable, "-P", "-m", "trainer.prefetch", str(launch.params)]
     with launch.file(0, "log").open("wb") as output:
         process = WorkerProcess(argv, env=env, output=output.fileno())
-    with suppress(
-        ProcessLookupError, psutil.NoSuchProcess
-    ):  # it has ended, which is seen elsewhere
-        os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
+    idle.make(process.pid)
+    with suppress(psutil.NoSuchProcess):  # it has ended, which is seen elsewhere
         psutil.Process(process.pid).ionice(psutil.IOPRIO_CLASS_IDLE)
     return process

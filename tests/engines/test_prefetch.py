@@ -122,6 +122,8 @@ def test_it_runs_when_nobody_else_wants_to_and_ends_at_once(prefetching: Prefetc
     (pid,) = one.prefetcher.pids
     assert os.sched_getscheduler(pid) == os.SCHED_IDLE
     assert psutil.Process(pid).ionice().ioclass == psutil.IOPRIO_CLASS_IDLE
+    if (group := Path(f"/proc/{pid}/autogroup")).exists():
+        assert group.read_text().endswith(" nice 19\n"), "each session would get the same share"
     for _ in range(3):
         one.prefetcher.stop()
         while one.prefetcher.pids:
