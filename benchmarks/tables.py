@@ -103,6 +103,20 @@ TABLES = {
         },
         ("{0}",),
     ),
+    "determinism": Table(
+        (
+            "`determinism.elastic`",
+            "a step on 8, 4, 2 simulated devices, ms",
+            "on 4, 2 parameters differ from those on 8: relative L2",
+            "percent of them",
+        ),
+        {"rounding": "rounding", "bitwise": "bitwise"},
+        (
+            "{0_8_step_ms}, {0_4_step_ms}, {0_2_step_ms}",
+            "{0_4_relative_l2}, {0_2_relative_l2}",
+            "{0_4_differing_percent}, {0_2_differing_percent}",
+        ),
+    ),
     "checkpoint": Table(
         ("a state, ms", "of 60 MB", "of 200 MB", "of 1 GB"),
         {
