@@ -76,8 +76,6 @@ def _random(blueprint: Blueprint) -> TrainState:
     generator = np.random.default_rng(0)
 
     def fill(leaf: Any) -> jax.Array:
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return jax.random.key(0)
         numbers = generator.random(leaf.shape, np.float32).astype(leaf.dtype)
         placed: jax.Array = jax.device_put(numbers, leaf.sharding)
         return placed

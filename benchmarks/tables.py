@@ -96,12 +96,25 @@ TABLES = {
             "while_prefetching_over_alone": "steps per second while prefetching over without",
             "group_down_s": "one of 4 workers killed -> none left, seconds",
             "group_next_step_s": "-> the next group's first step",
-            "bitwise_over_rounding": "steps per second, bitwise over rounding mode",
             "storm_changes": "devices lost and returned in a storm",
             "storm_rung_changes": "changes of the rung in it",
             "storm_bit_identical": "1: parameters at its end as of an undisturbed run",
         },
         ("{0}",),
+    ),
+    "determinism": Table(
+        (
+            "`determinism.elastic`",
+            "a step on 8, 4, 2 simulated devices, ms",
+            "on 4, 2 parameters differ from those on 8: relative L2",
+            "percent of them",
+        ),
+        {"rounding": "rounding", "bitwise": "bitwise"},
+        (
+            "{0_8_step_ms}, {0_4_step_ms}, {0_2_step_ms}",
+            "{0_4_relative_l2}, {0_2_relative_l2}",
+            "{0_4_differing_percent}, {0_2_differing_percent}",
+        ),
     ),
     "checkpoint": Table(
         ("a state, ms", "of 60 MB", "of 200 MB", "of 1 GB"),

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import NoReturn, TypeVar
 
 from supervisor import __version__
+from supervisor.adapters.ahead_of_time import CompileAheadError
 from supervisor.adapters.journal import JournalError
 from supervisor.adapters.lease import LeaseExpiredError, LeaseHeldError, LeaseTakenError
 from supervisor.adapters.lock import LockHeldError
@@ -20,6 +21,7 @@ from supervisor.adapters.trainer_check import TrainerCheckError
 from supervisor.classify import classify, list_rules, parse_signal, parse_stage
 from supervisor.config.load import load_job
 from supervisor.config.problems import ConfigError
+from supervisor.config.topology import parse_topology
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.redaction import Redactor
 from supervisor.core.rules import RULES, Rule
@@ -27,7 +29,7 @@ from supervisor.exclusion import Exclusion, ModelDirError
 from supervisor.job import run_job
 from supervisor.prepare import Prepared, own_rules, prepare
 from supervisor.status import clear_quarantine, show_quarantine, show_status
-from supervisor.validate import show
+from supervisor.validate import compile_ahead, show
 
 _Parsed = TypeVar("_Parsed")
 
@@ -52,10 +54,9 @@ def main(argv: Sequence[str] | None = None, exclusion: Exclusion | None = None) 
             return _explain(options)
         if options.command in ("status", "quarantine"):
             return _look_on(options)
-        prepared = prepare(options.config, options.set)
         if options.command == "validate":
-            show(prepared)
-            return 0
+            return _validate(options)
+        prepared = prepare(options.config, options.set)
         return _run(prepared, options.log_format, exclusion)
     except ConfigError as error:
         return _complain(ExitCode.INVALID_CONFIG, *(str(problem) for problem in error.problems))
@@ -77,6 +78,21 @@ def _run(prepared: Prepared, log_format: str, exclusion: Exclusion | None) -> in
     except (JournalError, ModelDirError, LeaseExpiredError, SweepError) as error:
         code = _complain(ExitCode.CANNOT_WRITE, f"{error}; run the same command again to resume")
     return prepared.job.exit_codes.get(code, code)
+
+
+def _validate(options: argparse.Namespace) -> int:
+    """Check the config; with --aot for that slice instead of the devices that it names."""
+    if options.aot is None:
+        show(prepare(options.config, options.set))
+        return 0
+    devices = f"trainer.init.devices={{platform: tpu, type: {options.aot.type}}}"
+    prepared = prepare(options.config, [*options.set, devices])
+    show(prepared)
+    try:
+        good = compile_ahead(prepared, options.aot)
+    except CompileAheadError as error:
+        return _complain(ExitCode.USAGE, str(error))
+    return 0 if good else int(ExitCode.INVALID_CONFIG)
 
 
 def _explain(options: argparse.Namespace) -> int:
@@ -142,6 +158,12 @@ def _parser() -> argparse.ArgumentParser:
             metavar="KEY=VALUE",
             help="override one key: trainer.init.seed=3 (every phase), trainer[1].init.seed=3",
         )
+    validate.add_argument(
+        "--aot",
+        type=_word(parse_topology),
+        metavar="TOPOLOGY",
+        help="also compile for each rung of a TPU slice that is not there, such as v5e:2x4",
+    )
     _add_explaining(commands)
     _add_looking_on(commands)
     run.add_argument(

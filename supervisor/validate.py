@@ -9,12 +9,15 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from supervisor.adapters import ahead_of_time
 from supervisor.config.ladder import Ladder, Rung
 from supervisor.config.placeholders import names
 from supervisor.config.plan import PhasePlan
+from supervisor.config.topology import Slice
 from supervisor.prepare import Prepared
 
 
@@ -27,6 +30,43 @@ def show(prepared: Prepared) -> None:
         print(yaml.safe_dump(params, sort_keys=False, allow_unicode=True), end="")
         for line in (*describe(ladder), *_missing_programs(plan)):
             print(f"# {line}")
+
+
+def compile_ahead(prepared: Prepared, whole: Slice) -> bool:
+    """Have the steps of our trainer compiled for each rung of this slice, and print what comes of
+    it; whether all full rungs can be compiled.
+
+    Raises:
+        CompileAheadError: nothing can be compiled here.
+    """
+    good = True
+    for plan, ladder in zip(prepared.plans, prepared.ladders, strict=True):
+        print(f"# phase {plan.name}, compiled for {whole.type} without running it:", flush=True)
+        if plan.is_command:
+            print("#   nothing: what a command compiles is not known")
+            continue
+        parts = [Slice(whole.generation, rung.num_devices) for rung in ladder.rungs]
+        answers = ahead_of_time.compile_ahead(plan.params, [_wanted(part) for part in parts])
+        found = [*zip(ladder.rungs, answers, strict=True)]
+        for line in _table([_row(rung) | _compiled(answer) for rung, answer in found]):
+            print(f"#   {line}")
+        good = good and "problem" not in found[0][1]
+    return good
+
+
+def _wanted(part: Slice) -> dict[str, Any]:
+    return {
+        "num_devices": part.chips * part.devices_per_chip,
+        "topology": f"{part.generation}:{part.topology}",
+        "host_bounds": part.host_bounds,
+    }
+
+
+def _compiled(answer: Mapping[str, Any]) -> dict[str, str]:
+    if "problem" in answer:
+        return {"result": f"FAILED: {answer['problem']}"}
+    used = f"{answer['bytes'] / 2**30:.3f} GiB"
+    return {"result": f"{used} on each device, compiled in {answer['seconds']:.1f} s"}
 
 
 def describe(ladder: Ladder) -> Iterator[str]:

@@ -1,27 +1,52 @@
 """How a state lies in a row of bytes: each part of each array that this process holds, once.
 
 What several devices hold copies of is there once, and read back onto each of them. The order is
-that of the state's leaves, so it follows from the abstract state alone.
+that of the state's leaves. A description goes with the bytes, so that they can be read back onto
+other devices too: what has other parts there is put together first.
 """
 
-# mypy: allow-untyped-calls
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from trainer.slots import Piece
 from trainer.state import TrainState
 
-Bounds = tuple[tuple[int, int, int], ...]
-"""Start, stop and step of a part in each dimension of its array."""
+Bounds = tuple[tuple[int, int], ...]
+"""Start and stop of a part in each dimension of its array."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What is known of one array that was written: of which type and shape it is, and which parts
+    of it there are, in their order."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    parts: tuple[Bounds, ...]
+
+    @classmethod
+    def of(cls, described: Sequence[Any]) -> Written:
+        """From its description in JSON."""
+        dtype, shape, parts = described
+        bounds = tuple(tuple((start, stop) for start, stop in part) for part in parts)
+        return cls(dtype, tuple(shape), bounds)
+
+    @property
+    def described(self) -> list[Any]:
+        """For JSON."""
+        return [self.dtype, self.shape, self.parts]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each part."""
+        return [math.prod(_shape(part)) * np.dtype(self.dtype).itemsize for part in self.parts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,31 +62,33 @@ class Layout:
         return cls(abstract, tuple(_Leaf.of(leaf) for leaf in jax.tree.leaves(abstract)))
 
     @property
-    def sizes(self) -> list[int]:
-        """Bytes of each part."""
-        return [leaf.size(part) for leaf in self.leaves for part in leaf.parts]
-
-    @property
-    def digest(self) -> str:
-        """Tells this layout from others."""
-        described = ((str(leaf.wanted.dtype), leaf.plain.shape, leaf.parts) for leaf in self.leaves)
-        return hashlib.sha256("\n".join(map(str, described)).encode()).hexdigest()
+    def written(self) -> list[Written]:
+        """What it writes."""
+        return [leaf.written for leaf in self.leaves]
 
     def parts(self, state: TrainState) -> list[jax.Array]:
         """The parts of `state`, each where one of this process's devices holds it."""
-        arrays = jax.tree.leaves(state)
-        pairs = zip(self.leaves, map(_plain, arrays), strict=True)
         return [
             array.addressable_data(number)
-            for leaf, array in pairs
+            for leaf, array in zip(self.leaves, jax.tree.leaves(state), strict=True)
             for number in leaf.parts.values()
         ]
 
-    def state(self, pieces: Iterator[Piece]) -> TrainState:
-        """The state of which these are the parts, on the devices."""
-        leaves = [leaf.array(pieces) for leaf in self.leaves]
+    def can_read(self, written: Sequence[Written]) -> bool:
+        """Whether a state of these arrays is one of this layout, and all that this process needs of
+        it is there."""
+        return len(written) == len(self.leaves) and all(map(_Leaf.is_in, self.leaves, written))
+
+    def state(self, written: Sequence[Written], pieces: Iterator[Piece]) -> TrainState:
+        """The state that was written so, from its parts, on the devices."""
+        leaves = [leaf.array(one, pieces) for leaf, one in zip(self.leaves, written, strict=True)]
         state: TrainState = jax.tree.unflatten(jax.tree.structure(self.abstract), leaves)
         return state
+
+
+def sizes(written: Iterable[Written]) -> list[int]:
+    """Bytes of each part of all these arrays."""
+    return [size for one in written for size in one.sizes]
 
 
 def to_bytes(part: jax.Array) -> Piece:
@@ -71,51 +98,57 @@ def to_bytes(part: jax.Array) -> Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """One array. `plain` describes what lies there for it: a random key without its wrapping.
-    `parts` has, for each part, the number of one of this process's shards that hold it."""
+    """One array. `parts` has, for each part, the number of one of this process's shards that hold
+    it."""
 
-    wanted: Any
-    plain: Any
+    wanted: jax.ShapeDtypeStruct
     parts: dict[Bounds, int]
 
     @classmethod
     def of(cls, wanted: Any) -> _Leaf:
-        plain = wanted
-        if _is_key(wanted):
-            plain = jax.eval_shape(_plain, wanted).update(sharding=wanted.sharding)
-        indices = plain.sharding.addressable_devices_indices_map(plain.shape).values()
+        indices = wanted.sharding.addressable_devices_indices_map(wanted.shape).values()
         parts: dict[Bounds, int] = {}
         for number, index in enumerate(indices):
-            parts.setdefault(_bounds(index, plain.shape), number)
-        return cls(wanted, plain, parts)
+            parts.setdefault(_bounds(index, wanted.shape), number)
+        return cls(wanted, parts)
 
-    def size(self, part: Bounds) -> int:
-        return math.prod(_shape(part)) * int(self.plain.dtype.itemsize)
+    @property
+    def written(self) -> Written:
+        return Written(str(self.wanted.dtype), self.wanted.shape, tuple(self.parts))
 
-    def array(self, pieces: Iterator[Piece]) -> jax.Array:
+    def is_in(self, written: Written) -> bool:
+        own = self.written
+        if (written.dtype, written.shape) != (own.dtype, own.shape):
+            return False
+        is_whole = sum(written.sizes) == self.wanted.size * self.wanted.dtype.itemsize
+        return is_whole or set(own.parts) <= set(written.parts)
+
+    def array(self, written: Written, pieces: Iterator[Piece]) -> jax.Array:
         """It, from the next of `pieces`."""
+        shape, dtype = self.wanted.shape, self.wanted.dtype
         parts = {
-            part: np.asarray(next(pieces)).view(self.plain.dtype).reshape(_shape(part))
-            for part in self.parts
+            part: np.asarray(next(pieces)).view(dtype).reshape(_shape(part))
+            for part in written.parts
         }
-        shape = self.plain.shape
+        if not set(self.parts) <= set(parts):
+            whole = np.empty(shape, dtype)
+            for part, content in parts.items():
+                whole[_slices(part)] = content
+            parts = {part: whole[_slices(part)] for part in self.parts}
         array: jax.Array = jax.make_array_from_callback(
-            shape, self.plain.sharding, lambda index: parts[_bounds(index, shape)]
+            shape, self.wanted.sharding, lambda index: parts[_bounds(index, shape)]
         )
-        return jax.random.wrap_key_data(array) if _is_key(self.wanted) else array
+        return array
 
 
 def _bounds(index: Any, shape: tuple[int, ...]) -> Bounds:
-    return tuple(part.indices(size) for part, size in zip(index, shape, strict=True))
+    pairs = zip(index, shape, strict=True)
+    return tuple(part.indices(size)[:2] for part, size in pairs)
+
+
+def _slices(part: Bounds) -> tuple[slice, ...]:
+    return tuple(slice(start, stop) for start, stop in part)
 
 
 def _shape(part: Bounds) -> tuple[int, ...]:
-    return tuple(len(range(*bounds)) for bounds in part)
-
-
-def _is_key(array: Any) -> bool:
-    return bool(jnp.issubdtype(array.dtype, jax.dtypes.prng_key))
-
-
-def _plain(array: Any) -> Any:
-    return jax.random.key_data(array) if _is_key(array) else array
+    return tuple(stop - start for start, stop in part)

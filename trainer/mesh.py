@@ -7,7 +7,7 @@ only, so each `data` row holds one copy (Rajbhandari et al., "ZeRO", 2020).
 # mypy: allow-untyped-calls
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -56,9 +56,10 @@ def require_devices(expected: int | None) -> None:
         )
 
 
-def make_mesh(rung: Rung) -> Mesh:
-    """All devices as `rung` lays them out."""
-    return jax.make_mesh((rung.data, rung.fsdp), AXES, (AxisType.Auto, AxisType.Auto))
+def make_mesh(rung: Rung, devices: Sequence[Any] | None = None) -> Mesh:
+    """These devices (None: those of the backend) as `rung` lays them out."""
+    types = (AxisType.Auto, AxisType.Auto)
+    return jax.make_mesh((rung.data, rung.fsdp), AXES, types, devices=devices)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

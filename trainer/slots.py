@@ -94,7 +94,7 @@ class Slots:
         newest = self.newest()
         start = 0 if newest is None or newest.slot == 1 else self._size
         os.pwrite(self._memory, bytes(_PREFIX.size), start)
-        for (begin, _), piece in zip(self._places(start), pieces, strict=True):
+        for (begin, _), piece in zip(_places(start, self._sizes), pieces, strict=True):
             _write(self._memory, piece, begin)
         checksums = [zlib.crc32(piece) for piece in pieces]
         body = json.dumps({"number": number, "about": about, "checksums": checksums}).encode()
@@ -108,27 +108,20 @@ class Slots:
         found = [header for slot in (0, 1) if (header := self._header(slot)) is not None]
         return max(found, key=lambda header: header.number, default=None)
 
-    def read(self, header: Header) -> Iterator[Piece]:
-        """The pieces of a record, in order. Each is read and verified in a thread, while the caller
-        works on those before it.
+    def read(self, header: Header, sizes: Sequence[int]) -> Iterator[Piece]:
+        """The pieces of a record, which have these sizes, in order. Each is read and verified in a
+        thread, while the caller works on those before it.
 
         Raises:
             DamagedRecordError: a piece is not what was written.
         """
-        places = self._places(header.slot * self._size)
+        places = _places(header.slot * self._size, sizes)
         with ThreadPoolExecutor(_THREADS, "snapshot") as pool:
             yield from pool.map(self._verified, places, header.checksums)
 
     def clear(self) -> None:
         """Leave nothing, and no memory taken."""
         os.ftruncate(self._memory, 0)
-
-    def _places(self, start: int) -> Iterator[tuple[int, int]]:
-        """Where each piece begins, and its size."""
-        begin = start + HEADER
-        for size in self._sizes:
-            yield begin, size
-            begin += size
 
     def _header(self, slot: int) -> Header | None:
         start = slot * self._size
@@ -151,6 +144,14 @@ class Slots:
         if zlib.crc32(piece) != checksum:
             raise DamagedRecordError(f"{size} bytes at {begin} are not what was written")
         return piece
+
+
+def _places(start: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Where each piece begins, and its size."""
+    begin = start + HEADER
+    for size in sizes:
+        yield begin, size
+        begin += size
 
 
 def _write(descriptor: int, piece: Piece, begin: int) -> None:

@@ -25,7 +25,7 @@ from supervisor.protocol.snapshots import snapshot_memory
 from trainer.checkpoint import Position, Say
 from trainer.distributed import all_have
 from trainer.fingerprint import fingerprint
-from trainer.layout import Layout, to_bytes
+from trainer.layout import Layout, Written, sizes, to_bytes
 from trainer.slots import DamagedRecordError, Header, Slots
 from trainer.state import Blueprint, TrainState
 
@@ -41,8 +41,9 @@ class Snapshots:
         self._every = every
         self._say = say
         self._layout = Layout.of(blueprint.abstract)
-        self._mark = _mark(blueprint, self._layout)
-        self._slots = Slots(memory, self._layout.sizes)
+        self._mark = _mark(blueprint)
+        self._written = self._layout.written
+        self._slots = Slots(memory, sizes(self._written))
         self._writing: Thread | None = None
         self._given_up = False
 
@@ -123,7 +124,8 @@ class Snapshots:
                 self._slots.claim()
             for copy in copies:
                 copy.copy_to_host_async()
-            about = {"mark": self._mark, "position": position}
+            layout = [one.described for one in self._written]
+            about = {"mark": self._mark, "position": position, "layout": layout}
             self._slots.write(step, about, [to_bytes(copy) for copy in copies])
         except (OSError, ValueError, jax.errors.JaxRuntimeError) as error:
             self._give_up(error)
@@ -141,19 +143,24 @@ class Snapshots:
         if header is None or (checkpoint is not None and header.number < checkpoint):
             return None
         try:
-            self._check(header)
-            pieces = self._slots.read(header)
-            state = self._layout.state(pieces)
+            written = self._checked(header)
+            pieces = self._slots.read(header, sizes(written))
+            state = self._layout.state(written, pieces)
         except (_UnusableError, DamagedRecordError) as error:
             self._say(f"the snapshot of step {header.number} in memory is not used: {error}")
             return None
         return header.number, state, header.about["position"]
 
-    def _check(self, header: Header) -> None:
+    def _checked(self, header: Header) -> list[Written]:
+        """What it holds."""
         found = header.about["mark"]
         differ = [key for key, value in self._mark.items() if found.get(key) != value]
         if differ:
             raise _UnusableError(f"it is of another {', '.join(differ)}")
+        written = [Written.of(one) for one in header.about.get("layout", ())]
+        if not self._layout.can_read(written):
+            raise _UnusableError("it holds another state, or not all of it that is needed here")
+        return written
 
 
 @jax.jit
@@ -162,14 +169,12 @@ def _copies(arrays: list[jax.Array]) -> list[jax.Array]:
     return [jnp.copy(array) for array in arrays]
 
 
-def _mark(blueprint: Blueprint, layout: Layout) -> Mapping[str, Any]:
-    """What a snapshot must share with whoever resumes from it."""
+def _mark(blueprint: Blueprint) -> Mapping[str, Any]:
+    """What a snapshot must share with whoever resumes from it; on other devices, if need be."""
     return {
         "job": os.environ.get(JOB, ""),
         "phase": str(blueprint.config.checkpoint.directory),
-        "number of devices": blueprint.mesh.size,
         "number of processes": jax.process_count(),
         "process": jax.process_index(),
         **fingerprint(blueprint.config),
-        "layout": layout.digest,
     }

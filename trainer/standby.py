@@ -120,14 +120,7 @@ def _rehearse(prepared: Prepared) -> None:
 
 
 def _zeros(abstract: Any) -> Any:
-    """Arrays of zeros (keys of seed 0) that lie as `abstract` says."""
-
-    def zero(leaf: Any) -> jax.Array:
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            value = jnp.broadcast_to(jax.random.key(0), leaf.shape)
-        else:
-            value = jnp.zeros(leaf.shape, leaf.dtype)
-        placed: jax.Array = jax.device_put(value, leaf.sharding)
-        return placed
-
-    return jax.tree.map(zero, abstract)
+    """Arrays of zeros that lie as `abstract` says."""
+    return jax.tree.map(
+        lambda leaf: jax.device_put(jnp.zeros(leaf.shape, leaf.dtype), leaf.sharding), abstract
+    )

@@ -85,6 +85,19 @@ class Slice:
         return known.slices.get(self.chips) or known.parts.get(self.chips)
 
     @property
+    def type(self) -> str:
+        """Its name, such as v5e-8."""
+        return f"{self.generation}-{self.chips * GENERATIONS[self.generation].counted_per_chip}"
+
+    @property
+    def host_bounds(self) -> tuple[int, ...] | None:
+        """How the chips of its only host lie in three dimensions; None: it has several hosts."""
+        if self.topology is None or not self.is_part_of_a_host:
+            return None
+        sides = [int(side) for side in self.topology.split("x")]
+        return (*sides, *[1] * (3 - len(sides)))
+
+    @property
     def is_part_of_a_host(self) -> bool:
         """Whether all of its chips may be on one host, so that any of them can be left out."""
         return self.chips <= max(GENERATIONS[self.generation].parts)
@@ -99,6 +112,25 @@ class Slice:
             usable = {n: each for n, each in known.slices.items() if n % _CHIPS_PER_HOST == 0}
         smaller = sorted((n for n in usable if n < self.chips), reverse=True)
         return {self.chips: self.topology} | {n: usable[n] for n in smaller}
+
+
+def parse_topology(name: str) -> Slice:
+    """The slice of a topology such as v5e:2x4 (8 chips).
+
+    Raises:
+        ValueError: there is none such.
+    """
+    generation, _, wanted = name.partition(":")
+    generation = _ALIASES.get(generation, generation)
+    if generation not in GENERATIONS:
+        there = ", ".join(GENERATIONS)
+        raise ValueError(f"{name!r} is not a topology such as v5e:2x4; there are {there}")
+    known = GENERATIONS[generation]
+    sizes = {topology: chips for chips, topology in (*known.parts.items(), *known.slices.items())}
+    if wanted not in sizes:
+        there = ", ".join(sorted(sizes, key=lambda one: sizes[one]))
+        raise ValueError(f"{generation} does not come as {wanted!r}; there is {there}")
+    return Slice(generation, sizes[wanted])
 
 
 def parse_slice(accelerator_type: str) -> Slice:

@@ -1,7 +1,8 @@
 """Runs worker groups as processes on this host.
 
 The director: it starts, signals and kills, and passes on what comes of it. What an attempt is
-started from is in `launch`, what lives of it in `group`, and what its end was in `judging`.
+started from is in `launch`, what lives of it in `group`, what is done ahead of the next one in
+`preparing`, and what its end was in `judging`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from supervisor.adapters import memory
 from supervisor.adapters.addresses import free_ports
 from supervisor.adapters.cgroup import OomCounter
 from supervisor.adapters.checkpoints import CheckpointWatcher, newest_committed
@@ -41,9 +41,8 @@ from supervisor.engines.group import Group, Worker
 from supervisor.engines.judging import judged, redacted
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.placement import placed, ports_needed
-from supervisor.engines.prefetch import Prefetcher
+from supervisor.engines.preparing import Preparations
 from supervisor.engines.snapshots import SnapshotKeeper
-from supervisor.engines.standby import Standbys, choose
 from supervisor.engines.units import Answer
 from supervisor.ports import Clock
 from supervisor.protocol import environment
@@ -53,8 +52,6 @@ from supervisor.protocol.standby import OUTPUT, Mode
 
 _OBSERVE_INTERVAL = 5.0
 _DRAIN_OUTPUT = 5.0
-_PROBE_TAKES = 1 << 30
-"""Bytes that must be left for a process that waits to look at devices; it takes a tenth of them."""
 _LAST_WORDS = 2.0
 """Seconds for the exit handlers of a worker that has failed, at least, where there are several."""
 _READING_PAUSE = 0.5
@@ -87,8 +84,7 @@ class LocalEngine:
         self._redact = redact
         self._group: Group | None = None
         self._snapshots = SnapshotKeeper(self._notice, self._mention)
-        self._standbys = Standbys(reactor, self._notice, self._mention)
-        self._prefetcher = Prefetcher(reactor, clock, self._notice, self._mention)
+        self._ahead = Preparations(reactor, clock, probe, self._notice, self._mention)
 
     @property
     def directory(self) -> Path | None:
@@ -142,7 +138,7 @@ class LocalEngine:
         """Ask the attempt's workers to save and exit."""
         if self._group is not None and self._group.launch.attempt == attempt:
             self._group.asked_to_stop = True
-            self._prefetcher.stop()
+            self._ahead.make_way()
             for worker in self._group.workers:
                 worker.process.signal(signal.SIGTERM)
 
@@ -156,21 +152,16 @@ class LocalEngine:
             group = None
         if group is not None:
             group.kill()
-        self._prefetcher.stop()
+        self._ahead.make_way()
         self._probe.stop()
         pids = group.pids if group is not None else ()
-        alive = kill_descendants(pids, self._aside)
+        alive = kill_descendants(pids, self._ahead.pids)
         if alive or (group is not None and not group.all_have_ended()):
             self._reactor.call_later(0.0, lambda: self.kill(launch, exits))
             return
         if group is not None:
             self._close(group)
         self._gone(launch, tuple(group.exits) if group is not None else exits, group)
-
-    @property
-    def _aside(self) -> tuple[int, ...]:
-        """The processes that are of no attempt: they are to be of use to the next one."""
-        return (*self._standbys.pids, *self._probe.pids, *self._prefetcher.pids)
 
     # --- starting ---------------------------------------------------------------------------
 
@@ -226,7 +217,7 @@ class LocalEngine:
         """The process of a worker, with these descriptors, and of what kind the standby was that
         has become it; None: it is started now."""
         told = {OUTPUT: pump.write_end, **descriptors}
-        taken = self._standbys.take(launch.plan.name, start, told)
+        taken = self._ahead.take(launch.plan.name, start, told)
         if taken is not None:
             return taken.process, taken.mode
         inherit = tuple(descriptors.values())
@@ -245,7 +236,7 @@ class LocalEngine:
 
     def _launch_failed(self, group: Group, error: OSError, argv: tuple[str, ...]) -> None:
         """Not all of the workers could be started: those that were must not stay."""
-        while kill_descendants(group.pids, self._aside) or not group.all_have_ended():
+        while kill_descendants(group.pids, self._ahead.pids) or not group.all_have_ended():
             pass
         self._close(group)
         failure = redacted(launch_failure(error, argv), self._redact)
@@ -275,56 +266,6 @@ class LocalEngine:
             self._notice,
         )
 
-    def _prepare(self, group: Group) -> None:
-        """What makes the next start a quick one, once this attempt is on its way: its standbys, and
-        then what another rung needs."""
-        if group.is_steady and not group.exits and not group.asked_to_stop:
-            self._prepare_standbys(group)
-            if not self._standbys.are_at_work:
-                self._prepare_probe(group)
-                self._prefetcher.look(group.launch, group.speaker.start)
-
-    def _prepare_standbys(self, group: Group) -> None:
-        """Have a standby of each worker for what comes after this attempt.
-
-        Only in the main thread: a standby dies with the thread that starts it.
-        """
-        launch, plan, worker = group.launch, group.launch.plan, group.speaker
-        if plan.standby == "off" or (plan.is_command and not plan.bootstrap):
-            return
-        missing = self._standbys.missing(plan.name, launch.world_size)
-        if not missing:
-            return
-        extra = {}
-        if plan.bootstrap and plan.preload is not None:
-            extra[environment.PRELOAD] = ",".join(plan.preload)
-        elif plan.bootstrap:
-            extra[environment.MODULES_FILE] = str(launch.modules_file)
-        mode = choose(
-            plan.standby,
-            platform=plan.platform or group.platform,
-            knows_how=not plan.is_command and plan.workers == 1,
-            held=memory.resident(worker.process.pid),
-            available=memory.available() // missing,
-        )
-        if mode is None:
-            self._standbys.give_up(plan.name, "there is not enough memory for one")
-            return
-        for _ in range(missing):
-            output = launch.directory.parent / "standby.log"
-            self._standbys.prepare(plan.name, worker.start, mode, extra, output)
-
-    def _prepare_probe(self, group: Group) -> None:
-        """Have a process wait that can look at the devices, if the job can do with fewer."""
-        plan = group.launch.plan
-        needs_one = len(plan.rungs) > 1 and plan.units and plan.standby != "off"
-        if not needs_one or self._probe.pids or memory.available() < _PROBE_TAKES:
-            return
-        try:
-            self._probe.prepare(plan)
-        except OSError as error:
-            self._notice(f"nothing waits to look at the devices: {error}")
-
     # --- watching ---------------------------------------------------------------------------
 
     def _heard(self, group: Group, rank: int, message: Message) -> None:
@@ -346,7 +287,7 @@ class LocalEngine:
         if not worker.pipe.read():
             self._reactor.forget(worker.pipe.read_end)
             return
-        self._prepare(group)
+        self._ahead.look(group)
         if worker.is_on_its_way and worker.pipe.is_calm:
             self._reactor.forget(worker.pipe.read_end)
             self._reactor.call_later(_READING_PAUSE, lambda: self._read_again(group, worker))
@@ -359,15 +300,15 @@ class LocalEngine:
         for each in group.workers:
             each.pipe.read()  # what was said before comes first
         if group.has_ended(worker):
-            self._prefetcher.stop()
+            self._ahead.make_way()
             self._reactor.forget(worker.process.pidfd)
             self._observe(group)
 
     def _look_again(self, group: Group) -> None:
         if self._group is group:
-            reap_orphans((*group.pids, *self._aside))
+            reap_orphans((*group.pids, *self._ahead.pids))
             self._observe(group)
-            self._prepare(group)
+            self._ahead.look(group)
             self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(group))
 
     def _end_those_that_failed(self, group: Group, known: Sequence[Worker]) -> None:

@@ -74,7 +74,7 @@ class Layout:
             return Layout(units, units).answer(found, bad)
         # Of a tpu7x, JAX sees each chip as two devices: a chip is what can be left out.
         each = self.devices_each * max(1, found // max(1, self.num_devices))
-        faults = {unit: BadUnit(unit, "not found", found=False) for unit in self.asked}
+        faults = {unit: BadUnit(unit, self._missing(unit), found=False) for unit in self.asked}
         for index, unit in enumerate(self.present[: found // each]):
             places = range(index * each, (index + 1) * each)
             reasons = [bad[place] for place in places if place in bad]
@@ -84,6 +84,9 @@ class Layout:
                 del faults[unit]
         healthy = tuple(unit for unit in self.asked if unit not in faults)
         return Answer(healthy, tuple(faults.values()))
+
+    def _missing(self, unit: str) -> str:
+        return "not found" if unit in self.present else "simulated: not found"
 
 
 def _names(unit: str, devices_each: int) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from supervisor.config.ladder import (
     wanted,
 )
 from supervisor.config.schema import Phase
-from supervisor.config.topology import GENERATIONS, parse_slice
+from supervisor.config.topology import GENERATIONS, parse_slice, parse_topology
 from supervisor.validate import describe
 from tests.config.files import load, problems, with_command, with_init, with_restart
 
@@ -91,6 +91,26 @@ def test_a_topology_has_as_many_chips_as_it_says(name: str) -> None:
         assert product == chips
         if chips >= 64 and topology.count("x") == 2:
             assert all(int(side) % 4 == 0 for side in topology.split("x"))
+
+
+@pytest.mark.parametrize(
+    ("name", "accelerator_type", "bounds"),
+    [
+        ("v5e:2x4", "v5e-8", (2, 4, 1)),
+        ("v5e:1x2", "v5e-2", (1, 2, 1)),
+        ("v6e:4x4", "v6e-16", None),
+        ("v5p:2x2x1", "v5p-8", (2, 2, 1)),
+        ("tpu7x:2x2x2", "tpu7x-16", None),
+        ("v5litepod:2x2", "v5e-4", (2, 2, 1)),
+    ],
+)
+def test_a_topology_is_of_one_slice(
+    name: str, accelerator_type: str, bounds: tuple[int, ...] | None
+) -> None:
+    found = parse_topology(name)
+    assert found.type == accelerator_type
+    assert found.host_bounds == bounds
+    assert parse_slice(found.type) == found
 
 
 def test_two_devices_of_jax_are_one_chip_of_tpu7x() -> None:

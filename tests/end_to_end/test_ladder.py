@@ -47,7 +47,7 @@ def test_it_shrinks_on_evidence_stays_out_of_quarantine_and_grows_back(
     running.wait_for("devices found: 4")
     simulated.lose(file, "1", "2", "6", "7")
     text = running.wait_for("starting attempt 3")
-    assert "device 1: not found" in text
+    assert "device 1: simulated: not found" in text
     assert "the job shrinks from 4 to 2 devices" in text
     assert "on 2 of 8 devices (devices 0, 3)" in text
 

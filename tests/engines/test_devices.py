@@ -102,14 +102,16 @@ def test_what_is_lost_is_not_found_and_what_is_wrong_computes_so(looking: MakeLo
     (waiting,) = one.probe.pids
     answer = one.look()
     wrong = "simulated: a wrong result of a matrix product (int32)"
-    bad = (BadUnit("0", "not found", found=False), BadUnit("2", wrong))
+    bad = (BadUnit("0", "simulated: not found", found=False), BadUnit("2", wrong))
     assert answer == Answer(healthy=("1", "3"), bad=bad)
     assert not psutil.pid_exists(waiting), "it is gone before it is answered"
 
     assert one.look(units=("2", "3")) == Answer(("3",), (BadUnit("2", wrong),))
     simulated.return_(one.file, "2")
     simulated.lose(one.file, "3")
-    assert one.look(units=("3",)) == Answer(bad=(BadUnit("3", "not found", found=False),))
+    assert one.look(units=("3",)) == Answer(
+        bad=(BadUnit("3", "simulated: not found", found=False),)
+    )
     assert children() == before
 
 
@@ -149,7 +151,7 @@ def test_one_that_is_stopped_does_not_answer(looking: MakeLooking) -> None:
     [
         (Layout(("0", "1"), ("0", "1")), 2, {}, ("0", "1"), {}),
         (Layout(("0", "1"), ("0", "1")), 1, {}, ("0",), {"1": "not found"}),
-        (Layout(("0", "1"), ("1",)), 1, {0: "x"}, (), {"0": "not found", "1": "x"}),
+        (Layout(("0", "1"), ("1",)), 1, {0: "x"}, (), {"0": "simulated: not found", "1": "x"}),
         (Layout(), 3, {1: "x"}, ("0", "2"), {"1": "x"}),
         (
             Layout(("host0", "host1"), ("host0", "host1"), 2),

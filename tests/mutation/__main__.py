@@ -22,6 +22,15 @@ Task = tuple[str, Mutant]
 
 MODULES = (
     "machine",
+    "moves",
+    "phases",
+    "placing",
+    "ladder",
+    "quarantine",
+    "ending",
+    "stopping",
+    "recovery",
+    "snapshots",
     "budget",
     "backoff",
     "tactics",

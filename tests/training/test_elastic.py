@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
 
+from trainer.checkpoint import Checkpoints
 from trainer.config import InitConfig, parse
 from trainer.feed import Feed
 from trainer.mesh import make_mesh
@@ -15,7 +20,7 @@ from trainer.rungs import rung
 from trainer.state import Blueprint, TrainState
 from trainer.step import Metrics, jit_evaluation_loss, jit_train_step
 
-from .harness import MakeTrainer, assert_same_bits, tiny
+from .harness import MakeTrainer, assert_same_bits, blueprint, tiny
 
 BITWISE = {"elastic": "bitwise"}
 
@@ -48,6 +53,40 @@ def test_bitwise_means_every_bit_on_every_rung() -> None:
     four = three_steps(config, 4)
     assert four[1]["gradient_norm"] > config.optimizer.clip_norm
     assert_same_bits(three_steps(config, 2), four)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
+def test_a_checkpoint_of_any_rung_is_restored_on_any_other(optimizer: str, tmp_path: Path) -> None:
+    config = init(optimizer)
+    layouts = [(4, 2), (2, 2), (4, 4), (1, 1), (4, 1)]
+    plans = [blueprint(config, num_devices, fsdp) for num_devices, fsdp in layouts]
+    state = replace(filled(plans[0]), step=jnp.int32(3))
+    checkpoints = Checkpoints(tmp_path, 1, {}, print)
+    checkpoints.save(state, 3, {"batch": 3})
+    checkpoints.committed(wait=True)
+    checkpoints.settle()
+    for plan in plans:
+        found = checkpoints.restore(plan.abstract)
+        assert found is not None
+        assert_same_bits(found[1], state)
+        for one, like in zip(
+            jax.tree.leaves(found[1]), jax.tree.leaves(plan.abstract), strict=True
+        ):
+            assert one.sharding.is_equivalent_to(like.sharding, one.ndim)
+    checkpoints.close()
+
+
+def filled(plan: Blueprint) -> TrainState:
+    """A state with other numbers in each place."""
+    generator = np.random.default_rng(0)
+
+    def fill(leaf: Any) -> jax.Array:
+        numbers = generator.random(leaf.shape, np.float32) * 100
+        placed: jax.Array = jax.device_put(numbers.astype(leaf.dtype), leaf.sharding)
+        return placed
+
+    state: TrainState = jax.tree.map(fill, plan.abstract)
+    return state
 
 
 def test_down_and_up_the_ladder_it_ends_with_the_bits_of_an_undisturbed_run(

@@ -33,7 +33,7 @@ def read(memory: int) -> tuple[int, list[bytes]] | None:
     if found is None:
         return None
     assert found.about == {"what": found.number}
-    return found.number, [bytes(piece) for piece in Slots(memory, SIZES).read(found)]
+    return found.number, [bytes(piece) for piece in Slots(memory, SIZES).read(found, SIZES)]
 
 
 def test_the_newest_is_read_back(memory: int) -> None:

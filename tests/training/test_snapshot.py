@@ -4,6 +4,7 @@ whatever is wrong with what it finds there, it goes on from the checkpoint."""
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from tests.running import eventually
 from trainer.checkpoint import newest_step
 from trainer.config import parse
 from trainer.integrity import MANIFEST
+from trainer.layout import Layout, Written
 from trainer.snapshot import Snapshots
 from trainer.state import Blueprint, TrainState
 
@@ -192,9 +195,41 @@ def test_a_snapshot_of_another_job_phase_or_model_is_not_used(
     mapping = tiny(Path("/nowhere"))
     mapping["trainer"]["init"]["model"]["rope_theta"] = 5000.0
     assert refused(blueprint(parse(mapping).init, 4, 2)) == "it is of another model.rope_theta"
-    same = parse(tiny(Path("/nowhere"))).init
-    assert refused(blueprint(same, 4, 4)) == "it is of another layout"
-    assert refused(blueprint(same, 2, 2)) == "it is of another number of devices"
+
+
+@pytest.mark.parametrize(("num_devices", "fsdp"), [(4, 4), (4, 1), (2, 2), (1, 1)])
+def test_a_snapshot_of_other_devices_is_put_together(
+    memory: int, plan: Blueprint, state: TrainState, num_devices: int, fsdp: int
+) -> None:
+    take(Snapshots(memory, 2, plan, print), state, 2)
+    other = blueprint(plan.config, num_devices, fsdp)
+    found = Snapshots(memory, 2, other, print).restore(None)
+    assert found is not None
+    assert_same_bits(found[1], state)
+    wanted = jax.tree.leaves(other.abstract)
+    for one, like in zip(jax.tree.leaves(found[1]), wanted, strict=True):
+        assert one.sharding == like.sharding
+        assert one.dtype == like.dtype
+    take(Snapshots(memory, 2, other, print), found[1], 4)
+    back = Snapshots(memory, 2, plan, print).restore(None)
+    assert back is not None
+    assert back[0] == 4
+    assert_same_bits(back[1], state)
+
+
+def test_what_holds_another_state_or_a_part_of_it_cannot_be_read(plan: Blueprint) -> None:
+    whole, sharded = (Layout.of(blueprint(plan.config, 4, fsdp).abstract) for fsdp in (1, 4))
+    written = sharded.written
+    assert whole.can_read(written)
+    assert sharded.can_read(whole.written)
+    assert not whole.can_read(written[1:])
+    split = next(index for index, one in enumerate(written) if len(one.parts) > 1)
+    half = replace(written[split], parts=written[split].parts[:2])
+    assert not whole.can_read([*written[:split], half, *written[split + 1 :]])
+    assert not sharded.can_read([*written[:split], half, *written[split + 1 :]])
+    other = replace(written[split], dtype="bfloat16")
+    assert not sharded.can_read([*written[:split], other, *written[split + 1 :]])
+    assert [Written.of(json.loads(json.dumps(one.described))) for one in written] == written
 
 
 def test_without_a_supervisor_there_are_none(

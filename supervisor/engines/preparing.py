@@ -1,0 +1,102 @@
+"""What makes the next start a quick one, done while an attempt is on its way.
+
+Its standbys first, then what another rung needs: a process that can look at the devices, and
+compiled steps. All of it belongs to no attempt, and none of it must ever keep one waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from supervisor.adapters import memory
+from supervisor.adapters.reactor import Reactor
+from supervisor.engines.devices import DeviceProbe
+from supervisor.engines.group import Group
+from supervisor.engines.launch import Start
+from supervisor.engines.prefetch import Prefetcher
+from supervisor.engines.standby import Standbys, Taken, choose
+from supervisor.ports import Clock
+from supervisor.protocol import environment
+
+_PROBE_TAKES = 1 << 30
+"""Bytes that must be left for a process that waits to look at devices; it takes a tenth of them."""
+
+
+class Preparations:
+    """The standbys, the waiting probe and the prefetched compiles of a job."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        clock: Clock,
+        probe: DeviceProbe,
+        warn: Callable[[str], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        """`warn` a person of what is not as it should be, `tell` what is."""
+        self._warn = warn
+        self._probe = probe
+        self._standbys = Standbys(reactor, warn, tell)
+        self._prefetcher = Prefetcher(reactor, clock, warn, tell)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes that are of no attempt."""
+        return (*self._standbys.pids, *self._probe.pids, *self._prefetcher.pids)
+
+    def look(self, group: Group) -> None:
+        """Go on with what is missing, if the attempt is steady.
+
+        Only in the main thread: a process dies with the thread that starts it.
+        """
+        if group.is_steady and not group.exits and not group.asked_to_stop:
+            self._prepare_standbys(group)
+            if not self._standbys.are_at_work:
+                self._prepare_probe(group)
+                self._prefetcher.look(group.launch, group.speaker.start)
+
+    def take(self, phase: str, start: Start, descriptors: Mapping[str, int]) -> Taken | None:
+        """Make a standby the worker `start`; see `Standbys.take`."""
+        return self._standbys.take(phase, start, descriptors)
+
+    def make_way(self) -> None:
+        """The attempt is about to end: what competes with that stops, to begin again later."""
+        self._prefetcher.stop()
+
+    def _prepare_standbys(self, group: Group) -> None:
+        """Have a standby of each worker for what comes after this attempt."""
+        launch, plan, worker = group.launch, group.launch.plan, group.speaker
+        if plan.standby == "off" or (plan.is_command and not plan.bootstrap):
+            return
+        missing = self._standbys.missing(plan.name, launch.world_size)
+        if not missing:
+            return
+        extra = {}
+        if plan.bootstrap and plan.preload is not None:
+            extra[environment.PRELOAD] = ",".join(plan.preload)
+        elif plan.bootstrap:
+            extra[environment.MODULES_FILE] = str(launch.modules_file)
+        mode = choose(
+            plan.standby,
+            platform=plan.platform or group.platform,
+            knows_how=not plan.is_command and plan.workers == 1,
+            held=memory.resident(worker.process.pid),
+            available=memory.available() // missing,
+        )
+        if mode is None:
+            self._standbys.give_up(plan.name, "there is not enough memory for one")
+            return
+        output = launch.directory.parent / "standby.log"
+        for _ in range(missing):
+            self._standbys.prepare(plan.name, worker.start, mode, extra, output)
+
+    def _prepare_probe(self, group: Group) -> None:
+        """Have a process wait that can look at the devices, if the job can do with fewer."""
+        plan = group.launch.plan
+        needs_one = len(plan.rungs) > 1 and plan.units and plan.standby != "off"
+        if not needs_one or self._probe.pids or memory.available() < _PROBE_TAKES:
+            return
+        try:
+            self._probe.prepare(plan)
+        except OSError as error:
+            self._warn(f"nothing waits to look at the devices: {error}")
