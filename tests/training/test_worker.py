@@ -31,7 +31,7 @@ def test_another_number_of_devices_fails_with_a_record(make_trainer: MakeTrainer
     trainer.extra = {"SUPERVISE_JOB": "job", "SUPERVISE_NUM_DEVICES": "2"}
     assert trainer.run().returncode == 1
     exception = trainer.failure().exceptions[0]
-    assert exception.type == "trainer.mesh.DevicesDiffer"
+    assert exception.type == "trainer.mesh.DevicesMissing"
     assert "started for 2 devices, but the cpu backend has 1" in exception.message
 
 
