@@ -12,7 +12,6 @@ The quickstart's trainer on eight simulated devices, in turns:
 * its steps while a compile is prefetched, against its steps afterwards, in the same run.
 * four workers, one of which is killed: until no process of the group is left, and until the next
   group completes a step.
-* its steps in the bitwise mode against the default one.
 * a storm: devices lost and returned at random times in the bitwise mode, against an undisturbed
   run: whether the parameters at the end are the same bit for bit.
 """
@@ -50,7 +49,7 @@ _TAKES = 600.0
 def main() -> None:
     """Measure in turns, and report."""
     given = options(__doc__)
-    rounds, changes = (1, 4) if given.quick else (3, 50)
+    rounds, changes = (1, 4) if given.quick else (2, 50)
     report = Report("elastic")
     found: dict[str, list[float]] = {
         "same_rung": [],
@@ -65,15 +64,12 @@ def main() -> None:
     rates: dict[str, list[float]] = {
         "alone": [],
         "while_prefetching": [],
-        "rounding": [],
-        "bitwise": [],
     }
     for _ in range(rounds):
         _restarts(found, rates)
         _with_standby(found)
         _cold(found)
         _group(found)
-        _modes(rates, 5.0 if given.quick else 30.0)
     for name, values in found.items():
         report.spread(name, "s", values)
     for name, values in rates.items():
@@ -84,7 +80,6 @@ def main() -> None:
     report.ratio(
         "while_prefetching_over_alone", "while_prefetching_steps_per_s", "alone_steps_per_s"
     )
-    report.ratio("bitwise_over_rounding", "bitwise_steps_per_s", "rounding_steps_per_s")
     storm = losses.storm(changes)
     report.figure("storm_changes", storm.changes)
     report.figure("storm_rung_changes", storm.rung_changes)
@@ -192,18 +187,6 @@ def _lives(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def _modes(rates: dict[str, list[float]], seconds: float) -> None:
-    """Steps in both modes of the same computation."""
-    for mode in ("rounding", "bitwise"):
-        quiet = {**_LADDER, "standby": "off", "prefetch": False}
-        init = {**_DEVICES, "determinism": {"elastic": mode}}
-        with _run(Contestant(mode, autorestart=quiet, init=init)) as run:
-            run.wait_for_step(20)
-            began = time.monotonic()
-            time.sleep(seconds)
-            rates[mode].append(_rate(run, began, time.monotonic()))
 
 
 @contextmanager

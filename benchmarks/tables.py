@@ -96,7 +96,6 @@ TABLES = {
             "while_prefetching_over_alone": "steps per second while prefetching over without",
             "group_down_s": "one of 4 workers killed -> none left, seconds",
             "group_next_step_s": "-> the next group's first step",
-            "bitwise_over_rounding": "steps per second, bitwise over rounding mode",
             "storm_changes": "devices lost and returned in a storm",
             "storm_rung_changes": "changes of the rung in it",
             "storm_bit_identical": "1: parameters at its end as of an undisturbed run",

@@ -29,7 +29,7 @@ def show_status(model_dir: Path) -> None:
         JournalError: there is none, or its journal cannot be read.
     """
     history, policy = _read(model_dir)
-    state = history.state
+    state = history.state.durable()  # of the rest the journal tells by chance
     owner = living_owner(model_dir)
     print(f"job {state.job} in {model_dir}")
     print(f"supervisor: {owner or 'none runs here'}")

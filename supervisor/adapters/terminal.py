@@ -24,6 +24,8 @@ _STYLES = {
     Status.SUCCEEDED: "bold green",
     Status.FAILED: "bold red",
     Status.STOPPING: "bold yellow",
+    Status.PROBING: "bold yellow",
+    Status.WAITING: "bold yellow",
     Status.BACKOFF: "bold yellow",
     Status.DRAINED: "bold yellow",
 }
@@ -86,6 +88,10 @@ class TerminalView:
             "last committed",
             "-" if state.budget.highest is None else f"step {state.budget.highest}",
         )
+        if limits.rungs:
+            devices = f"{state.ladder.num_devices(limits)} of {limits.rungs[0]}"
+            quarantine = ", ".join(sorted(state.quarantine.units)) or "-"
+            table.add_row("devices", devices, "quarantine", quarantine)
         last = Text(self._last, style="dim", no_wrap=True, overflow="ellipsis")
         return Panel(Group(table, last), title=f"supervise · job {state.job}", title_align="left")
 

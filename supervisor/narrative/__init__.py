@@ -75,6 +75,9 @@ def status_line(state: JobState, policy: RestartPolicy) -> str:
         parts.append(str(state.liveness.stage))
     if state.liveness.step is not None:
         parts.append(f"step {state.liveness.step}")
+    phase = policy.phases[state.phase]
+    if state.ladder.is_shrunk(phase):
+        parts.append(f"on {state.ladder.num_devices(phase)} of {phase.rungs[0]} devices")
     parts.append(_step(state.budget.highest, "no checkpoint yet", "last checkpoint: step {}"))
     return ", ".join(parts)
 
