@@ -294,13 +294,19 @@ def test_several_processes_use_it_only_if_all_have_the_same_step(
     checkpoints = trainers[0].checkpoints
     for trainer in trainers:
         init = trainer.mapping["trainer"]["init"]
-        init["checkpoint"] |= {"directory": str(checkpoints), "snapshot": {"every": 6}}
+        init["checkpoint"] |= {
+            "directory": str(checkpoints),
+            "every": 4,  # the save at 12 waits until that at 8 is committed
+            "keep": 3,
+            "snapshot": {"every": 7},
+        }
     memories = [memory, os.memfd_create("other")]
-    group = start_group(trainers, memories, HANGS)
+    group = start_group(trainers, memories, {"step": 15, "hang": True})
     ready = eventually(
         lambda: (
-            [newest_snapshot(one) for one in memories] == [12, 12]
-            and (checkpoints / "10" / MANIFEST).exists()
+            [newest_snapshot(one) for one in memories] == [14, 14]
+            and newest_step(checkpoints) == 12
+            and (checkpoints / "8" / MANIFEST).exists()
         ),
         60.0,
     )
@@ -312,21 +318,22 @@ def test_several_processes_use_it_only_if_all_have_the_same_step(
     before = [os.pread(one, os.fstat(one).st_size, 0) for one in memories]
     shutil.copytree(checkpoints, tmp_path / "before")
     for output in ends(start_group(trainers, memories)):
-        assert "resumed from the snapshot of step 12 in memory" in output
-        assert "step 12  loss" not in output
+        assert "resumed from the snapshot of step 14 in memory" in output
+        assert "step 14  loss" not in output
         assert "step 17  loss" in output
 
     shutil.rmtree(checkpoints)
     (tmp_path / "before").rename(checkpoints)
+    shutil.rmtree(checkpoints / "12")
     os.pwrite(memory, before[0], 0)
     os.ftruncate(memories[1], 0)
-    with (checkpoints / "10" / "progress" / "metadata").open("ab") as file:
+    with (checkpoints / "8" / "progress" / "metadata").open("ab") as file:
         file.write(b" ")
     outputs = ends(start_group(trainers, memories))
-    assert "the snapshot of step 12 is not used: another process has not it" in outputs[0]
-    assert ["moved to corrupt/10-1" in output for output in outputs] == [True, False]
+    assert "the snapshot of step 14 is not used: another process has not it" in outputs[0]
+    assert ["moved to corrupt/8-1" in output for output in outputs] == [True, False]
     for output in outputs:
-        assert "restored step 5" in output
+        assert "restored step 4" in output
         assert "step 17  loss" in output
         assert "manifest" not in output
     os.close(memories[1])
