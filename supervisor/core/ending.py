@@ -110,7 +110,8 @@ def _failed(
         state = replace(state, ladder=ladder.strike(rung, failure.cause))
         reason = f"{failure.cause} on {rung} devices: that rung is struck from the ladder"
         return go_on(state, reason, at, policy)
-    if failure.hardware and phase.units:
+    host_may_be_gone = phase.workers_are_units and failure.struck
+    if phase.units and (failure.hardware or host_may_be_gone):
         return suspect(state, failure, adjustable, at, policy)
     return _charged(state, failure, adjustable, at, policy, go_on)
 

@@ -99,6 +99,9 @@ class Failure:
     """Whether it points at the devices: they are looked at before anything is started again."""
     per_rung: bool = False
     """Whether it may be so only on this many devices."""
+    struck: bool = False
+    """Whether its rank was ended from outside, first of all and without a word, as it looks when a
+    host goes."""
     blames_host: bool = False
     """Whether it speaks against the host of its rank, if it comes again and again."""
     traceback: str = ""

@@ -254,6 +254,7 @@ def _failure(judgement: _Judgement, evidence: Evidence) -> Failure:
         remedy=rule.remedy,
         hardware=rule.hardware,
         per_rung=rule.per_rung,
+        struck=judgement.struck,
         blames_host=rule.verdict is not Verdict.FATAL
         and rule.charge is Charge.RESTARTS
         and not rule.victim,

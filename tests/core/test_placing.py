@@ -254,6 +254,17 @@ def test_a_host_without_which_nothing_runs_is_kept_whatever_is_said_of_it() -> N
     assert history.state.quarantine.entries == ()
 
 
+def test_a_worker_that_is_struck_may_have_lost_its_host_and_is_looked_for() -> None:
+    struck = replace(RETRY, rank=1, struck=True)
+    history = job(HOSTS)
+    history.lost = frozenset({"host1"})
+    (look,) = history.fails(struck)
+    assert isinstance(look, ProbeDevices)
+    assert start(history.looks()).units == ("host0", "host2", "host3")
+    assert history.state.budget.restarts == 0
+    assert start(job().fails(struck)).num_devices is None, "a device does not go like that"
+
+
 def test_blame_is_forgotten_with_time() -> None:
     history = job(HOSTS, blame_limit=2, blame_window=50.0)
     guilty = replace(RETRY, rank=2, blames_host=True)

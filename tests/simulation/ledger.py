@@ -206,7 +206,8 @@ class Ledger:
                 return replace(self, evidence=True, struck=self.struck | {self.rung})
             require(ends is ExitCode.FAILED, "a fatal failure does not end the job with 70")
             return self
-        if limits.units and (failure.hardware or self.hung) and not looked:
+        gone = limits.workers_are_units and failure.struck and not self.hung
+        if limits.units and (failure.hardware or self.hung or gone) and not looked:
             require(isinstance(decision, ProbeDevices), "nobody looks at the devices")
             return replace(self, suspect=(failure, adjustable))
         remedy = None if self.hung else failure.remedy
