@@ -15,6 +15,7 @@ import pytest
 from trainer.checkpoint import Checkpoints
 from trainer.config import InitConfig, parse
 from trainer.feed import Feed
+from trainer.fingerprint import differences, fingerprint
 from trainer.mesh import make_mesh
 from trainer.rungs import rung
 from trainer.state import Blueprint, TrainState
@@ -53,6 +54,23 @@ def test_bitwise_means_every_bit_on_every_rung() -> None:
     four = three_steps(config, 4)
     assert four[1]["gradient_norm"] > config.optimizer.clip_norm
     assert_same_bits(three_steps(config, 2), four)
+
+
+def test_what_decides_the_bits_is_kept_within_a_phase() -> None:
+    config = init("adamw")
+    for accumulation in (1, 2):
+        found = rung(config, 4, accumulation)
+        assert found is not None
+        assert (found.per_device_batch, found.accumulation) == (1, 2)
+    coarser = config.loop.model_copy(update={"micro_batch_size": 2})
+    rounding = config.determinism.model_copy(update={"elastic": "rounding"})
+    for changed, what in (
+        ({"loop": coarser}, "loop.micro_batch_size is 1 there, but 2"),
+        ({"determinism": rounding}, "determinism.elastic is 'bitwise' there, but 'rounding'"),
+    ):
+        other = config.model_copy(update=changed)
+        (told,) = differences(fingerprint(config), fingerprint(other))
+        assert told.startswith(what)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
