@@ -40,7 +40,7 @@ _CALLS = 100_000
 def main() -> None:
     """Measure in turns, and report."""
     given = options(__doc__)
-    rounds, seconds = (1, 5.0) if given.quick else (4, 30.0)
+    rounds, seconds = (1, 5.0) if given.quick else (3, 30.0)
     report = Report("overhead")
     rates: dict[str, list[float]] = {BARE.name: [], SUPERVISED.name: []}
     shares: dict[str, list[float]] = {SUPERVISED.name: [], TALKATIVE.name: []}

@@ -167,15 +167,8 @@ def _phase_policy(job: Job, index: int, plan: PhasePlan) -> PhasePolicy:
             pattern=plan.success.pattern,
             file=plan.success.file,
         ),
-        rungs=_rungs(plan),
+        rungs=plan.rungs if plan.units else (),
         units=plan.units,
         workers_are_units=plan.workers > 1,
         side_by_side=plan.platform == "tpu",
-    )
-
-
-def _rungs(plan: PhasePlan) -> tuple[int, ...]:
-    """The rungs that whole units make up, if there are units to choose from."""
-    return tuple(
-        count for count in plan.rungs if plan.units and count * len(plan.units) % plan.rungs[0] == 0
     )
