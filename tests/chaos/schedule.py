@@ -16,7 +16,7 @@ from tests.chaos.faults import Effect, Fault
 
 _GAP = (14, 24)
 """Steps from one fault to the next: a checkpoint at least, and time for the storm to notice."""
-_PACE = 100
+_PACE = 300
 """Steps that pass in a second at most."""
 _EXPENSIVE = ("hang", "stopped", "second supervisor")
 """Faults that take seconds to be noticed: these strike once each."""
