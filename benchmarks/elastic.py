@@ -9,7 +9,8 @@ The quickstart's trainer on eight simulated devices, in turns:
   Each without a standby and with what suits, prepared for the same rung. Seconds as supervise
   tells them, from the trainer's death to the next completed step; and, as a bystander sees it, from
   the loss of the device.
-* its steps while a compile is prefetched, against its steps afterwards, in the same run.
+* its steps while a compile is prefetched, against those of a run without prefetch over the same time
+  from its first step.
 * four workers, one of which is killed: until no process of the group is left, and until the next
   group completes a step.
 * a storm: devices lost and returned at random times in the bitwise mode, against an undisturbed
@@ -66,9 +67,9 @@ def main() -> None:
         "while_prefetching": [],
     }
     for _ in range(rounds):
-        _restarts(found, rates)
+        window = _restarts(found, rates)
         _with_standby(found)
-        _cold(found)
+        _cold(found, rates, window)
         _group(found)
     for name, values in found.items():
         report.spread(name, "s", values)
@@ -88,14 +89,18 @@ def main() -> None:
     report.finish(given.json)
 
 
-def _restarts(found: dict[str, list[float]], rates: dict[str, list[float]]) -> None:
-    """On the same rung, and on a smaller one whose compile was prefetched."""
+def _restarts(found: dict[str, list[float]], rates: dict[str, list[float]]) -> tuple[float, float]:
+    """On the same rung, and on a smaller one whose compile was prefetched. From when to when that
+    was, in seconds from the first step."""
     with _run(ELASTIC) as run:
-        _rates(run, rates)
+        began, ended = _prefetched(run)
+        rates["while_prefetching"].append(_rate(run, began, ended))
         _ready(run, 0)
         found["same_rung"].append(_killed(run, 1))
         _some_steps(run)
         found["smaller"].append(_robbed(run, 2)[1])
+        first = run.steps()[0].at
+        return began - first, ended - first
 
 
 def _with_standby(found: dict[str, list[float]]) -> None:
@@ -111,9 +116,15 @@ def _with_standby(found: dict[str, list[float]]) -> None:
         found["smaller_standby"].append(smaller)
 
 
-def _cold(found: dict[str, list[float]]) -> None:
-    """On a smaller one that nobody has compiled for."""
+def _cold(
+    found: dict[str, list[float]], rates: dict[str, list[float]], window: tuple[float, float]
+) -> None:
+    """On a smaller one that nobody has compiled for; before that it trains alone for `window`."""
     with _run(COLD) as run:
+        first = run.steps()[0].at
+        began, ended = first + window[0], first + window[1]
+        run.wait_for("some steps", lambda: time.monotonic() > ended, _TAKES)
+        rates["alone"].append(_rate(run, began, ended))
         _ready(run, 0)
         found["smaller_cold"].append(_robbed(run, 1)[1])
 
@@ -123,18 +134,15 @@ def _some_steps(run: Training) -> None:
     run.wait_for_step(run.steps()[-1].number + 40)
 
 
-def _rates(run: Training, rates: dict[str, list[float]]) -> None:
-    """Steps while a compile is prefetched, and for as long after all are done."""
+def _prefetched(run: Training) -> tuple[float, float]:
+    """When the compile for the smaller rung was begun and done; all others are done by then."""
     told = "Prefetching compile for num_devices={}".format
     run.wait_for("prefetch", lambda: run.said(f"{told(_SMALLER)} begins") > 0, _TAKES)
     began = time.monotonic()
     run.wait_for("prefetched", lambda: run.said(f"{told(_SMALLER)} completed") > 0, _TAKES)
     ended = time.monotonic()
     run.wait_for("all prefetched", lambda: run.said(f"{told(2)} completed") > 0, _TAKES)
-    done = time.monotonic()
-    run.wait_for("some more steps", lambda: time.monotonic() - done > ended - began, _TAKES)
-    rates["while_prefetching"].append(_rate(run, began, ended))
-    rates["alone"].append(_rate(run, done, time.monotonic()))
+    return began, ended
 
 
 def _rate(run: Training, since: float, until: float) -> float:
