@@ -9,8 +9,7 @@ The quickstart's trainer on eight simulated devices, in turns:
   Each without a standby and with what suits, prepared for the same rung. Seconds as supervise
   tells them, from the trainer's death to the next completed step; and, as a bystander sees it, from
   the loss of the device.
-* its steps while a compile is prefetched, against those of a run without prefetch over the same time
-  from its first step.
+* its steps while a compile is prefetched, against those of a run that does not, over the same time.
 * four workers, one of which is killed: until no process of the group is left, and until the next
   group completes a step.
 * a storm: devices lost and returned at random times in the bitwise mode, against an undisturbed

@@ -424,6 +424,12 @@ def test_the_answer_to_another_look_is_not_taken_for_this_one() -> None:
     assert start(history.looks()).num_devices == 8
 
 
+def test_other_devices_on_the_same_rung_are_neither_growth_nor_flap() -> None:
+    before = Ladder(Placement(4, tuple("0124")), grown_at=5.0, flaps=1)
+    after = before.moved(EIGHT, Placement(4, tuple("1245")), at=6.0, soon=60.0)
+    assert (after.grown_at, after.flaps) == (5.0, 1)
+
+
 def test_neighbours_are_taken_where_a_rung_needs_them() -> None:
     phase = replace(EIGHT, side_by_side=True)
     assert Ladder().place(phase, set("0124567")) == Placement(4, tuple("4567"))
