@@ -137,14 +137,11 @@ def devices_probed(state: JobState, event: DevicesProbed, policy: RestartPolicy)
     """What a look at the devices found: the rung of the next attempt, and who pays for the last."""
     if event.number != state.looks:
         return state, ()
-    placing = state.placing
+    placing, group = state.placing, state.group
+    if placing is None and group is not None and not group.killing:
+        return seen_while_running(evidence(state, event, policy), event, policy), ()
     if placing is None or state.status is not Status.PROBING:
-        running = state.group is not None and not state.group.killing
-        return (
-            (seen_while_running(evidence(state, event, policy), event, policy), ())
-            if (running and placing is None)
-            else (state, ())
-        )
+        return state, ()
     state = evidence(state, event, policy)
     unknown = event.problem is not None
     found = state.ladder.units(policy.phases[state.phase]) if unknown else event.healthy
