@@ -20,8 +20,10 @@ import yaml
 
 from benchmarks.contest import ROOT, running, supervise, wait_for
 from benchmarks.peers import TRAINING_PEERS, Peer, UnavailableError
+from supervisor.config.plan import PhasePlan
 from supervisor.config.problems import ConfigError
 from supervisor.prepare import prepare
+from supervisor.protocol.environment import NUM_CPU_DEVICES
 
 _WITNESS = ROOT / "benchmarks" / "witness"
 _START = 300.0
@@ -141,7 +143,7 @@ def training(
         params.write_text(yaml.safe_dump(plan.params, sort_keys=False))
         argv = [part.replace("{params}", str(params)) for part in plan.argv]
         command = contestant.peer.prepared(argv, folder)
-        environ |= {**plan.env, **_cache(folder)}
+        environ |= {**plan.env, **_devices(plan), **_cache(folder)}
     with running(command, environ, folder) as process:
         yield Training(process, folder)
 
@@ -161,6 +163,11 @@ def _config(
     init["autorestart"] = {**restart, **contestant.autorestart}
     init |= contestant.init
     return {"trainer": trainer}
+
+
+def _devices(plan: PhasePlan) -> dict[str, str]:
+    """As many devices as supervise gives to the only worker."""
+    return {NUM_CPU_DEVICES: str(plan.num_devices)}
 
 
 def _cache(folder: Path) -> dict[str, str]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
-import sys
 from collections.abc import Callable
-from importlib import import_module
-from typing import Any, Literal
+from typing import Literal
 
 from supervisor.core.events import WorkerReported, WorkersGone
 from supervisor.core.policy import RestartPolicy
@@ -20,21 +19,6 @@ _MAX_REPORTS = 20.0
 _REPORTS_PER_SECOND = 0.1
 _TELL_LEFT_OUT = 60.0
 _MAX_WAITING = 1000
-
-
-def _load(name: str, *, without: str) -> Any:
-    """The module `name`, loaded as if `without` were not installed."""
-    if without in sys.modules:
-        return import_module(name)
-    sys.modules[without] = None  # type: ignore[assignment]
-    try:
-        return import_module(name)
-    finally:
-        del sys.modules[without]
-
-
-_structlog = _load("structlog", without="rich")
-"""It would load rich for a renderer that is not used here: 3 of the 40 MB that we may take."""
 
 
 class RunLog:
@@ -60,15 +44,6 @@ class RunLog:
         self._directory: str | None = None
         self._waiting: list[str] = []
         self._broken = False
-        self._json = _structlog.processors.JSONRenderer()
-        self._log = _structlog.wrap_logger(
-            _Sink(self._write),
-            processors=[
-                _structlog.processors.add_log_level,
-                lambda logger, method, event: {**event, "time": _stamp(clock)},
-                lambda logger, method, event: ((), dict(event)),
-            ],
-        )
 
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""
@@ -85,14 +60,13 @@ class RunLog:
 
     def say(self, text: str, *, source: str = MAIN, level: Level = "info") -> None:
         """Log one line."""
-        getattr(self._log, level)(printable(self._redact(text)), source=source)
-
-    def _write(self, event: dict[str, Any]) -> None:
-        """Both forms of one log event."""
-        mark = "" if event["level"] == "info" else f"{event['level'].upper()}: "
-        text = f"{event['time']} [{event['source']}] {mark}{event['event']}"
-        self._to_file(text + "\n")
-        self._console(text if self._format == "text" else str(self._json(None, "", event)))
+        stamp = self._clock.wall().isoformat(sep=" ", timespec="milliseconds")
+        said = printable(self._redact(text))
+        mark = "" if level == "info" else f"{level.upper()}: "
+        line = f"{stamp} [{source}] {mark}{said}"
+        self._to_file(line + "\n")
+        fields = {"time": stamp, "level": level, "source": source, "event": said}
+        self._console(line if self._format == "text" else json.dumps(fields))
 
     def _to_file(self, text: str) -> None:
         self._waiting.append(text)
@@ -139,19 +113,3 @@ class _Allowance:
         refused, self._refused = self._refused, 0
         self._told = now if refused else self._told
         return refused
-
-
-class _Sink:
-    """Where structlog hands over a finished log event."""
-
-    def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
-        self._write = write
-
-    def info(self, **event: Any) -> None:
-        self._write(event)
-
-    warning = error = info
-
-
-def _stamp(clock: Clock) -> str:
-    return clock.wall().isoformat(sep=" ", timespec="milliseconds")

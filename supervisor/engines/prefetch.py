@@ -1,9 +1,9 @@
 """Compiles ahead of time for the rungs that the job may be on next, while it trains on another.
 
-Each is compiled by a process with that number of devices (`trainer.prefetch`), one at a time, when
-nobody else wants the CPU, and within bounds of time and memory. What comes of it lies where a
-worker on that rung looks for it. Nobody waits for it: what ends the worker group, or asks it to
-stop, ends it too, and it is begun again when the next group is on its way.
+Each is compiled by a process with that number of devices (`trainer.prefetch`), one at a time, in
+short bursts while others want the CPU, and within bounds of time and memory. What comes of it lies
+where a worker on that rung looks for it. Nobody waits for it: what ends the worker group, or asks
+it to stop, holds it, until the next group is on its way and it is seen whether it is still wanted.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from supervisor.core.failure import WorkerExit
 from supervisor.engines.judging import judged
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.placement import placed
+from supervisor.engines.throttle import Throttle
 from supervisor.ports import Clock
 from supervisor.protocol import environment, idle
 
@@ -33,7 +34,8 @@ _TRIES = 2
 _NEEDED = 1 << 30
 """Bytes that must be free: our imports take 181 MB, XLA as much again and more."""
 _TIME = 3600.0
-"""Seconds. The largest programs compile for many minutes, and here they wait for others besides."""
+"""Seconds for which it may run. The largest programs compile for many minutes, and here they wait
+for others besides."""
 _WATCH_INTERVAL = 1.0
 
 
@@ -64,8 +66,10 @@ class _Compilation:
     program: _Program
     launch: Launch
     process: WorkerProcess
+    throttle: Throttle
     memory: int
     """Bytes that it may have."""
+    is_held: bool = False
     too_much: str | None = None
     """Why it was ended by us, if so."""
 
@@ -98,27 +102,36 @@ class Prefetcher:
         return tuple(process.pid for process in [*running, *self._ending])
 
     def look(self, launch: Launch, start: Start) -> None:
-        """The attempt of `launch` is on its way, its worker started by `start`: have the next rung
-        compiled, if there is one and nothing is under way."""
+        """The attempt of `launch` is on its way, its worker started by `start`: go on with the
+        compile that was held, if it is still wanted, else have the next rung compiled."""
         plan = launch.plan
+        if (running := self._running) is not None and running.is_held:
+            self._go_on_or_end(running, launch)
         if self._running is not None or not plan.prefetch or plan.is_command or not plan.rungs:
             return
         if (why_not := _impossible(plan)) is not None:
             if len(plan.rungs) > 1:
                 self._once(self._tell, f"compiles for other rungs are not prefetched: {why_not}")
             return
-        rung = launch.num_devices or plan.rungs[0]
-        accumulation = launch.adjustments.accumulation
-        for num_devices in wanted(plan.rungs, rung):
-            program = _Program(launch.phase, num_devices, accumulation)
+        for program in _programs(launch):
             if program not in self._settled:
                 self._begin(program, launch, start)
                 return
 
-    def stop(self) -> None:
-        """End what is under way; it is begun again another time."""
+    def hold(self) -> None:
+        """Have what is under way take no CPU until the next `look`."""
         if self._running is not None:
-            compilation, self._running = self._running, None
+            self._running.is_held = True
+            self._running.throttle.hold()
+
+    def _go_on_or_end(self, compilation: _Compilation, launch: Launch) -> None:
+        """Both ends are asked of what is held: the next attempt may be on another rung."""
+        if compilation.program in _programs(launch):
+            compilation.is_held = False
+            compilation.throttle.release()
+        else:
+            self._running = None
+            compilation.throttle.end()
             self._ending.append(compilation.process)
             compilation.process.signal(SIGKILL)
 
@@ -137,26 +150,27 @@ class Prefetcher:
         except OSError as error:
             self._failed(program, str(error))
             return
-        compilation = _Compilation(program, launch, process, available // 2)
+        throttle = Throttle(self._reactor, process)
+        compilation = _Compilation(program, launch, process, throttle, available // 2)
         self._running = compilation
         self._reactor.watch(process.pidfd, lambda: self._ended(compilation))
         self._reactor.call_later(_WATCH_INTERVAL, lambda: self._watch(compilation))
-        self._reactor.call_later(_TIME, lambda: self._end(compilation, f"took {_TIME:g} s"))
         self._tell(f"{program} begins, pid {process.pid}")
 
     def _watch(self, compilation: _Compilation) -> None:
-        """See that it does not take the CPU or the memory that others need."""
+        """See that it does not take the time or the memory that others need."""
         if self._running is compilation:
             idle.make(compilation.process.pid)
             held = memory.resident(compilation.process.pid)
             if held > compilation.memory:
                 self._end(compilation, f"took {held >> 20} MiB of memory")
+            elif compilation.throttle.ran > _TIME:
+                self._end(compilation, f"took {_TIME:g} s")
             self._reactor.call_later(_WATCH_INTERVAL, lambda: self._watch(compilation))
 
     def _end(self, compilation: _Compilation, why: str) -> None:
-        if self._running is compilation:
-            compilation.too_much = why
-            compilation.process.signal(SIGKILL)
+        compilation.too_much = why
+        compilation.process.signal(SIGKILL)
 
     def _ended(self, compilation: _Compilation) -> None:
         process = compilation.process
@@ -165,6 +179,7 @@ class Prefetcher:
             return
         self._reactor.forget(process.pidfd)
         process.close()
+        compilation.throttle.end()
         if self._running is compilation:
             self._running = None
             self._conclude(compilation, ended)
@@ -202,6 +217,13 @@ class Prefetcher:
         if text not in self._said:
             self._said.add(text)
             say(text)
+
+
+def _programs(launch: Launch) -> tuple[_Program, ...]:
+    """What to compile while the attempt of `launch` runs, in this order."""
+    rungs, accumulation = launch.plan.rungs, launch.adjustments.accumulation
+    others = wanted(rungs, launch.num_devices or rungs[0]) if rungs else ()
+    return tuple(_Program(launch.phase, rung, accumulation) for rung in others)
 
 
 def _impossible(plan: PhasePlan) -> str | None:

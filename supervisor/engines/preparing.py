@@ -60,8 +60,8 @@ class Preparations:
         return self._standbys.take(phase, start, descriptors)
 
     def make_way(self) -> None:
-        """The attempt is about to end: what competes with that stops, to begin again later."""
-        self._prefetcher.stop()
+        """The attempt is about to end: what competes with that waits until the next is steady."""
+        self._prefetcher.hold()
 
     def _prepare_standbys(self, group: Group) -> None:
         """Have a standby of each worker for what comes after this attempt."""
@@ -93,7 +93,8 @@ class Preparations:
     def _prepare_probe(self, group: Group) -> None:
         """Have a process wait that can look at the devices, if the job can do with fewer."""
         plan = group.launch.plan
-        needs_one = len(plan.rungs) > 1 and plan.units and plan.standby != "off"
+        is_wanted = plan.prefetch or plan.standby != "off"
+        needs_one = len(plan.rungs) > 1 and plan.units and is_wanted
         if not needs_one or self._probe.pids or memory.available() < _PROBE_TAKES:
             return
         try:

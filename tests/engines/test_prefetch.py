@@ -76,6 +76,11 @@ class Prefetching:
     def look(self) -> None:
         self.prefetcher.look(self.launch, self.start)
 
+    def let_pass(self, seconds: float) -> None:
+        end = SystemClock().now() + seconds
+        while SystemClock().now() < end:
+            self.reactor.wait(end)
+
     def until(self, *ends: str) -> list[str]:
         """Go on until something is told with one of these ends, looking all the while; all that
         was told."""
@@ -116,7 +121,11 @@ def test_one_after_the_other_each_with_its_devices(prefetching: Prefetch, tmp_pa
     assert [text for text in told if "pid" not in text] == [done.format(1), done.format(8)]
 
 
-def test_it_runs_when_nobody_else_wants_to_and_ends_at_once(prefetching: Prefetch) -> None:
+def status(pid: int) -> str:
+    return str(psutil.Process(pid).status())
+
+
+def test_it_runs_when_nobody_else_wants_to_and_holds_still_at_once(prefetching: Prefetch) -> None:
     one = prefetching(TAKES_ITS_TIME)
     one.look()
     (pid,) = one.prefetcher.pids
@@ -125,14 +134,27 @@ def test_it_runs_when_nobody_else_wants_to_and_ends_at_once(prefetching: Prefetc
     if (group := Path(f"/proc/{pid}/autogroup")).exists():
         assert group.read_text().endswith(" nice 19\n"), "each session would get the same share"
     for _ in range(3):
-        one.prefetcher.stop()
-        while one.prefetcher.pids:
-            one.reactor.wait(SystemClock().now() + 0.01)
-        assert not psutil.pid_exists(pid)
-        one.look()  # it is begun again, however often it had to make way
-        (pid,) = one.prefetcher.pids
-    assert one.told == [text for text in one.told if "num_devices=4 begins" in text]
-    one.prefetcher.stop()
+        one.prefetcher.hold()
+        one.let_pass(0.5)
+        assert status(pid) == psutil.STATUS_STOPPED, "whatever was planned before"
+        one.look()  # the same rung is wanted after the restart: it goes on where it was
+        assert one.prefetcher.pids == (pid,)
+        assert status(pid) != psutil.STATUS_STOPPED
+    assert one.told == [f"Prefetching compile for num_devices=4 begins, pid {pid}"]
+
+
+def test_what_is_not_wanted_after_a_restart_ends(prefetching: Prefetch) -> None:
+    one = prefetching(TAKES_ITS_TIME)
+    one.look()
+    (pid,) = one.prefetcher.pids
+    one.prefetcher.hold()
+    one.launch = replace(one.launch, num_devices=4)
+    one.look()
+    assert pid in one.prefetcher.pids, "it is known until it is gone"
+    while psutil.pid_exists(pid):
+        one.reactor.wait(SystemClock().now() + 0.01)
+    assert len(one.prefetcher.pids) == 1
+    assert one.told[-1].startswith("Prefetching compile for num_devices=2 begins")
 
 
 def test_what_cannot_be_compiled_is_told_to_the_core(prefetching: Prefetch) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -31,9 +33,24 @@ def enter(init: psutil.Process, script: str) -> None:
     subprocess.run([*target, "sh", "-c", script], check=True, stdout=subprocess.DEVNULL)
 
 
+def those(init: psutil.Process, wanted: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
+    """The processes of the container of which that holds."""
+    found = []
+    for process in init.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has been reaped since it was listed
+            if wanted(process):
+                found.append(process)
+    return found
+
+
 def named(init: psutil.Process, argument: str) -> list[psutil.Process]:
-    """The processes of the container whose last argument this is."""
-    return [p for p in init.children(recursive=True) if p.cmdline()[-1:] == [argument]]
+    """Those whose last argument this is."""
+    return those(init, lambda process: process.cmdline()[-1:] == [argument])
+
+
+def zombies(init: psutil.Process) -> list[psutil.Process]:
+    """Those that nobody has waited for."""
+    return those(init, lambda process: process.status() == psutil.STATUS_ZOMBIE)
 
 
 @pytest.mark.parametrize(
@@ -65,11 +82,7 @@ def test_zombies_of_all_kinds_are_reaped(start: Start, model_dir: Path) -> None:
     init = init_of(running)
     enter(init, "sleep 0.01 & exit")
 
-    def none_left() -> bool:
-        statuses = [process.status() for process in init.children(recursive=True)]
-        return psutil.STATUS_ZOMBIE not in statuses and not named(init, "0.01")
-
-    assert eventually(none_left)
+    assert eventually(lambda: not zombies(init) and not named(init, "0.01"))
 
 
 def test_what_a_person_runs_in_the_container_is_not_of_the_job(
@@ -82,7 +95,7 @@ def test_what_a_person_runs_in_the_container_is_not_of_the_job(
     enter(init, "setsid sleep 54321 & exit")
     assert eventually(lambda: named(init, "54321"))
     (person,) = named(init, "54321")
-    (worker,) = [p for p in init.children(recursive=True) if "toy.py" in " ".join(p.cmdline())]
+    (worker,) = those(init, lambda process: "toy.py" in " ".join(process.cmdline()))
     worker.kill()
     running.wait_for("starts after step 2")
     assert person.is_running()
