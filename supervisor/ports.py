@@ -5,7 +5,7 @@ The simulation implements the same protocols with fakes under a virtual clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -100,4 +100,65 @@ class Storage(Protocol):
 
     def local(self, path: str) -> Path:
         """Where on this host a program can write the file itself."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What an object holds, and what names this one version of it."""
+
+    data: bytes
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What is directly below a place: objects with their sizes in bytes, and places."""
+
+    objects: Mapping[str, int]
+    folders: frozenset[str]
+
+
+class ConflictError(OSError):
+    """The object is not the version that it was expected to be."""
+
+
+class UnavailableError(OSError):
+    """The store did not do it, after some tries; it may later on."""
+
+
+class Objects(Protocol):
+    """The objects of a bucket below one place, by their path relative to it.
+
+    A call may block, though for a bounded time: it is for threads of its own. Safe in any thread.
+    Besides what a method names, all raise `UnavailableError` for what may pass, and `OSError` for
+    what only a person can mend (no such bucket, no permission); what may pass was tried again with
+    a growing pause, within a bound, before.
+    """
+
+    def read(self, path: str) -> Stored:
+        """An object; FileNotFoundError where there is none."""
+        ...
+
+    def write(self, path: str, data: bytes, *, expected: str | None = None) -> str:
+        """Make `data` the content of an object, whole or not at all; the version that it is.
+
+        With `expected`, only in the place of that version ("": only where there is none).
+
+        Raises:
+            ConflictError: it is another version. After a try whose answer was lost, that may be
+                the caller's own: read it.
+        """
+        ...
+
+    def delete(self, path: str) -> None:
+        """Remove an object, if there is one."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether there is an object; cheaper than to read it."""
+        ...
+
+    def list(self, path: str) -> Listing:
+        """What is directly below `path` ("": of all); nothing where there is nothing."""
         ...
