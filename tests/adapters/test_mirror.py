@@ -1,0 +1,216 @@
+"""The copy of a job's folder in a bucket, and what another host makes of it."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from supervisor.adapters.fetch import fetch, read_growing
+from supervisor.adapters.mirror import Mirror, MirroredStorage
+from supervisor.adapters.storage import LocalStorage
+from supervisor.ports import UnavailableError
+from supervisor.protocol.segments import Segment
+from tests.memory_objects import MemoryObjects
+from tests.running import eventually
+
+PHASE = "20261121_000000_restartable"
+Open = Callable[..., Mirror]
+
+
+@pytest.fixture
+def objects() -> MemoryObjects:
+    return MemoryObjects()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "here").mkdir()
+    return tmp_path / "here"
+
+
+@pytest.fixture
+def opened(objects: MemoryObjects, folder: Path) -> Iterator[Open]:
+    with ExitStack() as stack:
+
+        def mirror(epoch: int = 1, told: list[str] | None = None) -> Mirror:
+            made = Mirror(objects, folder, epoch, (told if told is not None else []).append)
+            stack.callback(made.close, 5.0)
+            return made
+
+        yield mirror
+
+
+def write(folder: Path, path: str, data: bytes) -> None:
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_bytes(data)
+
+
+def fetched(objects: MemoryObjects, folder: Path) -> list[str]:
+    """What was told."""
+    folder.mkdir(exist_ok=True)
+    told: list[str] = []
+    fetch(objects, folder, "old", told.append)
+    return told
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_another_host_gets_what_the_job_needs_to_go_on(
+    objects: MemoryObjects, folder: Path, opened: Open, tmp_path: Path
+) -> None:
+    needed = {
+        "journal.jsonl": b"a\nb\n",
+        f"{PHASE}/run.log": b"[main] the job starts\n",
+        f"{PHASE}/params.yaml": b"trainer: {}\n",
+        f"{PHASE}/summary.json": b"{}",
+        "compile_cache/SHA256SUMS": b"...",
+        "compile_cache/jit_step-1-cache": b"program",
+        "drills/0": b"",
+    }
+    stays = {
+        f"{PHASE}/attempts/0001/rank0.log": b"step 1\n",
+        "compile_cache/executables/step": b"pickle",
+        "compile_cache/live/half": b"...",
+        ".supervisor.json": b"{}",
+        f"{PHASE}/.summary.json.tmp": b"{",
+    }
+    for path, data in (needed | stays).items():
+        write(folder, path, data)
+    assert opened().close() is None
+    assert objects.objects[f"{PHASE}/attempts/0001/rank0.log"].data == b"step 1\n"
+    elsewhere = {path for path in objects.objects if "executables" in path or "live" in path}
+    assert not elsewhere
+    assert fetched(objects, tmp_path / "there") == []
+    assert contents(tmp_path / "there") == needed
+
+
+def test_durable_means_in_the_bucket(objects: MemoryObjects, folder: Path, opened: Open) -> None:
+    storage = MirroredStorage(LocalStorage(folder), opened(), lambda: False)
+    for number in range(20):
+        line = f"{number}\n".encode()
+        storage.append("journal.jsonl", line, durable=True)
+        assert read_growing(objects, "journal.jsonl", pytest.fail) == storage.read("journal.jsonl")
+    names = [path for path in objects.objects if path.startswith("journal.jsonl.parts/")]
+    assert len(names) <= 7
+
+
+def test_what_is_decided_is_on_its_way_at_once(
+    objects: MemoryObjects, folder: Path, opened: Open
+) -> None:
+    storage = MirroredStorage(LocalStorage(folder), opened(), lambda: False)
+    storage.append("journal.jsonl", b"a\n")
+    assert eventually(lambda: read_growing(objects, "journal.jsonl", pytest.fail) == b"a\n", 4.0)
+
+
+def test_a_bucket_that_fails_is_tried_again_and_holds_nobody_up(
+    objects: MemoryObjects, folder: Path, opened: Open
+) -> None:
+    told: list[str] = []
+    fails = threading.Event()
+    fails.set()
+
+    def fault(operation: str, path: str) -> OSError | None:
+        return UnavailableError(errno.EIO, "503 Slow Down") if fails.is_set() else None
+
+    objects.fault = fault
+    mirror = opened(1, told)
+    storage = MirroredStorage(LocalStorage(folder), mirror, lambda: False)
+    storage.append("journal.jsonl", b"a\n")
+    assert eventually(lambda: len(told) == 1)
+    storage.append("journal.jsonl", b"b\n")
+    with pytest.raises(OSError, match="did not get into the bucket: 503 Slow Down"):
+        mirror.flush("journal.jsonl", lambda: False, 0.1)
+    with pytest.raises(OSError, match="503 Slow Down"):
+        mirror.flush("journal.jsonl", lambda: True)
+    fails.clear()
+    mirror.flush("journal.jsonl", lambda: False)
+    assert read_growing(objects, "journal.jsonl", pytest.fail) == b"a\nb\n"
+    assert eventually(lambda: len(told) == 2)
+    assert told == [
+        "the bucket cannot be written, which is tried again: 503 Slow Down",
+        "the bucket can be written again",
+    ]
+    fails.set()
+    storage.append("journal.jsonl", b"c\n")
+    assert mirror.close() == "503 Slow Down"
+
+
+def test_the_next_owner_begins_with_all_of_it_and_clears_up(
+    objects: MemoryObjects, folder: Path, opened: Open
+) -> None:
+    write(folder, "journal.jsonl", b"a\n")
+    opened(1).close()
+    late = Segment(1, 2, 4)
+    write(folder, "journal.jsonl", b"a\nB\n")
+    opened(2).close()
+    objects.write(f"journal.jsonl.parts/{late.name}", b"X\n")
+    assert read_growing(objects, "journal.jsonl", pytest.fail) == b"a\nB\n"
+    assert "journal.jsonl.parts/00000001-000000000000-000000000002" not in objects.objects
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "comes_of_it"),
+    [
+        (b"", b"a\nb\n", b"a\nb\n"),
+        (b"a\n", b"a\nb\n", b"a\nb\n"),
+        (b"a\nb\nc\n", b"a\nb\n", b"a\nb\nc\n"),  # the bucket did not get the last of it
+        (b"a\nX\n", b"a\nb\n", b"a\nb\n"),
+        (b"a\nb\n", None, None),
+    ],
+)
+def test_the_bucket_is_the_truth(
+    objects: MemoryObjects,
+    tmp_path: Path,
+    here: bytes,
+    there: bytes | None,
+    comes_of_it: bytes | None,
+) -> None:
+    journal = tmp_path / "journal.jsonl"
+    journal.write_bytes(here)
+    if there is not None:
+        objects.write(f"journal.jsonl.parts/{Segment(1, 0, len(there)).name}", there)
+    told = fetched(objects, tmp_path)
+    assert (journal.read_bytes() if journal.exists() else None) == comes_of_it
+    differs = comes_of_it is None or not comes_of_it.startswith(here)
+    assert [text for text in told if "set aside" in text] == (told if differs else [])
+    aside = tmp_path / ".journal.jsonl.old"
+    assert (aside.read_bytes() if differs else here) == here
+
+
+def test_what_is_missing_in_the_bucket_is_told(objects: MemoryObjects, tmp_path: Path) -> None:
+    parts = "journal.jsonl.parts/"
+    objects.write(parts + Segment(1, 0, 4).name, b"a\nb\n")
+    objects.write(parts + Segment(1, 4, 8).name, b"c")
+    objects.write(parts + Segment(1, 8, 10).name, b"e\n")
+    told = fetched(objects, tmp_path)
+    assert (tmp_path / "journal.jsonl").read_bytes() == b"a\nb\n"
+    assert told == [
+        f"journal.jsonl: the segment {Segment(1, 4, 8).name} does not hold as many bytes as it "
+        "should: left out",
+        "journal.jsonl: bytes 4 to 8 are missing in the bucket: what comes after them is left out",
+    ]
+
+
+def test_a_large_file_is_not_written_for_every_line(
+    objects: MemoryObjects, folder: Path, opened: Open
+) -> None:
+    log = f"{PHASE}/attempts/0001/rank0.log"
+    write(folder, log, b"x" * (1 << 20))
+    mirror = opened()
+    storage = MirroredStorage(LocalStorage(folder), mirror, lambda: False)
+    storage.append("journal.jsonl", b"a\n", durable=True)
+    for number in range(10):
+        with (folder / log).open("ab") as file:
+            file.write(b"one more line\n")
+        storage.append("journal.jsonl", f"{number}\n".encode(), durable=True)
+    assert len(objects.objects[log].data) < (folder / log).stat().st_size
+    mirror.close()
+    assert objects.objects[log].data == (folder / log).read_bytes()
