@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,8 @@ from pathlib import Path
 from supervisor.protocol.location import Uri
 
 BUCKET = "bucket"
+PAGE = 50
+"""How many objects are listed at a time. The services: a thousand, or fewer at any time."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +58,14 @@ def s3_emulator() -> Iterator[Emulator]:
 
 @contextmanager
 def _started(program: str) -> Iterator[str]:
-    command = [sys.executable, str(Path(__file__).with_name(program)), BUCKET]
+    command = [sys.executable, str(Path(__file__).with_name(program)), BUCKET, str(PAGE)]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": str(PAGE)},
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None

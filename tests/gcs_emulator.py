@@ -4,7 +4,7 @@ That is what several writers, and readers of what others write, depend on: preco
 generation of what is read, pages of a listing, and which of bucket and object is missing. There it
 behaves as https://cloud.google.com/storage/docs/json_api/v1 tells. All is kept in memory.
 
-gcs_emulator.py BUCKET prints its port, and ends when its standard input does.
+gcs_emulator.py BUCKET PAGE prints its port, and ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -19,15 +19,23 @@ from http.server import ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
+from gcp_storage_emulator import server as emulator
 from gcp_storage_emulator.exceptions import NotFound
 from gcp_storage_emulator.handlers.buckets import create_bucket
-from gcp_storage_emulator.server import Request, RequestHandler, Router, _read_raw_data
+from gcp_storage_emulator.server import Request, RequestHandler, Router, _read_data, _read_raw_data
 from gcp_storage_emulator.storage import Storage
 
 _OBJECTS = re.compile(r"(?:/\w+)?(?:/storage/v1)?/b/(?P<bucket>[^/]+)/o(?:/(?P<name>.+))?")
 _NO_BUCKET = (404, "The specified bucket does not exist.", "notFound")
 _UNMET = (412, "At least one of the pre-conditions you specified did not hold.", "conditionNotMet")
-_PAGE = 1000
+
+
+def read_data(handler: Any, query: Any, read: Any = _read_data) -> Any:
+    """Of an empty object the emulator makes nothing at all, and fails."""
+    return read(handler, query) or b""
+
+
+emulator._read_data = read_data
 
 
 class Memory(Storage):  # type: ignore[misc]
@@ -42,6 +50,8 @@ class Handler(RequestHandler):  # type: ignore[misc]
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
+    page: int
+    """How many are listed at a time."""
     _lock = threading.Lock()
     _generation: str | None
     wfile: Any
@@ -122,7 +132,7 @@ class Handler(RequestHandler):  # type: ignore[misc]
             for name, file in named
             if name > after and name >= first and (not end or name < end)
         ]
-        size = min(int(query.get("maxResults", _PAGE)), _PAGE)
+        size = min(int(query.get("maxResults", self.page)), self.page)
         page = rest[:size]
         answer: dict[str, Any] = {
             "kind": "storage#objects",
@@ -178,11 +188,12 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 128
 
 
-def main(bucket: str) -> None:
+def main(bucket: str, page: int) -> None:
     """Serve until standard input ends."""
     storage = Memory(use_memory_fs=True)
     create_bucket(bucket, storage)
     storage.buckets[bucket]["softDeletePolicy"]["retentionDurationSeconds"] = "0"
+    Handler.page = page
     server = Server(("127.0.0.1", 0), partial(Handler, storage))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_address[1], flush=True)
@@ -190,4 +201,4 @@ def main(bucket: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))
