@@ -31,6 +31,7 @@ from typing import Any, Protocol
 
 from supervisor.host.identity import Identity
 from supervisor.ports import ConflictError, Stored
+from supervisor.protocol.mounts import file_system
 
 _LOCAL = {
     *("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay"),
@@ -244,14 +245,7 @@ class Lease:
 
 def is_shared(directory: Path) -> bool:
     """Whether other hosts may see the directory: it is on no file system known to be local."""
-    best, kind = -1, ""
-    target = directory.resolve()
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        fields, _, rest = line.partition(" - ")
-        mount = Path(fields.split()[4].encode().decode("unicode_escape"))
-        if target.is_relative_to(mount) and len(mount.parts) >= best:  # the last mount is on top
-            best, kind = len(mount.parts), rest.split()[0]
-    return kind not in _LOCAL
+    return file_system(directory) not in _LOCAL
 
 
 def _parse(content: bytes) -> dict[str, Any]:

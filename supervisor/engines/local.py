@@ -258,8 +258,10 @@ class LocalEngine:
         )
 
     def _watcher(self, launch: Launch) -> CheckpointWatcher:
+        directory = launch.plan.checkpoints
         return CheckpointWatcher(
-            launch.plan.checkpoints,
+            directory,
+            lambda: newest_committed(directory),
             lambda step: self._reactor.post(
                 CheckpointCommitted(self._clock.now(), launch.phase, step)
             ),
