@@ -121,11 +121,13 @@ class FaultyStore:
     def serving(self) -> Iterator[FaultyStore]:
         thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
-        yield self
-        self._ended.set()
-        self._http.shutdown()
-        thread.join()
-        self._http.server_close()
+        try:
+            yield self
+        finally:
+            self._ended.set()
+            self._http.shutdown()
+            thread.join()
+            self._http.server_close()
 
     def answer(
         self, method: str, target: str, body: bytes, pass_on: Callable[[], Answer]
@@ -170,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.close_connection = True
             return
-        self.send_response(answer.status)
+        self.send_response_only(answer.status)
         for name, value in answer.headers:
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(answer.body)))

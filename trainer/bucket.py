@@ -9,6 +9,7 @@ here it is told to remember none.
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,10 @@ from typing import Any, cast
 from etils import epath
 
 from supervisor.protocol.location import Uri
+
+_PLAIN_GCSFS = "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"
+"""Otherwise it asks of what kind the bucket is, which takes credentials and a permission of its
+own, and where it gets no answer it asks again for each request. Nothing here needs to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,7 @@ def path_of(place: Path | Uri) -> Path:
     here, and is none."""
     if isinstance(place, Path):
         return place
+    os.environ.setdefault(_PLAIN_GCSFS, "false")
     import fsspec
 
     fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False

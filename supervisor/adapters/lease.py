@@ -186,9 +186,9 @@ class Lease:
     def _keep(self) -> None:
         pause = self._times.renew
         while not self._end.wait(pause):
-            pause = self._times.renew
             try:
                 self._renew()
+                pause = max(self._renewed + self._times.renew - _now(), 0.0)
             except (LeaseTakenError, LeaseExpiredError) as error:
                 self._error = error
                 self._lost.set()

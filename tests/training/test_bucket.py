@@ -28,7 +28,13 @@ from trainer.config import ConfigError, StartFrom, parse
 from trainer.files import files_in
 from trainer.fingerprint import fingerprint, fingerprint_across
 from trainer.state import TrainState
-from trainer.steps import DAMAGED, MarkedSteps, NoUsableCheckpointError, steps_in
+from trainer.steps import (
+    DAMAGED,
+    MarkedSteps,
+    NoUsableCheckpointError,
+    UnmarkedCheckpointError,
+    steps_in,
+)
 
 from .harness import Trainer, assert_same_bits, blueprint, tiny
 
@@ -259,7 +265,7 @@ def test_a_copy_without_its_marker_is_explained_and_left_alone(
     (path_of(saver, 20) / MARKER).unlink()
     before = bucket.objects(bucket.path_of(place))
     for _ in range(2):
-        with pytest.raises(NoUsableCheckpointError, match="looks like a checkpoint") as refusal:
+        with pytest.raises(UnmarkedCheckpointError, match="looks like a checkpoint") as refusal:
             saver.restored()
     command = f"`echo copied | gcloud storage cp - {place}/20/{MARKER}`"
     assert command in str(refusal.value)
@@ -304,7 +310,7 @@ def test_on_a_mount_only_the_marker_counts_and_nothing_is_renamed(tmp_path: Path
     checkpoints.close()
     shutil.copytree(steps.directory / "20", steps.directory / "30")
     (steps.directory / "30" / MARKER).unlink()
-    with pytest.raises(NoUsableCheckpointError, match=f"`touch {steps.directory}/30/{MARKER}`"):
+    with pytest.raises(UnmarkedCheckpointError, match=f"`touch {steps.directory}/30/{MARKER}`"):
         opened()
     (steps.directory / "supervise_saving.txt").write_text("30")  # had it been ours
     flip(steps.directory / "20")
