@@ -52,7 +52,7 @@ bench-%: install
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11
 lock:
 	$(LOCK) --extra trainer --extra dev pyproject.toml -o requirements.lock
-	$(LOCK) --extra tpu --extra build pyproject.toml -o deploy/requirements-tpu.lock
+	$(LOCK) --extra tpu --extra gcs --extra build pyproject.toml -o deploy/requirements-tpu.lock
 
 clean:
 	rm -rf $(VENV) .peers runs

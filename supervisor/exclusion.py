@@ -12,6 +12,7 @@ from pathlib import Path
 
 from supervisor.adapters.guard import Guard
 from supervisor.adapters.lease import Lease, LeaseTakenError, LeaseTimes, is_shared
+from supervisor.adapters.lease_places import LeaseFile
 from supervisor.adapters.lock import DirectoryLock, LockUnsupportedError
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.storage import LocalStorage
@@ -100,8 +101,9 @@ def _lease(model_dir: Path, times: LeaseTimes, guard: Guard, say: Callable[[str]
         time.sleep(_LAST_WORDS)
         os._exit(_code(error))
 
+    storage = LocalStorage(model_dir, writer=f".{uuid.uuid4().hex}")
     return Lease(
-        LocalStorage(model_dir, writer=f".{uuid.uuid4().hex}"),
+        LeaseFile(storage, times.settle),
         times,
         on_renewed=guard.kill_unless_renewed,
         on_lost=lost,

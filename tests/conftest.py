@@ -15,6 +15,7 @@ from hypothesis import settings
 
 from tests.corpus.cases import judged, read_cases
 from tests.corpus_report import report
+from tests.emulators import Emulator, gcs_emulator, s3_emulator
 from tests.running import MARK, Result, Running, Start, gone, marked
 
 # A busy machine is no failure.
@@ -34,6 +35,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture
 def model_dir(tmp_path: Path) -> Path:
     return tmp_path / "run"
+
+
+@pytest.fixture(scope="session")
+def gcs() -> Iterator[Emulator]:
+    """Google Cloud Storage on this host."""
+    with gcs_emulator() as emulator:
+        yield emulator
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[Emulator]:
+    """Amazon S3 on this host."""
+    with s3_emulator() as emulator:
+        yield emulator
 
 
 @pytest.fixture

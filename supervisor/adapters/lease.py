@@ -1,4 +1,4 @@
-"""One supervisor per model_dir among many hosts: a lease in a file that all of them see.
+"""One supervisor per model_dir among many hosts: a lease in a place that all of them see.
 
 The owner writes `lease.json` anew every `renew` seconds. Whoever wants it watches: content that
 does not change for `duration` seconds of the watcher's own clock has no living owner. Clocks of
@@ -10,14 +10,15 @@ two hosts are never compared. What follows from these numbers (60 s, renewed eve
 * An owner finds another's token at its next look, at most `renew` seconds after it can run again:
   it kills its group and gives up. A whole host that was frozen, clock included, and wakes after a
   takeover may therefore have workers for up to `renew` seconds more. That is the bound.
-* Taking over is writing, waiting for `settle` seconds, and reading back: no shared file system is
-  asked for more than replacing a file. Of two that write in that time the later one wins. One that
-  is delayed by more than `settle` between its last look and its write wins later, and is found
-  at the earlier one's next renewal. Where `flock` works it rules this out on one host.
+* Every write names the version that it replaces. How far a place can keep to that: `lease_places`.
+
+Each owner has an `epoch`, which is above that of every owner before: it tells apart what two of
+them wrote, whichever was later.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 import time
@@ -26,12 +27,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from supervisor.host.identity import Identity
-from supervisor.ports import Storage
+from supervisor.ports import ConflictError, Stored
 
-LEASE = "lease.json"
 _LOCAL = {
     *("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay"),
     *("tmpfs", "ramfs", "rootfs"),
@@ -54,6 +54,22 @@ class LeaseTimes:
         return self.duration - self.renew
 
 
+class LeasePlace(Protocol):
+    """Where a lease is kept. Errors are OSErrors."""
+
+    def read(self) -> Stored:
+        """What is there; empty data and an empty version where there is nothing."""
+        ...
+
+    def write(self, data: bytes, expected: str) -> str:
+        """Replace what is the version `expected`; the version that `data` is.
+
+        Raises:
+            ConflictError: it is another. After a try whose answer was lost, that may be our own.
+        """
+        ...
+
+
 class LeaseHeldError(Exception):
     """Another supervisor has the lease and renews it; the text says who, and what to do."""
 
@@ -71,7 +87,7 @@ class Lease:
 
     def __init__(
         self,
-        storage: Storage,
+        place: LeasePlace,
         times: LeaseTimes,
         *,
         on_renewed: Callable[[float], None],
@@ -83,7 +99,7 @@ class Lease:
         `on_renewed` is told for how long workers may live without another renewal; `on_lost` that
         they must be gone. `say` tells a person that we wait for the lease.
         """
-        self._storage = storage
+        self._place = place
         self._times = times
         self._on_renewed = on_renewed
         self._on_lost = on_lost
@@ -91,6 +107,8 @@ class Lease:
         self._identity = Identity.of_this_process()
         self._token = uuid.uuid4().hex
         self._count = 0
+        self._epoch = 0
+        self._version = ""
         self._renewed = 0.0
         self._end = threading.Event()
         self._lost = threading.Event()
@@ -104,15 +122,25 @@ class Lease:
             LeaseHeldError: its owner is alive, or another was faster.
             OSError: the storage does not work.
         """
-        content = self._read()
-        if _owner(content) is not None:
-            self._outwait(content)
-        self._write()
-        time.sleep(self._times.settle)
-        if _token(content := self._read()) != self._token:
-            raise LeaseHeldError(_who(content))
+        found = self._place.read()
+        if _owner(found.data) is not None:
+            found = self._outwait(found)
+        self._epoch, self._version = _epoch(found.data) + 1, found.version
+        try:
+            self._write()
+        except ConflictError:
+            found = self._place.read()
+            if _token(found.data) != self._token:
+                raise LeaseHeldError(_who(found.data)) from None
+            self._version = found.version
+            self._write()
         self._on_renewed(self._renewed + self._times.kill - _now())
         self._thread.start()
+
+    @property
+    def epoch(self) -> int:
+        """Which owner of model_dir we are, counted from 1; once acquired."""
+        return self._epoch
 
     def check(self) -> None:
         """Return while model_dir is ours beyond doubt; to be called after every wait.
@@ -132,13 +160,14 @@ class Lease:
         if self._error is None:
             self._thread.join(self._times.renew)
             with suppress(OSError):  # then it runs out
-                if _token(self._read()) == self._token:
-                    self._storage.replace(LEASE, json.dumps({"token": None}).encode())
+                body = {"token": None, "epoch": self._epoch}
+                self._place.write(json.dumps(body).encode(), self._version)
 
-    def _outwait(self, content: bytes) -> None:
-        owner = _owner(content)
+    def _outwait(self, found: Stored) -> Stored:
+        """What is there once its owner is known to be dead, or has given it back."""
+        owner = _owner(found.data)
         if isinstance(owner, Identity) and owner.is_dead:
-            return
+            return found
         self._say(
             f"model_dir has a lease of {owner}: waiting up to {self._times.duration:g} s "
             "to see whether it is alive"
@@ -146,11 +175,12 @@ class Lease:
         end = time.monotonic() + self._times.duration  # without the time our machine sleeps
         while time.monotonic() < end:
             time.sleep(min(_LOOK, self._times.renew / 4))
-            seen = self._read()
-            if _owner(seen) is None:
-                return
-            if seen != content:
-                raise LeaseHeldError(_who(seen))
+            seen = self._place.read()
+            if _owner(seen.data) is None:
+                return seen
+            if seen.version != found.version:
+                raise LeaseHeldError(_who(seen.data))
+        return found
 
     def _keep(self) -> None:
         pause = self._times.renew
@@ -167,20 +197,29 @@ class Lease:
                 pause = min(_LOOK, self._times.renew / 4)
 
     def _renew(self) -> None:
-        try:
-            content = self._read()
-        except OSError:
-            content = b""
-        if content and _token(content) != self._token:
-            owner = _owner(content) or "another supervisor, which has ended since"
-            raise LeaseTakenError(f"model_dir was taken over by {owner}")
         if self._is_late():  # it may be somebody's to take by now: not to be written any more
+            with suppress(OSError):  # but to be told whose it is, where that can be found out
+                self._look()
             raise self._expired()
         before = self._renewed
-        self._write()
+        try:
+            self._write()
+        except ConflictError:
+            self._look()
+            self._write()
         if _now() - before > self._times.kill:  # it hung: what it wrote over may be another's
             raise self._expired()
         self._on_renewed(self._renewed + self._times.kill - _now())
+
+    def _look(self) -> None:
+        """See what is there instead of what was expected: our own, nothing, or another's."""
+        found = self._place.read()
+        if found.data and _token(found.data) != self._token:
+            if 0 < _epoch(found.data) < self._epoch:
+                raise ConflictError(errno.ESTALE, "a read told what was there before us")
+            owner = _owner(found.data) or "another supervisor, which has ended since"
+            raise LeaseTakenError(f"model_dir was taken over by {owner}")
+        self._version = found.version
 
     def _is_late(self) -> bool:
         return _now() - self._renewed > self._times.kill
@@ -190,17 +229,16 @@ class Lease:
             f"the lease on model_dir could not be renewed for {self._times.kill:g} s"
         )
 
-    def _read(self) -> bytes:
-        try:
-            return self._storage.read(LEASE)
-        except FileNotFoundError:
-            return b""
-
     def _write(self) -> None:
         began = _now()
         self._count += 1
-        body = {"token": self._token, "count": self._count, "owner": self._identity.to_json()}
-        self._storage.replace(LEASE, json.dumps(body).encode())
+        body = {
+            "token": self._token,
+            "epoch": self._epoch,
+            "count": self._count,
+            "owner": self._identity.to_json(),
+        }
+        self._version = self._place.write(json.dumps(body).encode(), self._version)
         self._renewed = began
 
 
@@ -228,6 +266,11 @@ def _token(content: bytes) -> object:
     return _parse(content).get("token")
 
 
+def _epoch(content: bytes) -> int:
+    epoch = _parse(content).get("epoch")
+    return epoch if isinstance(epoch, int) else 0
+
+
 def _owner(content: bytes) -> Identity | str | None:
     """Who has the lease; None where it is free."""
     body = _parse(content)
@@ -240,7 +283,8 @@ def _owner(content: bytes) -> Identity | str | None:
 
 
 def _who(content: bytes) -> str:
-    return f"model_dir is owned by {_owner(content)}; stop it there first, or use another model_dir"
+    owner = _owner(content) or "another supervisor"
+    return f"model_dir is owned by {owner}; stop it there first, or use another model_dir"
 
 
 def _now() -> float:

@@ -16,7 +16,6 @@ import psutil
 import pytest
 
 from supervisor.adapters.lease import (
-    LEASE,
     Lease,
     LeaseExpiredError,
     LeaseHeldError,
@@ -24,6 +23,7 @@ from supervisor.adapters.lease import (
     LeaseTimes,
     is_shared,
 )
+from supervisor.adapters.lease_places import LEASE, LeaseFile
 from supervisor.adapters.storage import LocalStorage
 from supervisor.host.identity import Identity
 from tests.processes.test_pid_one import CONTAINER
@@ -44,7 +44,7 @@ class Owner:
         self.renewals: list[float] = []
         self.lost = threading.Event()
         self.lease = Lease(
-            LocalStorage(folder, writer=f".{id(self)}"),
+            LeaseFile(LocalStorage(folder, writer=f".{id(self)}"), times.settle),
             times,
             on_renewed=self.renewals.append,
             on_lost=lambda error: self.lost.set(),
@@ -77,12 +77,13 @@ def test_a_living_owner_is_found_out_by_its_renewals(tmp_path: Path) -> None:
 
 
 def test_a_released_lease_is_free_at_once(tmp_path: Path) -> None:
-    for _ in range(2):
+    for epoch in (1, 2):
         owner = Owner(tmp_path)
         owner.lease.acquire()
+        assert owner.lease.epoch == epoch
         owner.lease.release()
         assert owner.said == []
-    assert written(tmp_path) == {"token": None}
+        assert written(tmp_path) == {"token": None, "epoch": epoch}
 
 
 def test_an_owner_that_is_seen_to_be_dead_is_not_waited_for(tmp_path: Path) -> None:
@@ -252,7 +253,7 @@ def test_a_killed_supervisor_of_this_host_is_not_waited_for(start: Start, model_
     again = start(config, prefix=prefix).result()
     assert again.code == 0
     assert "waiting up to" not in again.err
-    assert written(model_dir) == {"token": None}
+    assert written(model_dir) == {"token": None, "epoch": 2}
 
 
 def test_a_second_supervisor_is_refused_by_the_lease_alone(start: Start, model_dir: Path) -> None:

@@ -1,0 +1,168 @@
+"""What a fault of an object store means: an ordered table, the first rule that matches decides.
+
+What may pass is worth another try; what a person must mend is not, and says how. Status and code
+are those that the services document: https://cloud.google.com/storage/docs/retry-strategy and
+.../json_api/v1/status-codes, https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Container
+from dataclasses import dataclass
+
+_FIRST_PAUSE = 0.25
+_LONGEST_PAUSE = 8.0
+
+
+class Meaning(enum.Enum):
+    """What a fault is to the caller."""
+
+    PASSES = "may pass"
+    RENEWS = "passes once the credentials are renewed, which a new client finds"
+    MISSING = "there is no such object"
+    CONFLICT = "the object is another version"
+    REFUSED = "a person must act"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What came of one try, as far as the client library tells."""
+
+    status: int | None = None
+    """Of HTTP; None where there was no answer."""
+    code: str = ""
+    """The store's own word for it."""
+    message: str = ""
+    types: tuple[str, ...] = ()
+    """Of the exception and what caused it, base classes too: names with their module."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRule:
+    """One line of the table. All conditions that are stated must hold; of several values, one."""
+
+    meaning: Meaning
+    statuses: Container[int] | None = None
+    codes: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    """With as much of the module as matters."""
+    pattern: str = ""
+    """A regular expression that occurs in the message."""
+    remedy: str = ""
+    """What a person can do about it."""
+
+
+_PASSES, _RENEWS, _REFUSED = Meaning.PASSES, Meaning.RENEWS, Meaning.REFUSED
+_NO_CREDENTIALS = (
+    "give this host credentials: for gs:// Google's application default credentials, "
+    "for s3:// in one of the ways of the AWS SDKs"
+)
+_EXPIRED = "renew the credentials"
+_NO_BUCKET = "create the bucket, or correct model_dir"
+_CERTIFICATE = "check this host's clock and certificates, and any proxy"
+
+RULES = (
+    FaultRule(_REFUSED, codes=("NoSuchBucket",), remedy=_NO_BUCKET),
+    FaultRule(_REFUSED, statuses=(404,), pattern="bucket does not exist", remedy=_NO_BUCKET),
+    FaultRule(Meaning.MISSING, statuses=(404,)),
+    FaultRule(Meaning.CONFLICT, statuses=(412,)),
+    FaultRule(Meaning.CONFLICT, statuses=(409,), codes=("ConditionalRequestConflict",)),
+    FaultRule(_REFUSED, statuses=(401,), pattern="Anonymous caller", remedy=_NO_CREDENTIALS),
+    FaultRule(_RENEWS, statuses=(401,), remedy=_EXPIRED),
+    FaultRule(
+        _RENEWS,
+        codes=(
+            *("ExpiredToken", "ExpiredTokenException", "InvalidToken"),
+            *("RequestExpired", "TokenRefreshRequired"),
+        ),
+        remedy=_EXPIRED,
+    ),
+    FaultRule(_PASSES, statuses=(403,), codes=("rateLimitExceeded", "userRateLimitExceeded")),
+    FaultRule(_REFUSED, codes=("RequestTimeTooSkewed",), remedy="set this host's clock"),
+    FaultRule(
+        _REFUSED,
+        statuses=(403,),
+        remedy="let these credentials read, write, list and delete objects there",
+    ),
+    FaultRule(_PASSES, statuses=(408, 409, 425, 429, 499)),
+    FaultRule(_PASSES, statuses=range(500, 600)),
+    FaultRule(
+        _PASSES,
+        codes=("IncompleteBody", "RequestTimeout", "SlowDown", "XAmzContentSHA256Mismatch"),
+    ),
+    FaultRule(_REFUSED, statuses=range(600)),
+    # Without an answer of the store.
+    FaultRule(
+        _REFUSED,
+        types=("DefaultCredentialsError", "NoCredentialsError", "PartialCredentialsError"),
+        remedy=_NO_CREDENTIALS,
+    ),
+    FaultRule(
+        _RENEWS,
+        types=(
+            *("google.auth.exceptions.RefreshError", "gcsfs.retry.HttpError"),
+            *("gcsfs.retry.NonRetryableError", "CredentialRetrievalError", "TokenRetrievalError"),
+            *("botocore.exceptions.SSOError", "botocore.exceptions.LoginError"),
+            "MetadataRetrievalError",
+        ),
+        remedy=_EXPIRED,
+    ),
+    FaultRule(
+        _REFUSED,
+        types=("ClientConnectorCertificateError", "SSLCertVerificationError"),
+        remedy=_CERTIFICATE,
+    ),
+    FaultRule(_REFUSED, types=("botocore.exceptions.SSLError",), remedy=_CERTIFICATE),
+    FaultRule(
+        _REFUSED,
+        types=("aiohttp.client_exceptions.InvalidURL", "NonHttpUrlClientError"),
+        remedy="correct STORAGE_EMULATOR_HOST",
+    ),
+    FaultRule(
+        _PASSES,
+        types=(
+            *("ConnectionError", "TimeoutError", "socket.gaierror"),
+            *("aiohttp.client_exceptions.ClientError", "requests.exceptions.RequestException"),
+            *("google.auth.exceptions.TransportError", "google.auth.exceptions.ResponseError"),
+            *("botocore.exceptions.HTTPClientError", "botocore.parsers.ResponseParserError"),
+            "botocore.exceptions.IncompleteReadError",
+        ),
+    ),
+    FaultRule(
+        _REFUSED,
+        types=(
+            *("botocore.exceptions.BotoCoreError", "google.auth.exceptions.GoogleAuthError"),
+            "botocore.exceptions.ClientError",
+        ),
+    ),
+)
+
+
+def ruling(fault: Fault) -> FaultRule | None:
+    """The rule that decides what `fault` means; None for what is no fault of a store."""
+    return next((rule for rule in RULES if _matches(rule, fault)), None)
+
+
+def pause_before(number: int, luck: float) -> float:
+    """Seconds to wait before the try `number` (the second is 1), growing to a bound.
+
+    `luck`, from 0 to 1, spreads out those that failed together: at least half is waited.
+    """
+    longest = min(_FIRST_PAUSE * 2.0 ** min(number - 1, 60), _LONGEST_PAUSE)
+    return longest * (0.5 + 0.5 * luck)
+
+
+def _matches(rule: FaultRule, fault: Fault) -> bool:
+    if rule.statuses is not None and (fault.status is None or fault.status not in rule.statuses):
+        return False
+    if rule.codes and fault.code not in rule.codes:
+        return False
+    if rule.types and not any(_is_named(name, rule.types) for name in fault.types):
+        return False
+    return re.search(rule.pattern, fault.message) is not None
+
+
+def _is_named(name: str, wanted: tuple[str, ...]) -> bool:
+    return any(name == one or name.endswith(f".{one}") for one in wanted)

@@ -1,0 +1,251 @@
+"""The objects of a bucket, on emulators of both services, with real faults between."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from supervisor.adapters.bucket import bucket
+from supervisor.ports import ConflictError, Listing, Objects, UnavailableError
+from supervisor.protocol.location import Uri
+from tests.emulators import PAGE, Emulator
+from tests.faulty_store import (
+    EXPIRED,
+    FORBIDDEN,
+    LOST_ANSWER,
+    NO_BUCKET,
+    RESET,
+    SILENCE,
+    Asked,
+    Fault,
+    FaultyStore,
+    Plan,
+    answered,
+    answered_s3,
+    slow,
+)
+
+
+@pytest.fixture(params=["gcs", "s3"])
+def emulator(request: pytest.FixtureRequest) -> Emulator:
+    found: Emulator = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def store(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyStore]:
+    """All that is asked of the emulator goes through it."""
+    with FaultyStore(emulator).serving() as store:
+        for name, value in store.front.env.items():
+            monkeypatch.setenv(name, value)
+        yield store
+
+
+@pytest.fixture
+def place(store: FaultyStore) -> Uri:
+    return store.behind.root / uuid.uuid4().hex
+
+
+@pytest.fixture
+def objects(place: Uri) -> Objects:
+    return bucket(place)
+
+
+def always(fault: Fault) -> Plan:
+    return lambda asked: fault
+
+
+def first(count: int, fault: Fault) -> Plan:
+    """The first `count` requests fail."""
+    return lambda asked: fault if asked.count < count else None
+
+
+def all_operations(objects: Objects) -> None:
+    version = objects.write("a/b", b"one", expected="")
+    assert objects.read("a/b").version == version
+    assert objects.read("a/b").data == b"one"
+    assert objects.exists("a/b")
+    assert objects.list("a") == Listing({"b": 3}, frozenset())
+    objects.delete("a/b")
+    assert not objects.exists("a/b")
+
+
+def test_what_is_written_is_there(objects: Objects, place: Uri) -> None:
+    assert objects.list("") == Listing({}, frozenset())
+    contents = {
+        "empty": b"",
+        "journal.jsonl.parts/00000001-000000000000-000000000002": bytes(range(256)) * 9,
+        "with space/and+more%20?#/ä": b"1",
+        "a": b"2",
+        "a/b/c": b"3",
+        "a/d": b"4",
+    }
+    for path, data in contents.items():
+        objects.write(path, data)
+    for path, data in contents.items():
+        assert objects.read(path).data == data
+        assert objects.exists(path)
+    folders = frozenset({"journal.jsonl.parts", "with space", "a"})
+    assert objects.list("") == Listing({"empty": 0, "a": 1}, folders)
+    assert objects.list("a") == Listing({"d": 1}, frozenset({"b"}))
+    assert objects.list("with space/and+more%20?#") == Listing({"ä": 1}, frozenset())
+    assert place.path in bucket(Uri(place.scheme, place.bucket)).list("").folders
+    assert not objects.exists("a/b"), "a place is no object"
+    objects.delete("a")
+    objects.delete("a")
+    assert not objects.exists("a")
+    with pytest.raises(FileNotFoundError):
+        objects.read("a")
+
+
+def test_more_than_one_page_is_listed_whole(objects: Objects, store: FaultyStore) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        names = [f"{number:03}" for number in range(PAGE + 1)]
+        list(threads.map(lambda name: objects.write(name, b"x"), names))
+    asked = len(store.asked)
+    assert sorted(objects.list("").objects) == names
+    assert len(store.asked) - asked == 2
+
+
+def test_a_write_replaces_only_what_it_expects(objects: Objects) -> None:
+    one = objects.write("x", b"one", expected="")
+    with pytest.raises(ConflictError):
+        objects.write("x", b"again", expected="")
+    two = objects.write("x", b"two", expected=one)
+    assert two != one
+    with pytest.raises(ConflictError):
+        objects.write("x", b"three", expected=one)
+    assert objects.read("x").data == b"two"
+    objects.delete("x")
+    with pytest.raises(ConflictError):
+        objects.write("x", b"four", expected=two)
+    assert not objects.exists("x")
+
+
+def test_of_many_at_once_one_is_first(place: Uri) -> None:
+    shared = bucket(place)
+
+    def create(number: int) -> int:
+        objects = shared if number % 2 else bucket(place)
+        try:
+            objects.write("x", f"{number}".encode(), expected="")
+        except ConflictError:
+            return 0
+        return 1
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(create, range(16))) == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        answered(429, "rateLimitExceeded"),
+        answered_s3(503, "SlowDown", "Please reduce your request rate."),
+        answered(500),
+        RESET,
+    ],
+    ids=["429", "503", "500", "reset"],
+)
+def test_what_passes_is_tried_again(place: Uri, store: FaultyStore, fault: Fault) -> None:
+    failed: set[str] = set()
+
+    def plan(asked: Asked) -> Fault | None:
+        """Each operation fails the first time."""
+        operation = f"{asked.method} {asked.target.partition('?')[0]}"
+        is_new = operation not in failed
+        failed.add(operation)
+        return fault if is_new else None
+
+    store.plan = plan
+    all_operations(bucket(place))
+    assert len(failed) >= 3
+
+
+def test_expired_credentials_are_looked_for_again(objects: Objects, store: FaultyStore) -> None:
+    all_operations(objects)
+    store.plan = first(len(store.asked) + 1, EXPIRED[store.behind.scheme])
+    all_operations(objects)
+
+
+@pytest.mark.parametrize("fault", [answered(503), SILENCE, RESET], ids=["503", "silence", "reset"])
+def test_what_lasts_is_told_within_the_bound(place: Uri, store: FaultyStore, fault: Fault) -> None:
+    store.plan = always(fault)
+    objects = bucket(place, bound=1.0)
+    with pytest.raises(UnavailableError, match=str(place / "x")):
+        objects.read("x")
+    with pytest.raises(UnavailableError):
+        objects.write("x", b"")
+
+
+def test_a_slow_answer_is_waited_for(objects: Objects, store: FaultyStore) -> None:
+    store.plan = always(slow(0.1))
+    objects.write("x", b"1")
+    assert len(store.asked) == 1
+
+
+def test_a_lost_answer(objects: Objects, store: FaultyStore) -> None:
+    """A write is done once or twice; whose the conflict is that it has with itself, can be read."""
+    store.plan = first(1, LOST_ANSWER)
+    objects.write("x", b"any")
+    store.plan = first(len(store.asked) + 1, LOST_ANSWER)
+    with pytest.raises(ConflictError):
+        objects.write("y", b"ours", expected="")
+    assert objects.read("y").data == b"ours"
+
+
+def test_what_a_person_must_mend_is_told_at_once(objects: Objects, store: FaultyStore) -> None:
+    scheme = store.behind.scheme
+    refusals = {
+        "create the bucket": NO_BUCKET[scheme],
+        "403 .*sa@p .*; let these credentials": FORBIDDEN[scheme],
+    }
+    for words, fault in refusals.items():
+        count = len(store.asked)
+        store.plan = always(fault)
+        with pytest.raises(OSError, match=words) as raised:
+            objects.read("x")
+        assert not isinstance(raised.value, UnavailableError | FileNotFoundError | ConflictError)
+        assert len(store.asked) == count + 1
+
+
+def test_a_bucket_that_is_not_there(store: FaultyStore) -> None:
+    objects = bucket(Uri(store.behind.scheme, "nowhere") / "x")
+    operations: list[Callable[[], object]] = [
+        lambda: objects.read("x"),
+        lambda: objects.write("x", b""),
+        lambda: objects.write("x", b"", expected=""),
+        lambda: objects.delete("x"),
+        lambda: objects.exists("x"),
+        lambda: objects.list(""),
+    ]
+    for operation in operations:
+        with pytest.raises(OSError, match="create the bucket, or correct model_dir") as raised:
+            operation()
+        assert type(raised.value) is OSError
+
+
+def test_no_credentials(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in emulator.env:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with pytest.raises(OSError, match="give this host credentials"):
+        bucket(emulator.root).read("x")
+
+
+def test_what_is_not_installed_is_told(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra, package = {"gs": ("gcs", "gcsfs"), "s3": ("s3", "s3fs")}[emulator.scheme]
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf"pip install 'supervise-jax\[{extra}\]'"):
+        bucket(emulator.root)

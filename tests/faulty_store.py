@@ -1,0 +1,203 @@
+"""A proxy before an object store that fails by plan, as a network and a service do.
+
+A plan says of each request what goes wrong with it: nothing, or one `Fault`. All are noted.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+from tests.emulators import Emulator
+
+_HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request: `target` is path and query as sent."""
+
+    method: str
+    target: str
+    count: int
+    """How many came before it."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client gets."""
+
+    status: int
+    body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong with one request, in the order of the fields."""
+
+    passed_on: bool = False
+    """The store does it, whatever is answered."""
+    wait: float = 0.0
+    """Seconds; ends early when the proxy does."""
+    resets: bool = False
+    """There is no answer."""
+    answer: Answer | None = None
+    """Instead of the store's."""
+    is_stale: bool = False
+    """The store's answer to the same request the first time."""
+
+
+RESET = Fault(resets=True)
+LOST_ANSWER = Fault(passed_on=True, resets=True)
+SILENCE = Fault(wait=3600.0, resets=True)
+STALE = Fault(passed_on=True, is_stale=True)
+
+
+def slow(seconds: float) -> Fault:
+    """The right answer, late."""
+    return Fault(passed_on=True, wait=seconds)
+
+
+def answered(status: int, reason: str = "", message: str = "") -> Fault:
+    """An error of Google's service, in JSON. Where the status says it all, of any service."""
+    reasons = [{"reason": reason, "message": message, "domain": "global"}]
+    told = json.dumps({"error": {"code": status, "message": message, "errors": reasons}})
+    return Fault(answer=Answer(status, told.encode()))
+
+
+def answered_s3(status: int, code: str, message: str = "") -> Fault:
+    """An error of Amazon's service, in XML."""
+    told = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
+    return Fault(answer=Answer(status, told.encode()))
+
+
+EXPIRED = {
+    "gs": answered(401, "authError", "Invalid Credentials"),
+    "s3": answered_s3(400, "ExpiredToken", "The provided token has expired."),
+}
+FORBIDDEN = {
+    "gs": answered(403, "forbidden", "sa@p does not have storage.objects.get access."),
+    "s3": answered_s3(403, "AccessDenied", "User: sa@p is not authorized."),
+}
+NO_BUCKET = {
+    "gs": answered(404, "notFound", "The specified bucket does not exist."),
+    "s3": answered_s3(404, "NoSuchBucket", "The specified bucket does not exist"),
+}
+
+Plan = Callable[[Asked], Fault | None]
+
+
+@dataclass
+class FaultyStore:
+    """An emulator's proxy. The plan may be changed at any time."""
+
+    behind: Emulator
+    plan: Plan = lambda asked: None
+    asked: list[Asked] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._first: dict[tuple[str, str], Answer] = {}
+        self._ended = threading.Event()
+        self._http = _Server(("127.0.0.1", 0), _Handler)
+        self._http.store = self
+
+    @property
+    def front(self) -> Emulator:
+        """The emulator, as seen through the proxy."""
+        return replace(self.behind, url=f"http://127.0.0.1:{self._http.server_address[1]}")
+
+    @contextmanager
+    def serving(self) -> Iterator[FaultyStore]:
+        thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield self
+        self._ended.set()
+        self._http.shutdown()
+        thread.join()
+        self._http.server_close()
+
+    def answer(self, method: str, target: str, pass_on: Callable[[], Answer]) -> Answer | None:
+        """What comes of a request; None for no answer."""
+        with self._lock:
+            asked = Asked(method, target, len(self.asked))
+            self.asked.append(asked)
+            fault = self.plan(asked) or Fault(passed_on=True)
+        told = pass_on() if fault.passed_on else None
+        if told is not None:
+            with self._lock:
+                first = self._first.setdefault((method, target), told)
+            told = first if fault.is_stale else told
+        self._ended.wait(fault.wait)
+        return None if fault.resets else fault.answer or told
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    store: FaultyStore
+
+    def shutdown_request(self, request: object) -> None:
+        """Close at once: the default says goodbye first."""
+        self.close_request(request)  # type: ignore[arg-type]
+
+    def handle_error(self, *_: object) -> None:
+        """A client that is gone is no error."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def do_GET(self) -> None:
+        body = self._body()
+        store = self.server.store
+        answer = store.answer(self.command, self.path, lambda: self._passed_on(body))
+        if answer is None:
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.close_connection = True
+            return
+        self.send_response(answer.status)
+        for name, value in answer.headers:
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.end_headers()
+        self.wfile.write(answer.body if self.command != "HEAD" else b"")
+
+    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
+
+    def _passed_on(self, body: bytes) -> Answer:
+        connection = http.client.HTTPConnection(
+            urlsplit(self.server.store.behind.url).netloc, timeout=60
+        )
+        headers = {k: v for k, v in self.headers.items() if k.lower() not in _HOP_BY_HOP}
+        try:
+            connection.request(self.command, self.path, body, headers)
+            answer = connection.getresponse()
+            kept = [(k, v) for k, v in answer.getheaders() if k.lower() not in _HOP_BY_HOP]
+            return Answer(answer.status, answer.read(), tuple(kept))
+        finally:
+            connection.close()
+
+    def log_message(self, *_: object) -> None:
+        pass
