@@ -8,6 +8,7 @@ that of the discovery document and of the errors that people have reported; see
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -187,8 +188,7 @@ class CloudTpu:
     @contextmanager
     def serving(self) -> Iterator[str]:
         """Its address, while it answers over HTTP."""
-        http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        http.daemon_threads = True
+        http = _Server(("127.0.0.1", 0), self._handler())
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         yield f"http://127.0.0.1:{http.server_address[1]}/"
@@ -222,6 +222,15 @@ class CloudTpu:
                 pass
 
         return Handler
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that was killed is no error of ours."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def _error(status: int, message: str, rpc_status: str | None = None) -> tuple[int, dict[str, Any]]:

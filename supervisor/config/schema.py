@@ -25,6 +25,7 @@ from pydantic import (
 from supervisor.config.topology import parse_slice
 from supervisor.protocol.drills import SIMULATED
 from supervisor.protocol.duration import parse_duration
+from supervisor.protocol.location import Uri
 
 TRAINER_SECTIONS = ("seed", "data_shuffle_seed", "model", "optimizer", "loop", "determinism")
 """Keys of `trainer.init` that are our trainer's business."""
@@ -50,11 +51,9 @@ def _steps_or_duration(value: Any) -> Any:
     return value
 
 
-def _local_path(value: str | None) -> str | None:
-    if value is None:
+def _place(value: str | None) -> str | None:
+    if value is None or Uri.parse(value) is not None:
         return value
-    if "://" in value:
-        raise ValueError("is on an object store; only local directories are supported so far")
     try:
         Path(value).expanduser()
     except RuntimeError:
@@ -110,7 +109,7 @@ class Snapshot(_Section):
 class Checkpoint(_Section):
     """Where checkpoints are and how often our trainer makes one."""
 
-    directory: Annotated[str | None, AfterValidator(_local_path)] = None
+    directory: Annotated[str | None, AfterValidator(_place)] = None
     every: Annotated[int | str, BeforeValidator(_steps_or_duration)] = 100
     keep: Annotated[int, Field(ge=1)] = 3
     snapshot: Snapshot | None = None
@@ -236,10 +235,26 @@ class Autorestart(_Section):
     preemption: Preemption = Preemption()
 
 
+class Provision(_Section):
+    """Where and as what `supervise provision` asks for the slice that `devices` names."""
+
+    project: Annotated[str, Field(pattern=r"^[a-z][a-z0-9.:-]*[a-z0-9]$")]
+    zone: Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+[0-9]+-[a-z]$")]
+    runtime_version: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
+    """The image of the machine, such as v2-alpha-tpuv5-lite."""
+    spot: bool = True
+    network: Annotated[str, Field(min_length=1)] | None = None
+    service_account: Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+$")] | None = None
+    smaller_after: Seconds = 1800.0
+    """How long to wait for a slice before the next smaller rung is asked for."""
+    package: Annotated[str, Field(min_length=1)] | None = None
+    """What pip installs there; None: this version of ours."""
+
+
 class Init(_Section):
     """What is true of the job whichever program it runs."""
 
-    model_dir: Annotated[str, Field(min_length=1), AfterValidator(_local_path)]
+    model_dir: Annotated[str, Field(min_length=1), AfterValidator(_place)]
     devices: Devices | None = None
     workers: Annotated[int, Field(ge=1)] = 1
     """Processes that share the devices, each as if it were a host of its own."""
@@ -251,6 +266,7 @@ class Init(_Section):
     determinism: Any = None
     checkpoint: Checkpoint = Checkpoint()
     autorestart: Autorestart
+    provision: Provision | None = None
 
 
 class SuccessConfig(_Section):

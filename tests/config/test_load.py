@@ -192,9 +192,10 @@ MISTAKES = [
     (with_init("checkpoint: {keep: 0}"), "keep: input should be greater than or equal to 1"),
     # --- places
     (COMMAND.replace("runs/x", "''"), "c.yaml:3: trainer.init.model_dir: string should have"),
-    (COMMAND.replace("runs/x", "gs://b/x"), "is on an object store; only local directories"),
+    (COMMAND.replace("runs/x", "ftp://b/x"), "model_dir: is on no object store that is supported"),
+    (COMMAND.replace("runs/x", "gs:///x"), "model_dir: names no bucket (gs://BUCKET/PATH)"),
     (COMMAND.replace("runs/x", "~nobody-here/x"), "names the home directory of nobody here"),
-    (with_init("checkpoint: {directory: 'gs://b/x'}"), "checkpoint.directory: is on an objec"),
+    (with_init("checkpoint: {directory: 'az://b/x'}"), "checkpoint.directory: is on no object"),
     (with_init("checkpoint: {directory: '{modeldir}/x'}"), "unknown placeholder {modeldir} (v"),
     (with_init("checkpoint: {directory: '{attempt}/x'}"), '{attempt} (value "{attempt}/x"); k'),
     # --- devices
