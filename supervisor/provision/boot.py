@@ -87,7 +87,7 @@ _SCRIPT = """\
 # Written by `supervise provision`: slice {generation} of {name}. Runs as root at each boot.
 set -euo pipefail
 log=/var/log/supervise-boot.log
-exec > >(tee "$log") 2>&1
+exec > "$log" 2>&1
 mkdir -p /opt/supervise /etc/supervise /etc/systemd/system/{unit_name}.d
 
 # Tells `supervise provision` what its standard input says.

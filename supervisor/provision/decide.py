@@ -63,7 +63,7 @@ class State:
     mute: int = 0
     """Slices in a row whose job was never heard of."""
     stale: str = ""
-    """The version of status.json before this generation: it says nothing of it."""
+    """What status.json said before this generation: it says nothing of it."""
     sign: str = ""
     """The last sign of life of the job."""
     heard_at: float | None = None
@@ -77,8 +77,8 @@ class State:
 class JobStatus:
     """What the job says of itself, in status.json."""
 
-    version: str
-    """Of the object, whatever it says."""
+    digest: str
+    """Of all that it says, the time included: two that are equal are one."""
     exit_code: int | None = None
     words: str = ""
     """For people."""
@@ -205,8 +205,7 @@ def _judged(state: State, seen: Observation, now: float, policy: Policy) -> Stat
     if code is not None and _is_final(code):
         return _ending(state, code, f"the job ended with exit code {code}")
     if state.config != policy.config:
-        afresh = State(state.owner, policy.config, generation=state.generation)
-        return replace(afresh, rung=policy.rungs[0], reason="the config has changed")
+        return _afresh(state, policy)
     if seen.refusal is not None:
         return _refused(state, seen.refusal, now, policy)
     one = seen.slices.get(state.generation)
@@ -229,7 +228,7 @@ def _judged(state: State, seen: Observation, now: float, policy: Policy) -> Stat
 def _exit_code(state: State, seen: Observation) -> int | None:
     """With what the job on this slice has ended, the final one of two accounts."""
     codes = [seen.machine.exit_code]
-    if seen.status is not None and seen.status.version != state.stale:
+    if seen.status is not None and seen.status.digest != state.stale:
         codes.append(seen.status.exit_code)
     known = [code for code in codes if code is not None]
     return next((code for code in known if _is_final(code)), known[0] if known else None)
@@ -309,15 +308,22 @@ def _ending(state: State, code: int, reason: str) -> State:
     return replace(state, stage=Stage.ENDING, exit_code=int(code), reason=reason)
 
 
+def _afresh(state: State, policy: Policy) -> State:
+    """What was asked for until now is of no use."""
+    afresh = State(state.owner, policy.config, generation=state.generation)
+    return replace(afresh, rung=policy.rungs[0], reason="the config has changed")
+
+
 def _next(state: State, seen: Observation, now: float, policy: Policy) -> State:
     """The next generation is wanted; all earlier ones are gone."""
+    if state.config != policy.config:
+        state = _afresh(state, policy)
     return replace(
         state,
-        config=policy.config,
         stage=Stage.WANTED,
         generation=state.generation + 1,
         since=now if state.since is None else state.since,
-        stale=seen.status.version if seen.status is not None else "",
+        stale=seen.status.digest if seen.status is not None else "",
         sign=seen.sign,
         heard_at=None,
         spoken=False,

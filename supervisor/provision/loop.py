@@ -9,6 +9,7 @@ that in its next turn, or in its next write at the latest, and ends.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -174,7 +175,7 @@ class Loop:
             machine = boot.read_report(told[0].decode("utf-8", "replace"))
         return Observation(
             slices=self._slices.all(state.generation),
-            status=_job_status(*status) if status is not None else None,
+            status=_job_status(status[0]) if status is not None else None,
             machine=machine,
             sign="/".join(one[1] for one in (status, lease) if one is not None),
         )
@@ -187,12 +188,13 @@ class Loop:
         return stored.data, stored.version
 
 
-def _job_status(data: bytes, version: str) -> JobStatus:
+def _job_status(data: bytes) -> JobStatus:
     """What status.json says; of one that cannot be read only that it is another one."""
+    digest = hashlib.sha256(data).hexdigest()
     try:
         told = json.loads(data)
         code = told["exit_code"]
         words = f"{told['status']}, attempt {told['attempt']}, step {told['step']}"
     except (ValueError, KeyError, TypeError):
-        return JobStatus(version, words="something that cannot be read")
-    return JobStatus(version, code if type(code) is int else None, words)
+        return JobStatus(digest, words="something that cannot be read")
+    return JobStatus(digest, code if type(code) is int else None, words)

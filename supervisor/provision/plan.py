@@ -84,7 +84,7 @@ def make_plan(prepared: Prepared, redactor: Redactor) -> Plan:
     assert uri is not None
     package = init.provision.package or f"supervise-jax[gcs,tpu]=={__version__}"
     machine = boot.Machine(_name(uri), written(job.source.data), package, uri)
-    if len(boot.script(machine, 0)) > boot.MAX_BYTES:
+    if len(boot.script(machine, 0).encode()) > boot.MAX_BYTES:
         message = f"is too large for the metadata of a machine ({boot.MAX_BYTES >> 10} KiB)"
         raise ConfigError([Problem(job.source.name, "", message)])
     whole = parse_slice(init.devices.type)

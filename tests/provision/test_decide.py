@@ -196,6 +196,8 @@ def test_a_changed_config_needs_another_slice() -> None:
     assert actions[0] == Delete(1)
     state, actions = decide(state, NONE, NOW, other)
     assert (actions[0], state.config) == (Create(2, 4), "other")
+    leaving = replace(running(), stage=Stage.LEAVING, rung=1)
+    assert decide(leaving, NONE, NOW, other)[1][0] == Create(2, 4)
 
 
 @pytest.mark.parametrize(

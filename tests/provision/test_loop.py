@@ -208,6 +208,8 @@ def test_a_job_that_ended_for_good_ends_the_loop_and_can_be_run_again(bench: Ben
     again = bench.loop("again")
     bench.turn(again)
     bench.turn(again)
+    bench.says("FAILED", 76)
+    bench.turn(again)
     assert list(bench.cloud.resources) == ["job-2"], "what was said before does not count"
 
 
