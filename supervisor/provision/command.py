@@ -16,6 +16,7 @@ from supervisor.adapters.clock import SystemClock
 from supervisor.adapters.queued_resources import BASE, BASE_VARIABLE, QueuedResources
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.redaction import Redactor
+from supervisor.narrative.line import count
 from supervisor.prepare import Prepared
 from supervisor.protocol.messages import printable
 from supervisor.provision.loop import STATE, Loop, TakenOverError
@@ -65,10 +66,9 @@ def described(plan: Plan) -> Iterator[str]:
     """What would be asked for: requests in the order in which they would be made, and the script
     that a slice begins with. What is not a request stands in comments."""
     yield f"# state: {plan.machine.model_dir / STATE}"
-    yield "# rungs, the next one when a slice was waited for in vain for "
-    yield f"#   {plan.where.smaller_after / 60:g} minutes: " + ", ".join(
-        f"{plan.accelerator_type(rung)} ({rung} chips)" for rung in plan.policy.rungs
-    )
+    yield f"# rungs, each asked for {plan.where.smaller_after / 60:g} minutes before the next:"
+    for rung in plan.policy.rungs:
+        yield f"#   {plan.accelerator_type(rung)}, {count(rung, 'chip')}"
     base = f"{_base()}v2/{plan.parent}/queuedResources"
     yield f"GET {base}"
     yield f"POST {base}?queuedResourceId={plan.name}-1"

@@ -70,6 +70,8 @@ class State:
     """When that was, or when the slice became ACTIVE; None: it did not yet."""
     spoken: bool = False
     """Whether the job was heard of on this slice."""
+    ended_at: float | None = None
+    """When the job was first seen to have ended."""
     exit_code: int | None = None
 
 
@@ -121,6 +123,8 @@ class Policy:
     silent_after: float = 900.0
     """From one sign of life to the next, of which there should be one each 10 s."""
     max_mute: int = 3
+    last_words: float = 60.0
+    """From the end of the job to that of its machine, if that does not say that all has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +205,11 @@ def _deletions(seen: Observation, but: int | None = None) -> tuple[Delete, ...]:
 
 def _judged(state: State, seen: Observation, now: float, policy: Policy) -> State:
     """The state after a look at the job and at the slice of this generation."""
-    code = _exit_code(state, seen)
-    if code is not None and _is_final(code):
-        return _ending(state, code, f"the job ended with exit code {code}")
     if state.config != policy.config:
         return _afresh(state, policy)
+    code = _exit_code(state, seen)
+    if code is not None and _is_final(code):
+        return _ended(state, code, seen, now, policy)
     if seen.refusal is not None:
         return _refused(state, seen.refusal, now, policy)
     one = seen.slices.get(state.generation)
@@ -225,6 +229,16 @@ def _judged(state: State, seen: Observation, now: float, policy: Policy) -> Stat
     return state
 
 
+def _ended(state: State, code: int, seen: Observation, now: float, policy: Policy) -> State:
+    """The job says that it has ended: its machine may have some of its files still to upload."""
+    ended_at = now if state.ended_at is None else state.ended_at
+    one = seen.slices.get(state.generation)
+    runs = one is not None and one.state is SliceState.ACTIVE and seen.machine.exit_code != code
+    if runs and now - ended_at < policy.last_words:
+        return replace(state, ended_at=ended_at)
+    return _ending(state, code, f"the job ended with exit code {code}")
+
+
 def _exit_code(state: State, seen: Observation) -> int | None:
     """With what the job on this slice has ended, the final one of two accounts."""
     codes = [seen.machine.exit_code]
@@ -241,16 +255,15 @@ def _is_final(code: int) -> bool:
 
 def _active(state: State, seen: Observation, now: float, policy: Policy) -> State:
     """The slice is there: whether its job lives."""
+    state = replace(state, since=None)
     if seen.sign != state.sign:
-        state = replace(
-            state, sign=seen.sign, heard_at=now, spoken=True, since=None, refusals=0, mute=0
-        )
+        state = replace(state, sign=seen.sign, heard_at=now, spoken=True, refusals=0, mute=0)
     if seen.machine.failed is not None:
         return _mute(state, f"did not boot: {seen.machine.failed}", now, policy)
     if _exit_code(state, seen) == ExitCode.NO_CAPACITY:
         return _lost(state, "lacks devices, says the job", now, policy)
     if state.heard_at is None:
-        return replace(state, heard_at=now, since=None)
+        return replace(state, heard_at=now)
     silence = now - state.heard_at
     if silence > (policy.silent_after if state.spoken else policy.boot_within):
         return _mute(state, f"was silent for {silence / 60:.0f} minutes", now, policy)

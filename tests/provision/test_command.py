@@ -88,6 +88,7 @@ def test_from_the_first_request_to_the_end_of_the_job(
     # The job ends: the slice is given back, and the exit code is the job's.
     told = {"v": 1, "status": "SUCCEEDED", "exit_code": 0, "attempt": 1, "step": 9}
     objects.write("status.json", json.dumps(told).encode())
+    objects.write("provision/000001.txt", b"exit 0\n")
     running = command.start(**job)
     running.wait_for("is given back: the job ended with exit code 0")
     assert eventually(lambda: cloud.resources[name].state == "DELETING")
@@ -104,7 +105,8 @@ def test_a_dry_run_shows_all_and_asks_nobody(command: Command) -> None:
     result = command.run("--dry-run", "--set", "trainer.init.provision.spot=false")
     out = result.out
     assert (result.code, result.err, command.cloud.requests) == (0, "", [])
-    assert "v5litepod-8 (8 chips), v5litepod-4 (4 chips), v5litepod-1 (1 chips)" in out
+    rungs = ["v5litepod-8, 8 chips", "v5litepod-4, 4 chips", "v5litepod-1, 1 chip"]
+    assert [line[4:] for line in out.splitlines() if line.startswith("#   ")] == rungs
     head, _, script = out.partition("# startup-script:\n")
     done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=True)
     assert (script.splitlines()[0], done.stderr) == ("#!/bin/bash", "")

@@ -116,6 +116,24 @@ def test_no_capacity_is_asked_again_with_growing_pauses_and_then_for_a_smaller_o
     assert pauses == [60, 120, 240, 480, 600, 600]
     assert actions[0] == Create(state.generation, 4)
     assert state.reason == STOCKOUT.text
+    # There it begins anew: the pauses, and the time until the next smaller one.
+    state, actions = decide(state, refused, now + POLICY.smaller_after - 1, POLICY)
+    assert (state.rung, actions) == (4, (WaitUntil(now + POLICY.smaller_after + 59),))
+
+
+def test_a_slice_whose_job_spoke_wipes_the_slate() -> None:
+    tried = replace(wanted(), refusals=5, mute=2)
+    state, _ = decide(tried, there(SliceState.ACTIVE, sign="a"), NOW, POLICY)
+    assert (state.refusals, state.mute, state.since, state.spoken) == (0, 0, None, True)
+    state, _ = decide(state, NONE, NOW + 5000, POLICY)
+    assert (state.generation, state.spoken, state.since) == (2, False, NOW + 5000)
+
+
+def test_the_time_a_machine_boots_is_not_one_without_capacity() -> None:
+    state, _ = decide(wanted(), there(SliceState.ACTIVE), NOW, POLICY)
+    late = NOW + POLICY.boot_within + 1
+    state, _ = decide(state, there(SliceState.ACTIVE), late, POLICY)
+    assert (state.stage, state.rung) == (Stage.LEAVING, 8)
 
 
 def test_a_request_that_is_wrong_is_not_repeated() -> None:
@@ -135,7 +153,7 @@ def test_the_exit_code_of_the_job_decides_the_end(code: ExitCode) -> None:
         {"machine": MachineReport(exit_code=int(code))},
     ]
     for seen in (there(SliceState.ACTIVE, sign="b", **each) for each in told):
-        state, actions = decide(running(), seen, NOW + 90, POLICY)
+        state, actions = decide(replace(running(), ended_at=NOW), seen, NOW + 90, POLICY)
         if code is ExitCode.NO_CAPACITY:
             assert (state.stage, actions[0]) == (Stage.LEAVING, Delete(1))
         elif code.run_again:
@@ -143,6 +161,15 @@ def test_the_exit_code_of_the_job_decides_the_end(code: ExitCode) -> None:
         else:
             assert (state.stage, actions[0]) == (Stage.ENDING, Delete(1))
             assert isinstance(decide(state, NONE, NOW, POLICY)[1][0], End)
+
+
+def test_a_machine_gets_time_for_its_last_words() -> None:
+    ended = there(SliceState.ACTIVE, sign="b", status=JobStatus("2", 0))
+    state, actions = decide(running(), ended, NOW, POLICY)
+    assert actions == (WaitUntil(NOW + POLICY.poll),)
+    silent, _ = decide(state, ended, NOW + POLICY.last_words, POLICY)
+    done, _ = decide(state, replace(ended, machine=MachineReport(exit_code=0)), NOW + 1, POLICY)
+    assert silent.stage is done.stage is Stage.ENDING
 
 
 def test_what_the_job_said_before_this_slice_does_not_count() -> None:

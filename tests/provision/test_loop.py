@@ -98,6 +98,8 @@ def test_a_job_outlives_its_slice(bench: Bench) -> None:
     bench.turn(loop)
     bench.says("SUCCEEDED", 0)
     bench.turn(loop)
+    bench.bucket.write("provision/000002.txt", b"exit 0\n")
+    bench.turn(loop)
     cloud.step()
     assert bench.turn(loop) == End(0, "the job ended with exit code 0")
     assert cloud.resources == {}
