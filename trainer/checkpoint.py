@@ -81,7 +81,7 @@ class Checkpoints:
         """Make the place of `steps` ready, without what a killed save left; keep the newest `keep`.
 
         Raises:
-            NoUsableCheckpointError: something stands there that may be somebody's.
+            UnmarkedCheckpointError: a step stands there that may be somebody's copy.
         """
         steps.directory.mkdir(parents=True, exist_ok=True)
         self._steps = steps

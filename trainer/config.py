@@ -32,6 +32,8 @@ from trainer.tokenizer import VOCABULARY_SIZE
 
 Location = tuple[str | int, ...]
 
+_PATTERN = frozenset("*?[")
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -92,6 +94,8 @@ def _place(value: object) -> Path | Uri:
             f"Orbax cannot save to {uri.scheme}:// (it knows gs:// and file systems): use a bucket "
             "of gs://, or a mount of this one"
         )
+    if uri is not None and not _PATTERN.isdisjoint(uri.path):
+        raise ValueError("must not hold *, ? or [: what removes old steps takes them for patterns")
     return Path(value) if uri is None else uri
 
 

@@ -7,7 +7,8 @@ the files holds their sizes and digests (SHA-256; in a bucket MD5, which it tell
 in its own last member what the rest of it hashes to, because a flipped bit there must not condemn
 or acquit a checkpoint either.
 
-Additions are allowed: a reader takes only files that were there at the commit.
+Additions are allowed: a reader takes only files that were there at the commit. What the mark of the
+commit holds does not matter: a person may have put it in place.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from supervisor.protocol.committed import MARKER
 from trainer.files import Files, files_in
 
 T = TypeVar("T")
 
 MANIFEST = "supervise_manifest.json"
-_TEMPORARY = MANIFEST + ".tmp"
+_OTHERS = (MARKER, MANIFEST, MANIFEST + ".tmp")
 _ALGORITHMS = {64: "sha256", 32: "md5"}
 """By the length of a digest."""
 _THREADS = min(8, max(1, len(os.sched_getaffinity(0)) // 2))
@@ -55,7 +57,7 @@ class Manifest:
         Raises:
             DamagedError: a file is missing, unreadable, or has another size or content.
         """
-        digests = {name: digest for name, (_, digest) in self.files.items()}
+        digests = {name: digest for name, (_, digest) in self.files.items() if name != MARKER}
         self._verify(directory, digests, lambda files, name: _digest(files, name, digests[name]))
 
     def verify_quickly(self, directory: Path) -> None:
@@ -66,7 +68,8 @@ class Manifest:
             DamagedError: as `verify`.
         """
         if self.checksums:
-            self._verify(directory, self.checksums, _checksum)
+            checksums = {name: one for name, one in self.checksums.items() if name != MARKER}
+            self._verify(directory, checksums, _checksum)
         else:
             self.verify(directory)
 
@@ -92,6 +95,8 @@ class Manifest:
 
     def _verify_sizes(self, files: Files) -> None:
         for name, (size, _) in self.files.items():
+            if name == MARKER:  # an earlier version has it too
+                continue
             found = files.size(name)
             if found is None:
                 raise DamagedError(f"{name} is missing")
@@ -104,7 +109,7 @@ def record(
 ) -> Manifest:
     """Write the manifest of what is in `directory` now, whole or not at all."""
     files = files_in(directory)
-    names = sorted(name for name in files.names() if Path(name).name not in (MANIFEST, _TEMPORARY))
+    names = sorted(name for name in files.names() if Path(name).name not in _OTHERS)
     sizes = {name: files.size(name) or 0 for name in names}
     digests = _of_each(files, names, lambda files, name: files.digest(name, files.algorithm))
     checksums = _of_each(files, names, _checksum)

@@ -40,11 +40,14 @@ Say = Callable[[str], None]
 CORRUPT = "corrupt"
 DAMAGED = "supervise_damaged.txt"
 _SAVING = "supervise_saving.txt"
-_COPY = "echo copied | gcloud storage cp -"
 
 
 class NoUsableCheckpointError(RuntimeError):
-    """There are checkpoints, and none that may be used: only a person may start afresh."""
+    """There were checkpoints, and all of them are damaged: only a person may start afresh."""
+
+
+class UnmarkedCheckpointError(RuntimeError):
+    """A step above all committed ones is not committed, and may be somebody's copy."""
 
 
 class Steps(Protocol):
@@ -68,7 +71,7 @@ class Steps(Protocol):
         """Remove those that only look saved: Orbax would count them, and not save them again.
 
         Raises:
-            NoUsableCheckpointError: one is not committed, but may be somebody's.
+            UnmarkedCheckpointError: one of them may be somebody's.
         """
         ...
 
@@ -174,8 +177,7 @@ class MarkedSteps:
                 print(f"removing {entry}: its save was never committed", flush=True)
                 _remove(entry)
             elif int(entry.name) > newest:
-                command = _COPY if bucket.is_in_bucket(entry) else "touch"
-                raise NoUsableCheckpointError(unmarked(str(entry), command))
+                raise UnmarkedCheckpointError(unmarked(str(entry)))
 
     def begin(self, step: int) -> None:
         """See `Steps`."""

@@ -22,6 +22,11 @@ METADATA = "_CHECKPOINT_METADATA"
 
 _STEP_NAME = re.compile(r"(?:[A-Za-z][\w.-]*[_-])?(\d{1,18})")
 _TEMPORARY = ".orbax-checkpoint-tmp"
+_MAKE_A_FILE = {
+    "gs": "echo copied | gcloud storage cp -",
+    "s3": "echo copied | aws s3 cp -",
+}
+"""The command to put before a URI, by its scheme."""
 
 
 def step_of(name: str) -> int | None:
@@ -71,9 +76,10 @@ def committed_steps(root: Path, *, posix: bool = True) -> Iterator[tuple[int, Pa
             yield step, entry
 
 
-def unmarked(place: str, command: str) -> str:
-    """What a person is told of a checkpoint in `place` that was committed on a disk and copied to
-    a bucket without its marker. `command` makes the file that is named behind it."""
+def unmarked(place: str) -> str:
+    """What a person is told of a checkpoint in `place`, a URI or a directory, that was committed on
+    a disk and copied into a bucket without its marker."""
+    command = _MAKE_A_FILE.get(place.partition("://")[0], "touch")
     return (
         f"{place} looks like a checkpoint that was saved on a disk and copied here without the "
         f"marker of its commit, and is not used: once the copy is complete, run `{command} "
