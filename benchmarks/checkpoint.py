@@ -30,6 +30,7 @@ from trainer.config import InitConfig
 from trainer.mesh import make_mesh
 from trainer.rungs import Rung
 from trainer.state import Blueprint, TrainState
+from trainer.steps import steps_in
 
 SIZES = {"60mb": (256, 6), "200mb": (512, 5), "1gb": (1024, 7)}
 """Hidden size and layers of decoders with about so much state (parameters and two moments)."""
@@ -87,7 +88,7 @@ def _random(blueprint: Blueprint) -> TrainState:
 def _measure(blueprint: Blueprint, directory: Path, rounds: int, samples: Samples) -> None:
     state, abstract = _random(blueprint), blueprint.abstract
     arrays = [np.asarray(x) for x in jax.tree.leaves((state.params, state.optimizer))]
-    ours = Checkpoints(directory / "ours", 1, {}, print)
+    ours = Checkpoints(steps_in(directory / "ours"), 1, {}, print)
     plain = ocp.CheckpointManager(
         directory / "plain", options=ocp.CheckpointManagerOptions(max_to_keep=1)
     )

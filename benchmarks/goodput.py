@@ -34,7 +34,7 @@ _EVERY = 20
 def main() -> None:
     """Measure in turns, and report."""
     given = options(__doc__)
-    rounds, seconds, means = (1, 20.0, (10.0,)) if given.quick else (2, 25.0, (10.0, 30.0))
+    rounds, seconds, means = (1, 20.0, (10.0,)) if given.quick else (2, 40.0, (10.0, 30.0))
     report = Report("goodput")
     for mean in means:
         steps: dict[str, list[int]] = {contestant.name: [] for contestant in CONTESTANTS}

@@ -35,18 +35,20 @@ _LOG_EVERY = 10
 _WARM = 20
 """Steps before the measurement."""
 _CALLS = 100_000
+_TALKATIVE_ROUNDS = 3
 
 
 def main() -> None:
     """Measure in turns, and report."""
     given = options(__doc__)
-    rounds, seconds = (1, 5.0) if given.quick else (3, 30.0)
+    rounds, seconds = (1, 5.0) if given.quick else (8, 15.0)
     report = Report("overhead")
     rates: dict[str, list[float]] = {BARE.name: [], SUPERVISED.name: []}
     shares: dict[str, list[float]] = {SUPERVISED.name: [], TALKATIVE.name: []}
     memory: list[float] = []
-    for _ in range(rounds):
-        for contestant in (BARE, SUPERVISED, TALKATIVE):
+    for turn in range(rounds):
+        pair = (BARE, SUPERVISED) if turn % 2 else (SUPERVISED, BARE)
+        for contestant in (*pair, TALKATIVE) if turn < _TALKATIVE_ROUNDS else pair:
             log_every = 1 if contestant is TALKATIVE else _LOG_EVERY
             with (
                 tempfile.TemporaryDirectory() as name,

@@ -29,6 +29,7 @@ from supervisor.core.rules import RULES, Rule
 from supervisor.exclusion import Exclusion, ModelDirError
 from supervisor.job import run_job
 from supervisor.prepare import Prepared, own_rules, prepare
+from supervisor.protocol.location import Uri
 from supervisor.provision.command import ProvisionError, provision
 from supervisor.status import clear_quarantine, show_quarantine, show_status
 from supervisor.validate import compile_ahead, show
@@ -124,7 +125,7 @@ def _look_on(options: argparse.Namespace) -> int:
             show_quarantine(options.model_dir)
         else:
             clear_quarantine(options.model_dir, tuple(options.units))
-    except (JournalError, ValueError) as error:
+    except (JournalError, ValueError, ImportError) as error:
         return _complain(ExitCode.USAGE, str(error))
     except OSError as error:
         return _complain(ExitCode.CANNOT_WRITE, f"{options.model_dir}: {error}")
@@ -211,8 +212,12 @@ def _add_looking_on(commands: argparse._SubParsersAction[_Parser]) -> None:
     listing = actions.add_parser("list", help="tell which, why and for how long")
     clear = actions.add_parser("clear", help="have them used again")
     for command in (status, listing, clear):
-        command.add_argument("model_dir", type=Path, metavar="MODEL_DIR")
+        command.add_argument("model_dir", type=_word(_place), metavar="MODEL_DIR")
     clear.add_argument("units", nargs="*", metavar="UNIT", help="its id; none: all of them")
+
+
+def _place(text: str) -> Path | Uri:
+    return Uri.parse(text) or Path(text)
 
 
 def _exit_code(text: str) -> int:

@@ -11,13 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.adapters.guard import Guard
-from supervisor.adapters.lease import Lease, LeaseTakenError, LeaseTimes, is_shared
-from supervisor.adapters.lease_places import LeaseFile
+from supervisor.adapters.lease import (
+    Lease,
+    LeasePlace,
+    LeaseTakenError,
+    LeaseTimes,
+    is_shared,
+)
+from supervisor.adapters.lease_places import LeaseFile, LeaseObject
 from supervisor.adapters.lock import DirectoryLock, LockUnsupportedError
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.storage import LocalStorage
 from supervisor.core.exit_codes import ExitCode
-from supervisor.ports import Clock
+from supervisor.ports import Clock, Objects
 
 _CHECK_INTERVAL = 1.0
 _LAST_WORDS = 10.0
@@ -39,9 +45,19 @@ class Exclusion:
     lease: LeaseTimes | None = None
 
     @classmethod
-    def of(cls, model_dir: Path) -> Exclusion:
-        """What the directory's file system asks for."""
-        return cls(lease=LeaseTimes() if is_shared(model_dir) else None)
+    def of(cls, model_dir: Path, objects: Objects | None) -> Exclusion:
+        """What the directory's file system asks for; a bucket always asks for a lease."""
+        others_see_it = objects is not None or is_shared(model_dir)
+        return cls(lease=LeaseTimes() if others_see_it else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Of a model_dir."""
+
+    check: Check
+    epoch: int = 0
+    """Counts the owners, where there is a lease."""
 
 
 @contextmanager
@@ -52,8 +68,11 @@ def owned(
     guard: Guard,
     exclusion: Exclusion,
     say: Callable[[str], None],
-) -> Iterator[Check]:
-    """Own model_dir until the end of the block, which may end in what the `Check` raises.
+    objects: Objects | None,
+) -> Iterator[Ownership]:
+    """Own model_dir until the end of the block, which may end in what the check raises.
+
+    The lease is kept in `objects`, where the job is in a bucket.
 
     Raises:
         ModelDirError: it was deleted or moved.
@@ -67,13 +86,14 @@ def owned(
                 lock = DirectoryLock(model_dir, clock.wall())
                 stack.callback(lock.release)
                 checks.append(lambda: _still_there(lock, model_dir))
-        check: Check = _nothing
+        ownership = Ownership(_nothing)
         if exclusion.lease is not None:
-            lease = _lease(model_dir, exclusion.lease, guard, say)
+            place = _place(model_dir, exclusion.lease, objects)
+            lease = _lease(place, exclusion.lease, guard, say)
             lease.acquire()
             stack.callback(lease.release)
-            check = lease.check
-            checks.append(check)
+            ownership = Ownership(lease.check, lease.epoch)
+            checks.append(lease.check)
 
         def check_all() -> None:
             for each in checks:
@@ -81,7 +101,7 @@ def owned(
             reactor.call_later(_CHECK_INTERVAL, check_all)
 
         check_all()
-        yield check
+        yield ownership
 
 
 def _nothing() -> None:
@@ -94,16 +114,21 @@ def _still_there(lock: DirectoryLock, model_dir: Path) -> None:
         raise ModelDirError(f"{model_dir} was deleted or moved while the job ran")
 
 
-def _lease(model_dir: Path, times: LeaseTimes, guard: Guard, say: Callable[[str], None]) -> Lease:
+def _place(model_dir: Path, times: LeaseTimes, objects: Objects | None) -> LeasePlace:
+    if objects is not None:
+        return LeaseObject(objects)
+    return LeaseFile(LocalStorage(model_dir, writer=f".{uuid.uuid4().hex}"), times.settle)
+
+
+def _lease(place: LeasePlace, times: LeaseTimes, guard: Guard, say: Callable[[str], None]) -> Lease:
     def lost(error: Exception) -> None:
         """In the lease's thread. The main thread has `check`, but it may hang."""
         guard.kill_now()
         time.sleep(_LAST_WORDS)
         os._exit(_code(error))
 
-    storage = LocalStorage(model_dir, writer=f".{uuid.uuid4().hex}")
     return Lease(
-        LeaseFile(storage, times.settle),
+        place,
         times,
         on_renewed=guard.kill_unless_renewed,
         on_lost=lost,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from errno import EDQUOT, EIO, ENOSPC, EROFS, ESTALE
 from pathlib import Path
@@ -15,15 +15,19 @@ from typing import Any
 from supervisor.adapters.clock import SystemClock
 from supervisor.adapters.compile_cache import CompileCache
 from supervisor.adapters.console import PlainConsole
+from supervisor.adapters.guard import Guard
 from supervisor.adapters.journal import FileJournal, History, JournalError
+from supervisor.adapters.mirror import Mirror, MirroredStorage
 from supervisor.adapters.preemption import PreemptionWatch, sources
 from supervisor.adapters.processes import become_subreaper, kill_descendants, sweep
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.runlog import LogFormat, RunLog
 from supervisor.adapters.space import RoomMakingStorage, Space
+from supervisor.adapters.status_file import StatusFile
 from supervisor.adapters.storage import LocalStorage
 from supervisor.adapters.summary import Summary
 from supervisor.adapters.systemd import service_manager
+from supervisor.config.plan import PhasePlan
 from supervisor.config.problems import ConfigError, Problem
 from supervisor.core.changes import Change, changes, refused
 from supervisor.core.events import (
@@ -35,16 +39,21 @@ from supervisor.core.events import (
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.redaction import Redactor
 from supervisor.core.state import JobState
+from supervisor.engines.committed import unmarked_copies
 from supervisor.engines.devices import DeviceProbe
 from supervisor.engines.local import LocalEngine
-from supervisor.exclusion import Exclusion, ModelDirError, owned
+from supervisor.exclusion import Check, Exclusion, ModelDirError, owned
 from supervisor.guarded import guarded
-from supervisor.ports import Clock, Observer
+from supervisor.ports import Clock, Observer, Storage
 from supervisor.prepare import Prepared
 from supervisor.protocol import environment, simulated
+from supervisor.protocol.committed import MARKER
+from supervisor.remote import brought, reach
 from supervisor.runtime import Runtime
 from supervisor.world import LocalWorld, newest_in
 
+_LAST_WORDS = 20.0
+"""Seconds that the bucket gets for what is left when the job ends."""
 _FIRST_LOOK = 1.0
 """How long to wait for the first word on whether this machine is to be taken away; as a rule it
 takes a few milliseconds."""
@@ -61,22 +70,12 @@ def run_job(prepared: Prepared, log_format: LogFormat, exclusion: Exclusion | No
         JournalError, ModelDirError: model_dir cannot be written (any more).
     """
     clock = SystemClock()
-    model_dir = prepared.job.model_dir
-    _make_model_dir(prepared)
     with ExitStack() as stack:
         instance = uuid.uuid4().hex
         reactor = Reactor(clock)
         guard = stack.enter_context(guarded(reactor, clock, mark=f"@{instance}"))
-        means = exclusion or Exclusion.of(model_dir)
-        owning = owned(model_dir, clock, reactor, guard, means, _complain)
-        try:
-            check = stack.enter_context(owning)
-        except OSError as error:
-            raise ModelDirError(f"{model_dir} cannot be locked: {error.strerror}") from error
-        space = Space(model_dir, lambda text: reactor.post(Noticed(clock.now(), text)))
-        storage = RoomMakingStorage(LocalStorage(model_dir), space)
-        journal = FileJournal(storage)
-        history = journal.read()
+        home = stack.enter_context(_taken(prepared, clock, reactor, guard, exclusion))
+        storage, journal, history, space = home.storage, home.journal, home.history, home.space
         redactor = prepared.redactor(os.environ)
         config = [redactor.params(plan.params) for plan in prepared.plans]
         found = _accept_changes(prepared, history, config, redactor)
@@ -94,13 +93,15 @@ def run_job(prepared: Prepared, log_format: LogFormat, exclusion: Exclusion | No
             journal.record_config(clock.wall(), config, [str(change) for change in found])
         summary = Summary(storage, prepared.plans, lambda text: log.say(text, level="warning"))
         summary.replay(history.transitions)
-        engine = _engine(model_dir, job, lineage, clock, reactor, screen.mirror, redactor)
+        engine = _engine(
+            prepared.job.model_dir, job, lineage, clock, reactor, screen.mirror, redactor
+        )
         space.in_use = lambda: engine.directory
         world = LocalWorld(
-            job, lineage, prepared, config, storage, clock, reactor, engine, space, check
+            job, lineage, prepared, config, storage, clock, reactor, engine, space, home.check
         )
         systemd = _service_manager(prepared, clock, reactor, stack)
-        observers: tuple[Observer, ...] = (log, summary, *screen.observers, *systemd)
+        observers: list[Observer] = [log, summary, *home.observers, *screen.observers, *systemd]
         if (doom := preemption.standing(_FIRST_LOOK)) is not None:
             log.say(f"a preemption is announced: {doom}; nothing is started here", level="warning")
             return int(ExitCode.DRAINED)
@@ -112,6 +113,54 @@ def run_job(prepared: Prepared, log_format: LogFormat, exclusion: Exclusion | No
             raise
         assert final.exit_code is not None
         return final.exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class _Home:
+    """model_dir, which is ours, and the job in it."""
+
+    check: Check
+    space: Space
+    storage: Storage
+    journal: FileJournal
+    history: History
+    observers: tuple[Observer, ...] = ()
+
+
+@contextmanager
+def _taken(
+    prepared: Prepared, clock: Clock, reactor: Reactor, guard: Guard, exclusion: Exclusion | None
+) -> Iterator[_Home]:
+    """Own model_dir, and have on this host what is in it."""
+    model_dir = prepared.job.model_dir
+    objects = reach(prepared.job)
+    _make_model_dir(prepared)
+    means = exclusion or Exclusion.of(model_dir, objects)
+
+    def notice(text: str) -> None:
+        reactor.post(Noticed(clock.now(), text))
+
+    with ExitStack() as stack:
+        owning = owned(model_dir, clock, reactor, guard, means, _complain, objects)
+        try:
+            ownership = stack.enter_context(owning)
+        except OSError as error:
+            text = f"{prepared.job.place} cannot be locked: {error.strerror}"
+            raise ModelDirError(text) from error
+        space = Space(model_dir, notice)
+        storage: Storage = RoomMakingStorage(LocalStorage(model_dir), space)
+        if objects is None:
+            journal = FileJournal(storage)
+            yield _Home(ownership.check, space, storage, journal, journal.read())
+            return
+        mirror = brought(objects, model_dir, ownership.epoch, clock, notice)
+        storage = MirroredStorage(storage, mirror, lambda: reactor.has(StopRequested))
+        journal = FileJournal(storage)
+        history = journal.read()
+        mirror.begin()
+        stack.callback(_let_go, mirror)
+        status = StatusFile(storage, prepared.policy, notice)
+        yield _Home(ownership.check, space, storage, journal, history, (status,))
 
 
 def _engine(
@@ -239,7 +288,16 @@ def _tell_start(
     swept: Sequence[int],
 ) -> None:
     """What a person should know before the job goes on."""
+    if prepared.job.remote is not None:
+        log.say(f"the job is in {prepared.job.remote}; here, in {prepared.job.model_dir}")
     for plan in prepared.plans:
+        if copies := _unmarked(plan):
+            log.say(
+                f"{plan.checkpoints} has steps that were committed on a disk and have no marker "
+                f"here, so they are not used: {', '.join(copies)}; if they are complete, add it: "
+                f"echo copied | gcloud storage cp - {plan.checkpoints}/STEP/{MARKER}",
+                level="warning",
+            )
         if plan.is_command and plan.progress_pattern is None:
             log.say(
                 f"phase {plan.name!r} names no progress pattern: unless the program reports its "
@@ -257,11 +315,30 @@ def _tell_start(
         log.say(f"killed what an earlier supervisor left behind: pid {pids}", level="warning")
 
 
+def _unmarked(plan: PhasePlan) -> tuple[str, ...]:
+    """Newer checkpoints than all that are committed, copied without their markers.
+
+    Raises:
+        ModelDirError: nobody can look.
+    """
+    try:
+        return unmarked_copies(plan.checkpoints)
+    except OSError as error:
+        text = f"{plan.checkpoints} cannot be read: {error.strerror or error}"
+        raise ModelDirError(text) from error
+
+
 def _started(job: str, prepared: Prepared, state: JobState, clock: Clock) -> SupervisorStarted:
     phase = min(state.phase, len(prepared.plans) - 1)
     committed = newest_in(prepared, phase)
     epoch = clock.wall().timestamp() - clock.now()
     return SupervisorStarted(clock.now(), job, prepared.policy, committed, epoch)
+
+
+def _let_go(mirror: Mirror) -> None:
+    """The last that happened gets into the bucket, if that is to be had."""
+    if (why := mirror.close(_LAST_WORDS)) is not None:
+        _complain(f"the bucket lacks the newest of the job's files, which this host has: {why}")
 
 
 def _leave_nothing_behind() -> None:

@@ -25,7 +25,7 @@ from supervisor.core.outcome import Charge, Verdict
 from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
 from supervisor.core.redaction import Redactor, flags
 from supervisor.core.remedy import Remedy
-from supervisor.core.rules import RULES, Rule
+from supervisor.core.rules import RULES, Rule, in_a_bucket
 from supervisor.protocol.messages import Stage
 
 
@@ -95,7 +95,8 @@ def prepare(path: Path, overrides: Sequence[str]) -> Prepared:
         raise ConfigError(problems)
     ladders = tuple(make_ladder(*pair) for pair in zip(job.phases, layouts, strict=True))
     plans = plan_phases(job, [answer.get("resolved", {}) for answer in answers], ladders)
-    rules = tuple((*own_rules(phase), *RULES) for phase in job.phases)
+    ours = RULES if job.remote is None else in_a_bucket(RULES)
+    rules = tuple((*own_rules(phase), *ours) for phase in job.phases)
     return Prepared(job, plans, _policy(job, plans), ladders, rules)
 
 
@@ -105,7 +106,7 @@ def _ask_trainer(job: Job, index: int) -> dict[str, Any]:
     if phase.fit is None:
         return {}
     trainer = phase.model_dump(mode="json", exclude_none=True, exclude={"start_from", "faults"})
-    trainer["init"].setdefault("checkpoint", {}).setdefault("directory", str(job.model_dir))
+    trainer["init"].setdefault("checkpoint", {}).setdefault("directory", str(job.place))
     factor = devices_per_accelerator(phase)
     return check_trainer(trainer, [factor * count for count in wanted(phase)])
 

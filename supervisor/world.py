@@ -11,7 +11,6 @@ from typing import Any
 import yaml
 
 from supervisor.adapters.accelerators import holders
-from supervisor.adapters.checkpoints import newest_committed
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.requests import taken
 from supervisor.adapters.space import Space
@@ -32,6 +31,7 @@ from supervisor.core.failure import Failure
 from supervisor.core.remedy import Remedy
 from supervisor.core.rules import DISK_FULL
 from supervisor.core.state import JobState
+from supervisor.engines import committed
 from supervisor.engines.launch import Launch
 from supervisor.engines.local import LocalEngine
 from supervisor.exclusion import Check, ModelDirError
@@ -194,9 +194,10 @@ def newest_in(prepared: Prepared, phase: int) -> int | None:
     """
     directory = prepared.plans[phase].checkpoints
     try:
-        return newest_committed(directory)
+        return committed.newest(directory)
     except OSError as error:
-        raise ModelDirError(f"{directory} cannot be read: {error.strerror}") from error
+        text = f"{directory} cannot be read: {error.strerror or error}"
+        raise ModelDirError(text) from error
 
 
 def _directory_name(wall: datetime) -> str:

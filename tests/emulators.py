@@ -33,7 +33,11 @@ class Emulator:
     def env(self) -> Mapping[str, str]:
         """What leads every client here, as the clients' own documentation has it."""
         if self.scheme == "gs":
-            return {"STORAGE_EMULATOR_HOST": self.url}
+            return {
+                "STORAGE_EMULATOR_HOST": self.url,
+                "TENSORSTORE_GCS_HTTP_URL": self.url,
+                "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # it asks Google what is here
+            }
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": "testing",

@@ -27,6 +27,7 @@ class Asked:
 
     method: str
     target: str
+    body: bytes
     count: int
     """How many came before it."""
 
@@ -120,16 +121,20 @@ class FaultyStore:
     def serving(self) -> Iterator[FaultyStore]:
         thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
-        yield self
-        self._ended.set()
-        self._http.shutdown()
-        thread.join()
-        self._http.server_close()
+        try:
+            yield self
+        finally:
+            self._ended.set()
+            self._http.shutdown()
+            thread.join()
+            self._http.server_close()
 
-    def answer(self, method: str, target: str, pass_on: Callable[[], Answer]) -> Answer | None:
+    def answer(
+        self, method: str, target: str, body: bytes, pass_on: Callable[[], Answer]
+    ) -> Answer | None:
         """What comes of a request; None for no answer."""
         with self._lock:
-            asked = Asked(method, target, len(self.asked))
+            asked = Asked(method, target, body, len(self.asked))
             self.asked.append(asked)
             fault = self.plan(asked) or Fault(passed_on=True)
         told = pass_on() if fault.passed_on else None
@@ -162,12 +167,12 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         body = self._body()
         store = self.server.store
-        answer = store.answer(self.command, self.path, lambda: self._passed_on(body))
+        answer = store.answer(self.command, self.path, body, lambda: self._passed_on(body))
         if answer is None:
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.close_connection = True
             return
-        self.send_response(answer.status)
+        self.send_response_only(answer.status)
         for name, value in answer.headers:
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(answer.body)))

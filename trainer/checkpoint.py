@@ -3,9 +3,9 @@
 Orbax decides by a directory's name what is a checkpoint; a crash can leave the name without the
 content, and a disk can change the content. So this module decides by
 `supervisor.protocol.committed`, like the supervisor does, and verifies by `trainer.integrity`.
-What is not committed is cleared away before Orbax looks. What is damaged is moved into `corrupt/`,
-a name that nobody takes for a step, and the checkpoint before it is taken. What is sound but does
-not fit the config is left alone, and said.
+What is not committed is cleared away before Orbax looks. What is damaged is taken out of use
+(`trainer.steps`), and the checkpoint before it is taken. What is sound but does not fit the config
+is left alone, and said.
 """
 
 # mypy: allow-untyped-calls, disable-error-code="attr-defined"
@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import errno
 import re
-import shutil
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from itertools import count
 from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
@@ -25,22 +23,19 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
-from supervisor.protocol.committed import committed_steps, is_committed
+from supervisor.protocol.location import Uri
 from trainer import distributed, integrity
+from trainer.bucket import path_of
 from trainer.fingerprint import Fingerprint, differences
 from trainer.integrity import DamagedError
 from trainer.state import TrainState
+from trainer.steps import NoUsableCheckpointError, Say, Steps, set_aside, steps_in
 from trainer.verification import read_after_verification, read_verified
 
 Position = Mapping[str, Any]
 """Where the data iterator is: what its `get_state` returned."""
 
-Say = Callable[[str], None]
-"""Tells a person one line."""
-
 T = TypeVar("T")
-
-CORRUPT = "corrupt"
 
 _MISMATCH = re.compile(
     r"not compatible with the stored shape|tree structures do not match|Structure mismatch|"
@@ -53,17 +48,13 @@ class NoCheckpointError(FileNotFoundError):
     """There is no committed checkpoint where the phase must start from one."""
 
 
-class NoUsableCheckpointError(RuntimeError):
-    """There were checkpoints, and all of them are damaged: only a person may start afresh."""
-
-
 class CheckpointMismatchError(ValueError):
     """The checkpoint is sound, but of another model or optimizer than the config describes."""
 
 
-def newest_step(directory: Path) -> int | None:
-    """The newest committed step under `directory`, if there is one."""
-    return next((step for step, _ in committed_steps(directory)), None)
+def newest_step(place: Path | Uri) -> int | None:
+    """The newest committed step in `place`, if there is one."""
+    return next((step for step, _ in steps_in(place).committed()), None)
 
 
 class Manager(ocp.CheckpointManager):  # type: ignore[name-defined, misc]
@@ -86,17 +77,21 @@ class Checkpoints:
     one of them moves aside another may be reading.
     """
 
-    def __init__(self, directory: Path, keep: int, fingerprint: Fingerprint, say: Say) -> None:
-        """Make `directory` ready, without what a killed save left there; keep the newest `keep`."""
-        directory.mkdir(parents=True, exist_ok=True)
-        self._directory = directory
+    def __init__(self, steps: Steps, keep: int, fingerprint: Fingerprint, say: Say) -> None:
+        """Make the place of `steps` ready, without what a killed save left; keep the newest `keep`.
+
+        Raises:
+            UnmarkedCheckpointError: a step stands there that may be somebody's copy.
+        """
+        steps.directory.mkdir(parents=True, exist_ok=True)
+        self._steps = steps
         self._keep = keep
         self._fingerprint = fingerprint
         self._say = say
         self._saving: int | None = None
         self._recording: Thread | None = None
         if distributed.is_first():
-            self._clear_uncommitted()
+            steps.clear(say)
 
     def verified(self) -> int | None:
         """The newest step whose files are sound; damaged newer ones are moved aside.
@@ -111,13 +106,17 @@ class Checkpoints:
         """The newest sound checkpoint, as `verified`; None: nothing was ever committed."""
         if distributed.is_one_of_several():
             step = self.verified()
-            return None if step is None else (step, *restore(self._directory, step, abstract))
+            if step is None:
+                return None
+            return step, *_restore(self._steps.directory / str(step), abstract)
         found = self._newest(lambda path: _restore(path, abstract))
         return None if found is None else (found[0], *found[1])
 
     def save(self, state: TrainState, step: int, position: Position) -> None:
         """Begin to save; `state` may be donated once this returns. Waits for an earlier save."""
         self.settle()
+        if distributed.is_first():  # Orbax has the others wait for it before they write
+            self._steps.begin(step)
         self._manager.save(
             step,
             args=ocp.args.Composite(
@@ -131,7 +130,7 @@ class Checkpoints:
 
     def newest(self) -> int | None:
         """The newest committed step."""
-        return newest_step(self._directory)
+        return next((step for step, _ in self._steps.committed()), None)
 
     def committed(self, *, wait: bool = False) -> int | None:
         """The step of a save that was committed since the last call, told once. Its manifest is
@@ -168,62 +167,37 @@ class Checkpoints:
     def _manager(self) -> Any:
         """Made for the first save: it lists steps only once, and must not know of damaged ones."""
         return Manager(
-            self._directory,
-            options=ocp.CheckpointManagerOptions(
-                max_to_keep=self._keep, cleanup_tmp_directories=True
-            ),
+            self._steps.directory,
+            options=ocp.CheckpointManagerOptions(max_to_keep=self._keep, **self._steps.options),
         )
 
     def _record(self, step: int) -> None:
         versions = {"jax": jax.__version__, "orbax": ocp.__version__}
         try:
-            integrity.record(self._directory / str(step), self._fingerprint, versions)
+            integrity.record(self._steps.directory / str(step), self._fingerprint, versions)
         except (OSError, DamagedError) as error:
             self._say(f"step {step}  no manifest could be written: {error}")
 
     def _newest(self, read: Callable[[Path], T]) -> tuple[int, T] | None:
-        for step, path in committed_steps(self._directory):
+        for step, path in self._steps.committed():
             try:
                 return step, _load(path, self._fingerprint, self._say, read, own=True)
             except DamagedError as damage:
-                self._set_aside(path, str(damage))
-        corrupt = self._directory / CORRUPT
-        if corrupt.is_dir() and any(corrupt.iterdir()):
+                set_aside(self._steps, path, str(damage), self._say)
+        remedy = self._steps.damaged()
+        if remedy is not None:
             raise NoUsableCheckpointError(
-                f"every checkpoint is damaged: put a good copy in place, or remove {corrupt} "
-                "(they are there, with the reasons) to train from the beginning. A step moved back "
-                f"without its {integrity.MANIFEST} is restored unverified"
+                f"every checkpoint is damaged: put a good copy in place, or {remedy}"
             )
         return None
 
-    def _set_aside(self, path: Path, reason: str) -> None:
-        corrupt = self._directory / CORRUPT
-        corrupt.mkdir(exist_ok=True)
-        names = (f"{path.name}-{number}" for number in count(1))
-        name = next(name for name in names if not (corrupt / name).exists())
-        path.rename(corrupt / name)
-        (corrupt / f"{name}.reason.txt").write_text(reason + "\n", encoding="utf-8")
-        self._say(f"the checkpoint in {path} is damaged ({reason}): moved to {CORRUPT}/{name}")
-
-    def _clear_uncommitted(self) -> None:
-        """Remove steps that only look saved: Orbax would count them, and not save them again. One
-        with a manifest was committed, so something took its mark: that is damage."""
-        for entry in self._directory.glob("[0-9]*"):
-            if not entry.name.isdecimal() or not entry.is_dir() or is_committed(entry):
-                continue
-            if (entry / integrity.MANIFEST).exists():
-                self._set_aside(entry, "the mark of its commit is gone")
-                continue
-            print(f"removing {entry}: its save was never committed", flush=True)
-            shutil.rmtree(entry)
-
 
 def restore_parts(
-    directory: Path, parts: dict[str, Any], fingerprint: Fingerprint, say: Say
+    place: Path | Uri, parts: dict[str, Any], fingerprint: Fingerprint, say: Say
 ) -> tuple[int, dict[str, Any]]:
-    """The newest committed step under `directory`, and those `parts` of its state.
+    """The newest committed step in `place`, and those `parts` of its state.
 
-    `parts` maps names of `TrainState`'s fields to their abstract trees. The directory is another
+    `parts` maps names of `TrainState`'s fields to their abstract trees. The place is another
     phase's: nothing in it is moved, and what that phase ended with is not replaced by less.
 
     Raises:
@@ -231,10 +205,10 @@ def restore_parts(
         NoUsableCheckpointError: the newest step is damaged.
         CheckpointMismatchError: it does not fit the config.
     """
-    found = next(committed_steps(directory), None)
+    found = next(steps_in(place).committed(), None)
     if found is None:
         raise NoCheckpointError(
-            f"start_from: no committed checkpoint in {directory}: the phase to start from must "
+            f"start_from: no committed checkpoint in {place}: the phase to start from must "
             "have saved one"
         )
     step, path = found
@@ -299,10 +273,10 @@ def _suggests_damage(error: Exception) -> bool:
     return not isinstance(error, MemoryError | jax.errors.JaxRuntimeError)
 
 
-def restore(directory: Path, step: int, abstract: TrainState) -> tuple[TrainState, Position]:
+def restore(place: Path | Uri, step: int, abstract: TrainState) -> tuple[TrainState, Position]:
     """The state and the data's position of the committed `step`, unverified, laid out as in
     `abstract`."""
-    return _restore(directory / str(step), abstract)
+    return _restore(path_of(place) / str(step), abstract)
 
 
 def _restore(path: Path, abstract: TrainState) -> tuple[TrainState, Position]:

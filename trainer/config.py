@@ -9,17 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    Strict,
+    ValidationError,
+)
 from pydantic_core import ErrorDetails
 
 from supervisor.protocol.duration import parse_duration
+from supervisor.protocol.location import Uri
 from trainer.sources import matching_files
 from trainer.tokenizer import VOCABULARY_SIZE
 
 Location = tuple[str | int, ...]
+
+_PATTERN = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +83,27 @@ def _patterns(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
+def _place(value: object) -> Path | Uri:
+    if isinstance(value, Path | Uri):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("must be a directory, or a URI such as gs://BUCKET/PATH")
+    uri = Uri.parse(value)
+    if uri is not None and uri.scheme != "gs":
+        raise ValueError(
+            f"Orbax cannot save to {uri.scheme}:// (it knows gs:// and file systems): use a bucket "
+            "of gs://, or a mount of this one"
+        )
+    if uri is not None and not _PATTERN.isdisjoint(uri.path):
+        raise ValueError("must not hold *, ? or [: what removes old steps takes them for patterns")
+    return Path(value) if uri is None else uri
+
+
 Count = Annotated[int, Strict(), Field(gt=0)]
 Seed = Annotated[int, Strict(), Field(ge=0, lt=2**32)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
+Place = Annotated[Path | Uri, PlainValidator(_place), PlainSerializer(str, return_type=str)]
 
 
 class ModelConfig(_Owned):
@@ -171,7 +201,7 @@ class SnapshotConfig(_Owned):
 class CheckpointConfig(_Owned):
     """When a checkpoint is saved, where, and how many are kept."""
 
-    directory: Path
+    directory: Place
     every: Annotated[int | str, BeforeValidator(_every)] = "5m"
     keep: Count = 3
     snapshot: SnapshotConfig | None = None
@@ -210,7 +240,7 @@ class FitConfig(_Owned):
 class StartFrom(_Owned):
     """The phase whose newest checkpoint this one starts from, as the supervisor resolved it."""
 
-    directory: Path
+    directory: Place
     load: Literal["params", "all"] = "params"
 
 
@@ -271,6 +301,7 @@ def parse(mapping: Mapping[str, Any]) -> TrainerConfig:
 def _contradictions(config: TrainerConfig) -> list[Problem]:
     """What no single field can see."""
     init, model, optimizer = config.init, config.init.model, config.init.optimizer
+    directory = init.checkpoint.directory
     problems = []
 
     def require(holds: bool, loc: str, value: object, message: str) -> None:
@@ -310,10 +341,16 @@ def _contradictions(config: TrainerConfig) -> list[Problem]:
         "device",
     )
     require(
-        init.checkpoint.directory.is_absolute(),
+        isinstance(directory, Uri) or directory.is_absolute(),
         "init.checkpoint.directory",
-        str(init.checkpoint.directory),
+        str(directory),
         "must be an absolute path",
+    )
+    require(
+        not isinstance(directory, Uri) or find_spec("gcsfs") is not None,
+        "init.checkpoint.directory",
+        str(directory),
+        "needs gcsfs here: pip install 'supervise-jax[gcs]'",
     )
     problems += _unmatched(config.fit.train_dataloader, "train_dataloader")
     if config.fit.validation is not None:

@@ -2,11 +2,13 @@
 
 Orbax detects neither flipped bits nor, reliably, truncation (112 of 120 single-bit flips in array
 data restored silently), so a checkpoint is only worth what the disk makes of it. A manifest beside
-the files holds their sizes and SHA-256 digests, as `sha256sum -c` lists and OCI image manifests do,
-and can be checked before anything is read. It says in its own last member what the rest of it
-hashes to, because a flipped bit there must not condemn or acquit a checkpoint either.
+the files holds their sizes and digests (SHA-256; in a bucket MD5, which it tells by itself), as
+`sha256sum -c` lists and OCI image manifests do, and can be checked before anything is read. It says
+in its own last member what the rest of it hashes to, because a flipped bit there must not condemn
+or acquit a checkpoint either.
 
-Additions are allowed: a reader takes only files that were there at the commit.
+Additions are allowed: a reader takes only files that were there at the commit. What the mark of the
+commit holds does not matter: a person may have put it in place.
 """
 
 from __future__ import annotations
@@ -15,18 +17,21 @@ import errno
 import hashlib
 import json
 import os
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from supervisor.protocol.committed import MARKER
+from trainer.files import Files, files_in
+
 T = TypeVar("T")
 
 MANIFEST = "supervise_manifest.json"
-_TEMPORARY = MANIFEST + ".tmp"
-_CHUNK = 1 << 20
+_OTHERS = (MARKER, MANIFEST, MANIFEST + ".tmp")
+_ALGORITHMS = {64: "sha256", 32: "md5"}
+"""By the length of a digest."""
 _THREADS = min(8, max(1, len(os.sched_getaffinity(0)) // 2))
 """For hashing: the other half of the cores is the reader's beside it."""
 
@@ -37,9 +42,9 @@ class DamagedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Sizes and SHA-256 digests by relative path, and CRC-32 `checksums` (none in a manifest of an
-    earlier version); `fingerprint` is what a reader must share, and `information` what it may like
-    to know."""
+    """Sizes and digests by relative path, and CRC-32 `checksums` (none in a manifest of an earlier
+    version, nor in one of a bucket, where digests cost nothing); `fingerprint` is what a reader
+    must share, and `information` what it may like to know."""
 
     files: Mapping[str, tuple[int, str]]
     checksums: Mapping[str, int]
@@ -52,8 +57,8 @@ class Manifest:
         Raises:
             DamagedError: a file is missing, unreadable, or has another size or content.
         """
-        digests = {name: digest for name, (_, digest) in self.files.items()}
-        self._verify(directory, digests, _digest)
+        digests = {name: digest for name, (_, digest) in self.files.items() if name != MARKER}
+        self._verify(directory, digests, lambda files, name: _digest(files, name, digests[name]))
 
     def verify_quickly(self, directory: Path) -> None:
         """The same by the checksums, at a third of the cost: what a disk does to a file escapes
@@ -63,15 +68,20 @@ class Manifest:
             DamagedError: as `verify`.
         """
         if self.checksums:
-            self._verify(directory, self.checksums, _checksum)
+            checksums = {name: one for name, one in self.checksums.items() if name != MARKER}
+            self._verify(directory, checksums, _checksum)
         else:
             self.verify(directory)
 
     def _verify(
-        self, directory: Path, recorded: Mapping[str, T], compute: Callable[[Path], T]
+        self,
+        directory: Path,
+        recorded: Mapping[str, object],
+        compute: Callable[[Files, str], object],
     ) -> None:
-        self.verify_sizes(directory)
-        for name, found in _of_each(directory, recorded, compute).items():
+        files = files_in(directory)
+        self._verify_sizes(files)
+        for name, found in _of_each(files, recorded, compute).items():
             if found != recorded[name]:
                 raise DamagedError(f"{name} has not the content that was saved")
 
@@ -81,8 +91,13 @@ class Manifest:
         Raises:
             DamagedError: a file is missing, or has another size.
         """
+        self._verify_sizes(files_in(directory))
+
+    def _verify_sizes(self, files: Files) -> None:
         for name, (size, _) in self.files.items():
-            found = _size(directory / name)
+            if name == MARKER:  # an earlier version has it too
+                continue
+            found = files.size(name)
             if found is None:
                 raise DamagedError(f"{name} is missing")
             if found != size:
@@ -93,19 +108,18 @@ def record(
     directory: Path, fingerprint: Mapping[str, Any], information: Mapping[str, Any]
 ) -> Manifest:
     """Write the manifest of what is in `directory` now, whole or not at all."""
-    paths = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
-    names = sorted(str(path) for path in paths if path.name not in (MANIFEST, _TEMPORARY))
-    sizes = [(directory / name).stat().st_size for name in names]
-    digests = _of_each(directory, names, _digest)
-    files = {name: (size, digests[name]) for name, size in zip(names, sizes, strict=True)}
-    checksums = _of_each(directory, names, _checksum)
-    manifest = Manifest(files, checksums, dict(fingerprint), dict(information))
-    temporary = directory / _TEMPORARY
-    with temporary.open("wb") as file:
-        file.write(_encode(manifest))
-        file.flush()
-        os.fsync(file.fileno())  # else a power cut can leave the name with nothing in it
-    temporary.replace(directory / MANIFEST)
+    files = files_in(directory)
+    names = sorted(name for name in files.names() if Path(name).name not in _OTHERS)
+    sizes = {name: files.size(name) or 0 for name in names}
+    digests = _of_each(files, names, lambda files, name: files.digest(name, files.algorithm))
+    checksums = _of_each(files, names, _checksum)
+    manifest = Manifest(
+        {name: (sizes[name], digests[name]) for name in names},
+        {name: checksum for name, checksum in checksums.items() if checksum is not None},
+        dict(fingerprint),
+        dict(information),
+    )
+    files.replace(MANIFEST, _encode(manifest))
     return manifest
 
 
@@ -145,14 +159,9 @@ def _encode(manifest: Manifest) -> bytes:
     return json.dumps(body | {"sha256": digest}, indent=1).encode() + b"\n"
 
 
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def _of_each(directory: Path, names: Iterable[str], compute: Callable[[Path], T]) -> dict[str, T]:
+def _of_each(
+    files: Files, names: Iterable[str], compute: Callable[[Files, str], T]
+) -> dict[str, T]:
     """By name; hashing releases the interpreter's lock, so threads help.
 
     Raises:
@@ -161,7 +170,7 @@ def _of_each(directory: Path, names: Iterable[str], compute: Callable[[Path], T]
 
     def of(name: str) -> tuple[str, T]:
         try:
-            return name, compute(directory / name)
+            return name, compute(files, name)
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
@@ -171,15 +180,10 @@ def _of_each(directory: Path, names: Iterable[str], compute: Callable[[Path], T]
         return dict(pool.map(of, names))
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _checksum(files: Files, name: str) -> int | None:
+    return files.checksum(name)
 
 
-def _checksum(path: Path) -> int:
-    checksum = 0
-    buffer = memoryview(bytearray(_CHUNK))
-    with path.open("rb", buffering=0) as file:
-        while size := file.readinto(buffer):
-            checksum = zlib.crc32(buffer[:size], checksum)
-    return checksum
+def _digest(files: Files, name: str, like: str) -> str:
+    """Of the kind that `like` is, so that a checkpoint can move from a disk to a bucket or back."""
+    return files.digest(name, _ALGORITHMS.get(len(like), files.algorithm))

@@ -15,7 +15,7 @@ from supervisor.protocol.reporter import Reporter
 from supervisor.protocol.simulated import Held
 from trainer import distributed, fixed_order
 from trainer.cadence import Cadence
-from trainer.checkpoint import Checkpoints, Say, restore_parts
+from trainer.checkpoint import Checkpoints, restore_parts
 from trainer.config import InitConfig, StartFrom, TrainerConfig
 from trainer.evaluation import Evaluation
 from trainer.fingerprint import fingerprint, fingerprint_across
@@ -26,6 +26,7 @@ from trainer.rungs import Rung
 from trainer.snapshot import Snapshots
 from trainer.state import Blueprint, TrainState
 from trainer.step import jit_all_finite, jit_skipped_step
+from trainer.steps import Say, steps_in
 from trainer.voice import Voice
 
 
@@ -107,7 +108,7 @@ def train(
 
 def _checkpoints(init: InitConfig, say: Say) -> Checkpoints:
     where = init.checkpoint
-    return Checkpoints(where.directory, where.keep, fingerprint(init), say)
+    return Checkpoints(steps_in(where.directory), where.keep, fingerprint(init), say)
 
 
 def _is_complete(config: TrainerConfig, checkpoints: Checkpoints, reporter: Reporter) -> bool:

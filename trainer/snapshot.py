@@ -22,12 +22,13 @@ import jax.numpy as jnp
 
 from supervisor.protocol.environment import JOB
 from supervisor.protocol.snapshots import snapshot_memory
-from trainer.checkpoint import Position, Say
+from trainer.checkpoint import Position
 from trainer.distributed import all_have
 from trainer.fingerprint import fingerprint
 from trainer.layout import Layout, Written, sizes, to_bytes
 from trainer.slots import DamagedRecordError, Header, Slots
 from trainer.state import Blueprint, TrainState
+from trainer.steps import Say
 
 
 class _UnusableError(Exception):

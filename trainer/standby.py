@@ -27,6 +27,7 @@ from trainer.config import TrainerConfig, parse
 from trainer.prepare import Prepared, prepare
 from trainer.snapshot import Snapshots
 from trainer.sources import matching_files
+from trainer.steps import steps_in
 from trainer.voice import Voice
 
 _Stamps = list[tuple[str, int, int]]
@@ -111,7 +112,7 @@ def _rehearse(prepared: Prepared) -> None:
         jax.block_until_ready(snapshots.restore(None))
         os.close(memory)
     with tempfile.TemporaryDirectory(prefix="supervise-standby-") as directory:
-        checkpoints = Checkpoints(Path(directory), 1, {}, print)
+        checkpoints = Checkpoints(steps_in(Path(directory)), 1, {}, print)
         checkpoints.save(state, 1, position)
         checkpoints.committed(wait=True)
         checkpoints.settle()

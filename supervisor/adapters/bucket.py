@@ -81,8 +81,10 @@ class _Bucket:
         name = (self._uri / path).path
         try:
             return self._call(path, lambda store: store.write(name, data, expected))
-        except FileNotFoundError as error:  # S3, where a version was expected and there is none
-            raise ConflictError(errno.ESTALE, "it is not there any more", str(error)) from error
+        except FileNotFoundError as error:  # of S3, where a version was expected
+            if not expected:
+                raise
+            raise ConflictError(errno.ESTALE, "it is not there any more", error.filename) from error
 
     def delete(self, path: str) -> None:
         """See `ports.Objects`."""

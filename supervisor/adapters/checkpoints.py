@@ -1,17 +1,38 @@
-"""Watches a directory for newly committed checkpoints while the trainer runs."""
+"""Watches a place for newly committed checkpoints while the trainer runs."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.protocol.committed import committed_steps
+from supervisor.protocol.location import Uri
+from supervisor.protocol.mounts import is_posix
 
 
 def newest_committed(directory: Path) -> int | None:
     """The newest committed step that is in `directory` now."""
-    return next((step for step, _ in committed_steps(directory)), None)
+    found = committed_steps(directory, posix=is_posix(directory))
+    return next((step for step, _ in found), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds between two looks: `least` after something has changed, then longer, up to `most`."""
+
+    least: float
+    most: float
+
+    def after(self, pause: float, *, changed: bool) -> float:
+        """The next pause after one of `pause` seconds and another look."""
+        return self.least if changed else min(2 * pause, self.most)
+
+
+DISK = Pace(0.5, 0.5)
+BUCKET = Pace(5.0, 30.0)
+"""A request costs money, and a worker that says it has saved is heard at once anyway."""
 
 
 class CheckpointWatcher:
@@ -19,18 +40,23 @@ class CheckpointWatcher:
 
     def __init__(
         self,
-        directory: Path,
+        place: Path | Uri,
+        look: Callable[[], int | None],
         on_commit: Callable[[int], None],
         on_error: Callable[[str], None],
-        *,
-        interval: float = 0.5,
+        pace: Pace = DISK,
     ) -> None:
-        """Call `on_commit`, from the watching thread, with each new newest committed step."""
-        self._directory = directory
+        """Call `on_commit`, from the watching thread, with each new newest committed step.
+
+        `look` finds it in `place`, or fails with an OSError: `on_error` is told that once, until it
+        works again.
+        """
+        self._place = place
+        self._newest = look
         self._on_commit = on_commit
         self._on_error = on_error
         self._failed = False
-        self._interval = interval
+        self._pace = pace
         self._look_now = threading.Event()
         self._stopped = False
         self._thread = threading.Thread(target=self._watch, name="checkpoints", daemon=True)
@@ -47,20 +73,23 @@ class CheckpointWatcher:
 
     def _watch(self) -> None:
         told: int | None = None
+        pause = self._pace.least
         while not self._stopped:
             newest = self._look()
-            if newest is not None and newest != told and not self._stopped:
+            changed = newest is not None and newest != told
+            if newest is not None and changed and not self._stopped:
                 told = newest
                 self._on_commit(newest)
-            self._look_now.wait(self._interval)
+            asked = self._look_now.wait(pause)
             self._look_now.clear()
+            pause = self._pace.after(pause, changed=changed or asked)
 
     def _look(self) -> int | None:
         try:
-            newest = newest_committed(self._directory)
+            newest = self._newest()
         except OSError as error:
             if not self._failed:
-                self._on_error(f"{self._directory} cannot be watched: {error.strerror}")
+                self._on_error(f"{self._place} cannot be watched: {error.strerror or error}")
             self._failed = True
             return None
         self._failed = False

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.ports import Objects
-from supervisor.protocol.segments import SUFFIX, merged
+from supervisor.protocol.segments import SUFFIX, Segment, merged
 
 _JOURNAL = "journal.jsonl"
 _RUN_LOG = "run.log"
@@ -35,6 +35,16 @@ def read_growing(objects: Objects, path: str, tell: Callable[[str], None]) -> by
     for segment in merge.chain:
         data += objects.read(f"{path}{SUFFIX}/{segment.name}").data
     return bytes(data) if merge.chain else None
+
+
+def epoch_after(objects: Objects) -> int:
+    """An epoch above all under which the journal was written.
+
+    The lease counts them, but a person may have removed it.
+    """
+    names = objects.list(f"{_JOURNAL}{SUFFIX}").objects
+    segments = [segment for name in names if (segment := Segment.parse(name)) is not None]
+    return 1 + max((segment.epoch for segment in segments), default=0)
 
 
 def fetch(objects: Objects, folder: Path, set_aside: str, tell: Callable[[str], None]) -> None:

@@ -57,6 +57,7 @@ class LeaseObject:
     """A lease in a bucket."""
 
     def __init__(self, objects: Objects) -> None:
+        """`objects` had better answer within a `renew`: the next look waits for it."""
         self._objects = objects
         self._is_proven = False
 

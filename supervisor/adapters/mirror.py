@@ -3,8 +3,9 @@
 One thread, which alone waits for the bucket. It looks at the folder when it is told of a decision
 and every few seconds; the journal goes first. What only grows (the journal, run.log) is written in
 segments (`protocol.segments`); anything else whole, and a large file only when it has grown by half
-or rests. A bucket that fails is tried again until it works: how long a job may go on without it is
-decided by the lease, and by whoever waits in `flush`.
+or rests. The other way come only the requests of people. A bucket that fails is tried again until
+it works: how long a job may go on without it is decided by the lease, and by whoever waits in
+`flush`.
 
 Checkpoints are none of its business: the trainer writes them to the bucket itself. Serialized
 executables stay here: they are pickles, and the bucket may be writable by others.
@@ -13,6 +14,7 @@ executables stay here: they are pickles, and the bucket may be writable by other
 from __future__ import annotations
 
 import errno
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +36,9 @@ _HERE_ALONE = {"lease.json", "provision.json"}
 _RUNNING = 2
 """Attempts whose files may still change: the newest, and the one before while that starts."""
 
+_REQUESTS = "requests"
+_ASK_INTERVAL = 30.0
+
 JOURNAL = "journal.jsonl"
 RUN_LOG = "run.log"
 CACHE = "compile_cache"
@@ -47,10 +52,7 @@ class Mirror:
     def __init__(
         self, objects: Objects, folder: Path, epoch: int, tell: Callable[[str], None]
     ) -> None:
-        """What the folder holds by now is written under `epoch`, that of our lease.
-
-        `tell` is called from the mirror's thread.
-        """
+        """`epoch` is that of our lease. `tell` is called from the mirror's thread."""
         self._objects = objects
         self._folder = folder
         self._epoch = epoch
@@ -58,11 +60,16 @@ class Mirror:
         self._streams: dict[str, _Stream] = {}
         self._written: dict[str, _Stamp] = {}
         self._seen: dict[str, _Stamp] = {}
+        self._asked = -math.inf
         self._error: OSError | None = None
         self._wanted = threading.Event()
         self._changed = threading.Condition()
         self._is_ending = False
         self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
+
+    def begin(self) -> None:
+        """What the folder holds now, and from now on, is to be in the bucket too. From here on its
+        journal and run.log only grow."""
         self._thread.start()
 
     def wake(self) -> None:
@@ -87,6 +94,8 @@ class Mirror:
 
     def close(self, patience: float = _PATIENCE) -> str | None:
         """Write what is left, within `patience` seconds, and end; why not all is there, if so."""
+        if self._thread.ident is None:
+            return None
         self._is_ending = True
         self.wake()
         self._thread.join(patience)
@@ -110,6 +119,9 @@ class Mirror:
                 self._extend(path)
             for path in self._others():
                 self._replace(path)
+            if time.monotonic() >= self._asked + _ASK_INTERVAL:
+                self._bring_requests()
+                self._asked = time.monotonic()
         except OSError as error:
             if self._error is None:
                 self._tell(f"the bucket cannot be written, which is tried again: {_words(error)}")
@@ -164,6 +176,17 @@ class Mirror:
             return
         self._objects.write(path, data)
         self._written[path] = stamp
+
+    def _bring_requests(self) -> None:
+        """What people ask of the job from elsewhere is asked here then, see `adapters.requests`."""
+        for name in sorted(self._objects.list(_REQUESTS).objects):
+            data = self._objects.read(f"{_REQUESTS}/{name}").data
+            folder = self._folder / _REQUESTS
+            folder.mkdir(exist_ok=True)
+            temporary = folder / f".{name}"
+            temporary.write_bytes(data)
+            temporary.replace(folder / name)
+            self._objects.delete(f"{_REQUESTS}/{name}")
 
     def _end_of(self, path: str) -> int:
         stream = self._streams.get(path)

@@ -32,6 +32,10 @@ class Reactor:
         self._events.append(event)
         os.eventfd_write(self._wake, 1)
 
+    def has(self, kind: type[Event]) -> bool:
+        """Whether an event of that kind waits to be taken. Safe in any thread."""
+        return any(isinstance(event, kind) for event in tuple(self._events))
+
     def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
         """Call `callback` whenever `descriptor` can be read, until `forget`."""
         self._selector.register(descriptor, selectors.EVENT_READ, callback)

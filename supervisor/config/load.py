@@ -23,6 +23,8 @@ from supervisor.config.problems import (
 )
 from supervisor.config.schema import Phase
 from supervisor.config.source import Source, read_source
+from supervisor.host.state_folder import state_folder
+from supervisor.protocol.location import Uri
 
 EXIT_CODE_PRESETS: dict[str, dict[int, int]] = {
     # XPK restarts on 42 and on 127 to 255, and takes everything else for the end.
@@ -40,9 +42,21 @@ class Job:
     exit_codes: Mapping[int, int]
 
     @property
+    def remote(self) -> Uri | None:
+        """Where model_dir is in an object store; None: it is a directory."""
+        return Uri.parse(self.phases[0].init.model_dir)
+
+    @property
     def model_dir(self) -> Path:
-        """The job's directory, absolute."""
+        """The job's directory on this host, absolute: of what is in an object store, the copy."""
+        if self.remote is not None:
+            return state_folder(str(self.remote))
         return Path(self.phases[0].init.model_dir).expanduser().absolute()
+
+    @property
+    def place(self) -> Path | Uri:
+        """What people and programs call model_dir."""
+        return self.remote or self.model_dir
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:

@@ -17,6 +17,7 @@ from supervisor.config.ladder import Ladder
 from supervisor.config.load import Job
 from supervisor.config.schema import Command, Fault, Phase, SuccessConfig
 from supervisor.config.topology import parse_slice
+from supervisor.protocol.location import Uri
 
 _JAX_PLATFORM = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 
@@ -28,7 +29,9 @@ class PhasePlan:
     name: str
     argv: tuple[str, ...]
     env: dict[str, str]
-    checkpoints: Path
+    place: Path | Uri
+    """What programs and people call model_dir."""
+    checkpoints: Path | Uri
     params: dict[str, Any]
     """The resolved config, as params.yaml shows it."""
     success: SuccessConfig
@@ -82,7 +85,11 @@ def plan_phases(
 
 
 def _plan(
-    job: Job, index: int, directories: list[Path], sections: dict[str, Any], ladder: Ladder
+    job: Job,
+    index: int,
+    directories: Sequence[Path | Uri],
+    sections: dict[str, Any],
+    ladder: Ladder,
 ) -> PhasePlan:
     phase = job.phases[index]
     name = phase_name(phase, index)
@@ -101,6 +108,7 @@ def _plan(
         name=name,
         argv=argv,
         env={**_platform(phase), **env},
+        place=job.place,
         checkpoints=directories[index],
         params=params,
         success=success,
@@ -123,18 +131,18 @@ def _plan(
     )
 
 
-def _checkpoints(job: Job, index: int, *, several: bool) -> Path:
+def _checkpoints(job: Job, index: int, *, several: bool) -> Path | Uri:
     phase = job.phases[index]
     if phase.init.checkpoint.directory is not None:
-        values = {"model_dir": str(job.model_dir)}
+        values = {"model_dir": str(job.place)}
         given = placeholders.expand(phase.init.checkpoint.directory, values)
-        return Path(given).expanduser().absolute()
-    root = job.model_dir / "checkpoints"
+        return Uri.parse(given) or Path(given).expanduser().absolute()
+    root = job.place / "checkpoints"
     return root / phase_name(phase, index) if several else root
 
 
 def _params(
-    job: Job, index: int, directories: list[Path], sections: dict[str, Any]
+    job: Job, index: int, directories: Sequence[Path | Uri], sections: dict[str, Any]
 ) -> dict[str, Any]:
     """The config of one phase with everything in it that was left to defaults."""
     phase = job.phases[index]
@@ -146,14 +154,14 @@ def _params(
             params["init"].update(value)
         else:
             params[section] = value
-    params["init"]["model_dir"] = str(job.model_dir)
+    params["init"]["model_dir"] = str(job.place)
     params["init"]["checkpoint"]["directory"] = str(directories[index])
     if index > 0 and phase.fit is not None:
         params["start_from"] = _start_from(job, index, directories)
     return {"trainer": params}
 
 
-def _start_from(job: Job, index: int, directories: list[Path]) -> dict[str, str]:
+def _start_from(job: Job, index: int, directories: Sequence[Path | Uri]) -> dict[str, str]:
     start = job.phases[index].start_from
     names = [phase_name(phase, i) for i, phase in enumerate(job.phases)]
     source = names.index(start.phase) if start is not None and start.phase else index - 1

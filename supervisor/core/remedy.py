@@ -18,3 +18,5 @@ class Remedy(StrEnum):
     """After a long while: somebody has to renew or refill something."""
     WAIT_FOR_CAPACITY = "wait-for-capacity"
     """After a long while and free of charge, until waiting is no use here."""
+    WAIT_FOR_STORAGE = "wait-for-storage"
+    """After a while and free of charge: not the program fails but what the job is kept in."""

@@ -93,11 +93,9 @@ RULES = (
         codes=("IncompleteBody", "RequestTimeout", "SlowDown", "XAmzContentSHA256Mismatch"),
     ),
     FaultRule(_REFUSED, statuses=range(600)),
-    # Without an answer of the store.
+    # Without an answer of the store. Who gives out credentials may not be up yet on a new machine.
     FaultRule(
-        _REFUSED,
-        types=("DefaultCredentialsError", "NoCredentialsError", "PartialCredentialsError"),
-        remedy=_NO_CREDENTIALS,
+        _RENEWS, types=("DefaultCredentialsError", "NoCredentialsError"), remedy=_NO_CREDENTIALS
     ),
     FaultRule(
         _RENEWS,

@@ -17,6 +17,8 @@ from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, 
 
 CAPACITY_WAITS = 14
 """About an hour of waiting, with the default backoff."""
+STORAGE_WAITS = 8
+"""About a quarter of an hour."""
 
 _AHEAD = {Remedy.WAIT: 1, Remedy.WAIT_LONG: 4}
 """Where in the backoff a wait begins that is not to be zero the first time: 10 s, and 80 s."""
@@ -43,6 +45,9 @@ class Tactics:
     """What was rolled back from last."""
     capacity_waits: int = 0
     """In a row."""
+    storage_waits: int = 0
+    """In a row, at `storage_at`, the highest committed step: above that it has worked meanwhile."""
+    storage_at: int | None = None
 
     def fresh(self) -> Tactics:
         """For a job that is run again after its end: a person has changed something. What the
@@ -50,8 +55,8 @@ class Tactics:
         return Tactics(Adjustments(skip_steps=self.adjustments.skip_steps))
 
     def run_again(self) -> Tactics:
-        """For a job that goes on: whoever waited for capacity begins to wait anew."""
-        return replace(self, capacity_waits=0)
+        """For a job that goes on: whoever waited for something begins to wait anew."""
+        return replace(self, capacity_waits=0, storage_waits=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +82,11 @@ def answer(
     `highest` is the highest step ever committed, `adjustable` what the worker said it could adjust.
     """
     if failure.remedy is Remedy.WAIT_FOR_CAPACITY:
-        return _wait_for_capacity(tactics)
+        return _wait_for_capacity(replace(tactics, storage_waits=0))
     tactics = replace(tactics, capacity_waits=0)
+    if failure.remedy is Remedy.WAIT_FOR_STORAGE:
+        return _wait_for_storage(tactics, highest)
+    tactics = replace(tactics, storage_waits=0)
     match failure.remedy:
         case Remedy.LESS_AT_ONCE:
             return _less_at_once(tactics, highest, adjustable)
@@ -96,6 +104,18 @@ def _wait_for_capacity(tactics: Tactics) -> Course:
         told = f"there was no capacity {waits} times in a row; run the same command again later"
         return Course(tactics, told, ExitCode.NO_CAPACITY)
     return Course(replace(tactics, capacity_waits=waits), backoff=waits, ahead=3)
+
+
+def _wait_for_storage(tactics: Tactics, highest: int | None) -> Course:
+    waits = tactics.storage_waits + 1 if tactics.storage_at == highest else 1
+    if waits > STORAGE_WAITS:
+        told = (
+            f"the object store failed {waits} times in a row without a new checkpoint between; "
+            "run the same command again once it works"
+        )
+        return Course(tactics, told, ExitCode.CANNOT_WRITE)
+    tactics = replace(tactics, storage_waits=waits, storage_at=highest)
+    return Course(tactics, "the object store's fault: nothing is charged", backoff=waits)
 
 
 def _less_at_once(tactics: Tactics, highest: int | None, adjustable: Collection[str]) -> Course:

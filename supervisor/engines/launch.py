@@ -103,7 +103,7 @@ class Launch:
         """What the placeholders stand for; `newest` is the newest committed step."""
         devices, batch = self.devices, self.plan.global_batch
         return {
-            "model_dir": str(self.model_dir),
+            "model_dir": str(self.plan.place),
             "num_devices": str(devices or ""),
             "per_device_batch": str(batch // devices) if batch and devices else "",
             "attempt": str(self.attempt),

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from supervisor.adapters.addresses import free_ports
 from supervisor.adapters.cgroup import OomCounter
-from supervisor.adapters.checkpoints import CheckpointWatcher, newest_committed
+from supervisor.adapters.checkpoints import CheckpointWatcher
 from supervisor.adapters.compile_cache import CompileCache
 from supervisor.adapters.output import OutputPatterns, OutputPump
 from supervisor.adapters.processes import WorkerProcess, kill_descendants, reap_orphans
@@ -36,6 +36,7 @@ from supervisor.core.events import (
 )
 from supervisor.core.failure import WorkerExit
 from supervisor.core.verdicts import launch_failure
+from supervisor.engines import committed as committed_steps
 from supervisor.engines.devices import DeviceProbe
 from supervisor.engines.group import Group, Worker
 from supervisor.engines.judging import judged, redacted
@@ -46,6 +47,7 @@ from supervisor.engines.snapshots import SnapshotKeeper
 from supervisor.engines.units import Answer
 from supervisor.ports import Clock
 from supervisor.protocol import environment
+from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import Message, RestoredMessage, SavedMessage, StepMessage
 from supervisor.protocol.stacks import STACK_SIGNAL
 from supervisor.protocol.standby import OUTPUT, Mode
@@ -258,13 +260,10 @@ class LocalEngine:
         )
 
     def _watcher(self, launch: Launch) -> CheckpointWatcher:
-        return CheckpointWatcher(
-            launch.plan.checkpoints,
-            lambda step: self._reactor.post(
-                CheckpointCommitted(self._clock.now(), launch.phase, step)
-            ),
-            self._notice,
-        )
+        def committed(step: int) -> None:
+            self._reactor.post(CheckpointCommitted(self._clock.now(), launch.phase, step))
+
+        return committed_steps.watch(launch.plan.checkpoints, committed, self._notice)
 
     # --- watching ---------------------------------------------------------------------------
 
@@ -347,11 +346,11 @@ class LocalEngine:
     def _mention(self, text: str) -> None:
         self._reactor.post(Noticed(self._clock.now(), text, routine=True))
 
-    def _newest(self, directory: Path) -> int | None:
+    def _newest(self, place: Path | Uri) -> int | None:
         try:
-            return newest_committed(directory)
+            return committed_steps.newest(place)
         except OSError as error:
-            self._notice(f"{directory} cannot be read: {error.strerror}")
+            self._notice(f"{place} cannot be read: {error.strerror or error}")
             return None
 
     # --- ending -----------------------------------------------------------------------------

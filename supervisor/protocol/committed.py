@@ -5,6 +5,9 @@ Orbax commits on POSIX by renaming `N.orbax-checkpoint-tmp` to `N`, and from 0.1
 tells. `_CHECKPOINT_METADATA` carries `commit_timestamp_nsecs`, set just before the rename: enough
 on POSIX together with the final name, never enough on an object store. Modification times say
 nothing. AXLearn writes `index` last, Levanter `metadata.json`.
+
+A checkpoint of an older Orbax that is copied from a disk into a bucket has no marker there, and
+looks like a save that is going on.
 """
 
 from __future__ import annotations
@@ -14,8 +17,16 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+MARKER = "commit_success.txt"
+METADATA = "_CHECKPOINT_METADATA"
+
 _STEP_NAME = re.compile(r"(?:[A-Za-z][\w.-]*[_-])?(\d{1,18})")
 _TEMPORARY = ".orbax-checkpoint-tmp"
+_MAKE_A_FILE = {
+    "gs": "echo copied | gcloud storage cp -",
+    "s3": "echo copied | aws s3 cp -",
+}
+"""The command to put before a URI, by its scheme."""
 
 
 def step_of(name: str) -> int | None:
@@ -26,6 +37,19 @@ def step_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def markers(name: str) -> tuple[str, ...]:
+    """The files of which each is written last, and so commits the step in a directory `name`."""
+    if name.startswith("step_"):
+        return (MARKER, "index")
+    return (MARKER, "metadata.json") if name.startswith("step-") else (MARKER,)
+
+
+def was_committed(metadata: bytes | None) -> bool:
+    """Whether what `_CHECKPOINT_METADATA` holds (None: there is none) says that the step was
+    committed: here, or on the disk that it was copied from."""
+    return bool((_object(metadata) or {}).get("commit_timestamp_nsecs"))
+
+
 def is_committed(directory: Path, *, posix: bool = True) -> bool:
     """Whether the checkpoint in `directory` is finalized, hence restorable.
 
@@ -34,14 +58,9 @@ def is_committed(directory: Path, *, posix: bool = True) -> bool:
     """
     if step_of(directory.name) is None:
         return False
-    if (directory / "commit_success.txt").exists():
+    if any(_is_whole(directory / marker) for marker in markers(directory.name)):
         return True
-    if directory.name.startswith("step_") and (directory / "index").exists():
-        return True
-    metadata = _json(directory / "_CHECKPOINT_METADATA") if posix else None
-    if metadata is not None:
-        return bool(metadata.get("commit_timestamp_nsecs"))
-    return directory.name.startswith("step-") and _json(directory / "metadata.json") is not None
+    return posix and was_committed(_read(directory / METADATA))
 
 
 def committed_steps(root: Path, *, posix: bool = True) -> Iterator[tuple[int, Path]]:
@@ -57,9 +76,31 @@ def committed_steps(root: Path, *, posix: bool = True) -> Iterator[tuple[int, Pa
             yield step, entry
 
 
-def _json(path: Path) -> dict[str, object] | None:
+def unmarked(place: str) -> str:
+    """What a person is told of a checkpoint in `place`, a URI or a directory, that was committed on
+    a disk and copied into a bucket without its marker."""
+    command = _MAKE_A_FILE.get(place.partition("://")[0], "touch")
+    return (
+        f"{place} looks like a checkpoint that was saved on a disk and copied here without the "
+        f"marker of its commit, and is not used: once the copy is complete, run `{command} "
+        f"{place}/{MARKER}`; otherwise remove it"
+    )
+
+
+def _is_whole(path: Path) -> bool:
+    return path.exists() and (path.suffix != ".json" or _object(_read(path)) is not None)
+
+
+def _read(path: Path) -> bytes | None:
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        return path.read_bytes()
+    except OSError:
         return None
-    return content if isinstance(content, dict) else None
+
+
+def _object(content: bytes | None) -> dict[str, object] | None:
+    try:
+        body = json.loads(content or b"")
+    except (ValueError, RecursionError):
+        return None
+    return body if isinstance(body, dict) else None

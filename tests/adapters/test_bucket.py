@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -9,6 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from fsspec.config import conf as fsspec_conf
 
 from supervisor.adapters.bucket import bucket
 from supervisor.ports import ConflictError, Listing, Objects, UnavailableError
@@ -21,6 +25,7 @@ from tests.faulty_store import (
     NO_BUCKET,
     RESET,
     SILENCE,
+    Answer,
     Asked,
     Fault,
     FaultyStore,
@@ -29,6 +34,8 @@ from tests.faulty_store import (
     answered_s3,
     slow,
 )
+
+JSON = (("Content-Type", "application/json"),)
 
 
 @pytest.fixture(params=["gcs", "s3"])
@@ -54,6 +61,21 @@ def place(store: FaultyStore) -> Uri:
 @pytest.fixture
 def objects(place: Uri) -> Objects:
     return bucket(place)
+
+
+def service_account(token_uri: str) -> str:
+    """The key of a service account."""
+    key = rsa.generate_private_key(65537, 2048).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    )
+    account = {
+        "type": "service_account",
+        "project_id": "p",
+        "client_email": "sa@p",
+        "private_key": key.decode(),
+        "token_uri": token_uri,
+    }
+    return json.dumps(account)
 
 
 def always(fault: Fault) -> Plan:
@@ -230,6 +252,38 @@ def test_a_bucket_that_is_not_there(store: FaultyStore) -> None:
         assert type(raised.value) is OSError
 
 
+def test_tokens_that_expire_early_are_renewed(
+    gcs: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With real credentials, whose tokens come from a server of ours and are good for ten uses."""
+    tokens = uses = 0
+    is_revoked = False
+
+    def plan(asked: Asked) -> Fault | None:
+        nonlocal tokens, uses
+        if asked.target == "/token":
+            if is_revoked:
+                return Fault(answer=Answer(400, b'{"error": "invalid_grant"}', JSON))
+            tokens, uses = tokens + 1, 0
+            told = {"access_token": f"token{tokens}", "expires_in": 3600, "token_type": "Bearer"}
+            return Fault(answer=Answer(200, json.dumps(told).encode(), JSON))
+        uses += 1
+        return None if uses <= 10 else EXPIRED["gs"]
+
+    with FaultyStore(gcs, plan).serving() as store:
+        monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+        monkeypatch.setitem(fsspec_conf, "gs", {"endpoint_url": store.front.url})
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+        (tmp_path / "key.json").write_text(service_account(f"{store.front.url}/token"))
+        objects = bucket(gcs.root / uuid.uuid4().hex, bound=5.0)
+        for _ in range(4):
+            all_operations(objects)
+        assert tokens == 3
+        is_revoked, uses = True, 10
+        with pytest.raises(UnavailableError, match="renew the credentials"):
+            objects.read("x")
+
+
 def test_no_credentials(
     emulator: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -240,8 +294,8 @@ def test_no_credentials(
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    with pytest.raises(OSError, match="give this host credentials"):
-        bucket(emulator.root).read("x")
+    with pytest.raises(UnavailableError, match="give this host credentials"):
+        bucket(emulator.root, bound=1.0).read("x")
 
 
 def test_what_is_not_installed_is_told(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:

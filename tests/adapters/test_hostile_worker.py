@@ -47,7 +47,8 @@ from supervisor.protocol.messages import MAX_LINE, Message, Stage
 
 POLICY = RestartPolicy((PhasePolicy("p", 3, 3, Success()),), 25.0, 0.0, 1.0)
 PLAN = PhasePlan(
-    "p", ("x",), {}, Path("/c"), {}, SuccessConfig(), True, False, None, False, None, None, None, ()
+    "p", ("x",), {}, Path("/m"), Path("/c"), {}, SuccessConfig(), True, False, None, False,
+    None, None, None, (),
 )  # fmt: skip
 WALL = datetime(2026, 1, 1, tzinfo=UTC)
 

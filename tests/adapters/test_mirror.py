@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.fetch import fetch, read_growing
+from supervisor.adapters.fetch import epoch_after, fetch, read_growing
 from supervisor.adapters.mirror import Mirror, MirroredStorage
+from supervisor.adapters.requests import taken
 from supervisor.adapters.storage import LocalStorage
 from supervisor.ports import UnavailableError
 from supervisor.protocol.segments import Segment
@@ -40,6 +41,7 @@ def opened(objects: MemoryObjects, folder: Path) -> Iterator[Open]:
         def mirror(epoch: int = 1, told: list[str] | None = None) -> Mirror:
             made = Mirror(objects, folder, epoch, (told if told is not None else []).append)
             stack.callback(made.close, 5.0)
+            made.begin()
             return made
 
         yield mirror
@@ -185,6 +187,13 @@ def test_the_bucket_is_the_truth(
     assert (aside.read_bytes() if differs else here) == here
 
 
+def test_an_epoch_is_above_all_others(objects: MemoryObjects) -> None:
+    assert epoch_after(objects) == 1
+    for epoch in (3, 12, 7):
+        objects.write(f"journal.jsonl.parts/{Segment(epoch, 0, 4).name}", b"a\nb\n")
+    assert epoch_after(objects) == 13
+
+
 def test_what_is_missing_in_the_bucket_is_told(objects: MemoryObjects, tmp_path: Path) -> None:
     parts = "journal.jsonl.parts/"
     objects.write(parts + Segment(1, 0, 4).name, b"a\nb\n")
@@ -197,6 +206,15 @@ def test_what_is_missing_in_the_bucket_is_told(objects: MemoryObjects, tmp_path:
         "should: left out",
         "journal.jsonl: bytes 4 to 8 are missing in the bucket: what comes after them is left out",
     ]
+
+
+def test_what_people_ask_in_the_bucket_is_asked_here_once(
+    objects: MemoryObjects, folder: Path, opened: Open
+) -> None:
+    objects.write("requests/1.clear-quarantine.json", b'["3"]')
+    opened().close()
+    assert list(taken(folder)) == [("3",)]
+    assert objects.list("requests").objects == {}
 
 
 def test_a_large_file_is_not_written_for_every_line(

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.adapters.checkpoints import CheckpointWatcher, newest_committed
+from supervisor.adapters.checkpoints import CheckpointWatcher, Pace, newest_committed
 from supervisor.adapters.console import PlainConsole
 from supervisor.adapters.output import OutputPatterns, OutputPump, read_evidence
 from supervisor.adapters.progress import ProgressPipe
@@ -382,7 +382,13 @@ class Watched:
     def __init__(self, root: Path, interval: float) -> None:
         self.commits: Queue[int] = Queue()
         self.errors: Queue[str] = Queue()
-        self.watcher = CheckpointWatcher(root, self.commits.put, self.errors.put, interval=interval)
+        self.watcher = CheckpointWatcher(
+            root,
+            lambda: newest_committed(root),
+            self.commits.put,
+            self.errors.put,
+            Pace(interval, interval),
+        )
 
     def stop(self) -> None:
         self.watcher.stop()

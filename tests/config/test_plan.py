@@ -10,6 +10,7 @@ import pytest
 
 from supervisor.config.ladder import Ladder, Rung
 from supervisor.config.plan import PhasePlan, plan_phases
+from supervisor.host.state_folder import state_folder
 from tests.config.files import COMMAND, FIT, PHASES, load, with_command, with_init
 
 RESOLVED: dict[str, Any] = {"trainer": {"init": {"loop": {"max_steps": 9}}, "fit": {"x": 1}}}
@@ -60,6 +61,34 @@ def test_where_checkpoints_are(config: str, directories: list[str], tmp_path: Pa
     assert [plan.checkpoints for plan in found] == [tmp_path / path for path in directories]
     shown = [plan.params["trainer"]["init"]["checkpoint"]["directory"] for plan in found]
     assert shown == [str(tmp_path / path) for path in directories]
+
+
+@pytest.mark.parametrize(
+    ("config", "checkpoints"),
+    [
+        (COMMAND.replace("runs/x", "gs://b/x/"), "gs://b/x/checkpoints"),
+        (with_init("checkpoint: {directory: '{model_dir}/a/b'}"), "gs://b/x/a/b"),
+        (with_init("checkpoint: {directory: s3://other}"), "s3://other"),
+    ],
+)
+def test_a_job_in_a_bucket(
+    config: str, checkpoints: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    config = config.replace("runs/x", "gs://b/x/")
+    (plan,) = plans(config)
+    assert str(plan.checkpoints) == checkpoints
+    assert str(plan.place) == plan.params["trainer"]["init"]["model_dir"] == "gs://b/x"
+    folder = load(config).model_dir
+    assert folder.parent == tmp_path / "state" / "supervise"
+    assert folder.name.startswith("x-"), "a person can tell it"
+    assert load(config.replace("b/x", "b/y/x")).model_dir != folder
+
+
+def test_the_state_folder_is_below_the_home_directory_unless_told(tmp_path: Path) -> None:
+    below_home = state_folder("gs://b", {"HOME": str(tmp_path), "XDG_STATE_HOME": "relative"})
+    assert below_home.parent == Path("~/.local/state/supervise").expanduser()
+    assert below_home.name.startswith("b-")
 
 
 def test_a_home_directory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

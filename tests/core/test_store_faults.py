@@ -33,6 +33,8 @@ def raised(*types: str) -> Fault:
         (Fault(400, "ExpiredToken"), Meaning.RENEWS),
         (raised(f"{GOOGLE}.RefreshError", f"{GOOGLE}.GoogleAuthError"), Meaning.RENEWS),
         (raised(f"{BOTOCORE}.UnauthorizedSSOTokenError", f"{BOTOCORE}.SSOError"), Meaning.RENEWS),
+        (raised(f"{GOOGLE}.DefaultCredentialsError"), Meaning.RENEWS),
+        (raised(f"{BOTOCORE}.NoCredentialsError", f"{BOTOCORE}.BotoCoreError"), Meaning.RENEWS),
         (Fault(404, "notFound", "No such object: bucket/x"), Meaning.MISSING),
         (Fault(404, "NoSuchKey"), Meaning.MISSING),
         (Fault(412, "conditionNotMet"), Meaning.CONFLICT),
@@ -43,8 +45,7 @@ def raised(*types: str) -> Fault:
         (Fault(403, "forbidden", "sa@p does not have storage.objects.create"), Meaning.REFUSED),
         (Fault(403, "RequestTimeTooSkewed"), Meaning.REFUSED),
         (Fault(400, "InvalidRequest", types=(f"{BOTOCORE}.ClientError",)), Meaning.REFUSED),
-        (raised(f"{GOOGLE}.DefaultCredentialsError"), Meaning.REFUSED),
-        (raised(f"{BOTOCORE}.NoCredentialsError", f"{BOTOCORE}.BotoCoreError"), Meaning.REFUSED),
+        (raised(f"{BOTOCORE}.ProfileNotFound", f"{BOTOCORE}.BotoCoreError"), Meaning.REFUSED),
         (raised(f"{BOTOCORE}.SSLError", f"{BOTOCORE}.ConnectionError"), Meaning.REFUSED),
         (
             raised(f"{AIOHTTP}.ClientConnectorCertificateError", f"{AIOHTTP}.ClientError"),

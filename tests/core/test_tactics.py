@@ -14,7 +14,7 @@ from supervisor.core.failure import Failure, Verdict, WorkerExit
 from supervisor.core.policy import PhasePolicy, Success
 from supervisor.core.remedy import Remedy
 from supervisor.core.state import Status
-from supervisor.core.tactics import CAPACITY_WAITS
+from supervisor.core.tactics import CAPACITY_WAITS, STORAGE_WAITS
 from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, Adjustments
 from tests.core.history import RETRY, History, policy
 
@@ -24,6 +24,7 @@ NAN = replace(_POLICY, cause="NaN", remedy=Remedy.ROLL_BACK, step=41)
 BUSY = replace(_POLICY, remedy=Remedy.WAIT)
 EXPIRED = replace(_POLICY, remedy=Remedy.WAIT_LONG)
 NO_CAPACITY = replace(_POLICY, remedy=Remedy.WAIT_FOR_CAPACITY, charge=Charge.NOTHING)
+STORAGE = replace(_POLICY, remedy=Remedy.WAIT_FOR_STORAGE, charge=Charge.NOTHING)
 BOTH = (INFLIGHT, ACCUMULATION)
 
 
@@ -196,6 +197,7 @@ def _delays(history: History, failure: Failure, times: int) -> list[float]:
         (BUSY, [10, 20, 40, 80, 160, 300, 300, 300]),
         (EXPIRED, [80, 160, 300, 300, 300, 300, 300, 300]),
         (NO_CAPACITY, [40, 80, 160, 300, 300, 300, 300, 300]),
+        (STORAGE, [0, 10, 20, 40, 80, 160, 300, 300]),
     ],
 )
 def test_what_takes_time_to_pass_is_given_time(failure: Failure, nominal: list[float]) -> None:
@@ -236,6 +238,40 @@ def test_another_failure_ends_the_count_of_waits() -> None:
             history.fails(failure)
     for _ in range(CAPACITY_WAITS):
         history.fails(NO_CAPACITY)
+    assert history.finish is None
+
+
+def test_trouble_with_the_object_store_costs_nothing_and_ends_with_74_when_it_lasts() -> None:
+    history = started(restarts=1)
+    history.fails(RETRY)
+    for _ in range(STORAGE_WAITS):
+        history.fails(STORAGE)
+    assert history.finish is None
+    assert history.now > 600
+    history.fails(STORAGE)
+    assert ended(history) == ExitCode.CANNOT_WRITE
+    assert history.state.budget.restarts == 1
+    decided = history.starts()
+    assert [type(d) for d in decided] == [StartWorkers], "in the same directory"
+    history.fails(STORAGE)
+    assert not history.state.status.terminal, "it waits anew"
+    assert history.state.budget.restarts == 1
+
+
+@pytest.mark.parametrize("works_meanwhile", [RETRY, NO_CAPACITY, 50])
+def test_what_shows_that_the_store_works_ends_the_count(works_meanwhile: Failure | int) -> None:
+    history = started()
+    for _ in range(STORAGE_WAITS):
+        history.fails(STORAGE)
+    if isinstance(works_meanwhile, Failure):
+        history.fails(works_meanwhile)
+    else:
+        history.runs()
+        history.commits(works_meanwhile)
+        history.ends(WorkerExit(0, code=1))
+        history.gone(STORAGE)
+    for _ in range(STORAGE_WAITS - 1):
+        history.fails(STORAGE)
     assert history.finish is None
 
 

@@ -100,9 +100,10 @@ def test_success(success: Success, evidence: Evidence, expected: bool) -> None:
         (died(types=("trainer.devices.DevicesDiffer",), message="4, not 8"), "devices-differ"),
         (died(types=("builtins.FileNotFoundError",), message="x"), "missing-file"),
         (
-            died(types=("trainer.checkpoint.NoUsableCheckpointError",), message="DATA_LOSS"),
+            died(types=("trainer.steps.NoUsableCheckpointError",), message="DATA_LOSS"),
             "no-usable-checkpoint",
         ),
+        (died(types=("trainer.steps.UnmarkedCheckpointError",)), "unmarked-checkpoint"),
         (
             died(types=("builtins.ValueError",), message="Structure mismatch: Target path ('b',)"),
             "checkpoint-structure",

@@ -23,6 +23,7 @@ PLAN = PhasePlan(
     name="p",
     argv=("x",),
     env={"JAX_PLATFORMS": "cpu"},
+    place=Path("/m"),
     checkpoints=Path("/c"),
     params={},
     success=SuccessConfig(),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.protocol.committed import committed_steps, is_committed, step_of
+from supervisor.protocol.committed import committed_steps, is_committed, step_of, unmarked
 
 ORBAX = {"_CHECKPOINT_METADATA": json.dumps({"commit_timestamp_nsecs": 17_000})}
 SAVING = {"_CHECKPOINT_METADATA": json.dumps({"commit_timestamp_nsecs": None})}
@@ -171,3 +171,18 @@ def test_a_real_checkpoint_is_committed_and_one_killed_before_its_commit_is_not(
     assert any(path.name.startswith("5") for path in tmp_path.iterdir())
     assert [step for step, _ in committed_steps(tmp_path)] == [3]
     assert [step for step, _ in committed_steps(tmp_path, posix=False)] == [3]
+
+
+@pytest.mark.parametrize(
+    ("place", "command"),
+    [
+        ("gs://b/c/9", "echo copied | gcloud storage cp - gs://b/c/9/commit_success.txt"),
+        ("s3://b/c/9", "echo copied | aws s3 cp - s3://b/c/9/commit_success.txt"),
+        ("/mnt/b/c/9", "touch /mnt/b/c/9/commit_success.txt"),
+    ],
+)
+def test_a_copy_without_its_marker_is_explained_in_one_line(place: str, command: str) -> None:
+    told = unmarked(place)
+    assert told.startswith(f"{place} looks like a checkpoint that was saved on a disk")
+    assert f"run `{command}`" in told
+    assert "\n" not in told

@@ -34,6 +34,7 @@ _TELLS = {
     Remedy.WAIT: ("JaxRuntimeError", "The TPU is already in use by process with pid 5"),
     Remedy.WAIT_LONG: ("RefreshError", "invalid_grant: Token has been expired or revoked"),
     Remedy.WAIT_FOR_CAPACITY: ("RuntimeError", "There is no more capacity in the zone"),
+    Remedy.WAIT_FOR_STORAGE: ("RuntimeError", "503 Service Unavailable"),
 }
 """What a program says that dies of something that has a remedy."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from random import Random
 
 from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
+from supervisor.core.rules import RULES, Rule, in_a_bucket
 from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT
 from supervisor.protocol.messages import Stage
 
@@ -108,6 +109,8 @@ class Scenario:
     max_skipped: int
     too_small: frozenset[int]
     """Rungs below the full one for which the program cannot be compiled."""
+    rules: tuple[Rule, ...]
+    """Those of a job in a directory, or of one in a bucket."""
     max_again: int
     """How often a person runs the command again after it ended for good."""
 
@@ -148,6 +151,7 @@ def draw(rng: Random) -> Scenario:
         bad_steps=frozenset(rng.choices(range(1, ticks + 1), k=rng.choice((0, 0, 1, 2)))),
         max_skipped=rng.choice((0, 1, 2)),
         too_small=frozenset(rng.choices((1, 2, 3), k=rng.choice((0, 0, 1)))),
+        rules=rng.choice((RULES, in_a_bucket(RULES))),
         max_again=rng.choice((0, 0, 1, 3)),
     )
 

@@ -96,6 +96,7 @@ class Simulation:
             self._policy,
             self._effect,
             self._tell,
+            self.scenario.rules,
             give_up=self.scenario.benign + _PATIENCE,
         )
         self._host.watcher = world

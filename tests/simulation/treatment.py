@@ -12,7 +12,12 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.core.remedy import Remedy
 from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, Adjustments
 
-_PATIENCE = 14
+_PATIENCE = {Remedy.WAIT_FOR_CAPACITY: 14, Remedy.WAIT_FOR_STORAGE: 8}
+"""How many waits in a row."""
+_IMPATIENT_END = {
+    Remedy.WAIT_FOR_CAPACITY: ExitCode.NO_CAPACITY,
+    Remedy.WAIT_FOR_STORAGE: ExitCode.CANNOT_WRITE,
+}
 _SOONER = {Remedy.WAIT: 1, Remedy.WAIT_LONG: 4, Remedy.WAIT_FOR_CAPACITY: 3}
 
 
@@ -35,7 +40,7 @@ class Treatment:
     """Nothing is left to try after the last failure."""
 
     def begun(self) -> Treatment:
-        """A supervisor begins: waiting for capacity is counted anew."""
+        """A supervisor begins: waiting is counted anew."""
         return replace(self, failed=(*self.failed, Failed(None)), end=None)
 
     def after_the_end(self) -> Treatment:
@@ -56,14 +61,14 @@ class Treatment:
             return treated._memory(highest, adjustable)
         if remedy is Remedy.ROLL_BACK:
             return treated._rolled_back(self._same_before(now), completed, adjustable)
-        if remedy is Remedy.WAIT_FOR_CAPACITY and treated._waits() > _PATIENCE:
-            return replace(treated, end=ExitCode.NO_CAPACITY)
+        if remedy in _PATIENCE and treated._waits() > _PATIENCE[remedy]:
+            return replace(treated, end=_IMPATIENT_END[remedy])
         return treated
 
     def failures_to_wait_for(self, charged: int) -> int:
         """Of how many failures in a row the wait is."""
         remedy = self.failed[-1].remedy if self.failed else None
-        counted = self._waits() if remedy is Remedy.WAIT_FOR_CAPACITY else charged
+        counted = self._waits() if remedy in _PATIENCE else charged
         return counted + (_SOONER.get(remedy, 0) if remedy is not None else 0)
 
     def _memory(self, highest: int | None, adjustable: tuple[str, ...]) -> Treatment:
@@ -101,9 +106,12 @@ class Treatment:
         )
 
     def _waits(self) -> int:
+        """How often the same was waited for in a row, for storage without progress."""
+        last = self.failed[-1]
         count = 0
         for failure in reversed(self.failed):
-            if failure.remedy is not Remedy.WAIT_FOR_CAPACITY:
+            stored = failure.remedy is Remedy.WAIT_FOR_STORAGE
+            if failure.remedy is not last.remedy or (stored and failure.highest != last.highest):
                 break
             count += 1
         return count

@@ -38,6 +38,7 @@ from supervisor.core.events import (
 )
 from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.core.policy import RestartPolicy
+from supervisor.core.rules import Rule
 from supervisor.core.snapshots import Use, refusal
 from supervisor.core.state import JobState
 from supervisor.core.verdicts import judge, launch_failure
@@ -73,9 +74,10 @@ class FakeWorld:
         policy: RestartPolicy,
         effect: Callable[[str], None],
         tell: Callable[[str], None],
+        rules: tuple[Rule, ...],
         give_up: float,
     ) -> None:
-        """`give_up`: the (virtual) time by which the job must have ended."""
+        """`rules` judge a failure; by the (virtual) time `give_up` the job must have ended."""
         self.told: list[Event] = []
         """All that was told so far."""
         self._host = host
@@ -83,6 +85,7 @@ class FakeWorld:
         self._policy = policy
         self._effect = effect
         self._tell = tell
+        self._rules = rules
         self._give_up = give_up
         self._mail: list[tuple[float, Event]] = []
         """What has come, and when, and was not read yet."""
@@ -367,7 +370,7 @@ class FakeWorld:
             WorkersGone(
                 self._host.clock.now(),
                 kill.attempt,
-                judge(evidence, self._policy.phases[phase].success),
+                judge(evidence, self._policy.phases[phase].success, self._rules),
                 resumed_from=group.resumed_from if group is not None else None,
                 step=group.step if group is not None else None,
                 committed=committed,

@@ -18,6 +18,7 @@ import yaml
 
 from supervisor.protocol.environment import scrubbed
 from supervisor.protocol.failure import FailureRecord, parse_failure_record
+from supervisor.protocol.location import Uri
 from trainer.checkpoint import restore
 from trainer.config import InitConfig, parse
 from trainer.mesh import make_mesh
@@ -31,7 +32,7 @@ jax.config.update("jax_num_cpu_devices", 4)
 Mapping = dict[str, Any]
 
 
-def tiny(directory: Path, **loop: Any) -> Mapping:
+def tiny(directory: Path | Uri | str, **loop: Any) -> Mapping:
     """A config that trains in well under a second, with dropout and two key/value heads."""
     return {
         "trainer": {

@@ -20,6 +20,7 @@ from trainer.mesh import make_mesh
 from trainer.rungs import rung
 from trainer.state import Blueprint, TrainState
 from trainer.step import Metrics, jit_evaluation_loss, jit_train_step
+from trainer.steps import steps_in
 
 from .harness import MakeTrainer, assert_same_bits, blueprint, tiny
 
@@ -79,7 +80,7 @@ def test_a_checkpoint_of_any_rung_is_restored_on_any_other(optimizer: str, tmp_p
     layouts = [(4, 2), (2, 2), (4, 4), (1, 1), (4, 1)]
     plans = [blueprint(config, num_devices, fsdp) for num_devices, fsdp in layouts]
     state = replace(filled(plans[0]), step=jnp.int32(3))
-    checkpoints = Checkpoints(tmp_path, 1, {}, print)
+    checkpoints = Checkpoints(steps_in(tmp_path), 1, {}, print)
     checkpoints.save(state, 3, {"batch": 3})
     checkpoints.committed(wait=True)
     checkpoints.settle()

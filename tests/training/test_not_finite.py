@@ -18,6 +18,7 @@ from trainer.config import parse
 from trainer.data import training_batches
 from trainer.fingerprint import fingerprint
 from trainer.state import TrainState
+from trainer.steps import steps_in
 
 from .harness import MakeTrainer, Mapping, Trainer, assert_same_bits, blueprint
 
@@ -56,7 +57,9 @@ def _save_first(mapping: Mapping, batches: Any) -> None:
     params = jax.tree.map_with_path(overflow, fresh.params)
     next(batches)
     said: list[str] = []
-    checkpoints = Checkpoints(init.checkpoint.directory, 2, fingerprint(init), said.append)
+    checkpoints = Checkpoints(
+        steps_in(init.checkpoint.directory), 2, fingerprint(init), said.append
+    )
     state = TrainState(fresh.step + 1, params, fresh.optimizer)
     checkpoints.save(state, 1, batches.get_state())
     assert checkpoints.committed(wait=True) == 1

@@ -19,12 +19,12 @@ from trainer import integrity
 from trainer.checkpoint import (
     CheckpointMismatchError,
     Checkpoints,
-    NoUsableCheckpointError,
     newest_step,
     restore_parts,
 )
 from trainer.config import StartFrom, parse
 from trainer.fingerprint import fingerprint, fingerprint_across
+from trainer.steps import NoUsableCheckpointError, steps_in
 
 from .harness import MakeTrainer, Trainer, assert_same_bits, blueprint, tiny
 
@@ -88,7 +88,7 @@ def copy(stopped: tuple[Trainer, str], make_trainer: MakeTrainer) -> Trainer:
 def opened(trainer: Trainer, said: list[str]) -> tuple[Checkpoints, Any]:
     """The trainer's checkpoints in this process, and the abstract state to restore."""
     init = parse(trainer.mapping).init
-    checkpoints = Checkpoints(trainer.checkpoints, 2, fingerprint(init), said.append)
+    checkpoints = Checkpoints(steps_in(trainer.checkpoints), 2, fingerprint(init), said.append)
     return checkpoints, blueprint(init).abstract
 
 

@@ -13,6 +13,11 @@ all of them are the few types that no outside cause is ever reported as.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
+from supervisor.core.outcome import Charge
+from supervisor.core.remedy import Remedy
 from supervisor.core.rules.exceptions import CERTAIN as _CERTAIN
 from supervisor.core.rules.exceptions import RULES as _OF_THE_TYPE
 from supervisor.core.rules.exits import RULES as _OF_THE_EXIT
@@ -26,6 +31,20 @@ from supervisor.core.rules.rule import occurs as occurs
 from supervisor.core.rules.state import RULES as _OF_THE_STATE
 from supervisor.core.rules.world import DISK_FULL as DISK_FULL
 from supervisor.core.rules.world import RULES as _OF_THE_WORLD
+
+_OF_A_STORE = ("storage", "expired-credentials", "quota")
+
+
+def in_a_bucket(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """The rules for a job that is kept in an object store, as its checkpoints are: trouble with
+    that is no failure of the program."""
+    return tuple(
+        replace(rule, charge=Charge.NOTHING, remedy=Remedy.WAIT_FOR_STORAGE)
+        if rule.name in _OF_A_STORE
+        else rule
+        for rule in rules
+    )
+
 
 RULES: tuple[Rule, ...] = (
     *_CERTAIN,

@@ -47,6 +47,16 @@ RULES = (
         types=("NoUsableCheckpointError",),
     ),
     Rule(
+        "unmarked-checkpoint",
+        FATAL,
+        "a checkpoint lacks the mark of its commit",
+        "A step above all committed ones is none itself, and may be somebody's copy; to train on "
+        "would overwrite it.",
+        "Do as the message says: complete the copy and add the mark, or remove the step; then run "
+        "the same command again.",
+        types=("UnmarkedCheckpointError",),
+    ),
+    Rule(
         DISK_FULL,
         POLICY,
         "disk full",

@@ -1,0 +1,50 @@
+"""Committed checkpoints wherever they are: in a directory, or in a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from supervisor.adapters import bucket_checkpoints
+from supervisor.adapters.bucket import bucket
+from supervisor.adapters.checkpoints import BUCKET, DISK, CheckpointWatcher, newest_committed
+from supervisor.ports import Objects
+from supervisor.protocol.location import Uri
+
+_BOUND = 20.0
+"""Seconds for a request to the bucket: the decision loop waits for some of them, though only while
+there is no worker that it could have to stop."""
+
+
+def newest(place: Path | Uri) -> int | None:
+    """The newest committed step that is in `place` now.
+
+    Raises:
+        OSError: nobody can look.
+    """
+    if isinstance(place, Path):
+        return newest_committed(place)
+    return bucket_checkpoints.newest_committed(_objects(place))
+
+
+def unmarked_copies(place: Path | Uri) -> tuple[str, ...]:
+    """The names of newer steps that were copied to a bucket from a disk, without their markers.
+
+    Raises:
+        OSError: nobody can look.
+    """
+    return () if isinstance(place, Path) else bucket_checkpoints.unmarked_copies(_objects(place))
+
+
+def watch(
+    place: Path | Uri, on_commit: Callable[[int], None], on_error: Callable[[str], None]
+) -> CheckpointWatcher:
+    """Watch `place`; see `CheckpointWatcher`."""
+    pace = DISK if isinstance(place, Path) else BUCKET
+    return CheckpointWatcher(place, lambda: newest(place), on_commit, on_error, pace)
+
+
+@cache
+def _objects(place: Uri) -> Objects:
+    return bucket(place, _BOUND)

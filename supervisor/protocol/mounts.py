@@ -1,0 +1,51 @@
+"""What kind of file system a directory is on.
+
+Most are what POSIX asks for: a rename puts a whole directory in its place at once. A bucket that is
+mounted is not: it copies a directory file by file, and others may see some of them late.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+_BUCKETS = {
+    f"fuse.{program}"
+    for program in (
+        *("gcsfuse", "s3fs", "rclone", "goofys", "geesefs", "mountpoint-s3"),
+        *("blobfuse", "blobfuse2"),
+    )
+}
+
+
+def file_system(directory: Path, mounts: str | None = None) -> str:
+    """The type of the file system that `directory` is on, or will be once it is made.
+
+    `mounts` is what /proc/self/mountinfo says (None: read it now). A type that is no more than
+    `fuse` is completed by what is mounted: `fuse.mountpoint-s3`.
+    """
+    if mounts is None:
+        mounts = Path("/proc/self/mountinfo").read_text()
+    best, kind = -1, ""
+    target = Path(os.path.realpath(directory))  # which takes a loop of links for what it is
+    for line in mounts.splitlines():
+        fields, _, rest = line.partition(" - ")
+        mount = Path(fields.split()[4].encode().decode("unicode_escape"))
+        if target.is_relative_to(mount) and len(mount.parts) >= best:  # the last mount is on top
+            best = len(mount.parts)
+            kind, source = rest.split()[:2]
+            kind = f"fuse.{source}" if kind == "fuse" else kind
+    return kind
+
+
+def is_mounted_bucket(kind: str) -> bool:
+    """Whether a file system of this type is a bucket in disguise."""
+    return kind in _BUCKETS
+
+
+@cache
+def is_posix(directory: Path) -> bool:
+    """Whether a directory below `directory` that is renamed is there whole or not at all. Asked
+    once: what a job is kept on does not change while it runs."""
+    return not is_mounted_bucket(file_system(directory))

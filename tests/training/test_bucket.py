@@ -1,0 +1,351 @@
+"""Checkpoints in a bucket: saved, verified and restored by Orbax itself, against an emulator."""
+
+# mypy: allow-untyped-calls, disable-error-code="attr-defined"
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import fsspec
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from supervisor.protocol.committed import MARKER, METADATA, was_committed
+from supervisor.protocol.location import Uri
+from tests.emulators import Emulator, gcs_emulator, s3_emulator
+from tests.faulty_store import SILENCE, Asked, Fault, FaultyStore
+from trainer import bucket, integrity
+from trainer.checkpoint import Checkpoints, newest_step, restore, restore_parts
+from trainer.config import ConfigError, StartFrom, parse
+from trainer.files import files_in
+from trainer.fingerprint import fingerprint, fingerprint_across
+from trainer.state import TrainState
+from trainer.steps import (
+    DAMAGED,
+    MarkedSteps,
+    NoUsableCheckpointError,
+    UnmarkedCheckpointError,
+    steps_in,
+)
+
+from .harness import Trainer, assert_same_bits, blueprint, tiny
+
+PATIENCE = 30.0
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    """A bucket that this process and its children find."""
+    with gcs_emulator() as found, pytest.MonkeyPatch.context() as environment:
+        for name, value in found.env.items():
+            environment.setenv(name, value)
+        yield found
+
+
+@dataclass
+class Saver:
+    """Saves and restores a small state in one place, as the trainer does, in this process."""
+
+    place: Uri | Path
+    said: list[str] = field(default_factory=list)
+    keep: int = 3
+
+    def __post_init__(self) -> None:
+        self.init = parse(tiny(Path("/unused"))).init
+        self.blueprint = blueprint(self.init)
+        self.print = fingerprint(self.init)
+
+    def opened(self) -> Checkpoints:
+        return Checkpoints(steps_in(self.place), self.keep, self.print, self.said.append)
+
+    def save(self, *steps: int) -> TrainState:
+        """Save a fresh state as each of these steps."""
+        state, checkpoints = self.blueprint.fresh(), self.opened()
+        for step in steps:
+            checkpoints.save(state, step, {"next": step})
+            assert checkpoints.committed(wait=True) == step
+        checkpoints.close()
+        return state
+
+    def restored(self) -> tuple[int, TrainState, Any] | None:
+        return self.opened().restore(self.blueprint.abstract)
+
+
+@pytest.fixture(scope="module")
+def saved(emulator: Emulator) -> tuple[Saver, TrainState]:
+    """Steps 10 and 20 in the bucket, and what was saved."""
+    saver = Saver(emulator.root / "saved" / "checkpoints")
+    return saver, saver.save(10, 20)
+
+
+@pytest.fixture
+def copy(saved: tuple[Saver, TrainState], request: pytest.FixtureRequest) -> Saver:
+    """The same in a place of its own, to be damaged."""
+    place = saved[0].place
+    assert isinstance(place, Uri)
+    name = re.sub(r"\W", "", request.node.name)
+    own = Uri(place.scheme, place.bucket, f"{name}/checkpoints")
+    store().copy(f"{place}/", f"{own}/", recursive=True)
+    return Saver(own)
+
+
+def store() -> Any:
+    return fsspec.filesystem("gcs", finalize_on_close=True)
+
+
+def names(place: Uri | Path) -> set[str]:
+    return {path.name for path in bucket.path_of(place).iterdir()}
+
+
+def path_of(saver: Saver, step: int) -> Path:
+    return bucket.path_of(saver.place) / str(step)
+
+
+def test_what_is_saved_is_verified_and_restored_to_the_bit(
+    saved: tuple[Saver, TrainState],
+) -> None:
+    saver, state = saved
+    found = saver.restored()
+    assert found is not None
+    step, restored, position = found
+    assert (step, position, saver.said) == (20, {"next": 20}, [])
+    assert_same_bits((restored.params, restored.optimizer), (state.params, state.optimizer))
+    manifest = integrity.read(path_of(saver, 20))
+    assert manifest is not None
+    manifest.verify(path_of(saver, 20))
+    assert all(len(digest) == 32 for _, digest in manifest.files.values()), "MD5, as the store has"
+    assert any(name.startswith("params/") for name in manifest.files)
+    shared = fingerprint_across(saver.init, StartFrom(directory=saver.place))
+    abstract = {"params": saver.blueprint.abstract.params}
+    step, parts = restore_parts(saver.place, abstract, shared, print)
+    assert step == 20
+    assert_same_bits(parts["params"], state.params)
+
+
+def test_old_steps_go_and_the_newest_is_found(copy: Saver) -> None:
+    copy.keep = 2
+    copy.save(30)
+    assert newest_step(copy.place) == 30
+    assert {name for name in names(copy.place) if name.isdecimal()} == {"20", "30"}
+    assert copy.said == []
+
+
+def largest(path: Path) -> str:
+    """The file with most of the parameters in it."""
+    files = files_in(path / "params")
+    return f"params/{max(files.names(), key=lambda name: files.size(name) or 0)}"
+
+
+def flip(path: Path) -> None:
+    content = bytearray((path / largest(path)).read_bytes())
+    content[len(content) // 2] ^= 1
+    (path / largest(path)).write_bytes(bytes(content))
+
+
+def truncate(path: Path) -> None:
+    content = (path / largest(path)).read_bytes()
+    (path / largest(path)).write_bytes(content[:-7])
+
+
+def remove(path: Path) -> None:
+    (path / largest(path)).unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (flip, "has not the content that was saved"),
+        (truncate, "bytes, not"),
+        (remove, "is missing"),
+    ],
+)
+def test_a_damaged_step_is_marked_and_the_one_before_is_taken(
+    copy: Saver, damage: Callable[[Path], None], reason: str
+) -> None:
+    damage(path_of(copy, 20))
+    found = copy.restored()
+    assert found is not None
+    assert found[0] == newest_step(copy.place) == 10
+    assert len(copy.said) == 1
+    assert re.search(f"20 is damaged .*{reason}.*{DAMAGED}", copy.said[0])
+    assert reason in (path_of(copy, 20) / DAMAGED).read_text()
+    copy.save(20)  # by the time that it is reached again
+    assert newest_step(copy.place) == 20
+    assert DAMAGED not in names(Uri("gs", "bucket", f"{copy.place}/20".split("/", 3)[3]))
+    assert len(copy.said) == 1
+
+
+def test_where_all_are_damaged_only_a_person_can_start_afresh(copy: Saver) -> None:
+    flip(path_of(copy, 10))
+    flip(path_of(copy, 20))
+    for _ in range(2):
+        with pytest.raises(NoUsableCheckpointError, match=r"remove the damaged ones \(10, 20 in"):
+            copy.restored()
+    (path_of(copy, 10) / MARKER).write_text("it must do")  # against the note: still not used
+    with pytest.raises(NoUsableCheckpointError):
+        copy.restored()
+    store().rm(f"{copy.place}/10", recursive=True)
+    store().rm(f"{copy.place}/20", recursive=True)
+    assert copy.restored() is None
+
+
+# --- what a killed save leaves --------------------------------------------------------------------
+
+
+@dataclass
+class Gate:
+    """Holds the uploads of an object for ever, and says when one came."""
+
+    name: str
+    reached: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, asked: Asked) -> Fault | None:
+        told = unquote(asked.target).encode() + asked.body[:1000]
+        if asked.method != "POST" or self.name.encode() not in told:
+            return None
+        self.reached.set()
+        return SILENCE
+
+
+def test_a_save_that_is_killed_is_not_committed_and_is_cleared_away(
+    emulator: Emulator, tmp_path: Path, compilation_cache: Path
+) -> None:
+    place = emulator.root / "killed" / "checkpoints"
+    trainer = Trainer(tmp_path, compilation_cache, 1, tiny(place))
+
+    def killed_at(name: str) -> str:
+        """What a trainer says that is killed while this object of step 10 is on its way."""
+        gate = Gate(f"{place.path}/10/{name}")
+        with FaultyStore(emulator, gate).serving() as faulty:
+            trainer.extra = dict(faulty.front.env)
+            with trainer.start() as process:
+                reached = gate.reached.wait(PATIENCE)
+                process.send_signal(signal.SIGKILL)
+                assert process.stdout is not None
+                output = process.stdout.read()
+        assert reached, output
+        assert newest_step(place) == 5
+        return output
+
+    removed = f"removing {place}/10: its save was never committed"
+    assert "fresh start" in killed_at(METADATA)
+    assert "restored step 5 from gs://" in killed_at("params/manifest.ocdbt")
+    assert removed in killed_at(MARKER)
+    metadata = (bucket.path_of(place) / "10" / METADATA).read_bytes()
+    assert was_committed(metadata), "nothing but the marker was missing"
+    trainer.extra = dict(emulator.env)
+    assert removed in trainer.finish()
+    assert newest_step(place) == 17
+
+    local = Trainer(tmp_path, compilation_cache, 1, tiny(tmp_path / "checkpoints"))
+    local.finish()
+    abstract = blueprint(parse(trainer.mapping).init).abstract
+    assert_same_bits(restore(place, 17, abstract)[0], local.state(17))
+
+
+# --- copies ---------------------------------------------------------------------------------------
+
+
+def test_a_copy_without_its_marker_is_explained_and_left_alone(
+    emulator: Emulator, tmp_path: Path
+) -> None:
+    local = Saver(tmp_path / "checkpoints")
+    state = local.save(10, 20)
+    place = emulator.root / "copied" / "checkpoints"
+    store().put(f"{tmp_path}/checkpoints/", f"{place}/", recursive=True)
+    saver = Saver(place)
+    (path_of(saver, 20) / MARKER).unlink()
+    before = bucket.objects(bucket.path_of(place))
+    for _ in range(2):
+        with pytest.raises(UnmarkedCheckpointError, match="looks like a checkpoint") as refusal:
+            saver.restored()
+    command = f"`echo copied | gcloud storage cp - {place}/20/{MARKER}`"
+    assert command in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert bucket.objects(bucket.path_of(place)) == before
+    (path_of(saver, 20) / MARKER).write_text("copied\n")  # as the command does
+    (path_of(saver, 10) / MARKER).unlink()  # below the newest one: nobody asks for it
+    found = saver.restored()
+    assert found is not None
+    assert found[0] == 20
+    assert_same_bits(found[1].params, state.params)
+    assert (path_of(saver, 10) / METADATA).exists()
+
+
+def test_a_copy_that_lost_a_file_is_damaged(copy: Saver, tmp_path: Path) -> None:
+    """From the bucket to a disk: digests are of the kind that the bucket knew."""
+    store().get(f"{copy.place}/", f"{tmp_path}/there/", recursive=True)
+    there = Saver(tmp_path / "there")
+    flip(path_of(there, 20))
+    found = there.restored()
+    assert found is not None
+    assert found[0] == 10
+    assert "has not the content that was saved" in there.said[0]
+
+
+# --- a mounted bucket -----------------------------------------------------------------------------
+
+
+def test_on_a_mount_only_the_marker_counts_and_nothing_is_renamed(tmp_path: Path) -> None:
+    """A made-up mount: an ordinary directory, by the rules for one."""
+    saver, said = Saver(tmp_path / "checkpoints"), list[str]()
+    steps = MarkedSteps(tmp_path / "checkpoints")
+
+    def opened() -> Checkpoints:
+        return Checkpoints(steps, 3, saver.print, said.append)
+
+    checkpoints, state = opened(), saver.blueprint.fresh()
+    for step in (10, 20):
+        checkpoints.save(state, step, {"next": step})
+        assert not any("tmp" in name for name in names(steps.directory))
+        assert checkpoints.committed(wait=True) == step
+    checkpoints.close()
+    shutil.copytree(steps.directory / "20", steps.directory / "30")
+    (steps.directory / "30" / MARKER).unlink()
+    with pytest.raises(UnmarkedCheckpointError, match=f"`touch {steps.directory}/30/{MARKER}`"):
+        opened()
+    (steps.directory / "supervise_saving.txt").write_text("30")  # had it been ours
+    flip(steps.directory / "20")
+    found = opened().restore(saver.blueprint.abstract)
+    assert found is not None
+    assert found[0] == 10
+    assert_same_bits(found[1].params, state.params)
+    assert {name for name in names(steps.directory) if name.isdecimal()} == {"10", "20"}
+    assert (steps.directory / "20" / DAMAGED).exists()
+    assert not (steps.directory / "20" / MARKER).exists()
+
+
+# --- the config -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("s3://bucket/x", "Orbax cannot save to s3://"),
+        ("az://bucket/x", "is on no object store that is supported"),
+        ("gs:///x", "names no bucket"),
+        ("gs://bucket/x[1]", "takes them for patterns"),
+    ],
+)
+def test_a_place_that_cannot_be_saved_to_is_refused(place: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        parse(tiny(place))
+    assert error.value.problems[0].loc == ("trainer", "init", "checkpoint", "directory")
+
+
+def test_orbax_itself_saves_to_no_other_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The day this fails, the refusal above can go."""
+    with s3_emulator() as emulator:
+        for name, value in emulator.env.items():
+            monkeypatch.setenv(name, value)
+        place, arrays = f"{emulator.root}/x/1", {"w": np.arange(4.0)}
+        with pytest.raises(ValueError, match="path should be absolute"):
+            ocp.Checkpointer(ocp.StandardCheckpointHandler()).save(place, arrays)

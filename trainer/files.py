@@ -1,0 +1,128 @@
+"""The files of one step of a checkpoint: their sizes, and digests of what they hold.
+
+On a disk each file is read for that. A bucket tells the MD5 of every object in a listing, computed
+when it came; on the way there and back TLS protects it. So a step in a bucket is verified without
+a read of it, which one host could not do anyway for what many have written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Iterable
+from functools import cached_property, partial
+from pathlib import Path
+from typing import IO, Any, Protocol, cast
+
+from trainer import bucket
+
+_ALGORITHMS: dict[str, Any] = {
+    "sha256": hashlib.sha256,
+    "md5": partial(hashlib.md5, usedforsecurity=False),
+}
+_CHUNK = 1 << 20
+
+
+class Files(Protocol):
+    """The files below one directory, by their path relative to it."""
+
+    algorithm: str
+    """Of the digests that are cheapest here."""
+
+    def names(self) -> Iterable[str]:
+        """Of all there are."""
+        ...
+
+    def size(self, name: str) -> int | None:
+        """In bytes; None where there is no such file."""
+        ...
+
+    def digest(self, name: str, algorithm: str) -> str:
+        """Of a file's content, in hexadecimal."""
+        ...
+
+    def checksum(self, name: str) -> int | None:
+        """A CRC-32, where that is cheaper than a digest."""
+        ...
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Make `data` the content of a file, whole or not at all."""
+        ...
+
+
+def files_in(directory: Path) -> Files:
+    """The files below `directory`, as they are when they are first asked for."""
+    return _InBucket(directory) if bucket.is_in_bucket(directory) else _OnDisk(directory)
+
+
+class _OnDisk:
+    algorithm = "sha256"
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def names(self) -> Iterable[str]:
+        paths = (path for path in self._directory.rglob("*") if path.is_file())
+        return (str(path.relative_to(self._directory)) for path in paths)
+
+    def size(self, name: str) -> int | None:
+        try:
+            return (self._directory / name).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def digest(self, name: str, algorithm: str) -> str:
+        with (self._directory / name).open("rb") as file:
+            return _digest(file, algorithm)
+
+    def checksum(self, name: str) -> int | None:
+        checksum = 0
+        buffer = memoryview(bytearray(_CHUNK))
+        with (self._directory / name).open("rb", buffering=0) as file:
+            while size := file.readinto(buffer):
+                checksum = zlib.crc32(buffer[:size], checksum)
+        return checksum
+
+    def replace(self, name: str, data: bytes) -> None:
+        temporary = self._directory / f"{name}.tmp"
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())  # else a power cut can leave the name with nothing in it
+        temporary.replace(self._directory / name)
+
+
+class _InBucket:
+    algorithm = "md5"
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    @cached_property
+    def _objects(self) -> dict[str, bucket.Object]:
+        return bucket.objects(self._directory)
+
+    def names(self) -> Iterable[str]:
+        return self._objects
+
+    def size(self, name: str) -> int | None:
+        found = self._objects.get(name)
+        return None if found is None else found.size
+
+    def digest(self, name: str, algorithm: str) -> str:
+        known = self._objects[name].md5
+        if algorithm == "md5" and known is not None:
+            return known
+        with (self._directory / name).open("rb") as file:
+            return _digest(file, algorithm)
+
+    def checksum(self, name: str) -> int | None:
+        return None
+
+    def replace(self, name: str, data: bytes) -> None:
+        (self._directory / name).write_bytes(data)
+
+
+def _digest(file: IO[bytes], algorithm: str) -> str:
+    return hashlib.file_digest(cast(Any, file), _ALGORITHMS[algorithm]).hexdigest()
