@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,12 @@ def test_a_job_goes_on_on_the_next_slice(
         monkeypatch.setenv(name, value)
     place = gcs.root / "provisioned"
     finish, cloud = tmp_path / "finish", CloudTpu()
-    job: dict[str, Any] = config(model_dir=str(place), checkpoint={"directory": str(tmp_path / "none")})
+    job: dict[str, Any] = config(model_dir=str(place))
     job["trainer"]["command"] = ["bash", "-c", f"until [ -e {finish} ]; do sleep 0.05; done"]
 
-    def says(what: str) -> bool:
+    def runs(attempt: int) -> bool:
         loop.turn()
-        return any(f"the job says: {what}" in line for line in bench.said)
+        return any(f"the job says: RUNNING, attempt {attempt}" in line for line in bench.said)
 
     with cloud.serving() as base:
         bench = Bench(base, cloud)
@@ -46,7 +47,7 @@ def test_a_job_goes_on_on_the_next_slice(
             home = tmp_path / f"slice{number}"
             cloud.become(f"job-{number}", "ACTIVE")
             running = start(job, env={"XDG_STATE_HOME": str(home)})
-            assert eventually(lambda: says(f"RUNNING, attempt {number}"), 30)
+            assert eventually(partial(runs, number), 30)
             if number == 1:
                 running.signal(signal.SIGKILL)
                 running.result()
