@@ -1,4 +1,5 @@
-"""The command line: `supervise run`, `validate`, `status`, `quarantine`, `classify`, `rules`."""
+"""The command line: `supervise run`, `validate`, `provision`, `status`, `quarantine`, `classify`,
+`rules`."""
 
 from __future__ import annotations
 
@@ -28,6 +29,8 @@ from supervisor.core.rules import RULES, Rule
 from supervisor.exclusion import Exclusion, ModelDirError
 from supervisor.job import run_job
 from supervisor.prepare import Prepared, own_rules, prepare
+from supervisor.protocol.location import Uri
+from supervisor.provision.command import ProvisionError, provision
 from supervisor.status import clear_quarantine, show_quarantine, show_status
 from supervisor.validate import compile_ahead, show
 
@@ -57,11 +60,15 @@ def main(argv: Sequence[str] | None = None, exclusion: Exclusion | None = None) 
         if options.command == "validate":
             return _validate(options)
         prepared = prepare(options.config, options.set)
+        if options.command == "provision":
+            return provision(prepared, dry_run=options.dry_run)
         return _run(prepared, options.log_format, exclusion)
     except ConfigError as error:
         return _complain(ExitCode.INVALID_CONFIG, *(str(problem) for problem in error.problems))
     except TrainerCheckError as error:
         return _complain(ExitCode.INVALID_CONFIG, str(error))
+    except ProvisionError as error:
+        return _complain(error.code, str(error))
     except KeyboardInterrupt:
         return _complain(ExitCode.STOPPED, "interrupted before anything was started")
 
@@ -118,7 +125,7 @@ def _look_on(options: argparse.Namespace) -> int:
             show_quarantine(options.model_dir)
         else:
             clear_quarantine(options.model_dir, tuple(options.units))
-    except (JournalError, ValueError) as error:
+    except (JournalError, ValueError, ImportError) as error:
         return _complain(ExitCode.USAGE, str(error))
     except OSError as error:
         return _complain(ExitCode.CANNOT_WRITE, f"{options.model_dir}: {error}")
@@ -149,7 +156,11 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
     run = commands.add_parser("run", help="run the job until it succeeds or cannot")
     validate = commands.add_parser("validate", help="check the config and print it resolved")
-    for command in (run, validate):
+    ahead = commands.add_parser("provision", help="keep a TPU slice alive that runs the job")
+    ahead.add_argument(
+        "--dry-run", action="store_true", help="print what would be asked for, and ask for nothing"
+    )
+    for command in (run, validate, ahead):
         command.add_argument("config", type=Path, metavar="trainer.yaml")
         command.add_argument(
             "--set",
@@ -201,8 +212,12 @@ def _add_looking_on(commands: argparse._SubParsersAction[_Parser]) -> None:
     listing = actions.add_parser("list", help="tell which, why and for how long")
     clear = actions.add_parser("clear", help="have them used again")
     for command in (status, listing, clear):
-        command.add_argument("model_dir", type=Path, metavar="MODEL_DIR")
+        command.add_argument("model_dir", type=_word(_place), metavar="MODEL_DIR")
     clear.add_argument("units", nargs="*", metavar="UNIT", help="its id; none: all of them")
+
+
+def _place(text: str) -> Path | Uri:
+    return Uri.parse(text) or Path(text)
 
 
 def _exit_code(text: str) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
@@ -161,4 +162,57 @@ class Objects(Protocol):
 
     def list(self, path: str) -> Listing:
         """What is directly below `path` ("": of all); nothing where there is nothing."""
+        ...
+
+
+class SliceState(StrEnum):
+    """What has become of the request for a slice: the states of the Cloud TPU API v2."""
+
+    CREATING = "CREATING"
+    ACCEPTED = "ACCEPTED"
+    WAITING_FOR_RESOURCES = "WAITING_FOR_RESOURCES"
+    PROVISIONING = "PROVISIONING"
+    ACTIVE = "ACTIVE"
+    SUSPENDING = "SUSPENDING"
+    SUSPENDED = "SUSPENDED"
+    FAILED = "FAILED"
+    DELETING = "DELETING"
+    UNKNOWN = "STATE_UNSPECIFIED"
+    """Also what a later version of the API may say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a cloud does not give a slice. What does not `may_pass` only a person can mend."""
+
+    text: str
+    may_pass: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A slice that was asked for; `refusal` says why it is FAILED."""
+
+    state: SliceState
+    refusal: Refusal | None = None
+
+
+class Slices(Protocol):
+    """The slices that a cloud keeps for one job, by generation: the n-th that was asked for.
+
+    Calls block, for a bounded time, and may be repeated. All raise `UnavailableError` for what may
+    pass, after some tries, and `PermissionError` for credentials that are missing or not enough.
+    """
+
+    def all(self, current: int) -> Mapping[int, Slice]:
+        """All that there are, in whatever state; for certain if the generation `current` is (0:
+        none)."""
+        ...
+
+    def create(self, generation: int, rung: int) -> Refusal | None:
+        """Ask for a slice of `rung` chips; nothing where it is there already, or is on its way."""
+        ...
+
+    def delete(self, generation: int) -> None:
+        """Give back a slice, with all that runs on it; begun, not done, when this returns."""
         ...

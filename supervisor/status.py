@@ -6,33 +6,56 @@ runs, and after.
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from supervisor.adapters.journal import FileJournal, History, JournalError
+from supervisor.adapters.bucket import bucket
+from supervisor.adapters.fetch import read_growing
+from supervisor.adapters.journal import JOURNAL, FileJournal, History, JournalError
+from supervisor.adapters.lease import owner_of
+from supervisor.adapters.lease_places import LeaseObject
 from supervisor.adapters.lock import living_owner
-from supervisor.adapters.requests import ask_to_clear
+from supervisor.adapters.requests import ask_to_clear, to_clear
 from supervisor.adapters.storage import LocalStorage
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState
+from supervisor.host.identity import Identity
 from supervisor.narrative import status_line
 from supervisor.narrative.devices import unit
 from supervisor.narrative.line import budget_used
+from supervisor.ports import Objects
+from supervisor.protocol.location import Uri
 
 
-def show_status(model_dir: Path) -> None:
-    """Print where the job in `model_dir` stands.
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A job as it is seen from outside."""
+
+    history: History
+    policy: RestartPolicy
+    owner: str | None
+    """The supervisor that has it."""
+    ask_to_clear: Callable[[tuple[str, ...]], None]
+
+
+def show_status(place: Path | Uri) -> None:
+    """Print where the job in `place`, its model_dir, stands.
 
     Raises:
         JournalError: there is none, or its journal cannot be read.
+        OSError, ImportError: a bucket cannot be read.
     """
-    history, policy = _read(model_dir)
-    state = history.state.durable()  # of the rest the journal tells by chance
-    owner = living_owner(model_dir)
-    print(f"job {state.job} in {model_dir}")
-    print(f"supervisor: {owner or 'none runs here'}")
+    seen = _look(place)
+    policy = seen.policy
+    state = seen.history.state.durable()  # of the rest the journal tells by chance
+    print(f"job {state.job} in {place}")
+    print(f"supervisor: {seen.owner or 'none runs here'}")
     print(status_line(state, policy))
     if state.exit_code is not None:
         print(f"exit code {state.exit_code}")
@@ -42,42 +65,67 @@ def show_status(model_dir: Path) -> None:
         print(line)
 
 
-def show_quarantine(model_dir: Path) -> None:
+def show_quarantine(place: Path | Uri) -> None:
     """Print what is in quarantine, why and for how long.
 
     Raises:
-        JournalError: there is no job, or its journal cannot be read.
+        JournalError, OSError, ImportError: see `show_status`.
     """
-    history, policy = _read(model_dir)
-    lines = list(_quarantine(history.state, policy.phases[history.state.phase]))
+    seen = _look(place)
+    state = seen.history.state
+    lines = list(_quarantine(state, seen.policy.phases[state.phase]))
     print("\n".join(lines) if lines else "nothing is in quarantine")
 
 
-def clear_quarantine(model_dir: Path, units: tuple[str, ...]) -> None:
+def clear_quarantine(place: Path | Uri, units: tuple[str, ...]) -> None:
     """Ask for the end of the quarantine of `units` (none named: of all).
 
     Raises:
-        JournalError: there is no job, or its journal cannot be read.
+        JournalError, OSError, ImportError: see `show_status`; or the request cannot be written.
         ValueError: one of them is not in quarantine.
-        OSError: the request cannot be written.
     """
-    history, _ = _read(model_dir)
-    known = history.state.quarantine.units
+    seen = _look(place)
+    known = seen.history.state.quarantine.units
     for each in units:
         if each not in known:
             there = ", ".join(sorted(known)) or "nothing"
             raise ValueError(f"{each!r} is not in quarantine; in quarantine: {there}")
-    ask_to_clear(model_dir, units)
-    owner = living_owner(model_dir)
-    who = f"{owner} does it within seconds" if owner else "the next supervisor does it first"
+    seen.ask_to_clear(units)
+    owner = seen.owner
+    who = f"{owner} does it within a minute" if owner else "the next supervisor does it first"
     print(f"asked to clear {', '.join(units) or 'all'}: {who}")
 
 
-def _read(model_dir: Path) -> tuple[History, RestartPolicy]:
-    history = FileJournal(LocalStorage(model_dir)).look()
+def _look(place: Path | Uri) -> _Seen:
+    if isinstance(place, Path):
+        history = FileJournal(LocalStorage(place)).look()
+        owner, ask = living_owner(place), partial(ask_to_clear, place)
+    else:
+        objects = bucket(place)
+        history = _history_in(objects)
+        owner, ask = _owner_in(objects), partial(_ask_in, objects)
     if history.policy is None:
-        raise JournalError(f"{model_dir} holds no job: there is no journal with a start in it")
-    return history, history.policy
+        raise JournalError(f"{place} holds no job: there is no journal with a start in it")
+    return _Seen(history, history.policy, owner, ask)
+
+
+def _history_in(objects: Objects) -> History:
+    journal = read_growing(objects, JOURNAL, lambda text: print(text, file=sys.stderr))
+    with TemporaryDirectory() as folder:
+        (Path(folder) / JOURNAL).write_bytes(journal or b"")
+        return FileJournal(LocalStorage(Path(folder))).look()
+
+
+def _owner_in(objects: Objects) -> str | None:
+    owner = owner_of(LeaseObject(objects).read().data)
+    if owner is None or (isinstance(owner, Identity) and owner.is_dead):
+        return None
+    who = str(owner).removeprefix("supervisor ")
+    return f"{who}, unless it has not renewed its lease for a minute"
+
+
+def _ask_in(objects: Objects, units: tuple[str, ...]) -> None:
+    objects.write(*to_clear(units))
 
 
 def _rung(state: JobState, phase: PhasePolicy) -> Iterator[str]:

@@ -124,7 +124,7 @@ class Lease:
             OSError: the storage does not work.
         """
         found = self._place.read()
-        if _owner(found.data) is not None:
+        if owner_of(found.data) is not None:
             found = self._outwait(found)
         self._epoch, self._version = _epoch(found.data) + 1, found.version
         try:
@@ -166,7 +166,7 @@ class Lease:
 
     def _outwait(self, found: Stored) -> Stored:
         """What is there once its owner is known to be dead, or has given it back."""
-        owner = _owner(found.data)
+        owner = owner_of(found.data)
         if isinstance(owner, Identity) and owner.is_dead:
             return found
         self._say(
@@ -177,7 +177,7 @@ class Lease:
         while time.monotonic() < end:
             time.sleep(min(_LOOK, self._times.renew / 4))
             seen = self._place.read()
-            if _owner(seen.data) is None:
+            if owner_of(seen.data) is None:
                 return seen
             if seen.version != found.version:
                 raise LeaseHeldError(_who(seen.data))
@@ -218,7 +218,7 @@ class Lease:
         if found.data and _token(found.data) != self._token:
             if 0 < _epoch(found.data) < self._epoch:
                 raise ConflictError(errno.ESTALE, "a read told what was there before us")
-            owner = _owner(found.data) or "another supervisor, which has ended since"
+            owner = owner_of(found.data) or "another supervisor, which has ended since"
             raise LeaseTakenError(f"model_dir was taken over by {owner}")
         self._version = found.version
 
@@ -265,8 +265,8 @@ def _epoch(content: bytes) -> int:
     return epoch if isinstance(epoch, int) else 0
 
 
-def _owner(content: bytes) -> Identity | str | None:
-    """Who has the lease; None where it is free."""
+def owner_of(content: bytes) -> Identity | str | None:
+    """Who has the lease of that content; None where it is free."""
     body = _parse(content)
     if body.get("token") is None:
         return None
@@ -277,7 +277,7 @@ def _owner(content: bytes) -> Identity | str | None:
 
 
 def _who(content: bytes) -> str:
-    owner = _owner(content) or "another supervisor"
+    owner = owner_of(content) or "another supervisor"
     return f"model_dir is owned by {owner}; stop it there first, or use another model_dir"
 
 

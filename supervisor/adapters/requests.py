@@ -16,11 +16,17 @@ _SUFFIX = ".clear-quarantine.json"
 
 def ask_to_clear(model_dir: Path, units: tuple[str, ...]) -> None:
     """Leave the request to end the quarantine of `units` (none named: of all)."""
-    folder = model_dir / _FOLDER
-    folder.mkdir(exist_ok=True)
-    written = folder / f".{uuid.uuid4().hex}"
-    written.write_text(json.dumps(list(units)), encoding="utf-8")
-    written.replace(folder / f"{written.name[1:]}{_SUFFIX}")
+    path, data = to_clear(units)
+    target = model_dir / path
+    target.parent.mkdir(exist_ok=True)
+    written = target.with_name(f".{target.name}")
+    written.write_bytes(data)
+    written.replace(target)
+
+
+def to_clear(units: tuple[str, ...]) -> tuple[str, bytes]:
+    """The same request as a file: its path in model_dir, and its content."""
+    return f"{_FOLDER}/{uuid.uuid4().hex}{_SUFFIX}", json.dumps(list(units)).encode()
 
 
 def taken(model_dir: Path) -> Iterator[tuple[str, ...]]:

@@ -235,6 +235,22 @@ class Autorestart(_Section):
     preemption: Preemption = Preemption()
 
 
+class Provision(_Section):
+    """Where and as what `supervise provision` asks for the slice that `devices` names."""
+
+    project: Annotated[str, Field(pattern=r"^[a-z][a-z0-9.:-]*[a-z0-9]$")]
+    zone: Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+[0-9]+-[a-z]$")]
+    runtime_version: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
+    """The image of the machine, such as v2-alpha-tpuv5-lite."""
+    spot: bool = True
+    network: Annotated[str, Field(min_length=1)] | None = None
+    service_account: Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+$")] | None = None
+    smaller_after: Seconds = 1800.0
+    """How long to wait for a slice before the next smaller rung is asked for."""
+    package: Annotated[str, Field(min_length=1)] | None = None
+    """What pip installs there; None: this version of ours."""
+
+
 class Init(_Section):
     """What is true of the job whichever program it runs."""
 
@@ -250,6 +266,7 @@ class Init(_Section):
     determinism: Any = None
     checkpoint: Checkpoint = Checkpoint()
     autorestart: Autorestart
+    provision: Provision | None = None
 
 
 class SuccessConfig(_Section):

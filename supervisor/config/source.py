@@ -132,6 +132,21 @@ def parse_scalar(text: str) -> Any:
     return parse_source("--set", text).data if text.strip() else None
 
 
+class _CoreDumper(yaml.SafeDumper):
+    """Quotes what the core schema would not read as text."""
+
+    yaml_implicit_resolvers = _CoreLoader.yaml_implicit_resolvers
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Everything is written out."""
+        return True
+
+
+def written(data: Any) -> str:
+    """The text of a config that reads as `data`."""
+    return yaml.dump(data, Dumper=_CoreDumper, sort_keys=False)
+
+
 def _plain(node: yaml.Node, location: Location, source: Source, depth: int) -> Any:
     """The data of `node`, its lines noted in `source`."""
     if depth > _MAX_DEPTH:

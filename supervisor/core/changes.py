@@ -24,6 +24,7 @@ _COMPUTES_NOTHING: tuple[Location, ...] = (
     ("init", "autorestart"),
     ("init", "devices"),
     ("init", "checkpoint"),
+    ("init", "provision"),
     ("faults",),
 )
 _TARGETS: tuple[Location, ...] = (

@@ -11,6 +11,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,6 +88,12 @@ def cloud(
     return Cloud(gcs.root / request.node.name / "job", cache, tmp_path, start)
 
 
+def status(cloud: Cloud) -> str:
+    """What a person sees who asks from another machine."""
+    command = [sys.executable, "-m", "supervisor", "status", str(cloud.place)]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
 def in_bucket(place: Uri) -> dict[str, Any]:
     job = config(Path("/unused"), 2, max_steps=STEPS)
     job["trainer"]["init"]["model_dir"] = str(place)
@@ -127,8 +135,13 @@ def test_of_two_machines_one_has_the_job(cloud: Cloud) -> None:
     assert second.code == 73
     assert "is owned by" in second.err
     assert "starting attempt" not in second.out
+    told = status(cloud)
+    assert f"in {cloud.place}" in told
+    assert f"supervisor: {first.process.pid} on " in told
     first.signal(signal.SIGTERM)
     assert first.result().code == 75
+    assert "supervisor: none runs here" in status(cloud)
+    assert "exit code 75" in status(cloud)
 
 
 @pytest.mark.parametrize(

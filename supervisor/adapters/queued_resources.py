@@ -1,0 +1,265 @@
+"""Slices of the Cloud TPU API: queued resources, over its REST interface of version 2.
+
+A queued resource is a request for a slice, and the slice once it is there; a preempted one becomes
+SUSPENDED and never comes back, but counts against the quota until it is deleted. Methods, fields
+and states are those of the API's discovery document (revision 20261001):
+
+    POST   v2/{parent}/queuedResources?queuedResourceId=ID&requestId=UUID   an Operation
+    GET    v2/{parent}/queuedResources, v2/{name}, v2/{operation}
+    DELETE v2/{name}?force=true    its node too, without which an ACTIVE one cannot be deleted
+
+That a list is complete at once is nowhere promised: what is known and not in it is asked for by
+name.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from supervisor.ports import Refusal, Slice, SliceState, UnavailableError
+
+BASE = "https://tpu.googleapis.com/"
+BASE_VARIABLE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"
+"""gcloud's own variable for another address of this API."""
+
+_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+_PAUSES = (1.0, 2.0, 4.0, 8.0)
+"""Between the tries of one call."""
+_OPERATION_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 15.0)
+"""Between looks at an operation; one that takes longer shows in what it makes."""
+_TIMEOUT = (10.0, 60.0)
+"""To connect, and from one byte to the next."""
+_PAGE = 100
+
+_STATUS = {
+    3: "INVALID_ARGUMENT",
+    5: "NOT_FOUND",
+    7: "PERMISSION_DENIED",
+    8: "RESOURCE_EXHAUSTED",
+    11: "OUT_OF_RANGE",
+    12: "UNIMPLEMENTED",
+    16: "UNAUTHENTICATED",
+}
+"""google.rpc.Code, as far as it decides something here."""
+_NEVER_PASSES = frozenset(_STATUS.values()) - {"RESOURCE_EXHAUSTED"}
+_PASSES = re.compile(
+    r"no more capacity|insufficient (?:reserved )?capacity|stock-?out|resource pool exhausted"
+    r"|(?:does not have|not) enough resources|quota\b.*\b(?:exceeded|exhausted)"
+    r"|requests per minute",
+    re.IGNORECASE | re.DOTALL,
+)
+"""What the API says, under various codes, of capacity and quota, as people have reported it:
+'There is no more capacity in the zone "us-central1-c"' (hashicorp/terraform-provider-google#21243),
+'Insufficient reserved capacity' (skypilot-org/skypilot#4579), "Quota limit 'TPUV6E...' has been
+exceeded. Limit: 0 in region us-east5." (marin-community/marin#1612), "Quota '...' exhausted"
+(marin-community/marin#87)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    code: int
+    body: Mapping[str, Any]
+
+    @property
+    def error(self) -> Mapping[str, Any]:
+        found = self.body.get("error", {})
+        return found if isinstance(found, Mapping) else {}
+
+    def __str__(self) -> str:
+        return f"HTTP {self.code}: {self.error.get('message') or 'no message'}"
+
+
+class QueuedResources:
+    """See `ports.Slices`."""
+
+    def __init__(
+        self,
+        parent: str,
+        name: str,
+        body: Callable[[int, int], Mapping[str, Any]],
+        *,
+        base: str = BASE,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Those below `parent` (projects/P/locations/ZONE) with the ids `name`-1, `name`-2, ...;
+        `body` is what to ask for, by generation and rung."""
+        self._parent = parent
+        self._name = name
+        self._body = body
+        self._base = f"{base.rstrip('/')}/v2/"
+        self._pause = pause
+        self._session: Any = None
+
+    def all(self, current: int) -> Mapping[int, Slice]:
+        """See `ports.Slices`."""
+        found = {}
+        for resource in self._listed():
+            ours = re.fullmatch(rf"{re.escape(self._name)}-(\d+)", _id(resource))
+            if ours is not None:
+                found[int(ours[1])] = _slice(resource)
+        if current and current not in found:
+            answer = self._call("GET", self._path(current), {}, fine=(404,))
+            if answer.code != 404:
+                found[current] = _slice(answer.body)
+        return found
+
+    def create(self, generation: int, rung: int) -> Refusal | None:
+        """See `ports.Slices`."""
+        id_ = f"{self._name}-{generation}"
+        asked = {
+            "queuedResourceId": id_,
+            "requestId": str(uuid.uuid5(uuid.NAMESPACE_URL, f"{self._parent}/{id_}")),
+        }
+        where = f"{self._parent}/queuedResources"
+        fine = (400, 403, 404, 409, 429)
+        answer = self._call("POST", where, asked, json=self._body(generation, rung), fine=fine)
+        if answer.error.get("status") == "ALREADY_EXISTS":
+            return None
+        if answer.code != 200:
+            return _refusal(answer.error)
+        return self._outcome(answer.body)
+
+    def delete(self, generation: int) -> None:
+        """See `ports.Slices`."""
+        answer = self._call(
+            "DELETE", self._path(generation), {"force": "true"}, fine=(400, 404, 409)
+        )
+        if answer.code in (400, 409):
+            raise UnavailableError(f"{self._name}-{generation} cannot be deleted now: {answer}")
+
+    def _path(self, generation: int) -> str:
+        return f"{self._parent}/queuedResources/{self._name}-{generation}"
+
+    def _listed(self) -> Iterator[Mapping[str, Any]]:
+        asked = {
+            "pageSize": str(_PAGE),
+            "fields": "unreachable,nextPageToken,queuedResources(name,state)",
+        }
+        while True:
+            body = self._call("GET", f"{self._parent}/queuedResources", asked).body
+            if body.get("unreachable"):
+                raise UnavailableError(f"the Cloud TPU API does not reach {body['unreachable']}")
+            yield from body.get("queuedResources", ())
+            if not body.get("nextPageToken"):
+                return
+            asked["pageToken"] = body["nextPageToken"]
+
+    def _outcome(self, operation: Mapping[str, Any]) -> Refusal | None:
+        """What comes of a creation, as far as it is known soon."""
+        for pause in _OPERATION_PAUSES:
+            if operation.get("done"):
+                break
+            self._pause(pause)
+            operation = self._call("GET", str(operation["name"]), {}).body
+        error = operation.get("error")
+        return _refusal(error) if error else None
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        asked: Mapping[str, str],
+        *,
+        json: Mapping[str, Any] | None = None,
+        fine: tuple[int, ...] = (),
+    ) -> _Answer:
+        """The answer to a call, if it is 200 or among `fine`; what may pass is tried again."""
+        problem = ""
+        for pause in (*_PAUSES, None):
+            try:
+                answer = self._ask(method, path, asked, json)
+            except UnavailableError as error:
+                problem = str(error)
+            else:
+                if answer.code == 200 or answer.code in fine:
+                    return answer
+                _raise_what_stays(answer)
+                problem = str(answer)
+            if pause is not None:
+                self._pause(pause)
+        raise UnavailableError(f"the Cloud TPU API does not answer: {problem}")
+
+    def _ask(
+        self, method: str, path: str, asked: Mapping[str, str], json: Mapping[str, Any] | None
+    ) -> _Answer:
+        """One try.
+
+        Raises:
+            UnavailableError: there was no answer.
+        """
+        import requests
+        from google.auth import exceptions
+
+        if self._session is None:
+            self._session = _session(self._base)
+        try:
+            response = self._session.request(
+                method, self._base + path, params=dict(asked), json=json, timeout=_TIMEOUT
+            )
+            body = response.json() if response.content else {}
+        except exceptions.TransportError as error:
+            raise UnavailableError(str(error)) from error
+        except exceptions.RefreshError as error:
+            raise PermissionError(f"the credentials are of no use: {error}; {_REMEDY}") from error
+        except requests.exceptions.JSONDecodeError:
+            body = {}  # an error page of something between us
+        except requests.exceptions.RequestException as error:
+            raise UnavailableError(str(error)) from error
+        return _Answer(response.status_code, body if isinstance(body, Mapping) else {})
+
+
+_REMEDY = (
+    "run `gcloud auth application-default login`, or give the account the role roles/tpu.admin"
+)
+
+
+def _session(base: str) -> Any:
+    """What makes requests: with the credentials of this machine, unless it is no real API."""
+    import google.auth
+    import requests
+    from google.auth import exceptions
+    from google.auth.transport.requests import AuthorizedSession
+
+    if not base.startswith("https://"):
+        return requests.Session()  # a token never goes over a wire that anybody can read
+    try:
+        credentials, _ = google.auth.default(scopes=[_SCOPE])
+    except exceptions.DefaultCredentialsError as error:
+        raise PermissionError(f"there are no credentials: {error}; {_REMEDY}") from error
+    return AuthorizedSession(credentials)
+
+
+def _raise_what_stays(answer: _Answer) -> None:
+    """Tell what trying again would not change."""
+    if answer.code >= 500 or answer.code in (408, 429) or _PASSES.search(str(answer)):
+        return
+    if answer.code in (401, 403):
+        raise PermissionError(f"the Cloud TPU API refuses: {answer}; {_REMEDY}")
+    raise OSError(f"the Cloud TPU API does not understand us: {answer}")
+
+
+def _id(resource: Mapping[str, Any]) -> str:
+    return str(resource.get("name", "")).rpartition("/")[2]
+
+
+def _slice(resource: Mapping[str, Any]) -> Slice:
+    told = resource.get("state", {})
+    try:
+        state = SliceState(told.get("state", SliceState.UNKNOWN))
+    except ValueError:
+        state = SliceState.UNKNOWN
+    error = told.get("failedData", {}).get("error")
+    return Slice(state, _refusal(error) if error else None)
+
+
+def _refusal(error: Mapping[str, Any]) -> Refusal:
+    """What an error says: of an HTTP answer (`status`), an operation or a FAILED slice (`code`)."""
+    text = str(error.get("message") or "it does not say why")
+    status = error.get("status") or _STATUS.get(error.get("code", 0), "")
+    may_pass = status not in _NEVER_PASSES or _PASSES.search(text) is not None
+    return Refusal(f"{text} ({status})" if status else text, may_pass)

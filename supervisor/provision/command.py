@@ -1,0 +1,124 @@
+"""`supervise provision`: the loop on the real cloud and the real bucket, or what it would do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from types import FrameType
+from typing import NoReturn
+
+from supervisor.adapters.clock import SystemClock
+from supervisor.adapters.queued_resources import BASE, BASE_VARIABLE, QueuedResources
+from supervisor.core.exit_codes import ExitCode
+from supervisor.core.redaction import Redactor
+from supervisor.narrative.line import count
+from supervisor.prepare import Prepared
+from supervisor.protocol.messages import printable
+from supervisor.provision.loop import STATE, Loop, TakenOverError
+from supervisor.provision.plan import Plan, make_plan
+
+
+class ProvisionError(Exception):
+    """The loop has to end before the job does; the text says what becomes of the slice."""
+
+    def __init__(self, code: ExitCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def provision(prepared: Prepared, *, dry_run: bool) -> int:
+    """Look after the slice of a job until the job has ended; the exit code of the job.
+
+    Raises:
+        ConfigError: the job cannot be provisioned.
+        ProvisionError: it ends before the job.
+    """
+    redactor = prepared.redactor(os.environ)
+    plan = make_plan(prepared, redactor)
+    if dry_run:
+        for line in described(plan):
+            print(line)
+        return 0
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        end = _loop(plan, redactor).run()
+    except TakenOverError:
+        text = "another `supervise provision` looks after this job now"
+        raise ProvisionError(ExitCode.OWNED, text) from None
+    except _TerminatedError:
+        raise ProvisionError(ExitCode.DRAINED, _left(plan, "told to stop")) from None
+    except KeyboardInterrupt:
+        raise ProvisionError(ExitCode.STOPPED, _left(plan, "interrupted")) from None
+    except ImportError as error:
+        raise ProvisionError(ExitCode.INVALID_CONFIG, str(error)) from error
+    except OSError as error:
+        raise ProvisionError(ExitCode.CANNOT_WRITE, _left(plan, str(error))) from error
+    print(f"{redactor.text(printable(end.reason))}; exit code {end.exit_code}, no slice is left")
+    return end.exit_code
+
+
+def described(plan: Plan) -> Iterator[str]:
+    """What would be asked for: requests in the order in which they would be made, and the script
+    that a slice begins with. What is not a request stands in comments."""
+    yield f"# state: {plan.machine.model_dir / STATE}"
+    yield f"# rungs, each asked for {plan.where.smaller_after / 60:g} minutes before the next:"
+    for rung in plan.policy.rungs:
+        yield f"#   {plan.accelerator_type(rung)}, {count(rung, 'chip')}"
+    base = f"{_base()}v2/{plan.parent}/queuedResources"
+    yield f"GET {base}"
+    yield f"POST {base}?queuedResourceId={plan.name}-1"
+    body = plan.body(1, plan.policy.rungs[0])
+    metadata = body["tpu"]["nodeSpec"][0]["node"]["metadata"]
+    script, metadata["startup-script"] = metadata["startup-script"], "(below)"
+    yield json.dumps(body, indent=2)
+    yield f"GET {base}/{plan.name}-1"
+    yield f"DELETE {base}/{plan.name}-1?force=true"
+    yield "# startup-script:"
+    yield script
+
+
+def _base() -> str:
+    return f"{os.environ.get(BASE_VARIABLE, BASE).rstrip('/')}/"
+
+
+def _loop(plan: Plan, redactor: Redactor) -> Loop:
+    from supervisor.adapters.bucket import bucket  # its imports cost what no other command needs
+
+    clock = SystemClock()
+
+    def say(text: str) -> None:
+        stamp = clock.wall().isoformat(sep=" ", timespec="milliseconds")
+        print(f"{stamp} [provision] {printable(redactor.text(text))}", flush=True)
+
+    slices = QueuedResources(plan.parent, plan.name, plan.body, base=_base())
+    return Loop(
+        slices,
+        bucket(plan.machine.model_dir),
+        plan.policy,
+        clock,
+        owner=f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}",
+        say=say,
+        pause=time.sleep,
+        accelerator_type=plan.accelerator_type,
+    )
+
+
+def _left(plan: Plan, why: str) -> str:
+    """What stays behind when the loop ends before the job."""
+    return (
+        f"{why}; if there is a slice, it goes on and costs money: run the same command again to "
+        f"look after it, or delete the queued resource {plan.name}-N in {plan.where.zone}"
+    )
+
+
+class _TerminatedError(BaseException):
+    """SIGTERM, as KeyboardInterrupt is SIGINT."""
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    raise _TerminatedError

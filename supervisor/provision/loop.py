@@ -1,0 +1,200 @@
+"""Does what is decided about a job's slice, turn by turn, until the job has ended.
+
+A turn reads provision.json in the bucket, looks at the slices and at the job, decides, writes the
+new state down and only then acts on it. Nothing is remembered from turn to turn but what was told:
+so a loop may be killed at any point, and another one goes on. The newest loop owns the job: it
+writes its name into the state, against the version that it has read, and the one before it finds
+that in its next turn, or in its next write at the latest, and ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+from supervisor.ports import (
+    Clock,
+    ConflictError,
+    Objects,
+    Slices,
+    UnavailableError,
+)
+from supervisor.provision import boot, tell
+from supervisor.provision.decide import (
+    Create,
+    Delete,
+    End,
+    JobStatus,
+    MachineReport,
+    Observation,
+    Policy,
+    State,
+    WaitUntil,
+    decide,
+    decode,
+    encode,
+    take_over,
+)
+
+STATE = "provision.json"
+_STATUS = "status.json"
+_LEASE = "lease.json"
+_PAUSE = 10.0
+_MAX_PAUSE = 300.0
+
+
+class TakenOverError(Exception):
+    """Another loop looks after this job now."""
+
+
+class Loop:
+    """Looks after the slice of one job."""
+
+    def __init__(
+        self,
+        slices: Slices,
+        objects: Objects,
+        policy: Policy,
+        clock: Clock,
+        *,
+        owner: str,
+        say: Callable[[str], None],
+        pause: Callable[[float], None],
+        accelerator_type: Callable[[int], str],
+    ) -> None:
+        """`objects` are those below model_dir. `owner` is a name that no other loop has; `pause`
+        sleeps so many seconds; `accelerator_type` names a rung for people."""
+        self._slices = slices
+        self._objects = objects
+        self._policy = policy
+        self._clock = clock
+        self._owner = owner
+        self._say = say
+        self._pause = pause
+        self._accelerator_type = accelerator_type
+        self._has_begun = False
+        self._seen = Observation()
+
+    def run(self) -> End:
+        """Turn after turn, to the end of the job.
+
+        Raises:
+            TakenOverError: another loop has taken this job over.
+            OSError: something that only a person can mend.
+        """
+        failures = 0
+        while True:
+            try:
+                outcome = self.turn()
+            except UnavailableError as error:
+                if failures == 0:
+                    self._say(f"WARNING: {error}; tried again and again from now on")
+                self._pause(min(_PAUSE * 2.0 ** min(failures, 10), _MAX_PAUSE))
+                failures += 1
+                continue
+            if failures:
+                self._say("all that was asked has answered again")
+            failures = 0
+            if isinstance(outcome, End):
+                return outcome
+            self._pause(max(0.0, outcome - self._now()))
+
+    def turn(self) -> float | End:
+        """One turn; when the next is due, or the end. Raises as `run`, and `UnavailableError`."""
+        state, version = self._mine()
+        seen = self._observed(state)
+        while True:
+            now = self._now()
+            after, actions = decide(state, seen, now, self._policy)
+            if after != state:
+                version = self._saved(after, version)
+            for line in tell.lines(state, after, self._seen, seen, now, self._accelerator_type):
+                self._say(line)
+            state, self._seen = after, seen
+            refusal, until = None, now
+            for action in actions:
+                match action:
+                    case Create(generation, rung):
+                        refusal = self._slices.create(generation, rung)
+                    case Delete(generation):
+                        self._slices.delete(generation)
+                    case WaitUntil(at):
+                        until = at
+                    case End():
+                        return action
+            if refusal is None:
+                return until
+            seen = replace(seen, refusal=refusal)
+
+    def _now(self) -> float:
+        return self._clock.wall().timestamp()
+
+    def _mine(self) -> tuple[State, str]:
+        """The state and its version; taken over in the first turn, ours in all others."""
+        try:
+            stored = self._objects.read(STATE)
+        except FileNotFoundError:
+            if self._has_begun:
+                raise OSError(f"{STATE} in model_dir is gone: somebody has removed it") from None
+            found, version = None, ""
+        else:
+            version = stored.version
+            try:
+                found = decode(stored.data)
+            except ValueError as error:
+                text = f"{STATE} in model_dir {error}; remove it to begin anew"
+                raise OSError(text) from error
+        if self._has_begun:
+            assert found is not None
+            if found.owner != self._owner:
+                raise TakenOverError
+            return found, version
+        state = take_over(found, self._owner, self._policy)
+        version = self._saved(state, version)
+        self._has_begun = True
+        return state, version
+
+    def _saved(self, state: State, version: str) -> str:
+        """Write the state down in the place of that version of it; its own."""
+        data = encode(state)
+        try:
+            return self._objects.write(STATE, data, expected=version)
+        except ConflictError:
+            stored = self._objects.read(STATE)
+            if stored.data != data:  # else it was ours, and only its answer was lost
+                raise TakenOverError from None
+            return stored.version
+
+    def _observed(self, state: State) -> Observation:
+        status, lease = self._read(_STATUS), self._read(_LEASE)
+        told = self._read(boot.report_path(state.generation)) if state.generation else None
+        machine = MachineReport()
+        if told is not None:
+            machine = boot.read_report(told[0].decode("utf-8", "replace"))
+        return Observation(
+            slices=self._slices.all(state.generation),
+            status=_job_status(status[0]) if status is not None else None,
+            machine=machine,
+            sign="/".join(one[1] for one in (status, lease) if one is not None),
+        )
+
+    def _read(self, path: str) -> tuple[bytes, str] | None:
+        try:
+            stored = self._objects.read(path)
+        except FileNotFoundError:
+            return None
+        return stored.data, stored.version
+
+
+def _job_status(data: bytes) -> JobStatus:
+    """What status.json says; of one that cannot be read only that it is another one."""
+    digest = hashlib.sha256(data).hexdigest()
+    try:
+        told = json.loads(data)
+        code = told["exit_code"]
+        words = f"{told['status']}, attempt {told['attempt']}, step {told['step']}"
+    except (ValueError, KeyError, TypeError):
+        return JobStatus(digest, words="something that cannot be read")
+    return JobStatus(digest, code if type(code) is int else None, words)

@@ -1,0 +1,202 @@
+"""What is asked of the cloud for a job, from its config; or why that job cannot be provisioned."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from supervisor import __version__
+from supervisor.config.ladder import Ladder
+from supervisor.config.problems import ConfigError, Location, Problem
+from supervisor.config.schema import Phase, Provision
+from supervisor.config.source import written
+from supervisor.config.topology import GENERATIONS, Slice, parse_slice
+from supervisor.core.redaction import Redactor
+from supervisor.prepare import Prepared
+from supervisor.protocol.location import Uri
+from supervisor.provision import boot
+from supervisor.provision.decide import Policy
+
+_API_NAMES = {"v5e": "v5litepod"}
+"""Generations that the Cloud TPU API calls by another name."""
+_NOT_QUEUED = ("tpu7x",)
+"""Generations that only Google Kubernetes Engine offers, says Google's page on queued resources."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A job as the cloud is asked for it."""
+
+    where: Provision
+    whole: Slice
+    """The slice on the full rung."""
+    machine: boot.Machine
+    policy: Policy
+
+    @property
+    def name(self) -> str:
+        """What the ids of all its slices begin with."""
+        return self.machine.name
+
+    @property
+    def parent(self) -> str:
+        """Where in the cloud they are."""
+        return f"projects/{self.where.project}/locations/{self.where.zone}"
+
+    def accelerator_type(self, rung: int) -> str:
+        """What the API calls a slice of so many chips."""
+        return _accelerator_type(self.whole, rung)
+
+    def body(self, generation: int, rung: int) -> dict[str, Any]:
+        """The queued resource to ask for."""
+        return _body(self.where, self.accelerator_type(rung), self.machine, generation)
+
+
+def make_plan(prepared: Prepared, redactor: Redactor) -> Plan:
+    """The plan of a job.
+
+    Raises:
+        ConfigError: with all that has to change first.
+    """
+    job = prepared.job
+    found = [
+        *(
+            job.source.problem((*job.locations[0], *where), message)
+            for where, message in chain(_unfit(job.phases[0]), _uneven(job.phases))
+        ),
+        *_secrets(prepared, redactor),
+    ]
+    if job.exit_codes:
+        message = "is for other service managers: the unit on the slice goes by our own codes"
+        found.append(job.source.problem(("exit_codes",), message))
+    if found:
+        raise ConfigError(found)
+    init = job.phases[0].init
+    uri = Uri.parse(init.model_dir)
+    assert init.provision is not None
+    assert init.devices is not None
+    assert init.devices.type is not None
+    assert uri is not None
+    package = init.provision.package or f"supervise-jax[gcs,tpu]=={__version__}"
+    machine = boot.Machine(_name(uri), written(job.source.data), package, uri)
+    if len(boot.script(machine, 0).encode()) > boot.MAX_BYTES:
+        message = f"is too large for the metadata of a machine ({boot.MAX_BYTES >> 10} KiB)"
+        raise ConfigError([Problem(job.source.name, "", message)])
+    whole = parse_slice(init.devices.type)
+    body = _body(init.provision, _accelerator_type(whole, whole.chips), machine, 0)
+    policy = Policy(
+        config=hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16],
+        rungs=_rungs(whole, prepared.ladders),
+        smaller_after=init.provision.smaller_after,
+    )
+    return Plan(init.provision, whole, machine, policy)
+
+
+def _unfit(phase: Phase) -> Iterator[tuple[Location, str]]:
+    """What is missing in a phase, or cannot be had, with the key to change."""
+    init, where = phase.init, ("init", "devices")
+    if init.provision is None:
+        keys = "{project: NAME, zone: us-west4-a, runtime_version: v2-alpha-tpuv5-lite}"
+        yield ("init", "provision"), f"is required by `supervise provision`: {keys}"
+    uri = Uri.parse(init.model_dir)
+    if uri is None or uri.scheme != "gs":
+        message = "must be in a bucket (gs://BUCKET/PATH): a disk is gone with its slice"
+        yield ("init", "model_dir"), message
+    if init.devices is None or init.devices.type is None:
+        yield where, "must name the slice to ask for: {platform: tpu, type: v5e-8}"
+        return
+    one = parse_slice(init.devices.type)
+    if one.generation in _NOT_QUEUED:
+        yield (*where, "type"), f"is {one.type}, which only Google Kubernetes Engine offers"
+    elif one.chips not in GENERATIONS[one.generation].slices:
+        yield (*where, "type"), f"is {one.type}, which is only a part of a slice"
+    if (init.devices.slices or 1) > 1 or not one.is_part_of_a_host:
+        message = f"is {one.type}, or several: only a slice of one host can be provisioned so far"
+        yield (*where, "type"), message
+
+
+def _uneven(phases: tuple[Phase, ...]) -> Iterator[tuple[Location, str]]:
+    if any(phase.init.devices != phases[0].init.devices for phase in phases):
+        yield ("init", "devices"), "must be the same in all phases: they run on one slice"
+
+
+def _secrets(prepared: Prepared, redactor: Redactor) -> Iterator[Problem]:
+    """The keys that hold secrets: whoever may look at the machine could read them."""
+    job = prepared.job
+    by_name = [
+        (*job.locations[index], *where)
+        for index, plan in enumerate(prepared.plans)
+        for where in _different(plan.params["trainer"], redactor.params(plan.params)["trainer"])
+    ]
+    by_form = [where for where, text in _texts(job.source.data) if redactor.text(text) != text]
+    for where in by_name or by_form:
+        message = (
+            "holds a secret, which everybody could read in the slice's metadata: have the "
+            "program fetch it (Secret Manager, its service account)"
+        )
+        yield job.source.problem(where, message)
+
+
+def _texts(data: Any, where: Location = ()) -> Iterator[tuple[Location, str]]:
+    if isinstance(data, str):
+        yield where, data
+    elif isinstance(data, dict):
+        for key, value in data.items():
+            yield from _texts(value, (*where, key))
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from _texts(value, (*where, index))
+
+
+def _different(before: Any, after: Any, where: Location = ()) -> Iterator[Location]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key, value in before.items():
+            yield from _different(value, after.get(key), (*where, key))
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for index, value in enumerate(before):
+            yield from _different(value, after[index], (*where, index))
+    elif before != after:
+        yield where
+
+
+def _rungs(whole: Slice, ladders: tuple[Ladder, ...]) -> tuple[int, ...]:
+    """The rungs that all phases have and that are slices of their own, the full one first."""
+    common = set.intersection(*({rung.num_devices for rung in one.rungs} for one in ladders))
+    slices = GENERATIONS[whole.generation].slices
+    return tuple(sorted((n for n in common if n in slices), reverse=True))
+
+
+def _name(uri: Uri) -> str:
+    """One name for one model_dir, of letters, digits and hyphens as in all names of machines."""
+    last = (uri.path or uri.bucket).rpartition("/")[2].lower()
+    word = re.sub(r"[^a-z0-9]+", "-", last).strip("-")[:24]
+    digest = hashlib.sha256(str(uri).encode()).hexdigest()[:8]
+    return "-".join(part for part in ("supervise", word, digest) if part)
+
+
+def _accelerator_type(whole: Slice, rung: int) -> str:
+    generation, _, number = Slice(whole.generation, rung).type.partition("-")
+    return f"{_API_NAMES.get(generation, generation)}-{number}"
+
+
+def _body(
+    where: Provision, accelerator_type: str, machine: boot.Machine, generation: int
+) -> dict[str, Any]:
+    # An external address is what pip reaches the package index by.
+    network = {"enableExternalIps": True, **({"network": where.network} if where.network else {})}
+    node: Mapping[str, Any] = {
+        "acceleratorType": accelerator_type,
+        "runtimeVersion": where.runtime_version,
+        "networkConfig": network,
+        "metadata": {"startup-script": boot.script(machine, generation)},
+        **({"serviceAccount": {"email": where.service_account}} if where.service_account else {}),
+    }
+    parent = f"projects/{where.project}/locations/{where.zone}"
+    id_ = f"{machine.name}-{generation}"
+    spec = {"parent": parent, "nodeId": id_, "node": node}
+    return {"tpu": {"nodeSpec": [spec]}, **({"spot": {}} if where.spot else {})}

@@ -1,0 +1,214 @@
+"""What is asked of the cloud, from a config; and what of a config cannot be provisioned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor import __version__
+from supervisor.config.problems import ConfigError
+from supervisor.config.source import parse_source, written
+from supervisor.prepare import prepare
+from supervisor.provision.plan import Plan, make_plan
+
+WHERE = {"project": "my-project", "zone": "us-west4-a", "runtime_version": "v2-alpha-tpuv5-lite"}
+
+
+def config(**init: Any) -> dict[str, Any]:
+    """A job that can be provisioned."""
+    return {
+        "trainer": {
+            "init": {
+                "model_dir": "gs://bucket/runs/Demo_1",
+                "devices": {"platform": "tpu", "type": "v5e-8"},
+                "autorestart": {"max_num_restarts": 3},
+                "provision": WHERE,
+                **init,
+            },
+            "command": {"argv": ["python", "train.py"], "elastic": True},
+        }
+    }
+
+
+def plan(tmp_path: Path, data: dict[str, Any], *overrides: str) -> Plan:
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(data))
+    prepared = prepare(path, overrides)
+    return make_plan(prepared, prepared.redactor({}))
+
+
+def problems(tmp_path: Path, data: dict[str, Any]) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        plan(tmp_path, data)
+    return [f"{problem.key}: {problem.message}" for problem in caught.value.problems]
+
+
+def test_what_is_asked_for(tmp_path: Path) -> None:
+    more = {"network": "mine", "service_account": "sa@my-project.iam.gserviceaccount.com"}
+    made = plan(tmp_path, config(provision=WHERE | more))
+    body = made.body(3, 4)
+    (spec,) = body["tpu"]["nodeSpec"]
+    assert spec["node"]["metadata"].keys() == {"startup-script"}
+    assert (
+        f"'supervise-jax[gcs,tpu]=={__version__}'" in spec["node"].pop("metadata")["startup-script"]
+    )
+    assert made.parent == "projects/my-project/locations/us-west4-a"
+    assert body == {
+        "tpu": {
+            "nodeSpec": [
+                {
+                    "parent": made.parent,
+                    "nodeId": f"{made.name}-3",
+                    "node": {
+                        "acceleratorType": "v5litepod-4",
+                        "runtimeVersion": "v2-alpha-tpuv5-lite",
+                        "networkConfig": {"enableExternalIps": True, "network": "mine"},
+                        "serviceAccount": {"email": "sa@my-project.iam.gserviceaccount.com"},
+                    },
+                }
+            ]
+        },
+        "spot": {},
+    }
+    assert made.name.startswith("supervise-demo-1-")
+    assert made.policy.rungs == (8, 4, 1), "two chips are no slice of their own"
+    assert made.policy.smaller_after == 1800
+    assert "spot" not in plan(tmp_path, config(provision=WHERE | {"spot": False})).body(1, 8)
+
+
+def test_one_name_for_one_model_dir(tmp_path: Path) -> None:
+    one = plan(tmp_path, config())
+    assert plan(tmp_path, config(), "trainer.init.autorestart.max_num_restarts=4").name == one.name
+    assert plan(tmp_path, config(model_dir="gs://other/runs/Demo_1")).name != one.name
+
+
+def test_whatever_reaches_the_slice_makes_another_config_of_it(tmp_path: Path) -> None:
+    one = plan(tmp_path, config()).policy.config
+    assert plan(tmp_path, config()).policy.config == one
+    for changed in (
+        "trainer.init.autorestart.max_num_restarts=4",
+        "trainer.init.provision.spot=false",
+    ):
+        assert plan(tmp_path, config(), changed).policy.config != one
+
+
+def test_the_slice_gets_the_config_with_its_overrides(tmp_path: Path) -> None:
+    made = plan(tmp_path, config(), "trainer.init.autorestart.max_num_restarts=9")
+    assert yaml.safe_load(made.machine.config)["trainer"]["init"]["autorestart"] == {
+        "max_num_restarts": 9
+    }
+
+
+TPU = {"platform": "tpu", "type": "v5e-8"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"provision": None}, "trainer.init.provision: is required by `supervise provision`: {pr"),
+        ({"model_dir": "runs/x"}, "trainer.init.model_dir: must be in a bucket (gs://BUCKET/PATH)"),
+        ({"model_dir": "s3://b/x"}, "trainer.init.model_dir: must be in a bucket (gs://BUCKET/PA"),
+        ({"devices": None}, "trainer.init.devices: must name the slice to ask for: {platform: tp"),
+        ({"devices": {"platform": "tpu", "count": 8}}, "trainer.init.devices: must name the slice"),
+        ({"devices": TPU | {"type": "v5e-2"}}, "devices.type: is v5e-2, which is only a part of a"),
+        (
+            {"devices": TPU | {"type": "v5e-16"}},
+            "devices.type: is v5e-16, or several: only a slice",
+        ),
+        ({"devices": TPU | {"slices": 2}}, "devices.type: is v5e-8, or several: only a slice of"),
+        ({"devices": TPU | {"type": "tpu7x-8"}}, "is tpu7x-8, which only Google Kubernetes Engine"),
+    ],
+)
+def test_what_cannot_be_provisioned(tmp_path: Path, changed: dict[str, Any], expected: str) -> None:
+    (told,) = problems(tmp_path, config(**changed))
+    assert expected in told
+
+
+def test_mapped_exit_codes_are_refused(tmp_path: Path) -> None:
+    (told,) = problems(tmp_path, config() | {"exit_codes": "xpk"})
+    assert told.startswith("exit_codes: is for other service managers")
+
+
+def test_phases_run_on_one_slice(tmp_path: Path) -> None:
+    other = config(devices={"platform": "tpu", "type": "v5e-4"})
+    (told,) = problems(tmp_path, {"trainer": [config(), other]})
+    assert "must be the same in all phases" in told
+
+
+@pytest.mark.parametrize(
+    ("command", "key"),
+    [
+        ({"env": {"HF_TOKEN": "0123456789abcdef"}}, "trainer.command.env.HF_TOKEN"),
+        ({"argv": ["python", "t.py", "--api-key", "0123456789abc"]}, "trainer.command.argv[3]"),
+        ({"argv": ["python", "t.py", "hf_0123456789abcdef0123"]}, "trainer.command.argv[2]"),
+    ],
+)
+def test_secrets_never_reach_the_metadata(
+    tmp_path: Path, command: dict[str, Any], key: str
+) -> None:
+    data = config()
+    data["trainer"]["command"] |= command
+    (told,) = problems(tmp_path, data)
+    assert told.startswith(f"{key}: holds a secret")
+    assert "0123456789" not in told
+
+
+def test_nor_do_those_that_stand_elsewhere(tmp_path: Path) -> None:
+    package = "supervise-jax @ https://me:0123456789@example.org/x.whl"
+    (told,) = problems(tmp_path, config(provision=WHERE | {"package": package}))
+    assert "holds a secret" in told
+    assert "0123456789" not in told
+
+
+def test_a_config_that_no_metadata_can_hold(tmp_path: Path) -> None:
+    data = config()
+    data["trainer"]["command"]["argv"] += ["x" * 1000] * 300
+    (told,) = problems(tmp_path, data)
+    assert "is too large for the metadata of a machine (256 KiB)" in told
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("project", "My Project"),
+        ("zone", "us-west4"),
+        ("runtime_version", "a b"),
+        ("service_account", "me"),
+        ("smaller_after", "soon"),
+        ("region", "x"),
+    ],
+)
+def test_the_section_is_checked_like_all_others(tmp_path: Path, key: str, value: str) -> None:
+    told = problems(tmp_path, config(provision=WHERE | {key: value}))
+    assert any(f"trainer.init.provision.{key}" in line for line in told)
+
+
+DATA = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+TRICKY = ["1e-3", "off", "yes", "010", "0x1F", "~", "", "null", "true", "1_000", "=", "<<", "1:30"]
+
+
+@pytest.mark.parametrize("text", TRICKY)
+def test_a_config_is_written_as_it_is_read(text: str) -> None:
+    data = {"a": {text: [text, {"b": text}]}}
+    assert parse_source("written", written(data)).data == data
+
+
+@settings(max_examples=30)
+@given(st.dictionaries(st.text("abc0.:-#'\" \n", max_size=6), DATA, min_size=1))
+def test_any_config_is_written_as_it_is_read(data: dict[str, Any]) -> None:
+    readable = json.loads(json.dumps(data).replace("\\\\u0000", ""))
+    try:
+        source = parse_source("written", written(readable))
+    except ConfigError:
+        return  # characters that no config may hold
+    assert source.data == readable
