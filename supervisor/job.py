@@ -47,7 +47,7 @@ from supervisor.guarded import guarded
 from supervisor.ports import Clock, Observer, Storage
 from supervisor.prepare import Prepared
 from supervisor.protocol import environment, simulated
-from supervisor.protocol.committed import MARKER
+from supervisor.protocol.committed import unmarked
 from supervisor.remote import brought, reach
 from supervisor.runtime import Runtime
 from supervisor.world import LocalWorld, newest_in
@@ -292,12 +292,8 @@ def _tell_start(
         log.say(f"the job is in {prepared.job.remote}; here, in {prepared.job.model_dir}")
     for plan in prepared.plans:
         if copies := _unmarked(plan):
-            log.say(
-                f"{plan.checkpoints} has steps that were committed on a disk and have no marker "
-                f"here, so they are not used: {', '.join(copies)}; if they are complete, add it: "
-                f"echo copied | gcloud storage cp - {plan.checkpoints}/STEP/{MARKER}",
-                level="warning",
-            )
+            others = f" (so do {', '.join(copies[1:])})" if copies[1:] else ""
+            log.say(unmarked(f"{plan.checkpoints}/{copies[0]}") + others, level="warning")
         if plan.is_command and plan.progress_pattern is None:
             log.say(
                 f"phase {plan.name!r} names no progress pattern: unless the program reports its "

@@ -10,7 +10,9 @@ from supervisor.adapters import bucket_checkpoints
 from supervisor.adapters.bucket import bucket
 from supervisor.adapters.checkpoints import BUCKET, DISK, CheckpointWatcher, newest_committed
 from supervisor.ports import Objects
+from supervisor.protocol import committed
 from supervisor.protocol.location import Uri
+from supervisor.protocol.mounts import is_posix
 
 _BOUND = 20.0
 """Seconds for a request to the bucket: the decision loop waits for some of them, though only while
@@ -29,12 +31,15 @@ def newest(place: Path | Uri) -> int | None:
 
 
 def unmarked_copies(place: Path | Uri) -> tuple[str, ...]:
-    """The names of newer steps that were copied to a bucket from a disk, without their markers.
+    """The names of newer steps that were copied to a bucket, or a mount of one, from a disk,
+    without their markers; newest first.
 
     Raises:
         OSError: nobody can look.
     """
-    return () if isinstance(place, Path) else bucket_checkpoints.unmarked_copies(_objects(place))
+    if isinstance(place, Path):
+        return () if is_posix(place) else tuple(committed.unmarked_copies(place))
+    return bucket_checkpoints.unmarked_copies(_objects(place))
 
 
 def watch(

@@ -65,15 +65,19 @@ def is_committed(directory: Path, *, posix: bool = True) -> bool:
 
 def committed_steps(root: Path, *, posix: bool = True) -> Iterator[tuple[int, Path]]:
     """Every committed checkpoint under `root` with its step, newest first."""
-    try:
-        entries = [
-            (step, entry) for entry in root.iterdir() if (step := step_of(entry.name)) is not None
-        ]
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for step, entry in sorted(entries, reverse=True):
+    for step, entry in _steps(root):
         if is_committed(entry, posix=posix):
             yield step, entry
+
+
+def unmarked_copies(root: Path) -> Iterator[str]:
+    """The names of steps under `root`, a mount of a bucket, above the newest committed one, that
+    were committed on a disk and have no marker here; newest first."""
+    for _, entry in _steps(root):
+        if is_committed(entry, posix=False):
+            return
+        if was_committed(_read(entry / METADATA)):
+            yield entry.name
 
 
 def unmarked(place: str) -> str:
@@ -85,6 +89,16 @@ def unmarked(place: str) -> str:
         f"marker of its commit, and is not used: once the copy is complete, run `{command} "
         f"{place}/{MARKER}`; otherwise remove it"
     )
+
+
+def _steps(root: Path) -> list[tuple[int, Path]]:
+    try:
+        found = [
+            (step, path) for path in root.iterdir() if (step := step_of(path.name)) is not None
+        ]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(found, reverse=True)
 
 
 def _is_whole(path: Path) -> bool:

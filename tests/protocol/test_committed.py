@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.protocol.committed import committed_steps, is_committed, step_of, unmarked
+from supervisor.protocol.committed import (
+    committed_steps,
+    is_committed,
+    step_of,
+    unmarked,
+    unmarked_copies,
+)
 
 ORBAX = {"_CHECKPOINT_METADATA": json.dumps({"commit_timestamp_nsecs": 17_000})}
 SAVING = {"_CHECKPOINT_METADATA": json.dumps({"commit_timestamp_nsecs": None})}
@@ -186,3 +192,17 @@ def test_a_copy_without_its_marker_is_explained_in_one_line(place: str, command:
     assert told.startswith(f"{place} looks like a checkpoint that was saved on a disk")
     assert f"run `{command}`" in told
     assert "\n" not in told
+
+
+def test_copies_without_a_marker_are_known_in_a_mount_of_a_bucket(tmp_path: Path) -> None:
+    for name, files in [
+        ("10", ORBAX),
+        ("20", MARKER),
+        ("30", ORBAX),
+        ("35", SAVING),
+        ("run_40", ORBAX),
+        ("50", {}),
+    ]:
+        checkpoint(tmp_path, name, files)
+    assert list(unmarked_copies(tmp_path)) == ["run_40", "30"]
+    assert list(unmarked_copies(tmp_path / "nothing")) == []

@@ -21,7 +21,7 @@ import pytest
 from supervisor.protocol.committed import MARKER, METADATA, was_committed
 from supervisor.protocol.location import Uri
 from tests.emulators import Emulator, gcs_emulator, s3_emulator
-from tests.faulty_store import SILENCE, Asked, Fault, FaultyStore
+from tests.faulty_store import RESET, SILENCE, Asked, Fault, FaultyStore, answered
 from trainer import bucket, integrity
 from trainer.checkpoint import Checkpoints, newest_step, restore, restore_parts
 from trainer.config import ConfigError, StartFrom, parse
@@ -39,6 +39,7 @@ from trainer.steps import (
 from .harness import Trainer, assert_same_bits, blueprint, tiny
 
 PATIENCE = 30.0
+REFUSED = answered(401, "authError", "Login Required")
 
 
 @pytest.fixture(scope="module")
@@ -249,6 +250,38 @@ def test_a_save_that_is_killed_is_not_committed_and_is_cleared_away(
     local.finish()
     abstract = blueprint(parse(trainer.mapping).init).abstract
     assert_same_bits(restore(place, 17, abstract)[0], local.state(17))
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+def test_a_save_outlives_what_passes(
+    emulator: Emulator, saved: tuple[Saver, TrainState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = {
+        20: answered(503, "backendError", "We encountered an internal error."),
+        60: RESET,
+        100: answered(429, "rateLimitExceeded", "Slow down."),
+    }
+    with FaultyStore(emulator, lambda asked: faults.get(asked.count)).serving() as faulty:
+        for name, value in faulty.front.env.items():
+            monkeypatch.setenv(name, value)
+        saver = Saver(emulator.root / "faults" / "checkpoints")
+        saver.save(10)
+        assert len(faulty.asked) > max(faults)
+        found = saver.restored()
+        assert found is not None
+        assert_same_bits(found[1].params, saved[1].params)
+        assert saver.said == []
+
+        faulty.plan = lambda asked: REFUSED if integrity.MANIFEST in asked.target else None
+        saver.save(20)
+        assert re.match("step 20  no manifest could be written: .*Login Required", saver.said[0])
+        faulty.plan = lambda asked: None
+        found = saver.restored()
+    assert found is not None
+    assert found[0] == 20
+    assert "has no manifest: it is used unverified" in saver.said[1]
 
 
 # --- copies ---------------------------------------------------------------------------------------
