@@ -18,12 +18,12 @@ from supervisor.adapters.lease import (
     LeaseTimes,
     is_shared,
 )
-from supervisor.adapters.lease_places import LeaseFile, LeaseObject
+from supervisor.adapters.lease_places import LeaseFile
 from supervisor.adapters.lock import DirectoryLock, LockUnsupportedError
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.storage import LocalStorage
 from supervisor.core.exit_codes import ExitCode
-from supervisor.ports import Clock, Objects
+from supervisor.ports import Clock
 
 _CHECK_INTERVAL = 1.0
 _LAST_WORDS = 10.0
@@ -45,9 +45,9 @@ class Exclusion:
     lease: LeaseTimes | None = None
 
     @classmethod
-    def of(cls, model_dir: Path, objects: Objects | None) -> Exclusion:
+    def of(cls, model_dir: Path, *, in_bucket: bool) -> Exclusion:
         """What the directory's file system asks for; a bucket always asks for a lease."""
-        others_see_it = objects is not None or is_shared(model_dir)
+        others_see_it = in_bucket or is_shared(model_dir)
         return cls(lease=LeaseTimes() if others_see_it else None)
 
 
@@ -68,11 +68,11 @@ def owned(
     guard: Guard,
     exclusion: Exclusion,
     say: Callable[[str], None],
-    objects: Objects | None,
+    place: LeasePlace | None,
 ) -> Iterator[Ownership]:
     """Own model_dir until the end of the block, which may end in what the check raises.
 
-    The lease is kept in `objects`, where the job is in a bucket.
+    The lease is kept in `place`; None: in a file.
 
     Raises:
         ModelDirError: it was deleted or moved.
@@ -88,7 +88,8 @@ def owned(
                 checks.append(lambda: _still_there(lock, model_dir))
         ownership = Ownership(_nothing)
         if exclusion.lease is not None:
-            place = _place(model_dir, exclusion.lease, objects)
+            file = LocalStorage(model_dir, writer=f".{uuid.uuid4().hex}")
+            place = place or LeaseFile(file, exclusion.lease.settle)
             lease = _lease(place, exclusion.lease, guard, say)
             lease.acquire()
             stack.callback(lease.release)
@@ -112,12 +113,6 @@ def _still_there(lock: DirectoryLock, model_dir: Path) -> None:
     """A trainer may run on for hours in a folder that was deleted."""
     if not lock.holds(model_dir):  # or another one, which somebody else may own
         raise ModelDirError(f"{model_dir} was deleted or moved while the job ran")
-
-
-def _place(model_dir: Path, times: LeaseTimes, objects: Objects | None) -> LeasePlace:
-    if objects is not None:
-        return LeaseObject(objects)
-    return LeaseFile(LocalStorage(model_dir, writer=f".{uuid.uuid4().hex}"), times.settle)
 
 
 def _lease(place: LeasePlace, times: LeaseTimes, guard: Guard, say: Callable[[str], None]) -> Lease:

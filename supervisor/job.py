@@ -48,7 +48,7 @@ from supervisor.ports import Clock, Observer, Storage
 from supervisor.prepare import Prepared
 from supervisor.protocol import environment, simulated
 from supervisor.protocol.committed import unmarked
-from supervisor.remote import brought, reach
+from supervisor.remote import brought, lease_place, reach
 from supervisor.runtime import Runtime
 from supervisor.world import LocalWorld, newest_in
 
@@ -135,13 +135,15 @@ def _taken(
     model_dir = prepared.job.model_dir
     objects = reach(prepared.job)
     _make_model_dir(prepared)
-    means = exclusion or Exclusion.of(model_dir, objects)
+    means = exclusion or Exclusion.of(model_dir, in_bucket=objects is not None)
 
     def notice(text: str) -> None:
         reactor.post(Noticed(clock.now(), text))
 
     with ExitStack() as stack:
-        owning = owned(model_dir, clock, reactor, guard, means, _complain, objects)
+        owning = owned(
+            model_dir, clock, reactor, guard, means, _complain, lease_place(prepared.job)
+        )
         try:
             ownership = stack.enter_context(owning)
         except OSError as error:

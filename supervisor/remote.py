@@ -7,11 +7,17 @@ from pathlib import Path
 
 from supervisor.adapters.bucket import bucket
 from supervisor.adapters.fetch import epoch_after, fetch
+from supervisor.adapters.lease import LeasePlace
+from supervisor.adapters.lease_places import LeaseObject
 from supervisor.adapters.mirror import Mirror
 from supervisor.config.load import Job
 from supervisor.config.problems import ConfigError
 from supervisor.exclusion import ModelDirError
 from supervisor.ports import Clock, Objects, UnavailableError
+
+_LEASE_BOUND = 10.0
+"""Seconds for a request: as often as the lease is renewed, so that it is soon renewed again after
+the bucket was away."""
 
 
 def reach(job: Job) -> Objects | None:
@@ -33,6 +39,11 @@ def reach(job: Job) -> Objects | None:
         message = f"cannot be used: {getattr(error, 'strerror', None) or error}"
         raise ConfigError([job.source.problem(location, message)]) from error
     return objects
+
+
+def lease_place(job: Job) -> LeasePlace | None:
+    """Where the lease on the job's bucket is kept; None where it has none."""
+    return LeaseObject(bucket(job.remote, _LEASE_BOUND)) if job.remote is not None else None
 
 
 def brought(

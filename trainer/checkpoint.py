@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import re
+import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -88,6 +89,10 @@ class Checkpoints:
         self._keep = keep
         self._fingerprint = fingerprint
         self._say = say
+        self.took = 0.0
+        """Seconds from when the last committed save was begun to when it was known to be committed:
+        what it takes when somebody waits for it, or a little more."""
+        self._began = 0.0
         self._saving: int | None = None
         self._recording: Thread | None = None
         if distributed.is_first():
@@ -117,6 +122,7 @@ class Checkpoints:
         self.settle()
         if distributed.is_first():  # Orbax has the others wait for it before they write
             self._steps.begin(step)
+        self._began = time.monotonic()
         self._manager.save(
             step,
             args=ocp.args.Composite(
@@ -147,6 +153,7 @@ class Checkpoints:
             return None
         self._manager.check_for_errors()
         step, self._saving = self._saving, None
+        self.took = time.monotonic() - self._began
         if distributed.is_first():  # to it, a step is committed once all have written their parts
             self._recording = Thread(target=self._record, args=(step,), name="manifest")
             self._recording.start()

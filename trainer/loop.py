@@ -134,4 +134,4 @@ class Loop:
         step = self.checkpoints.committed(wait=wait)
         if step is not None:
             print(f"step {step}  checkpoint committed", flush=True)
-            self.reporter.saved(step)
+            self.reporter.saved(step, self.checkpoints.took)

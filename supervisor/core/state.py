@@ -75,6 +75,8 @@ class Drain:
 
     source: StopSource
     at: float
+    highest: int | None = None
+    """The highest step that was committed by then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,10 @@ from supervisor.core.moves import Outcome, drained
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import Drain, Group, Hang, JobState, Status
 
+_SAVES = 3.0
+"""Of how many saves a worker that is to save may take the time: one may be under way, the next one
+waits for it, and a busy store is slower."""
+
 _WHO = {
     StopSource.SIGTERM: "told to stop (SIGTERM)",
     StopSource.PERSON: "stopped by a person",
@@ -22,7 +26,7 @@ def stop_requested(state: JobState, event: StopRequested, policy: RestartPolicy)
     """Somebody asked the job to stop."""
     if state.drain is not None:
         return _asked_again(state, state.drain, event, policy)
-    drain = Drain(event.source, event.at)
+    drain = Drain(event.source, event.at, state.budget.highest)
     state = replace(state, drain=drain)
     group = state.group
     if group is None:
@@ -41,7 +45,13 @@ def ask_to_stop(
     state: JobState, group: Group, drain: Drain, at: float, policy: RestartPolicy
 ) -> Outcome:
     """Ask the group to save and exit, because the job is to stop."""
-    return signal(state, group, f"{_WHO[drain.source]}: save and exit", at, policy)
+    reason = f"{_WHO[drain.source]}: save and exit"
+    grace, saving = policy.grace_period, state.liveness.saving
+    if drain.source is StopSource.PREEMPTION and saving is not None:
+        # Who announces it ends it; nothing is gained by killing a save that could get done.
+        grace = max(grace, _SAVES * saving)
+        reason += f" (the longest save so far took {saving:.1f} s, this one may take {grace:.0f} s)"
+    return signal(state, group, reason, at, policy, grace)
 
 
 def make_way(state: JobState, group: Group, at: float, policy: RestartPolicy) -> Outcome:
@@ -51,9 +61,17 @@ def make_way(state: JobState, group: Group, at: float, policy: RestartPolicy) ->
     return signal(state, group, reason, at, policy)
 
 
-def signal(state: JobState, group: Group, reason: str, at: float, policy: RestartPolicy) -> Outcome:
-    """SIGTERM, and SIGKILL when the grace period is over; a deadline that is nearer stays."""
-    deadline = at + policy.grace_period
+def signal(
+    state: JobState,
+    group: Group,
+    reason: str,
+    at: float,
+    policy: RestartPolicy,
+    grace: float | None = None,
+) -> Outcome:
+    """SIGTERM, and SIGKILL when the grace period (`grace`, where it is another than the policy's)
+    is over; a deadline that is nearer stays."""
+    deadline = at + (policy.grace_period if grace is None else grace)
     if group.deadline is not None and (group.hang is None or group.hang.asked):
         deadline = min(deadline, group.deadline)
     hang = replace(group.hang, asked=True) if group.hang is not None else None
@@ -72,7 +90,7 @@ def _asked_again(
     if event.source is StopSource.PREEMPTION:
         return state, ()
     if drain.source is StopSource.PREEMPTION:
-        return replace(state, drain=Drain(event.source, event.at)), ()
+        return replace(state, drain=replace(drain, source=event.source, at=event.at)), ()
     group = state.group
     if group is None or group.deadline is None or event.at - drain.at <= 1.0:
         return state, ()

@@ -30,6 +30,7 @@ from supervisor.core.events import (
     QuarantineCleared,
     RungCompileFailed,
     StopRequested,
+    StopSource,
     SupervisorStarted,
     WorkerReported,
     WorkersGone,
@@ -38,7 +39,7 @@ from supervisor.core.events import (
 )
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import RestartPolicy
-from supervisor.core.state import JobState, Status
+from supervisor.core.state import Drain, JobState, Status
 from supervisor.narrative import devices
 from supervisor.narrative.line import MAIN as MAIN
 from supervisor.narrative.line import Level as Level
@@ -235,10 +236,24 @@ def _gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[
     highest = t.before.budget.highest
     if event.committed is not None and (highest is None or event.committed > highest):
         yield Line(source, f"checkpoint of step {event.committed} was committed")
+    if t.before.drain is not None and t.before.drain.source is StopSource.PREEMPTION:
+        yield _notice_used(t, event, t.before.drain)
     if event.failure is None or t.before.group.abandoned or t.before.drain is not None:
         return
     several = (t.before.group.world_size or 1) > 1
     yield from _failed(source, t.after, policy, several=several)
+
+
+def _notice_used(t: Transition, event: WorkersGone, drain: Drain) -> Line:
+    """Whether a save fitted into the notice."""
+    taken, highest = f"{event.at - drain.at:.1f} s", t.after.budget.highest
+    if highest is not None and highest != drain.highest:
+        return Line(
+            MAIN, f"the notice was enough: step {highest} is saved, and all over in {taken}"
+        )
+    left = f"the newest is of step {highest}" if highest is not None else "there is none"
+    text = f"no checkpoint came of the notice in {taken}: {left}"
+    return Line(MAIN, text, "warning")
 
 
 def _launch_failed(t: Transition, event: LaunchFailed, policy: RestartPolicy) -> Iterator[Line]:

@@ -78,9 +78,13 @@ class RestoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class SavedMessage:
-    """The worker believes that a checkpoint is committed, of `step` if it knows: time to look."""
+    """The worker believes that a checkpoint is committed, of `step` if it knows: time to look.
+
+    `seconds`: from when the save was begun, where that is known.
+    """
 
     step: int | None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +291,9 @@ _PARSERS: dict[str, Callable[[dict[str, Any]], Message]] = {
     "restored": lambda body: RestoredMessage(
         _step(body, optional=True), snapshot=body.get("snapshot") is True
     ),
-    "saved": lambda body: SavedMessage(_step(body, optional=True)),
+    "saved": lambda body: SavedMessage(
+        _step(body, optional=True), _seconds(body) if body.get("seconds") is not None else None
+    ),
     "evaluated": lambda body: EvaluatedMessage(_required_step(body), _metrics(body)),
     "devices": lambda body: DevicesMessage(
         _text(body, "platform"), _count(body), _text(body, "device_kind")

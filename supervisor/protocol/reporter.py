@@ -100,9 +100,10 @@ class Reporter:
         committed checkpoint."""
         self._send(RestoredMessage(step, snapshot), keep=True)
 
-    def saved(self, step: int | None) -> None:
-        """A checkpoint was committed, of `step` if that is known."""
-        self._send(SavedMessage(step), keep=True)
+    def saved(self, step: int | None, seconds: float | None = None) -> None:
+        """A checkpoint was committed, of `step` and `seconds` after the save was begun, if that is
+        known."""
+        self._send(SavedMessage(step, seconds), keep=True)
 
     def evaluated(self, step: int, metrics: Mapping[str, SupportsFloat]) -> None:
         """An evaluation after `step` is complete."""

@@ -17,6 +17,7 @@ from supervisor.core.events import (
     StopRequested,
     StopSource,
     SupervisorStarted,
+    WorkerReported,
     WorkersGone,
     WorkersObserved,
     WorkersStarted,
@@ -25,6 +26,7 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import Failure, WorkerExit
 from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
 from supervisor.core.state import Status
+from supervisor.protocol.messages import SavedMessage
 from tests.core.history import FATAL, FREE, OTHER, PREEMPTED, RETRY, SAME, History, policy
 
 KILLED = WorkerExit(0, signal="SIGKILL")
@@ -494,6 +496,26 @@ def test_an_announced_preemption_is_announced_again_and_then_signalled_at_no_cos
     history.now += 5.0
     history.stops()
     assert history.state.deadline == history.now + history.policy.impatient_grace_period
+
+
+@pytest.mark.parametrize(
+    ("source", "saves", "grace"),
+    [
+        (StopSource.PREEMPTION, (3.0,), 25.0),
+        (StopSource.PREEMPTION, (3.0, 40.0, 12.0), 120.0),
+        (StopSource.PREEMPTION, (None,), 25.0),
+        (StopSource.SIGTERM, (40.0,), 25.0),
+    ],
+)
+def test_before_an_announced_preemption_a_save_gets_the_time_that_saves_take(
+    source: StopSource, saves: tuple[float | None, ...], grace: float
+) -> None:
+    history = started()
+    history.runs()
+    for seconds in saves:
+        history.happens(WorkerReported(0.0, 1, 0, SavedMessage(5, seconds)))
+    history.stops(source)
+    assert history.state.deadline == grace
 
 
 def test_a_person_who_stops_a_job_that_is_being_preempted_has_stopped_it() -> None:

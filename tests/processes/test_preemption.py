@@ -35,6 +35,7 @@ def assert_drained(result: Result, announced: str) -> None:
     assert result.code == 75, result.log
     assert announced in result.log
     assert "sent SIGTERM (a preemption is announced: save and exit)" in result.log
+    assert "the notice was enough: step 300 is saved, and all over in " in result.log
     assert result.attempts == 1
     assert result.summary["attempts"][0]["status"] == "DRAINED"
     assert result.summary["highest_committed_step"] == 300
@@ -109,6 +110,21 @@ def test_a_metadata_server_that_is_none_does_no_harm(
     running.wait_for("does not answer (what answers is no metadata server)")
     metadata.genuine = True
     assert_drained(running.result(), PREEMPTED)
+
+
+def test_a_notice_that_no_checkpoint_comes_of_is_told(
+    start: Start, model_dir: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "going"
+    job = command_config(model_dir, "wait", restart={"preemption": {"file": str(file)}})
+    running = start(job)
+    running.wait_for("waiting")
+    running.wait_for("of step 2 is committed")
+    file.touch()
+    result = running.result()
+    assert result.code == 75
+    assert "WARNING: no checkpoint came of the notice in " in result.log
+    assert "the newest is of step 2" in result.log
 
 
 def test_a_file_announces(start: Start, model_dir: Path, tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def test_everything_is_said(pipe: Pipe) -> None:
     reporter.step(6, {"loss": 0.5})
     reporter.evaluated(6, {"accuracy": 1})
     reporter.saved(6)
+    reporter.saved(9, 1.5)
     assert pipe.messages() == [
         DevicesMessage("cpu", 4, "cpu"),
         StageMessage(Stage.RESTORING),
@@ -90,6 +91,7 @@ def test_everything_is_said(pipe: Pipe) -> None:
         StepMessage(6, {"loss": 0.5}),
         EvaluatedMessage(6, {"accuracy": 1.0}),
         SavedMessage(6),
+        SavedMessage(9, 1.5),
     ]
 
 
