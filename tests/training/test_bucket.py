@@ -135,7 +135,7 @@ def test_old_steps_go_and_the_newest_is_found(copy: Saver) -> None:
     copy.keep = 2
     copy.save(30)
     assert newest_step(copy.place) == 30
-    assert {name for name in names(copy.place) if name.isdecimal()} == {"20", "30"}
+    assert names(copy.place) == {"20", "30"}
     assert copy.said == []
 
 
@@ -244,7 +244,7 @@ def test_a_save_that_is_killed_is_not_committed_and_is_cleared_away(
     assert was_committed(metadata), "nothing but the marker was missing"
     trainer.extra = dict(emulator.env)
     assert removed in trainer.finish()
-    assert newest_step(place) == 17
+    assert names(place) == {"15", "17"}
 
     local = Trainer(tmp_path, compilation_cache, 1, tiny(tmp_path / "checkpoints"))
     local.finish()
