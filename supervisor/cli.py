@@ -30,7 +30,6 @@ from supervisor.exclusion import Exclusion, ModelDirError
 from supervisor.job import run_job
 from supervisor.prepare import Prepared, own_rules, prepare
 from supervisor.protocol.location import Uri
-from supervisor.provision.command import ProvisionError, provision
 from supervisor.status import clear_quarantine, show_quarantine, show_status
 from supervisor.validate import compile_ahead, show
 
@@ -61,14 +60,12 @@ def main(argv: Sequence[str] | None = None, exclusion: Exclusion | None = None) 
             return _validate(options)
         prepared = prepare(options.config, options.set)
         if options.command == "provision":
-            return provision(prepared, dry_run=options.dry_run)
+            return _provision(prepared, dry_run=options.dry_run)
         return _run(prepared, options.log_format, exclusion)
     except ConfigError as error:
         return _complain(ExitCode.INVALID_CONFIG, *(str(problem) for problem in error.problems))
     except TrainerCheckError as error:
         return _complain(ExitCode.INVALID_CONFIG, str(error))
-    except ProvisionError as error:
-        return _complain(error.code, str(error))
     except KeyboardInterrupt:
         return _complain(ExitCode.STOPPED, "interrupted before anything was started")
 
@@ -85,6 +82,16 @@ def _run(prepared: Prepared, log_format: str, exclusion: Exclusion | None) -> in
     except (JournalError, ModelDirError, LeaseExpiredError, SweepError) as error:
         code = _complain(ExitCode.CANNOT_WRITE, f"{error}; run the same command again to resume")
     return prepared.job.exit_codes.get(code, code)
+
+
+def _provision(prepared: Prepared, *, dry_run: bool) -> int:
+    # Here alone, because `run` keeps in memory whatever is imported above.
+    from supervisor.provision.command import ProvisionError, provision
+
+    try:
+        return provision(prepared, dry_run=dry_run)
+    except ProvisionError as error:
+        return _complain(error.code, str(error))
 
 
 def _validate(options: argparse.Namespace) -> int:

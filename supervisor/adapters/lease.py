@@ -159,10 +159,7 @@ class Lease:
         """Stop renewing; the next owner need not wait. Nothing where the lease is lost."""
         self._end.set()
         if self._error is None:
-            self._thread.join(self._times.renew)
-            with suppress(OSError):  # then it runs out
-                body = {"token": None, "epoch": self._epoch}
-                self._place.write(json.dumps(body).encode(), self._version)
+            self._thread.join(self._times.renew)  # bounded: storage may hang; then it runs out
 
     def _outwait(self, found: Stored) -> Stored:
         """What is there once its owner is known to be dead, or has given it back."""
@@ -196,6 +193,10 @@ class Lease:
                 return
             except OSError:
                 pause = min(_LOOK, self._times.renew / 4)
+        if self._error is None:
+            with suppress(OSError):
+                body = {"token": None, "epoch": self._epoch}
+                self._place.write(json.dumps(body).encode(), self._version)
 
     def _renew(self) -> None:
         if self._is_late():  # it may be somebody's to take by now: not to be written any more

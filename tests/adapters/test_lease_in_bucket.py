@@ -227,3 +227,21 @@ class Heedless(MemoryObjects):
 def test_a_store_without_preconditions_is_refused() -> None:
     with pytest.raises(OSError, match="it cannot keep two supervisors apart: use another store"):
         Owner(Heedless()).lease.acquire()
+
+
+def test_a_bucket_that_hangs_holds_up_nobody_who_ends() -> None:
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def fault(operation: str, path: str) -> None:
+        if hangs.is_set():
+            goes_on.wait()
+
+    objects = MemoryObjects()
+    owner = Owner(objects, PATIENT)
+    owner.lease.acquire()
+    objects.fault = fault
+    hangs.set()
+    owner.lease.release()
+    assert not goes_on.is_set()
+    goes_on.set()
+    assert eventually(lambda: body(objects) == {"token": None, "epoch": 1})

@@ -23,6 +23,7 @@ from supervisor.adapters.bucket import bucket
 from supervisor.adapters.fetch import read_growing
 from supervisor.protocol.location import Uri
 from tests.emulators import Emulator
+from tests.faulty_store import LOST_ANSWER, RESET, Asked, Fault, FaultyStore, answered, slow
 from tests.running import Running, Start
 from tests.training.harness import assert_same_bits, blueprint
 from trainer.bucket import path_of
@@ -45,12 +46,12 @@ class Cloud:
     start: Start
     machines: int = 0
 
-    def machine(self, job: dict[str, Any]) -> Running:
+    def machine(self, job: dict[str, Any], **environ: str) -> Running:
         """Run the command on a machine that has never seen the job."""
         self.machines += 1
         there = self.home / f"machine{self.machines}"
         (there / "state").mkdir(parents=True)
-        env = {**self.env, "XDG_STATE_HOME": str(there / "state")}
+        env = {**self.env, "XDG_STATE_HOME": str(there / "state"), **environ}
         return self.start(job, env=env, prefix=("env", "-C", str(there)))
 
     def vanish(self, running: Running) -> None:
@@ -157,3 +158,22 @@ def test_a_bucket_that_is_not_there_is_a_mistake_in_the_config(
     assert result.code == 78
     assert said in result.err
     assert "Traceback" not in result.err
+
+
+def flaky(lots: random.Random, asked: Asked) -> Fault | None:
+    """One request in thirty goes wrong, in all the ways that pass."""
+    if lots.random() < 29 / 30:
+        return None
+    return lots.choice([answered(503), answered(429), answered(500), RESET, LOST_ANSWER, slow(0.2)])
+
+
+def test_a_storm_of_storage_faults_is_nobodys_failure(cloud: Cloud, gcs: Emulator) -> None:
+    lots = random.Random(11)
+    store = FaultyStore(gcs, lambda asked: flaky(lots, asked))
+    job = in_bucket(cloud.place)
+    job["trainer"]["init"]["loop"]["max_steps"] = 20
+    with store.serving():
+        result = cloud.machine(job, **store.front.env).result(timeout=300.0)
+    assert result.code == 0, result.out + result.err
+    assert len(store.asked) > 200
+    assert "0 of 2 restarts used" in result.out

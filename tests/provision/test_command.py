@@ -17,7 +17,7 @@ import yaml
 from supervisor.adapters.bucket import bucket
 from supervisor.adapters.queued_resources import BASE_VARIABLE
 from tests.cloud_tpu import CloudTpu, Fault
-from tests.emulators import Emulator, gcs_emulator
+from tests.emulators import Emulator
 from tests.provision.test_plan import config
 from tests.running import Result, Running, eventually
 
@@ -46,17 +46,11 @@ class Command:
         return self.start(*options, **init).result()
 
 
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[Emulator]:
-    with gcs_emulator() as emulator:
-        yield emulator
-
-
 @pytest.fixture
-def command(tmp_path: Path, emulator: Emulator) -> Iterator[Command]:
+def command(tmp_path: Path, gcs: Emulator) -> Iterator[Command]:
     cloud = CloudTpu()
     with cloud.serving() as api:
-        yield Command(tmp_path, api, emulator, cloud)
+        yield Command(tmp_path, api, gcs, cloud)
 
 
 def stopped(running: Running, number: signal.Signals) -> Result:
@@ -65,11 +59,11 @@ def stopped(running: Running, number: signal.Signals) -> Result:
 
 
 def test_from_the_first_request_to_the_end_of_the_job(
-    command: Command, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+    command: Command, gcs: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in emulator.env.items():
+    for name, value in gcs.env.items():
         monkeypatch.setenv(name, value)
-    place = emulator.root / "runs" / "demo"
+    place = gcs.root / "runs" / "demo"
     cloud, objects, job = command.cloud, bucket(place), {"model_dir": str(place)}
 
     # It asks for a slice, and is killed; another one asks for no second slice, and is stopped.
