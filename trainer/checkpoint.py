@@ -182,6 +182,7 @@ class Checkpoints:
         versions = {"jax": jax.__version__, "orbax": ocp.__version__}
         try:
             integrity.record(self._steps.directory / str(step), self._fingerprint, versions)
+            self._steps.end()
         except Exception as error:  # what a store's client raises has no type in common
             self._say(f"step {step}  no manifest could be written: {error}")
 

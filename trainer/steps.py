@@ -4,10 +4,10 @@ damaged one is taken out of use.
 On a disk a rename puts a step in its place whole, and so moves it away. In a bucket, and in a mount
 of one, a step has its name from the start and only a marker commits it (`protocol.committed`).
 There what lacks the marker is a save that was killed, or somebody's copy of a step from a disk. So
-before a save its step is noted beside the steps: what is noted is ours to clear away, and what says
-itself that it was not committed; nothing else is. To move a step would be to copy all of it, and a
-kill in between would leave two halves. So a damaged one gets a note that says why, and loses its
-marker.
+before a save its step is noted beside the steps, until it is committed: what is noted is ours to
+clear away, and what says itself that it was not committed; nothing else is. To move a step would be
+to copy all of it, and a kill in between would leave two halves. So a damaged one gets a note that
+says why, and loses its marker.
 """
 
 # mypy: allow-untyped-calls, disable-error-code="attr-defined"
@@ -79,6 +79,10 @@ class Steps(Protocol):
         """Take note that `step` is about to be saved."""
         ...
 
+    def end(self) -> None:
+        """It was committed."""
+        ...
+
     def set_aside(self, path: Path, reason: str) -> str:
         """Take a damaged step out of use; what became of it, in words."""
         ...
@@ -129,6 +133,9 @@ class RenamedSteps:
     def begin(self, step: int) -> None:
         """See `Steps`: a temporary name is note enough."""
 
+    def end(self) -> None:
+        """See `Steps`."""
+
     def set_aside(self, path: Path, reason: str) -> str:
         """See `Steps`: into a folder whose name nobody takes for a step."""
         corrupt = self.directory / CORRUPT
@@ -170,18 +177,25 @@ class MarkedSteps:
     def clear(self, say: Say) -> None:
         """See `Steps`."""
         newest = next((step for step, _ in self._finished()), -1)
+        noted = self._noted()
         for entry in self._uncommitted():
             if (entry / DAMAGED).exists():
                 continue
-            if self._is_a_killed_save(entry):
+            if entry.name == noted or _says_it_was_not_committed(entry):
                 print(f"removing {entry}: its save was never committed", flush=True)
                 _remove(entry)
             elif int(entry.name) > newest:
                 raise UnmarkedCheckpointError(unmarked(str(entry)))
+        if noted is not None:
+            self.end()
 
     def begin(self, step: int) -> None:
         """See `Steps`."""
         (self.directory / _SAVING).write_text(f"{step}\n")
+
+    def end(self) -> None:
+        """See `Steps`. Left by a kill, it would make somebody's copy of that step ours."""
+        (self.directory / _SAVING).unlink(missing_ok=True)
 
     def set_aside(self, path: Path, reason: str) -> str:
         """See `Steps`. Killed in between, `clear` goes on."""
@@ -218,12 +232,16 @@ class MarkedSteps:
             if entry.name.isdecimal() and not is_committed(entry, posix=False):
                 yield entry
 
-    def _is_a_killed_save(self, entry: Path) -> bool:
-        noted = self.directory / _SAVING
-        if noted.exists() and noted.read_text().strip() == entry.name:
-            return True
-        metadata = entry / METADATA
-        return metadata.exists() and not was_committed(metadata.read_bytes())
+    def _noted(self) -> str | None:
+        try:
+            return (self.directory / _SAVING).read_text().strip()
+        except FileNotFoundError:
+            return None
+
+
+def _says_it_was_not_committed(entry: Path) -> bool:
+    metadata = entry / METADATA
+    return metadata.exists() and not was_committed(metadata.read_bytes())
 
 
 def _remove(path: Path) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from supervisor.protocol.committed import MARKER, METADATA, was_committed
 from supervisor.protocol.location import Uri
-from tests.emulators import Emulator, gcs_emulator, s3_emulator
+from tests.emulators import Emulator
 from tests.faulty_store import RESET, SILENCE, Asked, Fault, FaultyStore, answered
 from trainer import bucket, integrity
 from trainer.checkpoint import Checkpoints, newest_step, restore, restore_parts
@@ -43,12 +43,12 @@ REFUSED = answered(401, "authError", "Login Required")
 
 
 @pytest.fixture(scope="module")
-def emulator() -> Iterator[Emulator]:
+def emulator(gcs: Emulator) -> Iterator[Emulator]:
     """A bucket that this process and its children find."""
-    with gcs_emulator() as found, pytest.MonkeyPatch.context() as environment:
-        for name, value in found.env.items():
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in gcs.env.items():
             environment.setenv(name, value)
-        yield found
+        yield gcs
 
 
 @dataclass
@@ -135,7 +135,7 @@ def test_old_steps_go_and_the_newest_is_found(copy: Saver) -> None:
     copy.keep = 2
     copy.save(30)
     assert newest_step(copy.place) == 30
-    assert {name for name in names(copy.place) if name.isdecimal()} == {"20", "30"}
+    assert names(copy.place) == {"20", "30"}
     assert copy.said == []
 
 
@@ -244,7 +244,7 @@ def test_a_save_that_is_killed_is_not_committed_and_is_cleared_away(
     assert was_committed(metadata), "nothing but the marker was missing"
     trainer.extra = dict(emulator.env)
     assert removed in trainer.finish()
-    assert newest_step(place) == 17
+    assert names(place) == {"15", "17"}
 
     local = Trainer(tmp_path, compilation_cache, 1, tiny(tmp_path / "checkpoints"))
     local.finish()
@@ -374,11 +374,12 @@ def test_a_place_that_cannot_be_saved_to_is_refused(place: str, message: str) ->
     assert error.value.problems[0].loc == ("trainer", "init", "checkpoint", "directory")
 
 
-def test_orbax_itself_saves_to_no_other_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orbax_itself_saves_to_no_other_store(
+    s3: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The day this fails, the refusal above can go."""
-    with s3_emulator() as emulator:
-        for name, value in emulator.env.items():
-            monkeypatch.setenv(name, value)
-        place, arrays = f"{emulator.root}/x/1", {"w": np.arange(4.0)}
-        with pytest.raises(ValueError, match="path should be absolute"):
-            ocp.Checkpointer(ocp.StandardCheckpointHandler()).save(place, arrays)
+    for name, value in s3.env.items():
+        monkeypatch.setenv(name, value)
+    place, arrays = f"{s3.root}/orbax/1", {"w": np.arange(4.0)}
+    with pytest.raises(ValueError, match="path should be absolute"):
+        ocp.Checkpointer(ocp.StandardCheckpointHandler()).save(place, arrays)
