@@ -102,6 +102,14 @@ TABLES = {
         },
         ("{0}",),
     ),
+    "empty_disk": Table(
+        ("start on an empty disk -> next optimizer step", "seconds: median (least to most)"),
+        {
+            "with_cache": "with the compilation cache from the bucket",
+            "without_cache": "without it",
+        },
+        ("{0_s} ({0_least_s} to {0_most_s})",),
+    ),
     "determinism": Table(
         (
             "`determinism.elastic`",

@@ -1,0 +1,77 @@
+"""How long it takes until a job in a bucket goes on, on a machine that has never seen it.
+
+    python -m benchmarks.empty_disk [--quick] [--json FILE]
+
+The quickstart's trainer with its model_dir in an emulator of Google Cloud Storage on this host is
+killed with its supervisor, and its folder on the disk deleted. From the start of the command in
+another place to the next completed step: with what was compiled fetched from the bucket, and with
+that taken out of the bucket. Seconds. The emulator is near; a real bucket adds its latency, and
+where the machine itself is another one, up to 60 s until the lease of the first has run out.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from benchmarks.report import Report, options
+from benchmarks.training import Contestant, Training, training
+from supervisor.adapters.bucket import bucket
+from supervisor.ports import Objects
+from tests.emulators import Emulator, gcs_emulator
+
+_CACHE = "compile_cache"
+_EVERY = 20
+_STEPS = 30
+_PATIENCE = 120.0
+
+
+def main() -> None:
+    """Measure in turns, and report."""
+    given = options(__doc__)
+    report = Report("empty_disk")
+    found: dict[str, list[float]] = {"with_cache": [], "without_cache": []}
+    with gcs_emulator() as store:
+        os.environ.update(store.env)
+        for turn in range(1 if given.quick else 5):
+            for name, values in found.items():
+                values.append(_goes_on(store, f"{name}{turn}", has_cache=name == "with_cache"))
+    for name, values in found.items():
+        report.spread(name, "s", values)
+    report.ratio("with_over_without_cache", "with_cache_s", "without_cache_s")
+    report.finish(given.json)
+
+
+def _goes_on(store: Emulator, name: str, *, has_cache: bool) -> float:
+    place = store.root / name / "run"
+    job = Contestant(
+        name, autorestart={"standby": "off", "prefetch": False}, init={"model_dir": str(place)}
+    )
+    objects = bucket(place)
+    with tempfile.TemporaryDirectory() as disk, _machine(job, Path(disk)) as run:
+        run.wait_for_step(_STEPS)
+        run.wait_for("a checkpoint", lambda: run.said("is committed") > 0, _PATIENCE)
+        run.wait_for("the copied cache", lambda: len(objects.list(_CACHE).objects) > 1, _PATIENCE)
+    if not has_cache:
+        _forget(objects)
+    with tempfile.TemporaryDirectory() as disk:
+        began = time.monotonic()
+        with _machine(job, Path(disk)) as run:
+            return run.wait_for_step(0).at - began
+
+
+def _machine(job: Contestant, disk: Path) -> AbstractContextManager[Training]:
+    os.environ["XDG_STATE_HOME"] = str(disk / "state")
+    return training(job, disk, every=_EVERY, max_steps=1_000_000)
+
+
+def _forget(objects: Objects) -> None:
+    for name in objects.list(_CACHE).objects:
+        objects.delete(f"{_CACHE}/{name}")
+
+
+if __name__ == "__main__":
+    main()
