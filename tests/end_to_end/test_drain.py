@@ -126,7 +126,7 @@ def test_a_hail_of_sigterms_during_the_save_does_not_corrupt_it(
     struck = config(tmp_path / "struck", faults=[{"step": 7, "signal": "SIGTERM"}])
     running = start(struck, env=cache)
     pid = trainer_pid(running)
-    running.wait_for("stage SAVING")
+    running.wait_for("step 7 ")  # told once it is complete, with which the save begins
     sent = hail(pid)
     result = running.result()
     log = "".join(p.read_text() for p in (tmp_path / "struck").glob("*_restartable/run.log"))
