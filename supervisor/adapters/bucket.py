@@ -10,7 +10,6 @@ AWS_ENDPOINT_URL) in the clients' own; there are no options of ours.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import importlib
 import json
@@ -19,12 +18,15 @@ import random
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote
 
 from supervisor.core.store_faults import Fault, Meaning, pause_before, ruling
 from supervisor.ports import ConflictError, Listing, Objects, Stored, UnavailableError
 from supervisor.protocol.location import Uri
+
+if TYPE_CHECKING:
+    import asyncio  # 3 MB that a job in a directory need not carry
 
 _SILENCE = 15.0
 """Seconds without a byte after which a try has failed; a quarter of the bound, if that is less."""
@@ -245,6 +247,8 @@ class _Google:
     async def _ask(
         self, method: str, path: str, query: Mapping[str, str], data: bytes | None = None
     ) -> tuple[Mapping[str, str], bytes]:
+        import asyncio
+
         session = await self._files._set_session()
         plain = {"Content-Type": "application/octet-stream"} if data is not None else {}
         headers = await asyncio.to_thread(self._files._get_headers, plain)  # it may renew a token
