@@ -32,7 +32,6 @@ _SMALL = 1 << 18
 """Bytes that may be written anew for each change."""
 _CACHE_LIMIT = 4 << 30
 """Bytes of compiled programs that are copied. A large model's step takes some tens of MB."""
-_HERE_ALONE = {"lease.json", "provision.json"}
 _RUNNING = 2
 """Attempts whose files may still change: the newest, and the one before while that starts."""
 
@@ -201,7 +200,7 @@ class Mirror:
 
     def _others(self) -> Iterator[str]:
         for name in _files(self._folder):
-            if name != JOURNAL and name not in _HERE_ALONE:
+            if name != JOURNAL:
                 yield name
         yield from self._below("drills")
         for phase in self._phases():
@@ -224,7 +223,10 @@ class Mirror:
 
     def _compiled(self) -> Iterator[str]:
         """What is taken over of the compilation cache; entries never change."""
-        sizes = {path: (self._folder / path).stat().st_size for path in self._below(CACHE)}
+        sizes = {}
+        for path in self._below(CACHE):
+            with suppress(FileNotFoundError):  # it was found damaged, and removed
+                sizes[path] = (self._folder / path).stat().st_size
         total = sum(size for path, size in sizes.items() if path in self._written)
         for path, size in sorted(sizes.items()):
             if path in self._written or total + size <= _CACHE_LIMIT:
