@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install run test check simulate chaos mutants bench lock clean
+.PHONY: install run test check simulate chaos vanishing mutants bench lock clean
 
 install: $(STAMP)
 
@@ -34,6 +34,11 @@ simulate: install
 # One real JAX job in a storm of faults, about five minutes. SEED=K decides which, and when.
 chaos: install
 	$(BIN)/python -m tests.chaos --json runs/chaos.json $(if $(SEED),--seed $(SEED))
+
+# The quickstart in an emulated bucket, on machines that vanish thirty times, about a quarter of an
+# hour. SEED=K decides when.
+vanishing: install
+	$(BIN)/python -m tests.vanishing $(if $(SEED),--seed $(SEED))
 
 # Whether the fast tests notice a change to the decision core: many minutes, not a part of CI.
 mutants: install

@@ -143,6 +143,7 @@ def _policy(job: Job, plans: Sequence[PhasePlan]) -> RestartPolicy:
     return RestartPolicy(
         phases=tuple(_phase_policy(job, index, plan) for index, plan in enumerate(plans)),
         grace_period=restart.grace_period,
+        preemption_notice=restart.preemption.notice,
         backoff_first=restart.backoff.first,
         backoff_max=restart.backoff.max,
         wait_for_capacity=restart.wait_for_capacity,

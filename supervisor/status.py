@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 from supervisor.adapters.bucket import bucket
 from supervisor.adapters.fetch import read_growing
-from supervisor.adapters.journal import JOURNAL, FileJournal, History, JournalError
+from supervisor.adapters.journal import FileJournal, History, JournalError
 from supervisor.adapters.lease import owner_of
 from supervisor.adapters.lease_places import LeaseObject
 from supervisor.adapters.lock import living_owner
@@ -31,6 +31,7 @@ from supervisor.narrative.devices import unit
 from supervisor.narrative.line import budget_used
 from supervisor.ports import Objects
 from supervisor.protocol.location import Uri
+from supervisor.protocol.segments import JOURNAL
 
 
 @dataclass(frozen=True, slots=True)

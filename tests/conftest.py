@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import settings
 
 from tests.corpus.cases import judged, read_cases
 from tests.corpus_report import report
 from tests.emulators import Emulator, gcs_emulator, s3_emulator
-from tests.running import MARK, Result, Running, Start, gone, marked
+from tests.running import Result, Start, starting
 
 # A busy machine is no failure.
 settings.register_profile("no deadline", deadline=None)
@@ -53,35 +48,9 @@ def s3() -> Iterator[Emulator]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts `supervise run` on a config (a mapping, or the text of the file)."""
-    mark = f"{MARK}={uuid.uuid4().hex}"
-    name, _, value = mark.partition("=")
-    started: list[subprocess.Popen[bytes]] = []
-
-    def begin(
-        config: object,
-        *options: str,
-        env: dict[str, str] | None = None,
-        prefix: Sequence[str] = (),
-    ) -> Running:
-        path = tmp_path / "trainer.yaml"
-        path.write_text(config if isinstance(config, str) else yaml.safe_dump(config))
-        process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "supervisor", "run", str(path), *options],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, name: value, **(env or {})},
-        )
-        started.append(process)
-        return Running(process, tmp_path / "run")
-
-    yield begin
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-    assert gone(mark), f"outlived the supervisor: {marked(mark)}"
+    """See `starting`."""
+    with starting(tmp_path) as begin:
+        yield begin
 
 
 @pytest.fixture

@@ -10,10 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 TOY = str(Path(__file__).parent / "processes" / "toy.py")
 MARK = "SUPERVISE_TEST_RUN"
@@ -69,6 +73,17 @@ class Running:
             self._out += chunk
         return self._out.decode(errors="replace")
 
+    def listen(self, seconds: float) -> None:
+        """Read its standard output for so long, or until it ends."""
+        assert self.process.stdout is not None
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            ready, _, _ = select.select([self.process.stdout], [], [], left)
+            chunk = os.read(self.process.stdout.fileno(), 65536) if ready else b""
+            if ready and not chunk:
+                return
+            self._out += chunk
+
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
         self.process.send_signal(number)
@@ -89,16 +104,30 @@ def may_mount() -> bool:
     return unshare is not None and subprocess.run([unshare, "-m", "true"]).returncode == 0
 
 
-def marked(mark: str) -> list[str]:
-    """The command lines of the living processes that inherited `mark`."""
-    found = []
+def marked(mark: str) -> dict[int, str]:
+    """The living processes that inherited `mark`: their command lines by pid."""
+    found = {}
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdecimal() and mark.encode() in (entry / "environ").read_bytes():
-                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                found[int(entry.name)] = command
         except OSError:
             continue
     return found
+
+
+def power_off(mark: str) -> None:
+    """Kill every process that inherited `mark`; none gets to say a last word."""
+
+    def killed() -> bool:
+        left = marked(mark)
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not left
+
+    assert eventually(killed), f"cannot be killed: {marked(mark)}"
 
 
 def eventually(condition: Callable[[], object], timeout: float = 10.0) -> bool:
@@ -114,6 +143,40 @@ def eventually(condition: Callable[[], object], timeout: float = 10.0) -> bool:
 def gone(mark: str) -> bool:
     """Whether every process that inherited `mark` is gone, or soon is."""
     return eventually(lambda: not marked(mark))
+
+
+@contextmanager
+def starting(folder: Path) -> Iterator[Start]:
+    """Starts `supervise run` on a config (a mapping, or the text of the file); at the end nothing
+    of what was started may be left."""
+    name, value = MARK, uuid.uuid4().hex
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(
+        config: object,
+        *options: str,
+        env: dict[str, str] | None = None,
+        prefix: Sequence[str] = (),
+    ) -> Running:
+        path = folder / "trainer.yaml"
+        path.write_text(config if isinstance(config, str) else yaml.safe_dump(config))
+        process = subprocess.Popen(
+            [*prefix, sys.executable, "-m", "supervisor", "run", str(path), *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, name: value, **(env or {})},
+        )
+        started.append(process)
+        return Running(process, folder / "run")
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+    mark = f"{name}={value}"
+    assert gone(mark), f"outlived the supervisor: {marked(mark)}"
 
 
 def command_config(

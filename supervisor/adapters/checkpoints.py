@@ -30,9 +30,9 @@ class Pace:
         return self.least if changed else min(2 * pause, self.most)
 
 
-DISK = Pace(0.5, 0.5)
+DISK = Pace(0.5, 2.0)
 BUCKET = Pace(5.0, 30.0)
-"""A request costs money, and a worker that says it has saved is heard at once anyway."""
+"""A request costs money. A worker that says it has saved is heard at once anyway."""
 
 
 class CheckpointWatcher:

@@ -11,10 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.ports import Objects
-from supervisor.protocol.segments import SUFFIX, Segment, merged
+from supervisor.protocol.segments import JOURNAL, RUN_LOG, SUFFIX, Segment, merged
 
-_JOURNAL = "journal.jsonl"
-_RUN_LOG = "run.log"
 _PHASE = "_restartable"
 _FOLDERS = ("compile_cache", "drills")
 
@@ -42,7 +40,7 @@ def epoch_after(objects: Objects) -> int:
 
     The lease counts them, but a person may have removed it.
     """
-    names = objects.list(f"{_JOURNAL}{SUFFIX}").objects
+    names = objects.list(f"{JOURNAL}{SUFFIX}").objects
     segments = [segment for name in names if (segment := Segment.parse(name)) is not None]
     return 1 + max((segment.epoch for segment in segments), default=0)
 
@@ -58,7 +56,7 @@ def fetch(objects: Objects, folder: Path, set_aside: str, tell: Callable[[str], 
     """
     names = objects.list("").folders
     phases = sorted(name for name in names if name.endswith(_PHASE))
-    for path in (_JOURNAL, *(f"{phase}/{_RUN_LOG}" for phase in phases)):
+    for path in (JOURNAL, *(f"{phase}/{RUN_LOG}" for phase in phases)):
         _bring(folder / path, read_growing(objects, path, tell), set_aside, tell)
     for place in (*phases, *(name for name in _FOLDERS if name in names)):
         for name, size in sorted(objects.list(place).objects.items()):

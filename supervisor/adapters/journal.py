@@ -24,8 +24,8 @@ from supervisor.core.machine import step
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState
 from supervisor.ports import Storage, Transition
+from supervisor.protocol.segments import JOURNAL
 
-JOURNAL = "journal.jsonl"
 FORMAT = 1
 
 _EVENTS: dict[str, TypeAdapter[Any]] = {

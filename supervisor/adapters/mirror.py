@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from supervisor.ports import Objects, Storage
-from supervisor.protocol.segments import SUFFIX, Segment, extended
+from supervisor.protocol.segments import JOURNAL, RUN_LOG, SUFFIX, Segment, extended
 
 _INTERVAL = 5.0
 _PATIENCE = 120.0
@@ -38,8 +38,6 @@ _RUNNING = 2
 _REQUESTS = "requests"
 _ASK_INTERVAL = 30.0
 
-JOURNAL = "journal.jsonl"
-RUN_LOG = "run.log"
 CACHE = "compile_cache"
 
 _Stamp = tuple[int, int]

@@ -12,6 +12,7 @@ from supervisor.core.policy import RestartPolicy
 from supervisor.narrative import MAIN, Level, tell
 from supervisor.ports import Clock, Storage, Transition
 from supervisor.protocol.messages import Message, StageMessage, printable
+from supervisor.protocol.segments import RUN_LOG
 
 LogFormat = Literal["text", "json"]
 
@@ -74,10 +75,10 @@ class RunLog:
             return
         data = "".join(self._waiting).encode("utf-8", "replace")
         try:
-            self._storage.append(f"{self._directory}/run.log", data)
+            self._storage.append(f"{self._directory}/{RUN_LOG}", data)
         except OSError as error:
             if not self._broken:
-                self._console(f"run.log cannot be written: {error.strerror}")
+                self._console(f"{RUN_LOG} cannot be written: {error.strerror}")
             self._broken = True
             del self._waiting[:-_MAX_WAITING]
             return

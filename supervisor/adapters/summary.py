@@ -117,13 +117,13 @@ def _recovery(told: TellRecovery) -> dict[str, Any]:
 
 
 def _outcome(event: WorkersGone, transition: Transition) -> dict[str, Any]:
-    group, drain = transition.before.group, transition.before.drain
+    group = transition.before.group
     if group is not None and group.abandoned:
         status = "LOST"
     elif event.failure is None:
         status = "SUCCEEDED"
     else:
-        status = str(Status.DRAINED) if drain is not None else "FAILED"
+        status = str(Status.DRAINED) if transition.before.drains else "FAILED"
     start = event.resumed_from or 0
     return {
         "status": status,

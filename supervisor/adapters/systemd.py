@@ -65,8 +65,10 @@ class ServiceManager:
             or self._clock.now() >= self._told_at + _STATUS_INTERVAL
         ):
             self._tell_status()
-        if after.drain is not None and before.drain is None:
-            needed = self._policy.grace_period + _LAST_WORDS
+        if after.drains and not before.drains:
+            deadline = after.group.deadline if after.group is not None else None
+            left = deadline - transition.event.at if deadline is not None else 0.0
+            needed = max(left, self._policy.grace_period) + _LAST_WORDS
             self._send("STOPPING=1", f"EXTEND_TIMEOUT_USEC={needed * 1e6:.0f}")
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from supervisor.config.chips import bounds, shares
 from supervisor.config.ladder import ladder_conflicts
 from supervisor.config.problems import Location, shown
 from supervisor.config.schema import TRAINER_SECTIONS, Phase
+from supervisor.protocol.location import Uri
 
 
 def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
@@ -110,15 +111,24 @@ def _command_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
         *((("command", "argv", index), text) for index, text in enumerate(phase.command.argv)),
         *((("command", "env", name), text) for name, text in phase.command.env.items()),
     ]
-    if phase.command.success is not None and phase.command.success.file is not None:
-        texts.append((("command", "success", "file"), phase.command.success.file))
     for where, text in texts:
         yield from _placeholder_conflicts(phase, where, text, placeholders.KNOWN)
+    if phase.command.success is not None and phase.command.success.file is not None:
+        yield from _success_file_conflicts(phase, phase.command.success.file)
     batch = _global_batch(phase)
     devices = phase.init.devices.num_devices if phase.init.devices else None
     if batch is not None and devices is not None and batch % devices:
         message = f"is {batch}, which {devices} devices cannot share equally"
         yield ("command", "global_batch"), message
+
+
+def _success_file_conflicts(phase: Phase, file: str) -> Iterator[tuple[Location, str]]:
+    where = ("command", "success", "file")
+    yield from _placeholder_conflicts(phase, where, file, placeholders.KNOWN)
+    try:
+        Uri.parse(file)
+    except ValueError as error:
+        yield where, f"{error} (value {shown(file)})"
 
 
 def _placeholder_conflicts(

@@ -138,6 +138,7 @@ class Preemption(_Section):
     """Who may announce that the machine will be taken away."""
 
     source: Literal["auto", "gce", "none"] = "auto"
+    notice: Seconds | None = None
     file: Annotated[str, Field(min_length=1)] | None = None
     command: Annotated[list[str], Field(min_length=1)] | None = None
 

@@ -66,7 +66,7 @@ def workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) -> 
         state, group=None, budget=budget, liveness=Liveness(), recovery=recovery, ladder=ladder
     )
     # A trainer that is asked to stop saves and exits 0: that alone is no sign of finished work.
-    asked = state.drain is not None or group.hang is not None or group.makes_way
+    asked = state.drains or group.hang is not None or group.makes_way
     believed = not asked or policy.phases[state.phase].success.is_proof
     if event.failure is None and not group.abandoned and believed:
         return phase_succeeded(state, event.at, policy)

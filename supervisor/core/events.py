@@ -103,6 +103,15 @@ class CheckpointCommitted:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveMeasured:
+    """A worker of the attempt saved, in so many seconds from its beginning to its commit."""
+
+    at: float
+    attempt: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class WorkersObserved:
     """A full look at the attempt's workers, when one of them ends and periodically."""
 
@@ -202,6 +211,7 @@ Event = (
     | WorkerReported
     | Noticed
     | CheckpointCommitted
+    | SaveMeasured
     | WorkersObserved
     | WorkersGone
     | DevicesProbed

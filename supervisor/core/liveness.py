@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 
 from supervisor.protocol.messages import (
     Message,
-    SavedMessage,
     Stage,
     StageMessage,
     StepMessage,
@@ -80,8 +79,6 @@ class Liveness:
     inferred: bool = False
     """Whether the stage is a guess: then TRAINING may be an evaluation, or anything."""
     learned: Mapping[Stage, Durations] = field(default_factory=dict)
-    saving: float | None = None
-    """Seconds that the longest save took, from its beginning to its commit; None: not known."""
 
     def started(self, at: float, overrides: Mapping[Stage, float]) -> Liveness:
         """The workers run, and are known to report their stages."""
@@ -99,8 +96,6 @@ class Liveness:
                 training = self.stage is Stage.TRAINING
                 after = self._learn(at) if training and self.step is not None else self
                 return replace(after, step=step)._in(Stage.TRAINING, at, overrides)
-            case SavedMessage(_, seconds) if seconds is not None:
-                return replace(self, saving=max(seconds, self.saving or 0.0))
             case _:
                 return self
 

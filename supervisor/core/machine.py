@@ -33,6 +33,7 @@ from supervisor.core.events import (
     PhaseBegun,
     QuarantineCleared,
     RungCompileFailed,
+    SaveMeasured,
     StopRequested,
     SupervisorStarted,
     WorkerReported,
@@ -172,8 +173,8 @@ def _workers_started(state: JobState, event: WorkersStarted, policy: RestartPoli
     phase = policy.phases[state.phase]
     if phase.reports_stages:
         state = replace(state, liveness=state.liveness.started(event.at, phase.deadlines))
-    if state.drain is not None:
-        return ask_to_stop(state, group, state.drain, event.at, policy)
+    if state.drains:
+        return ask_to_stop(state, group, event.at, policy)
     if looks_for_more(state, policy):
         look_at = event.at + policy.regrow_interval
         state = replace(state, ladder=replace(state.ladder, look_at=look_at))
@@ -217,9 +218,16 @@ def _checkpoint_committed(
         return state, ()
     state = replace(state, budget=state.budget.committed(event.step))
     group = state.group
-    if group is not None and state.status is Status.RUNNING and makes_way(state, event.at, policy):
+    undisturbed = state.status is Status.RUNNING and state.drain is None
+    if group is not None and undisturbed and makes_way(state, event.at, policy):
         return make_way(state, group, event.at, policy)
     return state, ()
+
+
+def _save_measured(state: JobState, event: SaveMeasured, policy: RestartPolicy) -> Outcome:
+    if not _is_current(state, event.attempt):
+        return state, ()
+    return replace(state, longest_save=max(event.seconds, state.longest_save or 0.0)), ()
 
 
 def _rung_compile_failed(
@@ -257,7 +265,7 @@ def _workers_observed(state: JobState, event: WorkersObserved, policy: RestartPo
     state = replace(state, group=group)
     if group.all_ended:
         return kill(state, event.at, told_ends(group.exits), policy)
-    if state.drain is None and _some_failed(group.exits, state, policy):
+    if not state.drains and _some_failed(group.exits, state, policy):
         # One for all: the others would hang in a collective. They get the time to say farewell.
         deadline = event.at + policy.farewell
         state = replace(state, status=Status.STOPPING, group=replace(group, deadline=deadline))
@@ -279,9 +287,7 @@ def _deadline_reached(state: JobState, event: DeadlineReached, policy: RestartPo
             return state, ()
         return hung(state, group, event.silence, event.at, policy)
     if state.due is None:
-        look_at = state.ladder.look_at
-        due = group is not None and look_at is not None and event.at >= look_at
-        return look_for_more(state, event.at, policy) if due else (state, ())
+        return _while_it_runs(state, group, event.at, policy) if group is not None else (state, ())
     if event.at < state.due:
         return state, ()
     if state.backoff is not None:
@@ -295,11 +301,19 @@ def _deadline_reached(state: JobState, event: DeadlineReached, policy: RestartPo
     return kill(state, event.at, _overdue(state, group), policy)
 
 
+def _while_it_runs(state: JobState, group: Group, at: float, policy: RestartPolicy) -> Outcome:
+    if state.drain is not None and state.drain.begins is not None and at >= state.drain.begins:
+        return ask_to_stop(state, group, at, policy)
+    if state.ladder.look_at is not None and at >= state.ladder.look_at:
+        return look_for_more(state, at, policy)
+    return state, ()
+
+
 def _overdue(state: JobState, group: Group) -> str:
     """Why a group whose time is over is killed."""
     if group.killing:
         return "its processes are not confirmed gone yet"
-    if state.drain is not None or group.hang is not None or group.makes_way:
+    if state.drains or group.hang is not None or group.makes_way:
         return "the grace period is over"
     if group.world_size is None:
         return "nothing tells that its workers were started"
@@ -314,6 +328,7 @@ _HANDLERS: dict[type, Callable[[JobState, Any, RestartPolicy], Outcome]] = {
     WorkerReported: _worker_reported,
     Noticed: _noticed,
     CheckpointCommitted: _checkpoint_committed,
+    SaveMeasured: _save_measured,
     WorkersObserved: _workers_observed,
     WorkersGone: workers_gone,
     DevicesProbed: devices_probed,

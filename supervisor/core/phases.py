@@ -65,5 +65,6 @@ def _in_next_phase(state: JobState, policy: RestartPolicy) -> JobState:
         tactics=Tactics(),
         ladder=Ladder(doubtful=short),
         recovery=Recovery(),
+        longest_save=None,
         last_failure=None,
     )

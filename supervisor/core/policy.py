@@ -61,6 +61,8 @@ class RestartPolicy:
     phases: tuple[PhasePolicy, ...]
     grace_period: float = 25.0
     """From SIGTERM to SIGKILL."""
+    preemption_notice: float | None = None
+    """How long the machine stays after its preemption was announced; None: nobody knows."""
     impatient_grace_period: float = 5.0
     """What is left of the grace period at most after a second request to stop."""
     stack_dump: float = 2.0

@@ -77,6 +77,8 @@ class Drain:
     at: float
     highest: int | None = None
     """The highest step that was committed by then."""
+    begins: float | None = None
+    """When the workers are asked to save and exit, if that is later; None: as soon as they run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,8 @@ class JobState:
     epoch: float = 0.0
     """The Unix time at which the clock of the last supervisor showed zero."""
     drain: Drain | None = None
+    longest_save: float | None = None
+    """Seconds that a save of this phase took at most, from its beginning to its commit."""
     last_failure: Failure | None = None
     exit_code: int | None = None
     reached: int | None = None
@@ -141,12 +145,14 @@ class JobState:
         """When something is to be done although nothing happens; None: never."""
         if self.due is not None:
             return self.due
-        times = (self.liveness.expires, self.ladder.look_at if self.group is not None else None)
+        times = [self.liveness.expires]
+        if self.group is not None:
+            times += [self.ladder.look_at, self.drain.begins if self.drain else None]
         return min((time for time in times if time is not None), default=None)
 
     @property
     def due(self) -> float | None:
-        """The same, but for the silence of a running group and a look for a larger rung."""
+        """The same, but for what only a group that runs as it should is waited for with."""
         if self.backoff is not None:
             return self.backoff.until
         if self.placing is not None:
@@ -154,6 +160,11 @@ class JobState:
         if self.group is not None:
             return self.group.deadline
         return self.begin_again
+
+    @property
+    def drains(self) -> bool:
+        """Whether the job is stopping: not while an announced preemption leaves time to train."""
+        return self.drain is not None and self.drain.begins is None
 
     def silence(self, now: float) -> Silence | None:
         """That the running group has been silent for too long, if so."""

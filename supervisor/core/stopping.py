@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from supervisor.core.decisions import DumpStacks, SignalWorkers
+from supervisor.core.decisions import Decision, DumpStacks, SignalWorkers
 from supervisor.core.events import StopRequested, StopSource
 from supervisor.core.liveness import Silence
 from supervisor.core.moves import Outcome, drained
@@ -14,6 +14,8 @@ from supervisor.core.state import Drain, Group, Hang, JobState, Status
 _SAVES = 3.0
 """Of how many saves a worker that is to save may take the time: one may be under way, the next one
 waits for it, and a busy store is slower."""
+_LAST_STEP = 5.0
+"""Seconds for the step under way, and for the exit after the save."""
 
 _WHO = {
     StopSource.SIGTERM: "told to stop (SIGTERM)",
@@ -26,31 +28,44 @@ def stop_requested(state: JobState, event: StopRequested, policy: RestartPolicy)
     """Somebody asked the job to stop."""
     if state.drain is not None:
         return _asked_again(state, state.drain, event, policy)
-    drain = Drain(event.source, event.at, state.budget.highest)
+    begins = _when_to_save(state, event, policy)
+    drain = Drain(event.source, event.at, state.budget.highest, begins)
     state = replace(state, drain=drain)
     group = state.group
     if group is None:
         # Without a group the job waits, or its phase is just beginning and will notice.
         waits = state.backoff is not None or state.placing is not None
         return drained(state, drain) if waits else (state, ())
-    if group.killing:
+    if group.killing or begins is not None:
         return state, ()
     if group.world_size is None:  # asked as soon as it runs; but nobody waits for that for ever
         group = replace(group, deadline=event.at + policy.grace_period)
         return replace(state, group=group), ()
-    return ask_to_stop(state, group, drain, event.at, policy)
+    return ask_to_stop(state, group, event.at, policy)
 
 
-def ask_to_stop(
-    state: JobState, group: Group, drain: Drain, at: float, policy: RestartPolicy
-) -> Outcome:
+def _when_to_save(state: JobState, event: StopRequested, policy: RestartPolicy) -> float | None:
+    """When a save must begin that is to be over when the machine goes; None: at once.
+
+    A group that does not run as it should, or never saved, is given all the time there is.
+    """
+    notice, saving = policy.preemption_notice, state.longest_save
+    if event.source is not StopSource.PREEMPTION or notice is None or saving is None:
+        return None
+    begins = event.at + notice - _SAVES * saving - _LAST_STEP
+    return begins if state.status is Status.RUNNING and begins > event.at else None
+
+
+def ask_to_stop(state: JobState, group: Group, at: float, policy: RestartPolicy) -> Outcome:
     """Ask the group to save and exit, because the job is to stop."""
+    drain, grace, saving = state.drain, policy.grace_period, state.longest_save
+    assert drain is not None
     reason = f"{_WHO[drain.source]}: save and exit"
-    grace, saving = policy.grace_period, state.liveness.saving
     if drain.source is StopSource.PREEMPTION and saving is not None:
         # Who announces it ends it; nothing is gained by killing a save that could get done.
         grace = max(grace, _SAVES * saving)
-        reason += f" (the longest save so far took {saving:.1f} s, this one may take {grace:.0f} s)"
+        reason += f"; the longest save so far took {saving:.1f} s"
+    state = replace(state, drain=replace(drain, begins=None))
     return signal(state, group, reason, at, policy, grace)
 
 
@@ -89,9 +104,13 @@ def _asked_again(
     """
     if event.source is StopSource.PREEMPTION:
         return state, ()
-    if drain.source is StopSource.PREEMPTION:
-        return replace(state, drain=replace(drain, source=event.source, at=event.at)), ()
     group = state.group
+    if drain.source is StopSource.PREEMPTION:
+        decisions: tuple[Decision, ...] = ()
+        if group is not None and not group.killing and drain.begins is not None:  # it goes sooner
+            state, decisions = ask_to_stop(state, group, event.at, policy)
+        drain = replace(drain, source=event.source, at=event.at, begins=None)
+        return replace(state, drain=drain), decisions
     if group is None or group.deadline is None or event.at - drain.at <= 1.0:
         return state, ()
     deadline = min(group.deadline, event.at + policy.impatient_grace_period)

@@ -1,4 +1,4 @@
-"""Committed checkpoints wherever they are: in a directory, or in a bucket."""
+"""What a trainer leaves, wherever it is: in a directory, or in a bucket."""
 
 from __future__ import annotations
 
@@ -40,6 +40,16 @@ def unmarked_copies(place: Path | Uri) -> tuple[str, ...]:
     if isinstance(place, Path):
         return () if is_posix(place) else tuple(committed.unmarked_copies(place))
     return bucket_checkpoints.unmarked_copies(_objects(place))
+
+
+def exists(file: Uri) -> bool:
+    """Whether there is that object.
+
+    Raises:
+        OSError: nobody can look.
+        ImportError: what it takes is not installed.
+    """
+    return _objects(Uri(file.scheme, file.bucket)).exists(file.path)
 
 
 def watch(

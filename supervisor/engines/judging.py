@@ -12,9 +12,11 @@ from supervisor.config import placeholders
 from supervisor.core.events import WorkersGone
 from supervisor.core.failure import Evidence, Failure, HostFacts, RankEvidence, WorkerExit
 from supervisor.core.verdicts import judge
+from supervisor.engines.committed import exists
 from supervisor.engines.group import Group
 from supervisor.engines.launch import Launch
 from supervisor.protocol.failure import FailureRecord, parse_failure_record
+from supervisor.protocol.location import Uri
 
 Tell = Callable[[str], None]
 
@@ -35,7 +37,7 @@ def judged(
         step=step,
         committed=committed,
         pattern_seen=group is not None and any(w.pump.success_seen for w in group.workers),
-        file_exists=_success_file_exists(launch, launch.values(committed)),
+        file_exists=_success_file_exists(launch, launch.values(committed), tell),
         host=HostFacts(
             oom_kills=group.oom.rise() if group is not None else 0,
             free_disk=free_bytes(launch.model_dir),
@@ -85,6 +87,15 @@ def _failure_record(path: Path, tell: Tell) -> FailureRecord | None:
         return None
 
 
-def _success_file_exists(launch: Launch, values: Mapping[str, str]) -> bool:
-    file = launch.success.file
-    return file is not None and Path(placeholders.expand(file, values)).exists()
+def _success_file_exists(launch: Launch, values: Mapping[str, str], tell: Tell) -> bool:
+    if launch.success.file is None:
+        return False
+    file = placeholders.expand(launch.success.file, values)
+    place = Uri.parse(file)
+    if place is None:
+        return Path(file).exists()
+    try:
+        return exists(place)
+    except (OSError, ImportError) as error:
+        tell(f"nobody can tell whether {file} is there: {error}")
+        return False

@@ -30,6 +30,7 @@ from supervisor.core.events import (
     DevicesProbed,
     LaunchFailed,
     Noticed,
+    SaveMeasured,
     WorkerReported,
     WorkersObserved,
     WorkersStarted,
@@ -277,8 +278,11 @@ class LocalEngine:
                 self._compile_cache.take_over()
             case RestoredMessage(_, snapshot):
                 self._snapshots.restored(snapshot=snapshot)
-            case SavedMessage():
+            case SavedMessage(_, seconds):
                 group.watcher.look_now()
+                if seconds is not None:
+                    measured = SaveMeasured(self._clock.now(), group.launch.attempt, seconds)
+                    self._reactor.post(measured)
         report = WorkerReported(self._clock.now(), group.launch.attempt, rank, message)
         self._reactor.post(report)
 

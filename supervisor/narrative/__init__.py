@@ -64,7 +64,7 @@ def tell(transition: Transition, policy: RestartPolicy) -> Iterator[Line]:
     if teller is not None:
         yield from teller(transition, transition.event, policy)
     for decision in transition.decisions:
-        yield from _tell_decision(decision, transition.after, policy)
+        yield from _tell_decision(decision, transition, policy)
 
 
 def status_line(state: JobState, policy: RestartPolicy) -> str:
@@ -83,7 +83,8 @@ def status_line(state: JobState, policy: RestartPolicy) -> str:
     return ", ".join(parts)
 
 
-def _tell_decision(decision: Any, state: JobState, policy: RestartPolicy) -> Iterator[Line]:
+def _tell_decision(decision: Any, t: Transition, policy: RestartPolicy) -> Iterator[Line]:
+    state = t.after
     match decision:
         case StartWorkers(attempt, _, reason):
             start = _step(state.budget.highest, "from the beginning", "from committed step {}")
@@ -94,7 +95,7 @@ def _tell_decision(decision: Any, state: JobState, policy: RestartPolicy) -> Ite
         case BeginPhase(_, reason):
             yield Line(MAIN, reason)
         case DumpStacks() | SignalWorkers() | KillWorkers():
-            yield from _tell_order(decision, policy)
+            yield from _tell_order(decision, t)
         case Wait(seconds, reason) if state.placing is not None:
             yield Line(MAIN, f"{reason}; looking again in {seconds:.1f} s", "warning")
         case Wait(seconds, _):
@@ -109,16 +110,16 @@ def _tell_decision(decision: Any, state: JobState, policy: RestartPolicy) -> Ite
                 yield Line(MAIN, f"what to do: {state.last_failure.advice}", level)
 
 
-def _tell_order(
-    order: DumpStacks | SignalWorkers | KillWorkers, policy: RestartPolicy
-) -> Iterator[Line]:
+def _tell_order(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition) -> Iterator[Line]:
     """What a group that runs is told, or suffers."""
     match order:
         case DumpStacks(attempt, reason):
             text = f"{reason}: a hang; its stacks are dumped"
             yield Line(attempt_source(attempt), text, "error")
         case SignalWorkers(attempt, reason):
-            text = f"sent SIGTERM ({reason}); SIGKILL after {policy.grace_period:g} s"
+            assert t.after.due is not None
+            left = t.after.due - t.event.at
+            text = f"sent SIGTERM ({reason}); SIGKILL after {left:.4g} s"
             yield Line(attempt_source(attempt), text, "warning")
         case KillWorkers(attempt, (), reason):
             yield Line(attempt_source(attempt), f"killing what is left of it: {reason}", "warning")
@@ -237,20 +238,21 @@ def _gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[
     if event.committed is not None and (highest is None or event.committed > highest):
         yield Line(source, f"checkpoint of step {event.committed} was committed")
     if t.before.drain is not None and t.before.drain.source is StopSource.PREEMPTION:
-        yield _notice_used(t, event, t.before.drain)
-    if event.failure is None or t.before.group.abandoned or t.before.drain is not None:
+        yield _notice_used(t, event, t.before.drain, policy)
+    if event.failure is None or t.before.group.abandoned or t.before.drains:
         return
     several = (t.before.group.world_size or 1) > 1
     yield from _failed(source, t.after, policy, several=several)
 
 
-def _notice_used(t: Transition, event: WorkersGone, drain: Drain) -> Line:
+def _notice_used(t: Transition, event: WorkersGone, drain: Drain, policy: RestartPolicy) -> Line:
     """Whether a save fitted into the notice."""
     taken, highest = f"{event.at - drain.at:.1f} s", t.after.budget.highest
+    if policy.preemption_notice is not None:
+        taken += f" (of {policy.preemption_notice:g})"
     if highest is not None and highest != drain.highest:
-        return Line(
-            MAIN, f"the notice was enough: step {highest} is saved, and all over in {taken}"
-        )
+        text = f"the notice was enough: step {highest} is saved, and all over in {taken}"
+        return Line(MAIN, text)
     left = f"the newest is of step {highest}" if highest is not None else "there is none"
     text = f"no checkpoint came of the notice in {taken}: {left}"
     return Line(MAIN, text, "warning")
@@ -285,8 +287,15 @@ def _stop(t: Transition, event: StopRequested, policy: RestartPolicy) -> Iterato
     if t.after.drain != t.before.drain:
         detail = f": {event.detail}" if event.detail else ""
         yield Line(MAIN, f"asked to stop by {event.source}{detail}", "warning")
+        if t.after.drain is not None and t.after.drain.begins is not None:
+            yield Line(MAIN, _trains_on(t.after, t.after.drain.begins - event.at))
     elif t.after != t.before:
         yield Line(MAIN, "asked to stop again: the grace period is shortened", "warning")
+
+
+def _trains_on(state: JobState, seconds: float) -> str:
+    took = f"the longest save so far took {state.longest_save:.1f} s"
+    return f"{took}: training goes on for {seconds:.0f} s, and then there is time for another one"
 
 
 def _noticed(t: Transition, event: Noticed, policy: RestartPolicy) -> Iterator[Line]:

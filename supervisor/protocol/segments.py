@@ -17,6 +17,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+JOURNAL = "journal.jsonl"
+"""In the job's folder."""
+RUN_LOG = "run.log"
+"""In that of each phase."""
 SUFFIX = ".parts"
 _NAME = re.compile(r"(\d{8})-(\d{12})-(\d{12})")
 

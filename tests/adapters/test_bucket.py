@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -36,26 +36,6 @@ from tests.faulty_store import (
 )
 
 JSON = (("Content-Type", "application/json"),)
-
-
-@pytest.fixture(params=["gcs", "s3"])
-def emulator(request: pytest.FixtureRequest) -> Emulator:
-    found: Emulator = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture
-def store(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyStore]:
-    """All that is asked of the emulator goes through it."""
-    with FaultyStore(emulator).serving() as store:
-        for name, value in store.front.env.items():
-            monkeypatch.setenv(name, value)
-        yield store
-
-
-@pytest.fixture
-def place(store: FaultyStore) -> Uri:
-    return store.behind.root / uuid.uuid4().hex
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from supervisor.adapters.journal import JOURNAL, FileJournal, JournalError
+from supervisor.adapters.journal import FileJournal, JournalError
 from supervisor.adapters.storage import LocalStorage
 from supervisor.core.budget import Charge
 from supervisor.core.decisions import Decision
@@ -32,6 +32,7 @@ from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
 from supervisor.core.state import JobState
 from supervisor.ports import Transition
 from supervisor.protocol.messages import Stage
+from supervisor.protocol.segments import JOURNAL
 
 NOW = datetime(2025, 3, 4, 5, 6, 7, 890, tzinfo=UTC)
 POLICY = RestartPolicy((PhasePolicy("one", 2, 3, Success(step=10, committed=True)),))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -23,7 +22,6 @@ from supervisor.adapters.lease_places import LEASE, LeaseObject
 from supervisor.host.identity import Identity
 from supervisor.ports import Objects
 from supervisor.protocol.location import Uri
-from tests.emulators import Emulator
 from tests.faulty_store import LOST_ANSWER, STALE, Asked, Fault, FaultyStore, answered
 from tests.memory_objects import MemoryObjects
 from tests.running import eventually
@@ -57,20 +55,6 @@ class Owner:
         """Whether it does so twice more: the second began after we asked."""
         count = len(self.renewals)
         return eventually(lambda: len(self.renewals) >= count + 2)
-
-
-@pytest.fixture(params=["gcs", "s3"])
-def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyStore]:
-    emulator: Emulator = request.getfixturevalue(request.param)
-    with FaultyStore(emulator).serving() as store:
-        for name, value in store.front.env.items():
-            monkeypatch.setenv(name, value)
-        yield store
-
-
-@pytest.fixture
-def place(store: FaultyStore) -> Uri:
-    return store.behind.root / uuid.uuid4().hex
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def check(
         "attempt numbers only grow": lambda: _attempts(job),
         "the journal replays to the same decisions": lambda: _replay(job),
         "the last summary.json tells of every attempt": lambda: _summary(job),
-        "no process is left": lambda: "; ".join(marked(job.mark)),
+        "no process is left": lambda: "; ".join(marked(job.mark).values()),
     }
     return [Check(claim, _tried(against)) for claim, against in claims.items()]
 

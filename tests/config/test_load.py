@@ -193,6 +193,12 @@ MISTAKES = [
     # --- places
     (COMMAND.replace("runs/x", "''"), "c.yaml:3: trainer.init.model_dir: string should have"),
     (COMMAND.replace("runs/x", "ftp://b/x"), "model_dir: is on no object store that is supported"),
+    (
+        COMMAND.replace(
+            "[python, train.py]", "{argv: [python, train.py], success: {file: 'ftp://b/x'}}"
+        ),
+        "c.yaml:6: trainer.command.success.file: is on no object store that is supported",
+    ),
     (COMMAND.replace("runs/x", "gs:///x"), "model_dir: names no bucket (gs://BUCKET/PATH)"),
     (COMMAND.replace("runs/x", "~nobody-here/x"), "names the home directory of nobody here"),
     (with_init("checkpoint: {directory: 'az://b/x'}"), "checkpoint.directory: is on no object"),

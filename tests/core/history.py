@@ -38,6 +38,10 @@ def policy(*phases: PhasePolicy, restarts: int = 3, preemptions: int = 2) -> Res
     return RestartPolicy(phases=phases or (one,))
 
 
+TWO = policy(PhasePolicy("one", 1, 1, Success(step=10)), PhasePolicy("two", 1, 1, Success(step=20)))
+"""A policy of two phases."""
+
+
 class History:
     """A job under `policy`; every method is something that happens to it."""
 
@@ -139,3 +143,10 @@ class History:
     def finish(self) -> FinishJob | None:
         """How the job ended last."""
         return next((d for d in reversed(self.decided) if isinstance(d, FinishJob)), None)
+
+
+def started(given: RestartPolicy | None = None) -> History:
+    """A job whose first attempt was decided on."""
+    history = History(given or policy())
+    history.starts()
+    return history

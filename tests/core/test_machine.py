@@ -7,35 +7,35 @@ import pytest
 from supervisor.core.decisions import (
     BeginPhase,
     KillWorkers,
-    SignalWorkers,
     StartWorkers,
     Wait,
 )
 from supervisor.core.events import (
     CheckpointCommitted,
     DeadlineReached,
-    StopRequested,
-    StopSource,
     SupervisorStarted,
-    WorkerReported,
     WorkersGone,
     WorkersObserved,
     WorkersStarted,
 )
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import Failure, WorkerExit
-from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
+from supervisor.core.policy import PhasePolicy, Success
 from supervisor.core.state import Status
-from supervisor.protocol.messages import SavedMessage
-from tests.core.history import FATAL, FREE, OTHER, PREEMPTED, RETRY, SAME, History, policy
+from tests.core.history import (
+    FATAL,
+    FREE,
+    OTHER,
+    PREEMPTED,
+    RETRY,
+    SAME,
+    TWO,
+    History,
+    policy,
+    started,
+)
 
 KILLED = WorkerExit(0, signal="SIGKILL")
-
-
-def started(given: RestartPolicy | None = None) -> History:
-    history = History(given or policy())
-    history.starts()
-    return history
 
 
 def test_a_new_job_begins_its_phase_and_then_starts_attempt_1() -> None:
@@ -398,236 +398,7 @@ def test_why_a_group_is_killed() -> None:
     assert reason(history.waits()) == "the grace period is over"
 
 
-# --- stopping ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("source", "code"),
-    [
-        (StopSource.SIGTERM, ExitCode.DRAINED),
-        (StopSource.PERSON, ExitCode.STOPPED),
-        (StopSource.PREEMPTION, ExitCode.DRAINED),
-    ],
-)
-def test_a_stop_asks_waits_kills_and_can_be_resumed(source: StopSource, code: ExitCode) -> None:
-    history = started()
-    history.runs()
-    assert [type(d) for d in history.stops(source)] == [SignalWorkers]
-    assert history.state.deadline == history.policy.grace_period
-    assert [type(d) for d in history.waits()] == [KillWorkers]
-    history.gone(RETRY)
-    assert history.finish is not None
-    assert history.finish.exit_code == code
-    history.starts()
-    assert history.starts_decided == [1, 2]
-    assert history.state.budget.restarts == 0, "a drain is not charged"
-
-
-def test_a_second_request_shortens_the_grace_an_echo_does_not() -> None:
-    history = started()
-    history.runs()
-    history.stops()
-    history.now = 0.5
-    history.stops()
-    assert history.state.deadline == history.policy.grace_period
-    history.now = 3.0
-    history.stops()
-    assert history.state.deadline == 3.0 + history.policy.impatient_grace_period
-
-
-@pytest.mark.parametrize(("after", "shortens"), [(1.0, False), (1.5, True)])
-def test_an_echo_comes_within_a_second(after: float, shortens: bool) -> None:
-    history = started()
-    history.runs()
-    history.now = 10.0
-    history.stops()
-    patient = history.state.deadline
-    history.now += after
-    history.stops()
-    assert (history.state.deadline != patient) == shortens
-
-
-def test_an_announcement_of_what_has_come_shortens_nothing() -> None:
-    history = started()
-    history.runs()
-    history.stops()
-    patient = history.state.deadline
-    history.now = 10.0
-    history.stops(StopSource.PREEMPTION)
-    assert history.state.deadline == patient
-    assert history.state.drain is not None
-    assert history.state.drain.source is StopSource.SIGTERM
-
-
-def test_a_stop_leaves_a_group_that_is_dying_no_more_time() -> None:
-    history = started()
-    history.runs(workers=2)
-    history.ends(WorkerExit(1, code=1))
-    history.stops()
-    assert history.state.deadline == history.policy.farewell
-
-
-def test_how_an_attempt_failed_is_kept_when_the_job_was_stopped() -> None:
-    history = started()
-    history.runs()
-    history.stops()
-    history.ends(KILLED)
-    history.gone(RETRY)
-    assert history.state.last_failure == RETRY
-
-
-def test_a_second_request_never_lengthens_the_grace() -> None:
-    history = started()
-    history.runs()
-    history.stops()
-    history.now = history.policy.grace_period - 1.0
-    history.stops()
-    assert history.state.deadline == history.policy.grace_period
-
-
-def test_an_announced_preemption_is_announced_again_and_then_signalled_at_no_cost() -> None:
-    history = started()
-    history.runs()
-    history.stops(StopSource.PREEMPTION)
-    for source in (StopSource.PREEMPTION, StopSource.SIGTERM):
-        history.now += 5.0
-        assert history.stops(source) == ()
-        assert history.state.deadline == history.policy.grace_period
-    history.now += 5.0
-    history.stops()
-    assert history.state.deadline == history.now + history.policy.impatient_grace_period
-
-
-@pytest.mark.parametrize(
-    ("source", "saves", "grace"),
-    [
-        (StopSource.PREEMPTION, (3.0,), 25.0),
-        (StopSource.PREEMPTION, (3.0, 40.0, 12.0), 120.0),
-        (StopSource.PREEMPTION, (None,), 25.0),
-        (StopSource.SIGTERM, (40.0,), 25.0),
-    ],
-)
-def test_before_an_announced_preemption_a_save_gets_the_time_that_saves_take(
-    source: StopSource, saves: tuple[float | None, ...], grace: float
-) -> None:
-    history = started()
-    history.runs()
-    for seconds in saves:
-        history.happens(WorkerReported(0.0, 1, 0, SavedMessage(5, seconds)))
-    history.stops(source)
-    assert history.state.deadline == grace
-
-
-def test_a_person_who_stops_a_job_that_is_being_preempted_has_stopped_it() -> None:
-    history = started()
-    history.runs()
-    history.stops(StopSource.PREEMPTION)
-    history.stops(StopSource.PERSON)
-    history.ends(KILLED)
-    history.gone()
-    assert history.finish is not None
-    assert history.finish.exit_code == ExitCode.STOPPED
-
-
-@pytest.mark.parametrize("source", [StopSource.SIGTERM, StopSource.PREEMPTION])
-def test_a_sigterm_to_the_worker_is_not_answered_before_ours_can_have_come(
-    source: StopSource,
-) -> None:
-    history = started()
-    history.runs()
-    history.ends(WorkerExit(0, signal="SIGTERM"))
-    history.gone(PREEMPTED)
-    assert history.state.deadline == history.now + history.policy.corroboration
-    history.stops(source)
-    assert history.starts_decided == [1]
-    assert history.finish is not None
-    assert history.finish.exit_code == ExitCode.DRAINED
-
-
-def test_a_stop_while_the_workers_are_being_started_reaches_them() -> None:
-    history = started()
-    assert history.stops() == ()
-    assert [type(d) for d in history.runs()] == [SignalWorkers]
-
-
-def test_a_stop_does_not_wait_for_a_start_longer_than_its_grace() -> None:
-    history = started()
-    history.now = 2.0
-    history.stops()
-    assert history.state.deadline == 2.0 + history.policy.grace_period
-    assert [type(d) for d in history.waits()] == [KillWorkers]
-    history.gone(RETRY)
-    assert history.finish is not None
-    assert history.finish.exit_code == ExitCode.DRAINED
-
-
-def test_a_stop_before_the_phase_has_begun_starts_nothing() -> None:
-    history = History(policy())
-    history.happens(SupervisorStarted(0.0, "job", history.policy, None))
-    history.stops()
-    assert history.finish is None, "what is on its way is waited for"
-    history.begins()
-    assert history.starts_decided == []
-    assert history.finish is not None
-    assert history.finish.exit_code == ExitCode.DRAINED
-
-
-def test_a_stop_during_backoff_ends_at_once() -> None:
-    history = started()
-    history.fails()
-    history.runs()
-    history.ends(KILLED)
-    history.gone()
-    assert history.state.status is Status.BACKOFF
-    history.stops()
-    assert history.state.deadline is None
-    assert history.finish is not None
-    assert history.finish.exit_code == ExitCode.DRAINED
-
-
-def test_a_launch_that_fails_while_stopping_is_not_charged() -> None:
-    history = started()
-    history.stops()
-    history.cannot_launch()
-    assert history.finish is not None
-    assert history.finish.exit_code == ExitCode.DRAINED
-    assert history.state.budget.restarts == 0
-
-
-def test_work_finished_during_a_stop_is_a_success() -> None:
-    history = started()
-    history.runs()
-    history.stops()
-    history.ends(WorkerExit(0, code=0))
-    history.gone(None)
-    assert history.finish is not None
-    assert history.finish.exit_code == ExitCode.SUCCEEDED
-
-
-def test_exit_0_during_a_stop_proves_nothing_by_itself() -> None:
-    """A trainer that saves and exits 0 when asked to would else be taken for finished."""
-    history = started(policy(PhasePolicy("only", 1, 1, Success())))
-    history.runs()
-    history.stops()
-    history.ends(WorkerExit(0, code=0))
-    history.gone(None)
-    assert history.finish is not None
-    assert history.finish.exit_code == ExitCode.DRAINED
-
-
-def test_a_deadline_that_has_not_come_is_nothing() -> None:
-    history = started()
-    history.fails()
-    history.runs()
-    history.ends(KILLED)
-    history.gone()
-    assert history.state.backoff is not None
-    assert history.happens(DeadlineReached(history.state.backoff.until - 0.1)) == ()
-
-
 # --- phases --------------------------------------------------------------------------------------
-
-TWO = policy(PhasePolicy("one", 1, 1, Success(step=10)), PhasePolicy("two", 1, 1, Success(step=20)))
 
 
 def test_phases_run_in_order_each_with_its_own_budget_and_progress() -> None:
@@ -676,183 +447,3 @@ def test_a_commit_of_another_phase_is_not_progress() -> None:
     history.happens(CheckpointCommitted(1.0, 0, 99))
     assert history.state.budget.restarts == 1
     assert history.state.budget.highest is None
-
-
-# --- the command is run again --------------------------------------------------------------------
-
-
-def test_after_success_there_is_nothing_to_do() -> None:
-    history = started()
-    history.succeeds()
-    history.decided.clear()
-    history.starts()
-    assert history.finish is not None
-    assert history.finish.exit_code == ExitCode.SUCCEEDED
-    assert history.finish.status is Status.SUCCEEDED
-    assert history.starts_decided == []
-
-
-@pytest.mark.parametrize(
-    ("before", "now"),
-    [
-        (Success(step=100), Success(pattern="done")),
-        (Success(pattern="done"), Success(step=100)),
-        (Success(step=100), Success(step=50)),
-    ],
-)
-def test_after_success_another_sign_of_it_or_a_lower_target_is_no_more_to_do(
-    before: Success, now: Success
-) -> None:
-    history = started(policy(PhasePolicy("only", 3, 2, before)))
-    history.succeeds()
-    history.policy = policy(PhasePolicy("only", 3, 2, now))
-    history.starts()
-    assert history.starts_decided == [1]
-    assert history.state.status is Status.SUCCEEDED
-
-
-def test_after_success_a_grown_target_reopens_the_job() -> None:
-    history = started()
-    history.fails()
-    history.succeeds()
-    history.policy = policy(PhasePolicy("only", 3, 2, Success(step=200)))
-    decided = history.happens(SupervisorStarted(0.0, "job", history.policy, None))
-    assert decided == (BeginPhase(0, "the target grew from step 100 to 200"),)
-    history.begins()
-    assert history.starts_decided == [1, 2, 3]
-    assert history.state.budget.restarts == 0
-
-
-def test_after_success_a_new_phase_is_run() -> None:
-    history = started(policy(TWO.phases[0]))
-    history.succeeds()
-    history.policy = TWO
-    history.starts()
-    assert history.state.phase == 1
-    assert history.starts_decided == [1, 2]
-
-
-@pytest.mark.parametrize("failure", [FATAL, RETRY])
-def test_after_a_failure_for_good_counts_start_at_zero_and_attempts_go_on(
-    failure: Failure,
-) -> None:
-    history = started(policy(restarts=1))
-    while history.finish is None:
-        history.fails(failure, committed=30)
-    attempts = len(history.starts_decided)
-    decided = history.happens(SupervisorStarted(0.0, "job", history.policy, 30))
-    assert [type(d) for d in decided] == [BeginPhase], "in a directory of its own"
-    assert history.state.last_failure is None
-    history.begins()
-    assert history.state.budget.restarts == 0
-    assert history.state.budget.highest == 30
-    assert history.starts_decided[-1] == attempts + 1
-
-
-def test_after_an_interruption_counts_are_kept() -> None:
-    history = started()
-    history.fails()
-    history.runs()
-    history.stops()
-    history.ends(WorkerExit(0, signal="SIGTERM"))
-    history.gone(PREEMPTED)
-    history.starts()
-    assert history.state.budget.restarts == 1
-    assert history.state.budget.preemptions == 0
-
-
-# --- the supervisor itself was killed ------------------------------------------------------------
-
-
-def test_a_group_in_flight_is_killed_first_and_not_charged() -> None:
-    history = started()
-    history.runs()
-    decided = history.starts()
-    assert [type(d) for d in decided] == [KillWorkers]
-    history.gone(None)
-    assert history.starts_decided == [1, 2]
-    assert history.state.budget.restarts == 0
-
-
-def test_a_worker_that_had_died_before_the_supervisor_is_charged() -> None:
-    history = started()
-    history.runs()
-    history.ends(KILLED)
-    history.starts()
-    history.gone(RETRY)
-    assert history.state.budget.restarts == 1
-    assert history.starts_decided == [1, 2]
-
-
-def test_a_worker_that_ended_in_a_drain_is_not_charged() -> None:
-    history = started()
-    history.runs()
-    history.stops()
-    history.ends(WorkerExit(0, signal="SIGTERM"))
-    history.starts()
-    history.gone(PREEMPTED)
-    assert history.state.budget.preemptions == 0
-    assert history.starts_decided == [1, 2]
-
-
-def test_a_drain_is_not_charged_although_two_supervisors_are_killed_over_it() -> None:
-    history = started()
-    history.runs()
-    history.stops()
-    history.ends(WorkerExit(0, signal="SIGTERM"))
-    history.starts()
-    history.starts()
-    history.gone(PREEMPTED)
-    assert history.state.budget.preemptions == 0
-
-
-def test_a_group_of_which_only_some_ended_well_was_lost_not_finished() -> None:
-    history = started(policy(PhasePolicy("only", 1, 1, Success())))
-    history.runs(workers=2)
-    history.ends(WorkerExit(1, code=0))
-    history.starts()
-    history.gone(None)
-    assert history.starts_decided == [1, 2]
-    assert history.finish is None
-
-
-def test_a_group_of_which_one_failed_is_charged_after_a_crash() -> None:
-    history = started()
-    history.runs(workers=2)
-    history.ends(WorkerExit(1, code=1))
-    history.starts()
-    history.gone(RETRY)
-    assert history.state.budget.restarts == 1
-
-
-def test_backoff_is_armed_again() -> None:
-    history = started()
-    history.fails()
-    history.runs()
-    history.ends(KILLED)
-    history.gone()
-    assert history.state.backoff is not None
-    delay = history.state.backoff.delay
-    history.now = 500.0
-    history.starts()
-    assert history.state.deadline == 500.0 + delay
-    history.waits()
-    assert history.starts_decided == [1, 2, 3]
-
-
-def test_progress_made_while_no_supervisor_looked_counts() -> None:
-    history = started()
-    history.fails()
-    history.runs()
-    history.starts(committed=70)
-    assert history.state.budget.restarts == 0
-    assert history.state.budget.highest == 70
-
-
-def test_a_terminal_job_takes_no_events() -> None:
-    history = started()
-    history.succeeds()
-    before = history.state
-    assert history.happens(StopRequested(5.0, StopSource.PERSON)) == ()
-    assert history.commits(99) == ()
-    assert history.state == before

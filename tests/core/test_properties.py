@@ -28,6 +28,7 @@ from supervisor.core.events import (
     PhaseBegun,
     QuarantineCleared,
     RungCompileFailed,
+    SaveMeasured,
     StopRequested,
     StopSource,
     SupervisorStarted,
@@ -56,7 +57,8 @@ POLICY = RestartPolicy(
             units=("0", "1", "2", "3"),
         ),
         PhasePolicy("b", 1, 0, Success(step=10)),
-    )
+    ),
+    preemption_notice=120.0,
 )
 
 times = st.floats(0, 1000)
@@ -93,6 +95,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     ),
     st.builds(Noticed, times, st.just("x")),
     st.builds(CheckpointCommitted, times, st.integers(0, 1), st.integers(0, 20)),
+    st.builds(SaveMeasured, times, attempts, st.floats(0, 100)),
     st.builds(WorkersObserved, times, attempts, pids, exits),
     st.builds(WorkersGone, times, attempts, st.one_of(st.none(), failures), steps, steps, steps),
     st.builds(DevicesProbed, times, attempts, units, bad, st.sampled_from([None, "it hung"])),
@@ -157,7 +160,7 @@ def check_status(state: JobState) -> None:
         assert not begins or state.directory is None
         return
     assert state.directory is not None
-    ending = group.killing or group.hang is not None or bool(state.drain and group.world_size)
+    ending = group.killing or group.hang is not None or bool(state.drains and group.world_size)
     if not ending and group.world_size is None:
         assert state.status is Status.STARTING
     elif not ending and group.deadline is None:

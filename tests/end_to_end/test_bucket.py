@@ -1,83 +1,32 @@
 """A job in a bucket: everything on the machine goes, and another one goes on as if nothing had.
 
-The bucket is an emulator of Google Cloud Storage on this host; each "machine" has a working
-directory and a home of its own.
+See `tests.vanishing` for the quickstart itself, and more machines.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from supervisor.adapters.bucket import bucket
-from supervisor.adapters.fetch import read_growing
 from supervisor.protocol.location import Uri
 from tests.emulators import Emulator
 from tests.faulty_store import LOST_ANSWER, RESET, Asked, Fault, FaultyStore, answered, slow
-from tests.running import Running, Start
-from tests.training.harness import assert_same_bits, blueprint
-from trainer.bucket import path_of
-from trainer.checkpoint import restore
-from trainer.config import parse
+from tests.running import Start
+from tests.training.harness import assert_same_bits, final_state
+from tests.vanishing.cloud import Cloud
 from trainer.state import TrainState
 
-from .test_training import config, final_state
+from .test_training import config
 
 STEPS = 40
-
-
-@dataclass
-class Cloud:
-    """The bucket of a job, and machines that come and go."""
-
-    place: Uri
-    env: dict[str, str]
-    home: Path
-    start: Start
-    machines: int = 0
-
-    def machine(self, job: dict[str, Any], **environ: str) -> Running:
-        """Run the command on a machine that has never seen the job."""
-        self.machines += 1
-        there = self.home / f"machine{self.machines}"
-        (there / "state").mkdir(parents=True)
-        env = {**self.env, "XDG_STATE_HOME": str(there / "state"), **environ}
-        return self.start(job, env=env, prefix=("env", "-C", str(there)))
-
-    def vanish(self, running: Running) -> None:
-        """Power off: nothing gets to say a last word, and the disk is gone."""
-        out = running.wait_for("running as pid ")
-        workers = [text.split(";")[0] for text in out.split("running as pid ")[1:]]
-        for pid in (str(running.process.pid), *workers[-1].split(", ")):
-            os.kill(int(pid), signal.SIGKILL)
-        running.process.wait()
-        shutil.rmtree(self.home / f"machine{self.machines}")
-
-    def journal(self) -> list[dict[str, Any]]:
-        data = read_growing(bucket(self.place), "journal.jsonl", pytest.fail) or b""
-        return [json.loads(line) for line in data.splitlines()]
-
-    def summary(self) -> dict[str, Any]:
-        objects = bucket(self.place)
-        (phase,) = (name for name in objects.list("").folders if name.endswith("_restartable"))
-        return dict(json.loads(objects.read(f"{phase}/summary.json").data))
-
-    def final_state(self, job: dict[str, Any], step: int) -> TrainState:
-        place = self.place / "checkpoints"
-        init = dict(job["trainer"]["init"])
-        init["checkpoint"] = {**init["checkpoint"], "directory": str(place)}
-        parsed = parse({"trainer": {**job["trainer"], "init": init}}).init
-        return restore(path_of(place), step, blueprint(parsed).abstract)[0]
 
 
 @pytest.fixture
@@ -91,7 +40,7 @@ def cloud(
 ) -> Cloud:
     for name, value in gcs.env.items():
         monkeypatch.setenv(name, value)
-    return Cloud(gcs.root / request.node.name / "job", cache, tmp_path, start)
+    return Cloud(gcs.root / request.node.name / "job", tmp_path, start, cache)
 
 
 def status(cloud: Cloud) -> str:
@@ -106,38 +55,79 @@ def in_bucket(place: Uri) -> dict[str, Any]:
     return job
 
 
-def test_whenever_the_machine_goes_another_goes_on(cloud: Cloud, tmp_path: Path) -> None:
+@pytest.fixture
+def whole(cloud: Cloud, tmp_path: Path) -> TrainState:
+    """What an undisturbed job on a disk ends with."""
+    job = config(tmp_path / "whole", 2, max_steps=STEPS)
+    assert cloud.start(job, env=cloud.env).result().code == 0
+    return final_state(job, tmp_path / "whole", STEPS)
+
+
+def test_whenever_the_machine_goes_another_goes_on(cloud: Cloud, whole: TrainState) -> None:
     lots = random.Random(7)
     job, step = in_bucket(cloud.place), 0
     for _ in range(4):
-        running = cloud.machine(job)
+        machine = cloud.machine(job)
         step = lots.randint(step, STEPS - 2)
-        running.wait_for(f"step {step} " if step else "stage INITIALIZING")
-        cloud.vanish(running)
-    result = cloud.machine(job).result()
+        machine.running.wait_for(f"step {step} " if step else "stage INITIALIZING")
+        machine.vanish()
+    result = cloud.machine(job).running.result()
     assert result.code == 0, result.out + result.err
     assert "so far: 4 attempts, 0 of 2 restarts used" in result.out
     assert "loaded train step from the compilation cache" in result.out, "it is mirrored"
-    events = [line["event"] for line in cloud.journal() if "event" in line]
-    attempts = [event["attempt"] for event in events if event["kind"] == "WorkersStarted"]
-    assert attempts == [1, 2, 3, 4, 5]
+    assert cloud.attempts() == [1, 2, 3, 4, 5]
     status = json.loads(bucket(cloud.place).read("status.json").data)
     assert (status["status"], status["exit_code"], status["step"]) == ("SUCCEEDED", 0, STEPS)
+    assert_same_bits(final_state(job, cloud.place, STEPS), whole)
 
-    whole = config(tmp_path / "whole", 2, max_steps=STEPS)
-    assert cloud.start(whole, env=cloud.env).result().code == 0
-    assert_same_bits(cloud.final_state(job, STEPS), final_state(whole, tmp_path / "whole", STEPS))
-    again = cloud.machine(job).result()
+    again = cloud.machine(job).running.result()
     assert again.code == 0
     assert "starting attempt" not in again.out, "the job is done, wherever one looks from"
+
+
+def test_what_an_old_disk_knows_does_not_count(cloud: Cloud, whole: TrainState) -> None:
+    """A machine comes back after another one went on: the bucket knows better."""
+    job = in_bucket(cloud.place)
+    first = cloud.machine(job)
+    first.running.wait_for("step 7 ")
+    first.lose_power()
+    second = cloud.machine(job)
+    second.running.wait_for("step 22 ")
+    second.vanish()
+    result = cloud.machine(job, first.disk).running.result()
+    assert result.code == 0, result.out + result.err
+    assert "so far: 2 attempts, 0 of 2 restarts used" in result.out
+    assert cloud.attempts() == [1, 2, 3]
+    log = cloud.log()
+    assert [log.count(f"starting attempt {number} ") for number in (1, 2, 3)] == [1, 1, 1]
+    assert_same_bits(final_state(job, cloud.place, STEPS), whole)
+
+
+def test_a_command_leaves_the_sign_of_its_success_in_the_bucket(cloud: Cloud) -> None:
+    write = "import fsspec, sys; fsspec.open(sys.argv[1], 'w').open().close()"
+    job = {
+        "trainer": {
+            "init": {
+                "model_dir": str(cloud.place),
+                "autorestart": {"max_num_restarts": 1, "backoff": {"first": 0.05}},
+            },
+            "command": {
+                "argv": [sys.executable, "-c", write, "{model_dir}/done{attempt}"],
+                "success": {"file": "{model_dir}/done2"},
+            },
+        }
+    }
+    result = cloud.machine(job).running.result()
+    assert result.code == 0, result.out + result.err
+    assert cloud.attempts() == [1, 2]
 
 
 def test_of_two_machines_one_has_the_job(cloud: Cloud) -> None:
     job = in_bucket(cloud.place)
     job["trainer"]["init"]["loop"]["max_steps"] = 100_000
-    first = cloud.machine(job)
+    first = cloud.machine(job).running
     first.wait_for("stage INITIALIZING")
-    second = cloud.machine(job).result(timeout=100.0)
+    second = cloud.machine(job).running.result(timeout=100.0)
     assert second.code == 73
     assert "is owned by" in second.err
     assert "starting attempt" not in second.out
@@ -159,7 +149,7 @@ def test_a_bucket_that_is_not_there_is_a_mistake_in_the_config(
 ) -> None:
     job = in_bucket(cloud.place)
     job["trainer"]["init"]["model_dir"] = place
-    result = cloud.machine(job).result()
+    result = cloud.machine(job).running.result()
     assert result.code == 78
     assert said in result.err
     assert "Traceback" not in result.err
@@ -178,7 +168,7 @@ def test_a_storm_of_storage_faults_is_nobodys_failure(cloud: Cloud, gcs: Emulato
     job = in_bucket(cloud.place)
     job["trainer"]["init"]["loop"]["max_steps"] = 20
     with store.serving():
-        result = cloud.machine(job, **store.front.env).result(timeout=300.0)
+        result = cloud.machine(job, environ=store.front.env).running.result(timeout=300.0)
     assert result.code == 0, result.out + result.err
     assert len(store.asked) > 200
     assert cloud.summary()["restarts_used"] == 0

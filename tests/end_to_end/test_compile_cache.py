@@ -12,9 +12,9 @@ import pytest
 
 from supervisor.adapters.compile_cache import is_whole
 from tests.running import Result
-from tests.training.harness import assert_same_bits
+from tests.training.harness import assert_same_bits, final_state
 
-from .test_training import config, final_state
+from .test_training import config
 
 Supervise = Callable[..., Result]
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.test_training import config, final_state
+from tests.end_to_end.test_training import config
 from tests.running import Result, Running, Start
-from tests.training.harness import assert_same_bits
+from tests.training.harness import assert_same_bits, final_state
 
 Supervise = Callable[..., Result]
 

@@ -14,9 +14,9 @@ import pytest
 from supervisor.cli import main
 from supervisor.protocol import simulated
 from tests.end_to_end.test_snapshots import trainer_of
-from tests.end_to_end.test_training import config, final_state
+from tests.end_to_end.test_training import config
 from tests.running import Result, Start, eventually
-from tests.training.harness import assert_same_bits
+from tests.training.harness import assert_same_bits, final_state
 
 _PATIENCE = 300.0
 """Seconds: it compiles for three rungs."""

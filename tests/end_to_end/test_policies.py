@@ -12,9 +12,9 @@ import jax
 import numpy as np
 import pytest
 
-from tests.end_to_end.test_training import config, final_state
+from tests.end_to_end.test_training import config
 from tests.running import Result
-from tests.training.harness import Trainer, assert_same_bits, tiny
+from tests.training.harness import Trainer, assert_same_bits, final_state, tiny
 from tests.training.test_not_finite import poisoned, skipping
 
 Supervise = Callable[..., Result]

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.end_to_end.test_training import config, final_state
+from tests.end_to_end.test_training import config
 from tests.running import Result, Running, Start, eventually
-from tests.training.harness import assert_same_bits, newest_snapshot
+from tests.training.harness import assert_same_bits, final_state, newest_snapshot
 from trainer.checkpoint import newest_step
 
 Supervise = Callable[..., Result]

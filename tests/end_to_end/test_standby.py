@@ -8,9 +8,9 @@ import signal
 from pathlib import Path
 
 from tests.running import Start
-from tests.training.harness import assert_same_bits
+from tests.training.harness import assert_same_bits, final_state
 
-from .test_training import config, final_state
+from .test_training import config
 
 STEPS = 200
 

@@ -13,10 +13,7 @@ from typing import Any
 import pytest
 
 from tests.running import Result, Start
-from tests.training.harness import assert_same_bits, blueprint, tiny
-from trainer.checkpoint import restore
-from trainer.config import parse
-from trainer.state import TrainState
+from tests.training.harness import assert_same_bits, final_state, tiny
 
 Supervise = Callable[..., Result]
 
@@ -39,13 +36,6 @@ def config(
     }
     trainer["faults"] = faults or []
     return {"trainer": trainer}
-
-
-def final_state(mapping: dict[str, Any], model_dir: Path, step: int = 17) -> TrainState:
-    init = dict(mapping["trainer"]["init"])
-    init["checkpoint"] = {**init["checkpoint"], "directory": str(model_dir / "checkpoints")}
-    parsed = parse({"trainer": {**mapping["trainer"], "init": init}}).init
-    return restore(model_dir / "checkpoints", step, blueprint(parsed).abstract)[0]
 
 
 @pytest.mark.parametrize("num_devices", [1, 4])

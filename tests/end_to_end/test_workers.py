@@ -11,10 +11,10 @@ from typing import Any
 
 from supervisor.protocol.committed import committed_steps
 from tests.running import Start, eventually
-from tests.training.harness import assert_same_bits
+from tests.training.harness import assert_same_bits, final_state
 from trainer.integrity import MANIFEST
 
-from .test_training import config, final_state
+from .test_training import config
 
 STEPS = 44
 STOPPED = 38

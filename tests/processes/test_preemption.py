@@ -112,6 +112,25 @@ def test_a_metadata_server_that_is_none_does_no_harm(
     assert_drained(running.result(), PREEMPTED)
 
 
+def test_how_long_a_save_takes_decides_when_it_begins(
+    start: Start, model_dir: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "going"
+    toy = ("save-on-sigterm", "--once", "--saves-take", "0.5")
+    restart = {"preemption": {"file": str(file), "notice": "8s"}}
+    running = start(command_config(model_dir, *toy, restart=restart, success={"step": 500}))
+    running.wait_for("ready to save")
+    file.touch()
+    running.wait_for("training goes on for 2 s, and then there is time for another one")
+    result = running.result()
+    assert result.code == 75, result.log
+    order = ["asked to stop by an", "training goes on", "sent SIGTERM", "SIGKILL after 25 s"]
+    assert sorted(order, key=result.log.index) == order
+    assert "save and exit; the longest save so far took 0.5 s" in result.log
+    assert "the notice was enough: step 300 is saved, and all over in " in result.log
+    assert " s (of 8)" in result.log
+
+
 def test_a_notice_that_no_checkpoint_comes_of_is_told(
     start: Start, model_dir: Path, tmp_path: Path
 ) -> None:

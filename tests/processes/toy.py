@@ -61,6 +61,8 @@ def save_on_sigterm() -> None:
         sys.exit(0)
 
     signal.signal(signal.SIGTERM, save)
+    if options.saves_take is not None:
+        reporter.saved(newest(), options.saves_take)
     print("ready to save", flush=True)
     while True:
         signal.pause()
@@ -334,6 +336,7 @@ if __name__ == "__main__":
     parser.add_argument("--every", type=int, default=2)
     parser.add_argument("--at", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.0)
+    parser.add_argument("--saves-take", type=float)
     parser.add_argument("--once", action="store_true")
     parser.add_argument("--polite", action="store_true")
     parser.add_argument("--strike-each", action="store_true")

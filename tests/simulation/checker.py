@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from supervisor.adapters.journal import JOURNAL, FileJournal, History, _replay
+from supervisor.adapters.journal import FileJournal, History, _replay
 from supervisor.core.events import SupervisorStarted, WorkersGone
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.machine import step
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState
 from supervisor.ports import Transition
+from supervisor.protocol.segments import JOURNAL
 from tests.simulation.disk import FakeStorage
 from tests.simulation.host import Host
 from tests.simulation.ledger import Ledger

@@ -366,13 +366,13 @@ class Host:
             if self.happens(0.5):
                 return WorkerExit(rank, signal="SIGTERM"), None
             return WorkerExit(rank, code=143), None
+        if self.happens(self.faults.repeats):
+            word = self._rng.choice(("wrong", "odd", "strange"))
+            record = self._record(rank, "RuntimeError", f"this is {word}", group.step)
+            return WorkerExit(rank, code=self._rng.choice((1, 134))), record
         if self.happens(self.faults.remedied):
             completed = group.step if self.happens(0.5) else None
             return self._told(rank, self._rng.choice([*Remedy]), completed)
-        if self.happens(self.faults.repeats):
-            word = self._rng.choice(("wrong", "odd"))
-            record = self._record(rank, "RuntimeError", f"this is {word}", group.step)
-            return WorkerExit(rank, code=self._rng.choice((1, 134))), record
         kind = self._rng.randrange(5)
         if kind == 0:
             return WorkerExit(rank, code=1), self._record(rank, "JaxRuntimeError", "Socket closed")

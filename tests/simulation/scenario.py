@@ -59,7 +59,7 @@ _HIGHEST = Faults(
     worker_fails=0.3,
     fatal=0.2,
     preempted=0.5,
-    repeats=0.7,
+    repeats=1.0,
     early_exit=0.3,
     struck=0.15,
     hangs=0.05,
@@ -132,6 +132,7 @@ def draw(rng: Random) -> Scenario:
     policy = RestartPolicy(
         phases=phases,
         grace_period=rng.choice((5.0, 25.0)),
+        preemption_notice=rng.choice((None, None, 30.0, 120.0)),
         wait_for_capacity=rng.choice((60.0, 600.0)),
         wait_for_replacement=rng.choice((0.0, 0.0, 50.0)),
         regrow_at_checkpoint=rng.choice((False, True)),

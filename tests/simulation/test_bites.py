@@ -25,7 +25,7 @@ from supervisor.ports import Transition
 from tests.simulation import world
 from tests.simulation.__main__ import play
 
-WITHIN = 600
+WITHIN = 2000
 """So many seeds find any of them; most need a handful."""
 
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from errno import EAGAIN, ENOENT
 
-from supervisor.adapters.journal import JOURNAL
 from supervisor.core.decisions import (
     NEEDS_DURABLE_JOURNAL,
     BeginPhase,
@@ -31,6 +30,7 @@ from supervisor.core.events import (
     Event,
     LaunchFailed,
     PhaseBegun,
+    SaveMeasured,
     WorkerReported,
     WorkersGone,
     WorkersObserved,
@@ -43,6 +43,7 @@ from supervisor.core.snapshots import Use, refusal
 from supervisor.core.state import JobState
 from supervisor.core.verdicts import judge, launch_failure
 from supervisor.protocol.messages import Message
+from supervisor.protocol.segments import JOURNAL
 from tests.simulation.disk import FakeStorage
 from tests.simulation.host import Group, Host
 
@@ -332,6 +333,8 @@ class FakeWorld:
         """A checkpoint of the group was committed."""
         if group.owner is self:
             self.post(CheckpointCommitted(self._host.clock.now(), group.phase, step))
+            took = self._host.between(0.5, 20.0)
+            self.post(SaveMeasured(self._host.clock.now(), group.attempt, took))
 
     def restored(self, group: Group) -> None:
         """The group has its state; what it did not resume from it clears away."""

@@ -19,6 +19,7 @@ import yaml
 from supervisor.protocol.environment import scrubbed
 from supervisor.protocol.failure import FailureRecord, parse_failure_record
 from supervisor.protocol.location import Uri
+from trainer.bucket import path_of
 from trainer.checkpoint import restore
 from trainer.config import InitConfig, parse
 from trainer.mesh import make_mesh
@@ -64,6 +65,15 @@ def tiny(directory: Path | Uri | str, **loop: Any) -> Mapping:
 def blueprint(init: InitConfig, num_devices: int = 1, fsdp: int = 1) -> Blueprint:
     rung = Rung(num_devices, num_devices // fsdp, fsdp, per_device_batch=1, accumulation=1)
     return Blueprint.of(init, make_mesh(rung))
+
+
+def final_state(job: Mapping, model_dir: Path | Uri, step: int = 17) -> TrainState:
+    """What a supervised job committed as its last `step`."""
+    place = model_dir / "checkpoints"
+    init = dict(job["trainer"]["init"])
+    init["checkpoint"] = {**init["checkpoint"], "directory": str(place)}
+    parsed = parse({"trainer": {**job["trainer"], "init": init}}).init
+    return restore(path_of(place), step, blueprint(parsed).abstract)[0]
 
 
 def assert_same_bits(one: Any, other: Any) -> None:
