@@ -31,6 +31,7 @@ MODULES = (
     "stopping",
     "recovery",
     "snapshots",
+    "store_faults",
     "budget",
     "backoff",
     "tactics",
