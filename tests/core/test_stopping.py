@@ -178,6 +178,13 @@ def test_without_a_save_measured_or_a_known_notice_it_is_begun_at_once() -> None
         assert [type(d) for d in history.stops(StopSource.PREEMPTION)] == [SignalWorkers]
 
 
+def test_only_a_preemption_is_waited_out() -> None:
+    history = started(replace(policy(), preemption_notice=120.0))
+    history.runs()
+    history.happens(SaveMeasured(0.0, 1, 10.0))
+    assert [type(d) for d in history.stops(StopSource.SIGTERM)] == [SignalWorkers]
+
+
 def test_the_signal_itself_ends_the_wait_for_the_end_of_the_notice() -> None:
     history = noticed()
     history.now = 20.0
