@@ -109,8 +109,9 @@ def _asked_again(
         decisions: tuple[Decision, ...] = ()
         if group is not None and not group.killing and drain.begins is not None:  # it goes sooner
             state, decisions = ask_to_stop(state, group, event.at, policy)
-        drain = replace(drain, source=event.source, at=event.at, begins=None)
-        return replace(state, drain=drain), decisions
+            assert state.drain is not None
+            drain = state.drain
+        return replace(state, drain=replace(drain, source=event.source, at=event.at)), decisions
     if group is None or group.deadline is None or event.at - drain.at <= 1.0:
         return state, ()
     deadline = min(group.deadline, event.at + policy.impatient_grace_period)

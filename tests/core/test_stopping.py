@@ -192,6 +192,32 @@ def test_the_signal_itself_ends_the_wait_for_the_end_of_the_notice() -> None:
     assert [type(d) for d in history.stops()] == [SignalWorkers]
     assert history.state.drain is not None
     assert history.state.drain.source is StopSource.SIGTERM
+    assert history.state.drains
+    patient = history.state.deadline
+    history.now += 0.5
+    history.stops()
+    assert history.state.deadline == patient, "an echo"
+
+
+def test_a_group_that_is_being_killed_is_not_asked_anything() -> None:
+    history = noticed(workers=2)
+    history.ends(WorkerExit(1, code=1))
+    history.waits()
+    assert history.stops() == ()
+
+
+def test_once_it_was_asked_exit_0_proves_nothing() -> None:
+    unproven = policy(PhasePolicy("only", 1, 1, Success()))
+    history = started(replace(unproven, preemption_notice=120.0))
+    history.runs()
+    history.happens(SaveMeasured(0.0, 1, 10.0))
+    history.stops(StopSource.PREEMPTION)
+    history.waits()
+    assert history.state.drains
+    history.ends(WorkerExit(0, code=0))
+    history.gone(None)
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.DRAINED
 
 
 def test_nothing_is_started_again_when_workers_fail_before_the_machine_goes() -> None:
