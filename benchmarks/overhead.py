@@ -41,7 +41,7 @@ _TALKATIVE_ROUNDS = 3
 def main() -> None:
     """Measure in turns, and report."""
     given = options(__doc__)
-    rounds, seconds = (1, 5.0) if given.quick else (8, 15.0)
+    rounds, seconds = (1, 5.0) if given.quick else (16, 10.0)
     report = Report("overhead")
     rates: dict[str, list[float]] = {BARE.name: [], SUPERVISED.name: []}
     shares: dict[str, list[float]] = {SUPERVISED.name: [], TALKATIVE.name: []}

@@ -23,10 +23,12 @@ from supervisor.core.events import (
     SupervisorStarted,
 )
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.failure import WorkerExit
+from supervisor.core.failure import Verdict, WorkerExit
 from supervisor.core.ladder import Ladder, Placement
 from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
+from supervisor.core.remedy import Remedy
 from supervisor.core.state import Status
+from supervisor.protocol.adjustments import ACCUMULATION, Adjustments
 from tests.core.history import FATAL, RETRY, History
 
 HARDWARE = replace(RETRY, rule="hardware", hardware=True)
@@ -218,6 +220,24 @@ def test_a_quarantine_outlives_the_supervisor_by_the_time_of_day() -> None:
     history.happens(replace(event, at=2000.0, epoch=-5000.0))  # somebody set the clock back
     (entry,) = history.state.quarantine.entries
     assert entry.until - 2000.0 == 100.0
+
+
+def test_a_quarantine_that_is_over_is_no_reason_to_look() -> None:
+    history = job()
+    kept = history.state.quarantine.add("3", "it computes wrongly", until=5.0)
+    history.state = replace(history.state, quarantine=kept)
+    history.now = 5.0
+    assert start(history.fails(RETRY)).num_devices is None
+    assert history.state.quarantine.units == frozenset()
+
+
+def test_what_workers_can_adjust_is_known_after_a_look_too() -> None:
+    memory = replace(HARDWARE, verdict=Verdict.POLICY, remedy=Remedy.LESS_AT_ONCE)
+    history = job()
+    for _ in range(2):
+        history.fails(memory, adjustable=(ACCUMULATION,))
+        history.looks()
+    assert history.state.tactics.adjustments == Adjustments(accumulation=2)
 
 
 def test_a_person_can_end_a_quarantine() -> None:
