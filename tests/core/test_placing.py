@@ -177,6 +177,7 @@ def test_capacity_that_returns_in_time_is_taken() -> None:
 @pytest.mark.parametrize(("returns", "rung"), [(True, 8), (False, 4)])
 def test_a_replacement_is_waited_for_before_the_job_shrinks(returns: bool, rung: int) -> None:
     history = job(wait_for_replacement=15.0)
+    history.now = 50.0
     history.lost = frozenset("5")
     history.fails(HARDWARE)
     (decision,) = history.looks()
