@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from supervisor.adapters.bucket import bucket
 from supervisor.adapters.trainer_check import check_trainer
 from supervisor.config.ladder import (
     Ladder,
@@ -26,6 +27,7 @@ from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
 from supervisor.core.redaction import Redactor, flags
 from supervisor.core.remedy import Remedy
 from supervisor.core.rules import RULES, Rule, in_a_bucket
+from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import Stage
 
 
@@ -83,6 +85,7 @@ def prepare(path: Path, overrides: Sequence[str]) -> Prepared:
         for index, answer in enumerate(answers)
         for problem in _trainer_problems(job, index, answer)
     ]
+    problems += _unreachable_signs(job)
     if problems:
         raise ConfigError(problems)
     layouts = [_layouts(*pair) for pair in zip(job.phases, answers, strict=True)]
@@ -98,6 +101,19 @@ def prepare(path: Path, overrides: Sequence[str]) -> Prepared:
     ours = RULES if job.remote is None else in_a_bucket(RULES)
     rules = tuple((*own_rules(phase), *ours) for phase in job.phases)
     return Prepared(job, plans, _policy(job, plans), ladders, rules)
+
+
+def _unreachable_signs(job: Job) -> Iterator[Problem]:
+    """Signs of success in buckets of which nobody here could ever see whether they are there."""
+    for index, phase in enumerate(job.phases):
+        success = phase.command.success if phase.command is not None else None
+        place = Uri.parse(success.file) if success is not None and success.file else None
+        try:
+            if place is not None:
+                bucket(place)
+        except ImportError as error:
+            location = (*job.locations[index], "command", "success", "file")
+            yield job.source.problem(location, f"cannot be looked for: {error}")
 
 
 def _ask_trainer(job: Job, index: int) -> dict[str, Any]:

@@ -170,11 +170,13 @@ def starting(folder: Path) -> Iterator[Start]:
         started.append(process)
         return Running(process, folder / "run")
 
-    yield begin
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    try:
+        yield begin
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
     mark = f"{name}={value}"
     assert gone(mark), f"outlived the supervisor: {marked(mark)}"
 

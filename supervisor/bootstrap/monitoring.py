@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Mapping
+from time import monotonic
 from types import ModuleType
 from typing import Any
 
@@ -59,6 +60,7 @@ class Monitor:
         self._compiling: list[int] = []
         """For each compilation under way the exception (an id) that was handled when it began."""
         self._writing = False
+        self._write_began: float | None = None
         self._reading = False
         self._broke_compilation = 0
         """The exception that last ended a compilation (an id: an exception holds on to memory)."""
@@ -119,12 +121,15 @@ class Monitor:
         """A save or a restore begins, or is done."""
         if event in _WRITE_BEGINS:
             self._writing = True
+            self._write_began = monotonic()
         elif event in (*_READ_BEGINS, _READ):
             self._reading = event != _READ
         elif event == _WRITTEN:
             self._learn()
             if self._may_speak():
-                self._reporter.saved(self._reporter.current[1])
+                began, self._write_began = self._write_began, None
+                seconds = monotonic() - began if began is not None else None
+                self._reporter.saved(self._reporter.current[1], seconds)
             return
         else:
             return

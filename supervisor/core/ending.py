@@ -70,9 +70,9 @@ def workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) -> 
     believed = not asked or policy.phases[state.phase].success.is_proof
     if event.failure is None and not group.abandoned and believed:
         return phase_succeeded(state, event.at, policy)
-    if state.drain is not None:
-        return drained(replace(state, last_failure=event.failure), state.drain)
     failure = hang_failure(event.failure, group.hang) if group.hang is not None else event.failure
+    if state.drain is not None:
+        return drained(replace(state, last_failure=failure), state.drain)
     if group.abandoned or (failure is None and not group.makes_way):
         reason = "the last attempt was lost with its supervisor: nothing is charged"
         return go_on(state, reason, event.at, policy)

@@ -52,7 +52,14 @@ from supervisor.core.policy import RestartPolicy
 from supervisor.core.quarantine import Quarantine
 from supervisor.core.recovery import Recovery
 from supervisor.core.state import Group, JobState, Status
-from supervisor.core.stopping import ask_to_stop, hung, make_way, signal, stop_requested
+from supervisor.core.stopping import (
+    ask_to_stop,
+    hung,
+    make_way,
+    save_measured,
+    signal,
+    stop_requested,
+)
 from supervisor.protocol.messages import RestoredMessage, StageMessage, StepMessage
 
 
@@ -224,12 +231,6 @@ def _checkpoint_committed(
     return state, ()
 
 
-def _save_measured(state: JobState, event: SaveMeasured, policy: RestartPolicy) -> Outcome:
-    if not _is_current(state, event.attempt):
-        return state, ()
-    return replace(state, longest_save=max(event.seconds, state.longest_save or 0.0)), ()
-
-
 def _rung_compile_failed(
     state: JobState, event: RungCompileFailed, policy: RestartPolicy
 ) -> Outcome:
@@ -328,7 +329,7 @@ _HANDLERS: dict[type, Callable[[JobState, Any, RestartPolicy], Outcome]] = {
     WorkerReported: _worker_reported,
     Noticed: _noticed,
     CheckpointCommitted: _checkpoint_committed,
-    SaveMeasured: _save_measured,
+    SaveMeasured: save_measured,
     WorkersObserved: _workers_observed,
     WorkersGone: workers_gone,
     DevicesProbed: devices_probed,

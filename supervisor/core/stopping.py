@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from supervisor.core.decisions import Decision, DumpStacks, SignalWorkers
-from supervisor.core.events import StopRequested, StopSource
+from supervisor.core.decisions import DumpStacks, SignalWorkers
+from supervisor.core.events import SaveMeasured, StopRequested, StopSource
 from supervisor.core.liveness import Silence
 from supervisor.core.moves import Outcome, drained
 from supervisor.core.policy import RestartPolicy
@@ -49,11 +49,31 @@ def _when_to_save(state: JobState, event: StopRequested, policy: RestartPolicy) 
 
     A group that does not run as it should, or never saved, is given all the time there is.
     """
-    notice, saving = policy.preemption_notice, state.longest_save
-    if event.source is not StopSource.PREEMPTION or notice is None or saving is None:
+    if event.source is not StopSource.PREEMPTION or state.status is not Status.RUNNING:
         return None
-    begins = event.at + notice - _SAVES * saving - _LAST_STEP
-    return begins if state.status is Status.RUNNING and begins > event.at else None
+    begins = _latest_beginning(event.at, state.longest_save, policy)
+    return begins if begins is not None and begins > event.at else None
+
+
+def _latest_beginning(
+    announced: float, longest_save: float | None, policy: RestartPolicy
+) -> float | None:
+    """When a save must begin at the latest; None: too little is known."""
+    if policy.preemption_notice is None or longest_save is None:
+        return None
+    return announced + policy.preemption_notice - _SAVES * longest_save - _LAST_STEP
+
+
+def save_measured(state: JobState, event: SaveMeasured, policy: RestartPolicy) -> Outcome:
+    """A save took that long; one that is to come may have to begin sooner for it."""
+    if state.group is None or state.group.attempt != event.attempt:
+        return state, ()
+    longest, drain = max(event.seconds, state.longest_save or 0.0), state.drain
+    if drain is not None and drain.begins is not None:
+        latest = _latest_beginning(drain.at, longest, policy)
+        if latest is not None:
+            drain = replace(drain, begins=min(drain.begins, latest))
+    return replace(state, longest_save=longest, drain=drain), ()
 
 
 def ask_to_stop(state: JobState, group: Group, at: float, policy: RestartPolicy) -> Outcome:
@@ -65,8 +85,9 @@ def ask_to_stop(state: JobState, group: Group, at: float, policy: RestartPolicy)
         # Who announces it ends it; nothing is gained by killing a save that could get done.
         grace = max(grace, _SAVES * saving)
         reason += f"; the longest save so far took {saving:.1f} s"
-    state = replace(state, drain=replace(drain, begins=None))
-    return signal(state, group, reason, at, policy, grace)
+    if drain.begins is not None:  # what was committed meanwhile is no sign that this save fits
+        drain = replace(drain, begins=None, highest=state.budget.highest)
+    return signal(replace(state, drain=drain), group, reason, at, policy, grace)
 
 
 def make_way(state: JobState, group: Group, at: float, policy: RestartPolicy) -> Outcome:
@@ -100,18 +121,16 @@ def _asked_again(
 ) -> Outcome:
     """Impatience shortens the grace period; an echo within a second does not.
 
-    Nor does an announcement, nor the signal that it announced: that one says who stopped the job.
+    Nor does an announcement, nor the signal that it announced: that one says who stopped the job,
+    and ends the wait for the end of the notice.
     """
     if event.source is StopSource.PREEMPTION:
         return state, ()
     group = state.group
     if drain.source is StopSource.PREEMPTION:
-        decisions: tuple[Decision, ...] = ()
-        if group is not None and not group.killing and drain.begins is not None:  # it goes sooner
-            state, decisions = ask_to_stop(state, group, event.at, policy)
-            assert state.drain is not None
-            drain = state.drain
-        return replace(state, drain=replace(drain, source=event.source, at=event.at)), decisions
+        waits = drain.begins is not None and group is not None and not group.killing
+        state = replace(state, drain=Drain(event.source, event.at, drain.highest))
+        return ask_to_stop(state, group, event.at, policy) if waits and group else (state, ())
     if group is None or group.deadline is None or event.at - drain.at <= 1.0:
         return state, ()
     deadline = min(group.deadline, event.at + policy.impatient_grace_period)

@@ -15,6 +15,7 @@ from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
 from supervisor.core.failure import Evidence, Failure, HostFacts, RankEvidence, WorkerExit
 from supervisor.core.outcome import Charge, Confidence, Verdict
 from supervisor.core.policy import Success
+from supervisor.core.remedy import Remedy
 from supervisor.core.rootcause import Chain, Origin, Raised, chain_of_record, chains_of_text
 from supervisor.core.rules import NO_SPACE, OOM_KILLED, RULES, Rule, names_match, occurs
 from supervisor.core.signature import signature
@@ -135,6 +136,22 @@ def launch_failure(error: OSError, argv: tuple[str, ...]) -> Failure:
         root_cause=printable(f"{argv[0]}: {error.strerror}"),
         rank=0,
         exit="not started",
+    )
+
+
+def store_failure(error: OSError, ended: WorkerExit) -> Failure:
+    """What is made of an end if the store that would tell its success does not answer."""
+    return Failure(
+        cause="storage or network trouble",
+        verdict=Verdict.RESTART,
+        rule="success-file",
+        reason="Whether the work is done is told by a file in a bucket, which did not answer.",
+        advice="See that the bucket can be read from here; the next attempt may find all done.",
+        root_cause=printable(error.strerror or str(error)),
+        rank=ended.rank,
+        exit=str(ended),
+        charge=Charge.NOTHING,
+        remedy=Remedy.WAIT_FOR_STORAGE,
     )
 
 

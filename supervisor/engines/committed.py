@@ -47,7 +47,6 @@ def exists(file: Uri) -> bool:
 
     Raises:
         OSError: nobody can look.
-        ImportError: what it takes is not installed.
     """
     return _objects(Uri(file.scheme, file.bucket)).exists(file.path)
 

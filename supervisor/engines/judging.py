@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from supervisor.adapters.space import free_bytes
 from supervisor.config import placeholders
 from supervisor.core.events import WorkersGone
 from supervisor.core.failure import Evidence, Failure, HostFacts, RankEvidence, WorkerExit
-from supervisor.core.verdicts import judge
+from supervisor.core.verdicts import judge, store_failure
 from supervisor.engines.committed import exists
 from supervisor.engines.group import Group
 from supervisor.engines.launch import Launch
@@ -32,12 +32,17 @@ def judged(
     """What the end of the attempt was, known at the time `at`; `committed` is the newest committed
     step. Of a `group` that another supervisor started, there is what is in its files."""
     step = group.step if group is not None else None
+    try:
+        file_exists = _success_file_exists(launch, exits, committed)
+        unanswered = None
+    except OSError as error:
+        file_exists, unanswered = False, store_failure(error, exits[0])
     evidence = Evidence(
         ranks=tuple(_ranks(launch, exits, group, tell)),
         step=step,
         committed=committed,
         pattern_seen=group is not None and any(w.pump.success_seen for w in group.workers),
-        file_exists=_success_file_exists(launch, launch.values(committed), tell),
+        file_exists=file_exists,
         host=HostFacts(
             oom_kills=group.oom.rise() if group is not None else 0,
             free_disk=free_bytes(launch.model_dir),
@@ -46,7 +51,7 @@ def judged(
     return WorkersGone(
         at,
         launch.attempt,
-        judge(evidence, launch.success, launch.rules),
+        unanswered or judge(evidence, launch.success, launch.rules),
         resumed_from=group.resumed_from if group is not None else None,
         step=step,
         committed=committed,
@@ -87,15 +92,17 @@ def _failure_record(path: Path, tell: Tell) -> FailureRecord | None:
         return None
 
 
-def _success_file_exists(launch: Launch, values: Mapping[str, str], tell: Tell) -> bool:
-    if launch.success.file is None:
+def _success_file_exists(
+    launch: Launch, exits: Sequence[WorkerExit], committed: int | None
+) -> bool:
+    """Whether the file is there that tells of success; where it decides nothing, nobody looks.
+
+    Raises:
+        OSError: it would be in a bucket, which does not answer.
+    """
+    success = launch.success
+    if success.file is None or {ended.code for ended in exits} != {success.exit_code}:
         return False
-    file = placeholders.expand(launch.success.file, values)
+    file = placeholders.expand(success.file, launch.values(committed))
     place = Uri.parse(file)
-    if place is None:
-        return Path(file).exists()
-    try:
-        return exists(place)
-    except (OSError, ImportError) as error:
-        tell(f"nobody can tell whether {file} is there: {error}")
-        return False
+    return Path(file).exists() if place is None else exists(place)

@@ -237,25 +237,36 @@ def _gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[
     highest = t.before.budget.highest
     if event.committed is not None and (highest is None or event.committed > highest):
         yield Line(source, f"checkpoint of step {event.committed} was committed")
-    if t.before.drain is not None and t.before.drain.source is StopSource.PREEMPTION:
-        yield _notice_used(t, event, t.before.drain, policy)
+    drain = t.before.drain
+    if drain is not None and drain.source is StopSource.PREEMPTION and not _is_done(t):
+        yield from _notice_used(t, event, drain, policy)
     if event.failure is None or t.before.group.abandoned or t.before.drains:
         return
     several = (t.before.group.world_size or 1) > 1
     yield from _failed(source, t.after, policy, several=several)
 
 
-def _notice_used(t: Transition, event: WorkersGone, drain: Drain, policy: RestartPolicy) -> Line:
-    """Whether a save fitted into the notice."""
+def _is_done(t: Transition) -> bool:
+    """Whether the work of the phase is."""
+    return t.after.status is Status.SUCCEEDED or t.after.phase != t.before.phase
+
+
+def _notice_used(
+    t: Transition, event: WorkersGone, drain: Drain, policy: RestartPolicy
+) -> Iterator[Line]:
+    """Whether a save fitted into the notice; nothing of a group that was not asked for one yet."""
+    if drain.begins is not None:
+        return
     taken, highest = f"{event.at - drain.at:.1f} s", t.after.budget.highest
     if policy.preemption_notice is not None:
         taken += f" (of {policy.preemption_notice:g})"
     if highest is not None and highest != drain.highest:
         text = f"the notice was enough: step {highest} is saved, and all over in {taken}"
-        return Line(MAIN, text)
+        yield Line(MAIN, text)
+        return
     left = f"the newest is of step {highest}" if highest is not None else "there is none"
     text = f"no checkpoint came of the notice in {taken}: {left}"
-    return Line(MAIN, text, "warning")
+    yield Line(MAIN, text, "warning")
 
 
 def _launch_failed(t: Transition, event: LaunchFailed, policy: RestartPolicy) -> Iterator[Line]:

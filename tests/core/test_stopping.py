@@ -18,8 +18,10 @@ from supervisor.core.events import (
 )
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import WorkerExit
+from supervisor.core.liveness import Silence
 from supervisor.core.policy import PhasePolicy, Success
 from supervisor.core.state import Status
+from supervisor.protocol.messages import Stage
 from tests.core.history import PREEMPTED, RETRY, History, policy, started
 
 KILLED = WorkerExit(0, signal="SIGKILL")
@@ -204,6 +206,40 @@ def test_a_group_that_is_being_killed_is_not_asked_anything() -> None:
     history.ends(WorkerExit(1, code=1))
     history.waits()
     assert history.stops() == ()
+    assert history.state.drains
+
+
+def test_a_slower_save_meanwhile_makes_the_last_one_begin_sooner() -> None:
+    history = noticed()
+    history.now = 50.0
+    history.happens(SaveMeasured(50.0, 1, 30.0))
+    history.happens(SaveMeasured(51.0, 1, 1.0))
+    assert history.state.deadline == 120.0 - 3 * 30.0 - 5.0
+    assert [type(d) for d in history.waits()] == [SignalWorkers]
+
+
+def test_what_was_committed_before_the_last_save_is_no_sign_that_it_fits() -> None:
+    history = noticed()
+    history.commits(50)
+    history.waits()
+    assert history.state.drain is not None
+    assert history.state.drain.highest == 50
+
+
+def test_a_hang_before_the_machine_goes_is_told_as_one() -> None:
+    history = noticed()
+    history.happens(DeadlineReached(60.0, Silence(1, Stage.TRAINING, 30.0)))
+    history.now = 61.0
+    history.ends(KILLED)
+    history.gone(RETRY)
+    assert history.state.last_failure is not None
+    assert history.state.last_failure.rule == "hang"
+
+
+def test_a_person_who_cannot_wait_gets_the_usual_grace() -> None:
+    history = noticed(save=20.0)
+    history.stops(StopSource.PERSON)
+    assert history.state.deadline == history.policy.grace_period
 
 
 def test_once_it_was_asked_exit_0_proves_nothing() -> None:

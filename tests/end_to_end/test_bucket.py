@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -103,23 +104,46 @@ def test_what_an_old_disk_knows_does_not_count(cloud: Cloud, whole: TrainState) 
     assert_same_bits(final_state(job, cloud.place, STEPS), whole)
 
 
-def test_a_command_leaves_the_sign_of_its_success_in_the_bucket(cloud: Cloud) -> None:
+def signing(place: Uri, done: str) -> dict[str, Any]:
+    """A command that leaves one sign for each attempt; `done` is the one that counts."""
     write = "import fsspec, sys; fsspec.open(sys.argv[1], 'w').open().close()"
-    job = {
+    return {
         "trainer": {
             "init": {
-                "model_dir": str(cloud.place),
+                "model_dir": str(place),
                 "autorestart": {"max_num_restarts": 1, "backoff": {"first": 0.05}},
             },
             "command": {
                 "argv": [sys.executable, "-c", write, "{model_dir}/done{attempt}"],
-                "success": {"file": "{model_dir}/done2"},
+                "success": {"file": f"{{model_dir}}/{done}"},
             },
         }
     }
-    result = cloud.machine(job).running.result()
+
+
+def test_a_command_leaves_the_sign_of_its_success_in_the_bucket(cloud: Cloud) -> None:
+    result = cloud.machine(signing(cloud.place, "done2")).running.result()
     assert result.code == 0, result.out + result.err
     assert cloud.attempts() == [1, 2]
+
+
+def test_a_sign_that_nobody_can_look_for_is_nobodys_failure(cloud: Cloud, gcs: Emulator) -> None:
+    answers = threading.Event()
+
+    def away(asked: Asked) -> Fault | None:
+        looks = asked.method == "GET" and "done1" in asked.target
+        return answered(503) if looks and not answers.is_set() else None
+
+    store = FaultyStore(gcs, away)
+    with store.serving():
+        job = signing(cloud.place, "done1")
+        running = cloud.machine(job, environ=store.front.env).running
+        running.wait_for("Whether the work is done is told by a file in a bucket", timeout=100.0)
+        answers.set()
+        result = running.result(timeout=100.0)
+    assert result.code == 0, result.out + result.err
+    assert cloud.attempts() == [1, 2]
+    assert cloud.summary()["restarts_used"] == 0
 
 
 def test_of_two_machines_one_has_the_job(cloud: Cloud) -> None:

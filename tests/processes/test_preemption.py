@@ -117,7 +117,7 @@ def test_how_long_a_save_takes_decides_when_it_begins(
 ) -> None:
     file = tmp_path / "going"
     toy = ("save-on-sigterm", "--once", "--saves-take", "0.5")
-    restart = {"preemption": {"file": str(file), "notice": "8s"}}
+    restart = {"preemption": {"file": str(file), "notice": "8.4s"}}
     running = start(command_config(model_dir, *toy, restart=restart, success={"step": 500}))
     running.wait_for("ready to save")
     file.touch()
@@ -128,7 +128,7 @@ def test_how_long_a_save_takes_decides_when_it_begins(
     assert sorted(order, key=result.log.index) == order
     assert "save and exit; the longest save so far took 0.5 s" in result.log
     assert "the notice was enough: step 300 is saved, and all over in " in result.log
-    assert " s (of 8)" in result.log
+    assert " s (of 8.4)" in result.log
 
 
 def test_a_notice_that_no_checkpoint_comes_of_is_told(
