@@ -120,6 +120,7 @@ def _lease(place: LeasePlace, times: LeaseTimes, guard: Guard, say: Callable[[st
         """In the lease's thread. The main thread has `check`, but it may hang."""
         guard.kill_now()
         time.sleep(_LAST_WORDS)
+        say(f"{error}; run the same command again to resume")
         os._exit(_code(error))
 
     return Lease(

@@ -17,6 +17,7 @@ from supervisor.adapters.compile_cache import CompileCache
 from supervisor.adapters.console import PlainConsole
 from supervisor.adapters.guard import Guard
 from supervisor.adapters.journal import FileJournal, History, JournalError
+from supervisor.adapters.lease import LeaseExpiredError, LeaseTakenError
 from supervisor.adapters.mirror import Mirror, MirroredStorage
 from supervisor.adapters.preemption import PreemptionWatch, sources
 from supervisor.adapters.processes import become_subreaper, kill_descendants, sweep
@@ -156,11 +157,16 @@ def _taken(
             yield _Home(ownership.check, space, storage, journal, journal.read())
             return
         mirror = brought(objects, model_dir, ownership.epoch, clock, notice)
-        storage = MirroredStorage(storage, mirror, lambda: reactor.has(StopRequested))
+
+        def give_up() -> bool:
+            ownership.check()
+            return reactor.has(StopRequested)
+
+        storage = MirroredStorage(storage, mirror, give_up)
         journal = FileJournal(storage)
         history = journal.read()
         mirror.begin()
-        stack.callback(_let_go, mirror)
+        stack.callback(_let_go, mirror, ownership.check)
         status = StatusFile(storage, prepared.policy, notice)
         yield _Home(ownership.check, space, storage, journal, history, (status,))
 
@@ -333,9 +339,14 @@ def _started(job: str, prepared: Prepared, state: JobState, clock: Clock) -> Sup
     return SupervisorStarted(clock.now(), job, prepared.policy, committed, epoch)
 
 
-def _let_go(mirror: Mirror) -> None:
-    """The last that happened gets into the bucket, if that is to be had."""
-    if (why := mirror.close(_LAST_WORDS)) is not None:
+def _let_go(mirror: Mirror, check: Check) -> None:
+    """The last that happened gets into the bucket, if that is to be had, and ours."""
+    try:
+        check()
+        patience = _LAST_WORDS
+    except (LeaseTakenError, LeaseExpiredError):
+        patience = 0.0
+    if (why := mirror.close(patience)) is not None:
         _complain(f"the bucket lacks the newest of the job's files, which this host has: {why}")
 
 

@@ -243,7 +243,8 @@ class MirroredStorage:
     """A storage on this host for which durable means: in the bucket."""
 
     def __init__(self, storage: Storage, mirror: Mirror, give_up: Callable[[], bool]) -> None:
-        """`give_up` tells whether it is time to stop waiting for the bucket."""
+        """`give_up` tells whether it is time to stop waiting for the bucket, or raises why it must
+        not be written any more."""
         self._storage = storage
         self._mirror = mirror
         self._give_up = give_up

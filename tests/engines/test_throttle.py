@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
+from itertools import count
 
 import psutil
 import pytest
@@ -94,7 +95,8 @@ def test_where_the_kernel_does_not_count_it_rests(begin: Begin) -> None:
 
 def test_what_is_held_does_not_run_until_it_is_released(begin: Begin) -> None:
     reactor, process = Reactor(SystemClock()), begin()
-    throttle = Throttle(reactor, process)
+    ran = count()
+    throttle = Throttle(reactor, process, lambda _: (next(ran), 0))
     throttle.hold()
     throttle.hold()
     assert eventually(lambda: rests(process))
