@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install run test check simulate chaos vanishing mutants bench lock clean
+.PHONY: install run test test-slow check simulate fuzz chaos vanishing mutants bench lock clean
 
 install: $(STAMP)
 
@@ -21,6 +21,11 @@ run: install
 test: install check
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+# The storms and the longest runs of real training, one after the other: what compiles in the
+# background runs at idle priority, and gets nothing beside another of these. CI does both.
+test-slow: install
+	$(BIN)/python -m pytest -m slow
+
 check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -30,6 +35,11 @@ check: install
 SEEDS ?= 10000
 simulate: install
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
+
+# All that is read and somebody else may have written, changed at random. SEED=K repeats a run.
+SECONDS ?= 60
+fuzz: install
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 # One real JAX job in a storm of faults, about five minutes. SEED=K decides which, and when.
 chaos: install
@@ -57,7 +67,7 @@ bench-%: install
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11
 lock:
 	$(LOCK) --extra trainer --extra dev pyproject.toml -o requirements.lock
-	$(LOCK) --extra tpu --extra gcs --extra build pyproject.toml -o deploy/requirements-tpu.lock
+	$(LOCK) --extra tpu --extra gcs --extra build pyproject.toml -o supervisor/provision/requirements-tpu.lock
 
 clean:
 	rm -rf $(VENV) .peers runs

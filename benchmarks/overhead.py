@@ -78,9 +78,10 @@ def main() -> None:
 
 
 def _ours(run: Training) -> list[psutil.Process]:
-    """Supervisor and guard."""
+    """Supervisor, guard and watcher."""
     supervisor = psutil.Process(run.pid)
-    guards = [child for child in supervisor.children() if guard.__file__ in child.cmdline()]
+    below = supervisor.children(recursive=True)  # the guard, and its watcher
+    guards = [child for child in below if guard.__file__ in child.cmdline()]
     if not guards:
         raise FailedError("the supervisor has no guard")
     return [supervisor, *guards]

@@ -6,7 +6,6 @@ The peers get the compilation cache that they could have had; supervise gets wha
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,7 @@ from supervisor.config.plan import PhasePlan
 from supervisor.config.problems import ConfigError
 from supervisor.prepare import prepare
 from supervisor.protocol.environment import NUM_CPU_DEVICES
+from tests.running import attempt_records
 
 _WITNESS = ROOT / "benchmarks" / "witness"
 _START = 300.0
@@ -107,7 +107,7 @@ class Training:
         """What supervise tells of its recoveries."""
         found: list[dict[str, Any]] = []
         for path in sorted(self.folder.glob("run/*_restartable/summary.json")):
-            attempts = json.loads(path.read_text(encoding="utf-8"))["attempts"]
+            attempts = attempt_records(path.parent)
             found += [attempt["recovery"] for attempt in attempts if "recovery" in attempt]
         return found
 

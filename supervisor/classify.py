@@ -80,18 +80,18 @@ def classify(
 ) -> int:
     """Judge the failure whose logs these are, one for each rank, and print what was found."""
     ranks = []
+    redact = Redactor(os.environ).text
     for rank, name in enumerate(logs):
         try:
             output = digest_of(name)
         except OSError as error:
             hint = "" if error.filename is None else "; give the path of a log, or - for stdin"
-            print(f"supervise: {name}: {error.strerror}{hint}", file=sys.stderr)
+            print(redact(f"supervise: {name}: {error.strerror}{hint}"), file=sys.stderr)
             return NO_INPUT
         ended = WorkerExit(rank, code=code, signal=signal_name)
         ranks.append(RankEvidence(ended, output=output, stage=stage))
     failure = judge(Evidence(tuple(ranks)), _NEVER_REACHED, rules)
     assert failure is not None
-    redact = Redactor(os.environ).text
     if as_json:
         body = {name: redact(v) if isinstance(v, str) else v for name, v in _body(failure).items()}
         print(json.dumps(body, ensure_ascii=False), flush=True)

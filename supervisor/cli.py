@@ -7,17 +7,17 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn, TypeVar
 
 from supervisor import __version__
 from supervisor.adapters.ahead_of_time import CompileAheadError
-from supervisor.adapters.journal import JournalError
+from supervisor.adapters.journal import DamagedJournalError, JournalError
 from supervisor.adapters.lease import LeaseExpiredError, LeaseHeldError, LeaseTakenError
 from supervisor.adapters.lock import LockHeldError
-from supervisor.adapters.processes import SweepError
+from supervisor.adapters.tracebacks import redact_tracebacks
 from supervisor.adapters.trainer_check import TrainerCheckError
 from supervisor.classify import classify, list_rules, parse_signal, parse_stage
 from supervisor.config.load import load_job
@@ -26,7 +26,10 @@ from supervisor.config.topology import parse_topology
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.redaction import Redactor
 from supervisor.core.rules import RULES, Rule
-from supervisor.exclusion import Exclusion, ModelDirError
+from supervisor.exclusion import Exclusion, JobGoneError, ModelDirError
+from supervisor.given import UnavailableSecretError, with_secrets
+from supervisor.guarded import NoGuardError
+from supervisor.host.unkillable import UnkillableError
 from supervisor.job import run_job
 from supervisor.prepare import Prepared, own_rules, prepare
 from supervisor.protocol.location import Uri
@@ -34,6 +37,10 @@ from supervisor.status import clear_quarantine, show_quarantine, show_status
 from supervisor.validate import compile_ahead, show
 
 _Parsed = TypeVar("_Parsed")
+_GONE = (
+    "the same command begins a new job now: move model_dir, with its journal, back first, or set "
+    "model_dir to where it is now"
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -50,6 +57,7 @@ def main(argv: Sequence[str] | None = None, exclusion: Exclusion | None = None) 
     `exclusion` takes the place of what the file system of model_dir asks for.
     """
     options = _parser().parse_args(argv)
+    redact_tracebacks(Redactor(os.environ).text)
     signal.signal(signal.SIGTERM, _terminated)  # until the job has a handler of its own
     try:
         if options.command in ("classify", "rules"):
@@ -63,7 +71,7 @@ def main(argv: Sequence[str] | None = None, exclusion: Exclusion | None = None) 
             return _provision(prepared, dry_run=options.dry_run)
         return _run(prepared, options.log_format, exclusion)
     except ConfigError as error:
-        return _complain(ExitCode.INVALID_CONFIG, *(str(problem) for problem in error.problems))
+        return _tell(ExitCode.INVALID_CONFIG, map(Redactor(os.environ).problem, error.problems))
     except TrainerCheckError as error:
         return _complain(ExitCode.INVALID_CONFIG, str(error))
     except KeyboardInterrupt:
@@ -75,12 +83,29 @@ def _terminated(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _run(prepared: Prepared, log_format: str, exclusion: Exclusion | None) -> int:
+    redact_tracebacks(prepared.redactor(os.environ).text)
+    try:
+        prepared = with_secrets(prepared)
+    except UnavailableSecretError as error:
+        code = _complain(ExitCode.CANNOT_WRITE, f"{error}; run the same command again")
+        return prepared.job.exit_codes.get(code, code)
+    redactor = prepared.redactor(os.environ)
+    redact_tracebacks(redactor.text)
     try:
         code = run_job(prepared, "json" if log_format == "json" else "text", exclusion)
     except (LockHeldError, LeaseHeldError, LeaseTakenError) as error:
-        code = _complain(ExitCode.OWNED, str(error))
-    except (JournalError, ModelDirError, LeaseExpiredError, SweepError) as error:
-        code = _complain(ExitCode.CANNOT_WRITE, f"{error}; run the same command again to resume")
+        code = _complain(ExitCode.OWNED, redactor.text(str(error)))
+    except NoGuardError as error:
+        code = _complain(ExitCode.INVALID_CONFIG, redactor.text(str(error)))
+    except JobGoneError as error:
+        text = redactor.text(f"{error}; {_GONE}")
+        code = _complain(ExitCode.CANNOT_WRITE, text)
+    except DamagedJournalError as error:
+        text = redactor.text(f"{prepared.job.place}: {error}")
+        code = _complain(ExitCode.INVALID_CONFIG, text)
+    except (JournalError, ModelDirError, LeaseExpiredError, UnkillableError) as error:
+        text = redactor.text(f"{error}; run the same command again to resume")
+        code = _complain(ExitCode.CANNOT_WRITE, text)
     return prepared.job.exit_codes.get(code, code)
 
 
@@ -91,7 +116,7 @@ def _provision(prepared: Prepared, *, dry_run: bool) -> int:
     try:
         return provision(prepared, dry_run=dry_run)
     except ProvisionError as error:
-        return _complain(error.code, str(error))
+        return _complain(error.code, prepared.redactor(os.environ).text(str(error)))
 
 
 def _validate(options: argparse.Namespace) -> int:
@@ -132,6 +157,8 @@ def _look_on(options: argparse.Namespace) -> int:
             show_quarantine(options.model_dir)
         else:
             clear_quarantine(options.model_dir, tuple(options.units))
+    except DamagedJournalError as error:
+        return _complain(ExitCode.INVALID_CONFIG, f"{options.model_dir}: {error}")
     except (JournalError, ValueError, ImportError) as error:
         return _complain(ExitCode.USAGE, str(error))
     except OSError as error:
@@ -150,10 +177,14 @@ def _classify(options: argparse.Namespace, rules: tuple[Rule, ...]) -> int:
     )
 
 
-def _complain(code: int, *lines: str) -> int:
-    redactor = Redactor(os.environ)
+def _complain(code: int, text: str) -> int:
+    return _tell(code, [Redactor(os.environ).text(text)])
+
+
+def _tell(code: int, lines: Iterable[str]) -> int:
+    """Print what ends us; `lines` hold no secrets."""
     for line in lines:
-        print(f"supervise: {redactor.text(line)}", file=sys.stderr)
+        print(f"supervise: {line}", file=sys.stderr)
     return int(code)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from supervisor.adapters import clock_watch
+from supervisor.adapters.clock_watch import ClockWatch
 from supervisor.adapters.guard import Guard
 from supervisor.adapters.lease import (
     Lease,
@@ -18,12 +19,18 @@ from supervisor.adapters.lease import (
     LeaseTimes,
     is_shared,
 )
-from supervisor.adapters.lease_places import LeaseFile
-from supervisor.adapters.lock import DirectoryLock, LockUnsupportedError
+from supervisor.adapters.lease_places import LEASE, LeaseFile
+from supervisor.adapters.lock import OWNER, DirectoryLock, LockUnsupportedError
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.storage import LocalStorage
+from supervisor.core.clocks import Clocks
+from supervisor.core.events import Noticed, SilenceExcused
 from supervisor.core.exit_codes import ExitCode
-from supervisor.ports import Clock
+from supervisor.host.aside import aside
+from supervisor.ports import Clock, Storage
+from supervisor.protocol.environment import Owner
+from supervisor.protocol.location import Uri
+from supervisor.protocol.segments import JOURNAL
 
 _CHECK_INTERVAL = 1.0
 _LAST_WORDS = 10.0
@@ -33,6 +40,12 @@ class ModelDirError(Exception):
     """model_dir cannot be written, so nothing can be started."""
 
 
+class JobGoneError(Exception):
+    """model_dir went away while the job ran: the same command would begin a new one."""
+
+
+End = Callable[[ExitCode, str], None]
+"""Ends this process with an exit code, and says why."""
 Check = Callable[[], None]
 """Raises where model_dir may not be ours any more; to be called after every wait."""
 
@@ -43,6 +56,8 @@ class Exclusion:
 
     flock: bool = True
     lease: LeaseTimes | None = None
+    clocks: Callable[[], Clocks] = clock_watch.read
+    """What shows that the machine slept, where there is a lease."""
 
     @classmethod
     def of(cls, model_dir: Path, *, in_bucket: bool) -> Exclusion:
@@ -53,47 +68,84 @@ class Exclusion:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Of a model_dir."""
+    """Proof that this supervisor owns model_dir."""
 
     check: Check
     epoch: int = 0
     """Counts the owners, where there is a lease."""
+    owner: Owner | None = None
+    """What makes workers ours; None: there is neither lock nor lease that could say it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A model_dir: the directory on this host, what writes files there once it is ours, and where
+    the lease is kept, if not in the directory."""
+
+    directory: Path
+    files: Storage
+    bucket: tuple[Uri, LeasePlace] | None = None
+
+    @property
+    def lease_file(self) -> str:
+        """The path or URI of the lease."""
+        return str(self.directory / LEASE if self.bucket is None else self.bucket[0] / LEASE)
 
 
 @contextmanager
 def owned(
-    model_dir: Path,
+    home: Home,
+    token: str,
     clock: Clock,
     reactor: Reactor,
     guard: Guard,
     exclusion: Exclusion,
     say: Callable[[str], None],
-    place: LeasePlace | None,
+    end: End,
 ) -> Iterator[Ownership]:
     """Own model_dir until the end of the block, which may end in what the check raises.
 
-    The lease is kept in `place`; None: in a file.
+    `token` is of this supervisor alone. `say` is for what a person should know now. `end` ends this
+    process, from another thread, where the main thread does not see in time that model_dir is lost.
 
     Raises:
-        ModelDirError: it was deleted or moved.
+        ModelDirError: it was deleted or moved, or cannot be written.
         LockHeldError, LeaseHeldError: it is somebody else's.
         OSError: it cannot be used.
     """
+
+    def notice(text: str) -> None:
+        reactor.post(Noticed(clock.now(), text))
+
     with ExitStack() as stack:
         checks: list[Check] = []
+        ownership = Ownership(_nothing)
         if exclusion.flock:
             with suppress(LockUnsupportedError):  # then `is_shared` is true as well
-                lock = DirectoryLock(model_dir, clock.wall())
-                stack.callback(lock.release)
-                checks.append(lambda: _still_there(lock, model_dir))
-        ownership = Ownership(_nothing)
+                lock = stack.enter_context(_locked(home.directory))
+                checks.append(lambda: _still_there(lock, home))
+                if lock.ignored is not None:
+                    notice(lock.ignored)
+                if exclusion.lease is None:
+                    _claim(lock, home, clock, token, notice)
+                    checks.append(lambda: _restored(lock, home, notice))
+                    owner = Owner(token, str(home.directory / OWNER))
+                    ownership = Ownership(_nothing, owner=owner)
+                else:
+                    files = replace(home, files=LocalStorage(home.directory))
+                    with suppress(ModelDirError):  # only for people, and it may not be ours yet
+                        _claim(lock, files, clock, None, notice)
         if exclusion.lease is not None:
-            file = LocalStorage(model_dir, writer=f".{uuid.uuid4().hex}")
-            place = place or LeaseFile(file, exclusion.lease.settle)
-            lease = _lease(place, exclusion.lease, guard, say)
+            file = LocalStorage(home.directory, writer=f".{token}")
+            place = home.bucket[1] if home.bucket else LeaseFile(file, exclusion.lease.settle)
+            lease = _lease(place, exclusion.lease, token, guard, say, end)
             lease.acquire()
             stack.callback(lease.release)
-            ownership = Ownership(lease.check, lease.epoch)
+            held = _Held(guard, lease, exclusion.lease, clock, reactor)
+            watch = ClockWatch(exclusion.clocks, held)
+            watch.start()
+            stack.callback(watch.stop)
+            ownership = Ownership(lease.check, lease.epoch, Owner(token, home.lease_file))
             checks.append(lease.check)
 
         def check_all() -> None:
@@ -109,28 +161,108 @@ def _nothing() -> None:
     """Without a lease nobody can take model_dir over while we hold its lock."""
 
 
-def _still_there(lock: DirectoryLock, model_dir: Path) -> None:
+@contextmanager
+def _locked(directory: Path) -> Iterator[DirectoryLock]:
+    lock = DirectoryLock(directory)
+    try:
+        yield lock
+    finally:
+        lock.release(LocalStorage(directory))
+
+
+def _claim(
+    lock: DirectoryLock, home: Home, clock: Clock, token: str | None, notice: Callable[[str], None]
+) -> None:
+    """Tell the workers that `token` is the owner's."""
+    try:
+        foreign = lock.claim(home.files, clock.wall(), token)
+    except OSError as error:
+        text = f"{home.directory / OWNER} cannot be written: {error.strerror}"
+        raise ModelDirError(text) from error
+    if foreign is not None:
+        notice(f"{home.directory / OWNER} was not ours: renamed to {foreign.name}")
+
+
+def _still_there(lock: DirectoryLock, home: Home) -> None:
     """A trainer may run on for hours in a folder that was deleted."""
-    if not lock.holds(model_dir):  # or another one, which somebody else may own
-        raise ModelDirError(f"{model_dir} was deleted or moved while the job ran")
+    try:
+        is_there = aside(str(home.directory)).ask(lock.holds)
+    except TimeoutError:  # the check failed: assume that we still own it
+        return
+    if not is_there:  # or another one is, which somebody else may own
+        text = f"{home.directory}, or the lock file in it, was deleted or moved while the job ran"
+        raise ModelDirError(text)
 
 
-def _lease(place: LeasePlace, times: LeaseTimes, guard: Guard, say: Callable[[str], None]) -> Lease:
+def is_gone(model_dir: Path) -> bool:
+    """Whether what makes a job in model_dir the same as before is not there any more."""
+    try:
+        return not aside(str(model_dir)).ask(lambda: os.path.lexists(model_dir / JOURNAL))
+    except TimeoutError:  # nobody can tell
+        return False
+
+
+def _restored(lock: DirectoryLock, home: Home, notice: Callable[[str], None]) -> None:
+    """The workers commit nothing without the owner file."""
+    with suppress(OSError):  # tried again at the next check
+        if aside(str(home.directory)).ask(lambda: lock.restore(home.files)):
+            notice(f"{OWNER} was changed or deleted while the job runs: written again")
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The workers stand still after a jump of the clocks, until it is known whose model_dir is."""
+
+    guard: Guard
+    lease: Lease
+    times: LeaseTimes
+    clock: Clock
+    reactor: Reactor
+
+    def stop(self, why: str) -> None:
+        """See `clock_watch.Reaction`."""
+        wait = "the workers stand still until the lease on model_dir is renewed"
+        text = f"{why}: {wait}, and are killed if it is not within {self.times.renew:g} s"
+        self.reactor.post(SilenceExcused(self.clock.now(), self.times.renew, text))
+        if not self.guard.stop_workers():
+            text = "some of the workers wait in the kernel: they stand still once that is over"
+            self.reactor.post(Noticed(self.clock.now(), text))
+
+    def is_ours(self, why: str) -> bool:
+        """See `clock_watch.Reaction`."""
+        return self.lease.is_ours(why)
+
+    def go_on(self, seconds: float) -> None:
+        """See `clock_watch.Reaction`."""
+        self.guard.continue_workers()
+        text = (
+            f"model_dir is still ours: the workers go on after they stood still for {seconds:.1f} s"
+        )
+        self.reactor.post(Noticed(self.clock.now(), text))
+
+
+def _lease(
+    place: LeasePlace,
+    times: LeaseTimes,
+    token: str,
+    guard: Guard,
+    say: Callable[[str], None],
+    end: End,
+) -> Lease:
     def lost(error: Exception) -> None:
-        """In the lease's thread. The main thread has `check`, but it may hang."""
+        """In another thread. The main thread has `check`, but it may hang."""
         guard.kill_now()
         time.sleep(_LAST_WORDS)
-        say(f"{error}; run the same command again to resume")
-        os._exit(_code(error))
+        if isinstance(error, LeaseTakenError):
+            end(ExitCode.OWNED, str(error))
+        else:
+            end(ExitCode.CANNOT_WRITE, f"{error}; run the same command again to resume")
 
     return Lease(
         place,
         times,
+        token,
         on_renewed=guard.kill_unless_renewed,
         on_lost=lost,
         say=say,
     )
-
-
-def _code(error: Exception) -> ExitCode:
-    return ExitCode.OWNED if isinstance(error, LeaseTakenError) else ExitCode.CANNOT_WRITE

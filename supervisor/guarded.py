@@ -1,35 +1,147 @@
-"""Keeps a guard process beside this supervisor, and another one should it end."""
+"""Keeps a guard process below this supervisor, tells it what to contain, and replaces it."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
 from supervisor.adapters.guard import Guard
+from supervisor.adapters.journal import DamagedJournalError
+from supervisor.adapters.leftovers import RecordError, recorded, says, sweep, who_may_be, who_say_so
 from supervisor.adapters.reactor import Reactor
 from supervisor.core.events import Noticed
-from supervisor.ports import Clock
+from supervisor.exclusion import ModelDirError
+from supervisor.host import cgroups
+from supervisor.host.identity import Identity
+from supervisor.host.record import NAME, Origin, Record, Recorded, cgroup_name, folder, is_job
+from supervisor.ports import Clock, Storage
+from supervisor.protocol import reading, removal
+from supervisor.protocol.messages import printable
+from supervisor.protocol.segments import JOURNAL
 
-_PAUSE = 1.0
+_PAUSE = 0.05
+
+
+class NoGuardError(Exception):
+    """The interpreter that runs this process cannot be started again for its guard."""
 
 
 @contextmanager
-def guarded(reactor: Reactor, clock: Clock, mark: str) -> Iterator[Guard]:
-    """Have what carries `mark` killed whenever this supervisor dies."""
-    guard = Guard(mark)
+def guarded(reactor: Reactor, clock: Clock) -> Iterator[Guard]:
+    """Have a guard that starts the processes of the job, and kills them whenever this supervisor
+    dies.
+
+    Raises:
+        NoGuardError: see there.
+    """
+
+    def tell(text: str) -> None:
+        reactor.post(Noticed(clock.now(), text))
+
+    try:
+        guard = Guard(tell)
+    except (PermissionError, FileNotFoundError) as error:
+        raise NoGuardError(
+            f"{sys.executable} cannot be started: {error.strerror}; run supervise with a Python "
+            "that this user may execute, or as another user"
+        ) from error
+    watched: list[int] = []
+
+    def watch() -> None:
+        watched.append(os.dup(guard.pidfd))  # its own is closed when it is replaced
+        reactor.watch(watched[0], ended)
+
+    def forget() -> None:
+        while watched:
+            reactor.forget(watched[0])
+            os.close(watched.pop())
 
     def ended() -> None:
-        reactor.forget(guard.pidfd)
-        reactor.call_later(_PAUSE, replace)  # whatever ends it at once is not to be fed
+        forget()
+        tell("the guard process was killed, and the workers with it: another one is started")
+        mend()
 
-    def replace() -> None:
-        guard.replace()
-        reactor.watch(guard.pidfd, ended)
-        reactor.post(Noticed(clock.now(), "the guard process was killed: there is another one"))
+    def mend() -> None:
+        if guard.mend():
+            watch()
+        else:
+            reactor.call_later(_PAUSE, mend)
 
-    reactor.watch(guard.pidfd, ended)
+    watch()
     try:
         yield guard
     finally:
-        reactor.forget(guard.pidfd)
+        forget()
         guard.dismiss()
+
+
+def swept(model_dir: Path, job: str) -> list[str]:
+    """Kill what an earlier supervisor of this model_dir left behind; what a person should know.
+    `job` is what the journal says; empty: there was none.
+
+    Raises:
+        DamagedJournalError: that is no id of ours.
+        UnkillableError: what is left cannot be killed.
+    """
+    if job and not is_job(job):
+        raise DamagedJournalError(
+            f"{JOURNAL} names the job {printable(job)!r}, which is no id of ours (12 of 0-9 and "
+            "a-f): restore the file from a copy, or move it away to begin a new job"
+        )
+    told = []
+    try:
+        found = recorded(model_dir)
+    except (RecordError, OSError) as error:
+        told.append(f"nothing that an earlier supervisor left behind can be killed: {error}")
+        told += _kept(model_dir / NAME)
+        found = None
+    if found is not None and (killed := sweep(found)):
+        pids = ", ".join(str(pid) for pid in killed)
+        told.append(f"killed what an earlier supervisor left behind: pid {pids}")
+    if found is not None and (left := who_may_be(found)):
+        pids = ", ".join(str(pid) for pid in left)
+        told.append(
+            "left alone, because only the number of its session is on record, which may be "
+            f"another's by now: pid {pids}; end it if it is a trainer"
+        )
+    if job and (said := who_say_so(job, model_dir)):
+        pids = ", ".join(str(pid) for pid in said)
+        told.append(
+            f"left alone, because only its environment says that it is of this job: pid {pids}; "
+            "end it if it is a trainer of this model_dir; another one with the same job (a copy) "
+            "may have it"
+        )
+    return told
+
+
+def _kept(path: Path) -> list[str]:
+    """See that what nobody of us wrote is not written over; what a person should know."""
+    try:
+        Recorded.from_bytes(reading.read(path))
+    except (reading.UnreadableError, ValueError):
+        moved = removal.rename_foreign(path)
+        return [f"{path} was not ours, or damaged: renamed to {moved.name}"]
+    except OSError:  # there is none, or nobody can tell now
+        pass
+    return []
+
+
+def contain(guard: Guard, storage: Storage, model_dir: Path, job: str, instance: str) -> None:
+    """Have what is started from now on in cgroups, where some can be made, and on record.
+
+    Raises:
+        ModelDirError: model_dir cannot be written.
+    """
+    cgroup = cgroups.made(cgroup_name(job, instance))
+    try:
+        origin = Origin(job, instance, Identity.of_this_process(), folder(model_dir), cgroup)
+        record = Record(
+            model_dir / NAME, origin, partial(storage.replace, NAME), partial(says, origin.run)
+        )
+    except OSError as error:
+        raise ModelDirError(f"{NAME} cannot be written: {error.strerror}") from error
+    guard.contain(record, cgroup)

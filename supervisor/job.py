@@ -4,34 +4,40 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from errno import EDQUOT, EIO, ENOSPC, EROFS, ESTALE
-from pathlib import Path
+from functools import partial
 from typing import Any
 
+from supervisor.adapters import stall
 from supervisor.adapters.clock import SystemClock
 from supervisor.adapters.compile_cache import CompileCache
 from supervisor.adapters.console import PlainConsole
 from supervisor.adapters.guard import Guard
-from supervisor.adapters.journal import FileJournal, History, JournalError
+from supervisor.adapters.journal import FileJournal, History, JournalError, phases_on_record
 from supervisor.adapters.lease import LeaseExpiredError, LeaseTakenError
+from supervisor.adapters.lock import LOCK
 from supervisor.adapters.mirror import Mirror, MirroredStorage
+from supervisor.adapters.others import may_change
 from supervisor.adapters.preemption import PreemptionWatch, sources
-from supervisor.adapters.processes import become_subreaper, kill_descendants, sweep
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.runlog import LogFormat, RunLog
 from supervisor.adapters.space import RoomMakingStorage, Space
 from supervisor.adapters.status_file import StatusFile
-from supervisor.adapters.storage import LocalStorage
+from supervisor.adapters.storage import LocalStorage, make_durably
 from supervisor.adapters.summary import Summary
 from supervisor.adapters.systemd import service_manager
+from supervisor.bounds import Bounds
 from supervisor.config.plan import PhasePlan
 from supervisor.config.problems import ConfigError, Problem
+from supervisor.core import compiled
 from supervisor.core.changes import Change, changes, refused
 from supervisor.core.events import (
+    Event,
     Noticed,
     StopRequested,
     StopSource,
@@ -43,21 +49,45 @@ from supervisor.core.state import JobState
 from supervisor.engines.committed import unmarked_copies
 from supervisor.engines.devices import DeviceProbe
 from supervisor.engines.local import LocalEngine
-from supervisor.exclusion import Check, Exclusion, ModelDirError, owned
-from supervisor.guarded import guarded
+from supervisor.exclusion import (
+    Check,
+    Exclusion,
+    Home,
+    JobGoneError,
+    ModelDirError,
+    Ownership,
+    is_gone,
+    owned,
+)
+from supervisor.guarded import contain, guarded, swept
+from supervisor.host.unkillable import UnkillableError
 from supervisor.ports import Clock, Observer, Storage
 from supervisor.prepare import Prepared
-from supervisor.protocol import environment, simulated
+from supervisor.protocol import environment, removal, simulated
 from supervisor.protocol.committed import unmarked
-from supervisor.remote import brought, lease_place, reach
+from supervisor.protocol.removal import Place
+from supervisor.remote import brought, cache_trust, lease_place, reach
 from supervisor.runtime import Runtime
 from supervisor.world import LocalWorld, newest_in
 
 _LAST_WORDS = 20.0
 """Seconds that the bucket gets for what is left when the job ends."""
+_KEEP_OUT = (
+    "they can lock the job out, or have this user read and run what they put there: take their "
+    "permissions away (chown, chmod go-w), or use another model_dir"
+)
+_CLOSING = 10.0
+"""Seconds beyond the grace period until a supervisor that is told to stop is taken for hung: its
+workers are killed then, and it closes their pipes and judges them."""
 _FIRST_LOOK = 1.0
 """How long to wait for the first word on whether this machine is to be taken away; as a rule it
 takes a few milliseconds."""
+
+_COMPILED_STAYS = (
+    "compiled programs are not kept in the bucket: they are native code, so say whom to trust, by "
+    "trainer.init.compile_cache: {key_file: PATH} (whoever has a key that is not in the bucket) or "
+    "{from_bucket: true} (whoever may write to the bucket)"
+)
 
 
 def run_job(prepared: Prepared, log_format: LogFormat, exclusion: Exclusion | None = None) -> int:
@@ -67,60 +97,71 @@ def run_job(prepared: Prepared, log_format: LogFormat, exclusion: Exclusion | No
         ConfigError: model_dir cannot be used, or the config does not fit the job that is in it.
         LockHeldError, LeaseHeldError, LeaseTakenError: another supervisor owns model_dir.
         LeaseExpiredError: another may own it by now.
-        SweepError: what an earlier supervisor left behind cannot be killed.
+        UnkillableError: what the job, or an earlier supervisor, has started cannot be killed.
         JournalError, ModelDirError: model_dir cannot be written (any more).
+        JobGoneError, NoGuardError: see there.
     """
     clock = SystemClock()
     with ExitStack() as stack:
         instance = uuid.uuid4().hex
-        reactor = Reactor(clock)
-        guard = stack.enter_context(guarded(reactor, clock, mark=f"@{instance}"))
-        home = stack.enter_context(_taken(prepared, clock, reactor, guard, exclusion))
-        storage, journal, history, space = home.storage, home.journal, home.history, home.space
         redactor = prepared.redactor(os.environ)
+        complain = partial(_complain, redactor)
+        reactor = Reactor(clock)
+        guard = stack.enter_context(guarded(reactor, clock))
+        taken = _taken(prepared, instance, clock, reactor, guard, exclusion, complain)
+        home = stack.enter_context(taken)
+        storage, journal, history, space = home.storage, home.journal, home.history, home.space
         config = [redactor.params(plan.params) for plan in prepared.plans]
         found = _accept_changes(prepared, history, config, redactor)
         reactor.stop_on_signals()
-        become_subreaper()
-        stack.callback(_leave_nothing_behind)
-        swept = sweep(history.state.job) if history.state.job else []
         job = history.state.job or uuid.uuid4().hex[:12]
+        stack.callback(_leave_nothing_behind, guard)
+        warnings = swept(prepared.job.model_dir, history.state.job)
+        contain(guard, storage, prepared.job.model_dir, job, instance)
         lineage = environment.lineage(os.environ, f"{job}@{instance}")
-        preemption = _watch_for_preemption(prepared, job, lineage, clock, reactor, stack)
+        preemption = _watch_for_preemption(
+            prepared, guard, job, lineage, clock, reactor, stack, redactor
+        )
         screen = _screen(prepared, clock, stack)
         log = RunLog(storage, clock, prepared.policy, screen.line, log_format, redactor.text)
-        _tell_start(log, prepared, history, found, swept)
+        _tell_start(log, prepared, history, found, warnings)
         if history.config != config:
             journal.record_config(clock.wall(), config, [str(change) for change in found])
         summary = Summary(storage, prepared.plans, lambda text: log.say(text, level="warning"))
         summary.replay(history.transitions)
-        engine = _engine(
-            prepared.job.model_dir, job, lineage, clock, reactor, screen.mirror, redactor
+        space.replay(history.transitions)
+        history.transitions.clear()  # of thousands of attempts they are some tens of MB
+        cache = _compile_cache(prepared, clock, reactor)
+        bounds = Bounds(prepared.job.phases[0].init.limits, space, cache, reactor.call_later)
+        simulation = prepared.job.model_dir / simulated.FILE
+        probe = DeviceProbe(reactor, guard, _marked(job, lineage), simulation)
+        engine = LocalEngine(
+            reactor, clock, guard, os.environ, screen.mirror, cache, probe, redactor.text
         )
         space.in_use = lambda: engine.directory
         world = LocalWorld(
-            job, lineage, prepared, config, storage, clock, reactor, engine, space, home.check
+            job, lineage, prepared, config, storage, clock, reactor, engine, space, home.ownership
         )
         systemd = _service_manager(prepared, clock, reactor, stack)
-        observers: list[Observer] = [log, summary, *home.observers, *screen.observers, *systemd]
+        ours: tuple[Observer, ...] = (log, summary, space, bounds)
+        observers = [*ours, *home.observers, *screen.observers, *systemd]
         if (doom := preemption.standing(_FIRST_LOOK)) is not None:
             log.say(f"a preemption is announced: {doom}; nothing is started here", level="warning")
             return int(ExitCode.DRAINED)
         runtime = Runtime(world, journal, clock, observers, history.state, prepared.policy)
-        try:
-            final = runtime.run(_started(job, prepared, history.state, clock))
-        except (JournalError, ModelDirError) as error:
-            log.say(f"ends now, and kills what runs: {error}", level="error")
-            raise
-        assert final.exit_code is not None
-        return final.exit_code
+        end = partial(_end, prepared, guard, complain)
+        grace = prepared.policy.grace_period + _CLOSING
+        with stall.watched(reactor, grace, engine.pass_on_sigterm, end):
+            return _run_to_the_end(
+                runtime, _started(job, prepared, history.state, clock), prepared, log
+            )
 
 
 @dataclass(frozen=True, slots=True)
-class _Home:
+class _Taken:
     """model_dir, which is ours, and the job in it."""
 
-    check: Check
+    ownership: Ownership
     space: Space
     storage: Storage
     journal: FileJournal
@@ -130,11 +171,17 @@ class _Home:
 
 @contextmanager
 def _taken(
-    prepared: Prepared, clock: Clock, reactor: Reactor, guard: Guard, exclusion: Exclusion | None
-) -> Iterator[_Home]:
+    prepared: Prepared,
+    token: str,
+    clock: Clock,
+    reactor: Reactor,
+    guard: Guard,
+    exclusion: Exclusion | None,
+    complain: Callable[[str], None],
+) -> Iterator[_Taken]:
     """Own model_dir, and have on this host what is in it."""
     model_dir = prepared.job.model_dir
-    objects = reach(prepared.job)
+    objects, trust = reach(prepared.job), cache_trust(prepared.job)
     _make_model_dir(prepared)
     means = exclusion or Exclusion.of(model_dir, in_bucket=objects is not None)
 
@@ -142,49 +189,44 @@ def _taken(
         reactor.post(Noticed(clock.now(), text))
 
     with ExitStack() as stack:
+        space = Space(model_dir, notice, partial(phases_on_record, LocalStorage(model_dir)))
+        storage: Storage = RoomMakingStorage(LocalStorage(model_dir), space)
+        home = Home(model_dir, storage, lease_place(prepared.job))
         owning = owned(
-            model_dir, clock, reactor, guard, means, _complain, lease_place(prepared.job)
+            home, token, clock, reactor, guard, means, complain, partial(_exit, prepared, complain)
         )
         try:
             ownership = stack.enter_context(owning)
         except OSError as error:
             text = f"{prepared.job.place} cannot be locked: {error.strerror}"
             raise ModelDirError(text) from error
-        space = Space(model_dir, notice)
-        storage: Storage = RoomMakingStorage(LocalStorage(model_dir), space)
         if objects is None:
             journal = FileJournal(storage)
-            yield _Home(ownership.check, space, storage, journal, journal.read())
+            yield _Taken(ownership, space, storage, journal, journal.read())
             return
-        mirror = brought(objects, model_dir, ownership.epoch, clock, notice)
+        if not trust.shares:
+            reactor.post(Noticed(clock.now(), _COMPILED_STAYS, routine=True))
+        mirror = brought(objects, prepared.job, trust, ownership.epoch, clock, notice)
 
         def give_up() -> bool:
             ownership.check()
+            reactor.goes_on()
             return reactor.has(StopRequested)
 
         storage = MirroredStorage(storage, mirror, give_up)
         journal = FileJournal(storage)
         history = journal.read()
         mirror.begin()
-        stack.callback(_let_go, mirror, ownership.check)
+        stack.callback(_let_go, mirror, ownership.check, complain)
         status = StatusFile(storage, prepared.policy, notice)
-        yield _Home(ownership.check, space, storage, journal, history, (status,))
+        yield _Taken(ownership, space, storage, journal, history, (status,))
 
 
-def _engine(
-    model_dir: Path,
-    job: str,
-    lineage: str,
-    clock: Clock,
-    reactor: Reactor,
-    mirror: Callable[[bytes], None] | None,
-    redactor: Redactor,
-) -> LocalEngine:
-    cache = CompileCache(
-        model_dir / "compile_cache", lambda text: reactor.post(Noticed(clock.now(), text))
-    )
-    probe = DeviceProbe(reactor, _marked(job, lineage), model_dir / simulated.FILE)
-    return LocalEngine(reactor, clock, os.environ, mirror, cache, probe, redactor.text)
+def _compile_cache(prepared: Prepared, clock: Clock, reactor: Reactor) -> CompileCache:
+    def tell(text: str) -> None:
+        reactor.post(Noticed(clock.now(), text))
+
+    return CompileCache(prepared.job.model_dir / compiled.FOLDER, tell)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,24 +249,31 @@ def _screen(prepared: Prepared, clock: Clock, stack: ExitStack) -> _Screen:
     return _Screen(view.line, None, (view,))
 
 
-def _complain(text: str) -> None:
+def _complain(redactor: Redactor, text: str) -> None:
     """Before there is a run.log."""
-    print(f"supervise: {text}", file=sys.stderr, flush=True)
+    print(f"supervise: {redactor.text(text)}", file=sys.stderr, flush=True)
 
 
 def _watch_for_preemption(
-    prepared: Prepared, job: str, lineage: str, clock: Clock, reactor: Reactor, stack: ExitStack
+    prepared: Prepared,
+    guard: Guard,
+    job: str,
+    lineage: str,
+    clock: Clock,
+    reactor: Reactor,
+    stack: ExitStack,
+    redactor: Redactor,
 ) -> PreemptionWatch:
     """Listen for announcements. What a command leaves behind is killed and swept as of a worker."""
     config = prepared.job.phases[0].init.autorestart.preemption
 
     def doomed(text: str) -> None:
-        reactor.post(StopRequested(clock.now(), StopSource.PREEMPTION, text))
+        reactor.post(StopRequested(clock.now(), StopSource.PREEMPTION, redactor.text(text)))
 
     def tell(text: str) -> None:
         reactor.post(Noticed(clock.now(), text))
 
-    watch = PreemptionWatch(sources(config, _marked(job, lineage)), doomed, tell)
+    watch = PreemptionWatch(sources(config, _marked(job, lineage), guard), doomed, tell)
     stack.callback(watch.close)
     return watch
 
@@ -254,10 +303,10 @@ def _make_model_dir(prepared: Prepared) -> None:
     """
     model_dir = prepared.job.model_dir
     try:
-        model_dir.mkdir(parents=True, exist_ok=True)
-        probe = model_dir / f".writable.{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+        make_durably(model_dir)
+        probe = model_dir / f".writable.{uuid.uuid4().hex}"
+        probe.touch(exist_ok=False)
+        removal.file(Place.PROBE, probe, below=model_dir)
     except OSError as error:
         if error.errno in (EROFS, EIO, ESTALE):
             raise ModelDirError(f"{model_dir} cannot be written: {error.strerror}") from error
@@ -293,11 +342,14 @@ def _tell_start(
     prepared: Prepared,
     history: History,
     found: Sequence[Change],
-    swept: Sequence[int],
+    warnings: Sequence[str],
 ) -> None:
     """What a person should know before the job goes on."""
     if prepared.job.remote is not None:
         log.say(f"the job is in {prepared.job.remote}; here, in {prepared.job.model_dir}")
+    if doors := may_change(prepared.job.model_dir, LOCK, user=os.geteuid()):
+        text = f"others may change the job's files: {', '.join(doors)}; {_KEEP_OUT}"
+        log.say(text, level="warning")
     for plan in prepared.plans:
         if copies := _unmarked(plan):
             others = f" (so do {', '.join(copies[1:])})" if copies[1:] else ""
@@ -314,9 +366,8 @@ def _tell_start(
         log.say(text, level="warning")
     for change in found:
         log.say(f"the config changed: {change}", level="warning")
-    if swept:
-        pids = ", ".join(str(pid) for pid in swept)
-        log.say(f"killed what an earlier supervisor left behind: pid {pids}", level="warning")
+    for text in warnings:
+        log.say(text, level="warning")
 
 
 def _unmarked(plan: PhasePlan) -> tuple[str, ...]:
@@ -339,7 +390,33 @@ def _started(job: str, prepared: Prepared, state: JobState, clock: Clock) -> Sup
     return SupervisorStarted(clock.now(), job, prepared.policy, committed, epoch)
 
 
-def _let_go(mirror: Mirror, check: Check) -> None:
+def _run_to_the_end(runtime: Runtime, first: Event, prepared: Prepared, log: RunLog) -> int:
+    try:
+        final = runtime.run(first)
+    except (JournalError, ModelDirError, UnkillableError) as error:
+        log.say(f"ends now, and kills what runs: {error}", level="error")
+        if prepared.job.remote is None and is_gone(prepared.job.model_dir):
+            raise JobGoneError(str(error)) from error
+        raise
+    assert final.exit_code is not None
+    return final.exit_code
+
+
+def _end(prepared: Prepared, guard: Guard, complain: Callable[[str], None], why: str) -> None:
+    """End this process from another thread. The workers go first: one that waits for the same file
+    system may hold a lock of the kernel's that this process must have before it can end."""
+    guard.kill_now()
+    text = f"{why}: it ends now, and what runs is killed; run the same command again to resume"
+    _exit(prepared, complain, ExitCode.DRAINED, text)
+
+
+def _exit(prepared: Prepared, complain: Callable[[str], None], code: ExitCode, why: str) -> None:
+    """End this process from another thread."""
+    complain(why)
+    os._exit(prepared.job.exit_codes.get(code, code))
+
+
+def _let_go(mirror: Mirror, check: Check, complain: Callable[[str], None]) -> None:
     """The last that happened gets into the bucket, if that is to be had, and ours."""
     try:
         check()
@@ -347,10 +424,15 @@ def _let_go(mirror: Mirror, check: Check) -> None:
     except (LeaseTakenError, LeaseExpiredError):
         patience = 0.0
     if (why := mirror.close(patience)) is not None:
-        _complain(f"the bucket lacks the newest of the job's files, which this host has: {why}")
+        complain(f"the bucket lacks the newest of the job's files, which this host has: {why}")
 
 
-def _leave_nothing_behind() -> None:
-    """Whatever ends this supervisor, an error of ours too, nothing of the job outlives it."""
-    while kill_descendants(()):
-        pass
+def _leave_nothing_behind(guard: Guard) -> None:
+    """Whatever ends this supervisor, an error of ours too, nothing of the job outlives it; not
+    after somebody else may own model_dir.
+
+    Raises:
+        UnkillableError: something does.
+    """
+    while guard.kill():
+        time.sleep(guard.pause)

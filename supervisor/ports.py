@@ -15,6 +15,7 @@ from typing import Protocol
 from supervisor.core.decisions import Decision
 from supervisor.core.events import Event
 from supervisor.core.state import JobState
+from supervisor.host.line import Started
 
 Post = Callable[[Event], None]
 """Hands an event to the runtime; safe to call from any thread."""
@@ -32,6 +33,20 @@ class Transition:
     """When, on the wall clock; only for people."""
 
 
+class Loop(Protocol):
+    """The main loop, as it is seen from another thread."""
+
+    @property
+    def busy_since(self) -> float | None:
+        """Since when it has not asked for what comes next; None: it waits for that."""
+        ...
+
+    @property
+    def is_told_to_stop(self) -> bool:
+        """Whether it has been told, by whomever."""
+        ...
+
+
 class Clock(Protocol):
     """Time, passed in."""
 
@@ -41,6 +56,34 @@ class Clock(Protocol):
 
     def wall(self) -> datetime:
         """The time of day, with its zone."""
+        ...
+
+
+class Starter(Protocol):
+    """Starts the job's processes and reports their exit codes."""
+
+    def start(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        output: int,
+        errors: int,
+        inherit: Sequence[int] = (),
+    ) -> Started:
+        """Start a process of the job, with stdout and stderr on `output` and `errors`, and the
+        descriptors `inherit` open. In any thread.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        ...
+
+    def exit_code(self, process: Started) -> int | None:
+        """How it ended, as `subprocess` has it; None while it runs. In any thread.
+
+        Raises:
+            ChildProcessError: nobody saw how it ended.
+        """
         ...
 
 
@@ -78,8 +121,8 @@ class Journal(Protocol):
 class Storage(Protocol):
     """The files of a model_dir, by their path relative to it. Errors are OSErrors."""
 
-    def read(self, path: str) -> bytes:
-        """The content of a file; FileNotFoundError where there is none."""
+    def read(self, path: str, limit: int) -> bytes:
+        """The content of a file of at most `limit` bytes; errors as `protocol.reading.read`."""
         ...
 
     def replace(self, path: str, data: bytes) -> None:
@@ -128,6 +171,10 @@ class UnavailableError(OSError):
     """The store did not do it, after some tries; it may later on."""
 
 
+MAX_OBJECT = 1 << 30
+"""Bytes: no file of a job that is kept in a bucket has as many."""
+
+
 class Objects(Protocol):
     """The objects of a bucket below one place, by their path relative to it.
 
@@ -137,8 +184,9 @@ class Objects(Protocol):
     a growing pause, within a bound, before.
     """
 
-    def read(self, path: str) -> Stored:
-        """An object; FileNotFoundError where there is none."""
+    def read(self, path: str, limit: int = MAX_OBJECT) -> Stored:
+        """An object; FileNotFoundError where there is none, `protocol.reading.UnreadableError`
+        where it has more than `limit` bytes, which are not read then."""
         ...
 
     def write(self, path: str, data: bytes, *, expected: str | None = None) -> str:

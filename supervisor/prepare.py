@@ -24,7 +24,7 @@ from supervisor.config.problems import ConfigError, Problem, key_path, shown, un
 from supervisor.config.schema import Phase
 from supervisor.core.outcome import Charge, Verdict
 from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
-from supervisor.core.redaction import Redactor, flags
+from supervisor.core.redaction import Redactor, flags, flags_in, ours
 from supervisor.core.remedy import Remedy
 from supervisor.core.rules import RULES, Rule, in_a_bucket
 from supervisor.protocol.location import Uri
@@ -44,9 +44,15 @@ class Prepared:
     """For each phase all rules, in the order in which they are asked."""
 
     def redactor(self, environ: Mapping[str, str]) -> Redactor:
-        """Knows the secrets that are in `environ` and in the commands of the phases."""
-        given = (each for plan in self.plans for each in (plan.env, flags(plan.argv)))
-        return Redactor(environ, *given)
+        """Knows the secrets that are in `environ` and in the commands of the phases (also those
+        that only look or ask), and all that they are given from elsewhere."""
+        given = (
+            each
+            for plan in self.plans
+            for each in (plan.env, flags(plan.argv), *flags_in(ours(plan.params)))
+        )
+        known = (value for plan in self.plans for value in plan.secrets.values())
+        return Redactor(environ, *given, known=known)
 
 
 def own_rules(phase: Phase) -> tuple[Rule, ...]:

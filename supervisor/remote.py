@@ -10,10 +10,13 @@ from supervisor.adapters.fetch import epoch_after, fetch
 from supervisor.adapters.lease import LeasePlace
 from supervisor.adapters.lease_places import LeaseObject
 from supervisor.adapters.mirror import Mirror
+from supervisor.adapters.shared_programs import SharedPrograms, read_key
 from supervisor.config.load import Job
 from supervisor.config.problems import ConfigError
+from supervisor.core.compiled import Trust
 from supervisor.exclusion import ModelDirError
 from supervisor.ports import Clock, Objects, UnavailableError
+from supervisor.protocol.location import Uri
 
 _LEASE_BOUND = 10.0
 """Seconds for a request: as often as the lease is renewed, so that it is soon renewed again after
@@ -41,24 +44,47 @@ def reach(job: Job) -> Objects | None:
     return objects
 
 
-def lease_place(job: Job) -> LeasePlace | None:
-    """Where the lease on the job's bucket is kept; None where it has none."""
-    return LeaseObject(bucket(job.remote, _LEASE_BOUND)) if job.remote is not None else None
+def lease_place(job: Job) -> tuple[Uri, LeasePlace] | None:
+    """The job's bucket, and where the lease on it is kept; None where it has none."""
+    if job.remote is None:
+        return None
+    return job.remote, LeaseObject(bucket(job.remote, _LEASE_BOUND))
+
+
+def cache_trust(job: Job) -> Trust:
+    """Whose compiled programs the job takes from its bucket.
+
+    Raises:
+        ConfigError: the key cannot be used.
+    """
+    given = job.phases[0].init.compile_cache
+    if job.remote is None or given.key_file is None:
+        return Trust(from_bucket=given.from_bucket)
+    try:
+        return Trust(read_key(Path(given.key_file).expanduser()))
+    except (OSError, ValueError) as error:
+        location = (*job.locations[0], "init", "compile_cache", "key_file")
+        message = f"cannot be used: {error if isinstance(error, ValueError) else error.strerror}"
+        raise ConfigError([job.source.problem(location, message)]) from error
 
 
 def brought(
-    objects: Objects, folder: Path, epoch: int, clock: Clock, say: Callable[[str], None]
+    objects: Objects, job: Job, trust: Trust, epoch: int, clock: Clock, say: Callable[[str], None]
 ) -> Mirror:
-    """Bring the job to `folder`; what keeps it in the bucket from there on, not begun yet.
+    """Bring the job to this host; what keeps it in the bucket from there on, not begun yet.
 
     `epoch` is that of our lease; `say` is for what a person should know.
 
     Raises:
         ModelDirError: the bucket cannot be read, or the folder not be written.
     """
+    folder, limit = job.model_dir, job.phases[0].init.limits.compile_cache
     try:
         fetch(objects, folder, f"{clock.wall():%Y%m%d_%H%M%S}", say)
-        return Mirror(objects, folder, max(epoch, epoch_after(objects)), say)
+        programs = SharedPrograms(objects, folder, trust)
+        programs.fetch(limit, say)
+        newest = max(epoch, epoch_after(objects))
+        return Mirror(objects, folder, newest, say, programs.update)
     except OSError as error:
         text = f"the job cannot be brought to {folder}: {error.strerror or error}"
         raise ModelDirError(text) from error

@@ -31,6 +31,7 @@ from supervisor.narrative.devices import unit
 from supervisor.narrative.line import budget_used
 from supervisor.ports import Objects
 from supervisor.protocol.location import Uri
+from supervisor.protocol.messages import printable
 from supervisor.protocol.segments import JOURNAL
 
 
@@ -55,15 +56,20 @@ def show_status(place: Path | Uri) -> None:
     seen = _look(place)
     policy = seen.policy
     state = seen.history.state.durable()  # of the rest the journal tells by chance
-    print(f"job {state.job} in {place}")
-    print(f"supervisor: {seen.owner or 'none runs here'}")
-    print(status_line(state, policy))
+    _tell(f"job {state.job} in {place}")
+    _tell(f"supervisor: {seen.owner or 'none runs here'}")
+    _tell(status_line(state, policy))
     if state.exit_code is not None:
-        print(f"exit code {state.exit_code}")
-    print(budget_used(state, policy))
+        _tell(f"exit code {state.exit_code}")
+    _tell(budget_used(state, policy))
     phase = policy.phases[state.phase]
     for line in (*_rung(state, phase), *_quarantine(state, phase)):
-        print(line)
+        _tell(line)
+
+
+def _tell(line: str) -> None:
+    """What is in a journal somebody else may have written: it moves no cursor."""
+    print(printable(line))
 
 
 def show_quarantine(place: Path | Uri) -> None:
@@ -75,7 +81,8 @@ def show_quarantine(place: Path | Uri) -> None:
     seen = _look(place)
     state = seen.history.state
     lines = list(_quarantine(state, seen.policy.phases[state.phase]))
-    print("\n".join(lines) if lines else "nothing is in quarantine")
+    for line in lines or ["nothing is in quarantine"]:
+        _tell(line)
 
 
 def clear_quarantine(place: Path | Uri, units: tuple[str, ...]) -> None:
@@ -141,7 +148,10 @@ def _rung(state: JobState, phase: PhasePolicy) -> Iterator[str]:
 def _quarantine(state: JobState, phase: PhasePolicy) -> Iterator[str]:
     now = time.time()
     for entry in state.quarantine.entries:
-        until = datetime.fromtimestamp(entry.until + state.epoch).astimezone()
-        over = " (over)" if until.timestamp() <= now else ""
-        when = f"{until:%Y-%m-%d %H:%M:%S%z}"
+        over = " (over)" if entry.until + state.epoch <= now else ""
+        try:
+            until = datetime.fromtimestamp(entry.until + state.epoch).astimezone()
+            when = f"{until:%Y-%m-%d %H:%M:%S%z}"
+        except (ValueError, OverflowError, OSError):  # no supervisor has written that time
+            when = f"{entry.until + state.epoch:g}"
         yield f"in quarantine until {when}{over}: {unit(phase)} {entry.unit}: {entry.reason}"

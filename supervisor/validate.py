@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from supervisor.adapters import ahead_of_time
+from supervisor.adapters.env_file import read_env_file
 from supervisor.config.ladder import Ladder, Rung
 from supervisor.config.placeholders import names
 from supervisor.config.plan import PhasePlan
@@ -28,8 +29,8 @@ def show(prepared: Prepared) -> None:
         print(f"# phase {plan.name}: {redactor.text(' '.join(plan.argv))}")
         params = redactor.params(plan.params)
         print(yaml.safe_dump(params, sort_keys=False, allow_unicode=True), end="")
-        for line in (*describe(ladder), *_missing_programs(plan)):
-            print(f"# {line}")
+        for line in (*describe(ladder), *_missing_programs(plan), *_given(plan)):
+            print(f"# {redactor.text(line)}")
 
 
 def compile_ahead(prepared: Prepared, whole: Slice) -> bool:
@@ -39,7 +40,7 @@ def compile_ahead(prepared: Prepared, whole: Slice) -> bool:
     Raises:
         CompileAheadError: nothing can be compiled here.
     """
-    good = True
+    good, redactor = True, prepared.redactor(os.environ)
     for plan, ladder in zip(prepared.plans, prepared.ladders, strict=True):
         print(f"# phase {plan.name}, compiled for {whole.type} without running it:", flush=True)
         if plan.is_command:
@@ -49,7 +50,7 @@ def compile_ahead(prepared: Prepared, whole: Slice) -> bool:
         answers = ahead_of_time.compile_ahead(plan.params, [_wanted(part) for part in parts])
         found = [*zip(ladder.rungs, answers, strict=True)]
         for line in _table([_row(rung) | _compiled(answer) for rung, answer in found]):
-            print(f"#   {line}")
+            print(f"#   {redactor.text(line)}")
         good = good and "problem" not in found[0][1]
     return good
 
@@ -115,6 +116,22 @@ def _ranges(counts: Sequence[int]) -> str:
         else:
             runs.append([count])
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def _given(plan: PhasePlan) -> Iterator[str]:
+    """What is given to a command that the config does not hold, by names alone. The file need not
+    be on this machine; secrets are not asked for."""
+    if plan.env_file is not None:
+        try:
+            names = ", ".join(read_env_file(Path(plan.env_file).expanduser())) or "nothing"
+        except OSError as error:
+            yield f"command.env_file: {plan.env_file}: {error.strerror}"
+        except ValueError as error:
+            yield f"command.env_file: {error}"
+        else:
+            yield f"command.env_file holds {names}"
+    for name, version in plan.env_secrets.items():
+        yield f"{name} comes from {version}"
 
 
 def _missing_programs(plan: PhasePlan) -> Iterator[str]:

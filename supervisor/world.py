@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import yaml
@@ -34,11 +34,14 @@ from supervisor.core.state import JobState
 from supervisor.engines import committed
 from supervisor.engines.launch import Launch
 from supervisor.engines.local import LocalEngine
-from supervisor.exclusion import Check, ModelDirError
+from supervisor.exclusion import ModelDirError, Ownership
+from supervisor.host.aside import aside
 from supervisor.ports import Clock, Storage
 from supervisor.prepare import Prepared
+from supervisor.protocol.attempts import attempt_folder, phase_folder
 
 _HEAR_INTERVAL = 5.0
+_MAX_TOLD = 20
 
 
 class LocalWorld:
@@ -55,15 +58,12 @@ class LocalWorld:
         reactor: Reactor,
         engine: LocalEngine,
         space: Space,
-        check: Check,
+        ownership: Ownership,
     ) -> None:
-        """`config` is what params.yaml shows of each phase.
-
-        `check` raises once model_dir may not be ours any more.
-        """
+        """`config` is what params.yaml shows of each phase."""
         self._job = job
         self._lineage = lineage
-        self._check = check
+        self._ownership = ownership
         self._prepared = prepared
         self._params = [
             yaml.safe_dump(params, sort_keys=False, allow_unicode=True).encode()
@@ -74,26 +74,34 @@ class LocalWorld:
         self._reactor = reactor
         self._engine = engine
         self._space = space
-        self._unheard = ""
+        self._told: set[str] = set()
         self._hear_requests()
 
     def wait(self, until: float | None) -> Sequence[Event]:
         """See `ports.World`."""
         events = self._reactor.wait(until)
-        self._check()
+        self._ownership.check()
         return events
 
     def _hear_requests(self) -> None:
         """What people ask of the job, now and from time to time."""
-        try:
-            for units in taken(self._prepared.job.model_dir):
+        model_dir = self._prepared.job.model_dir
+
+        def hear() -> None:  # each is taken away, and so it is posted even if the rest hangs
+            for units in taken(model_dir, self._once):
                 self._reactor.post(QuarantineCleared(self._clock.now(), units))
-        except (OSError, ValueError) as error:
-            text = f"a request in {self._prepared.job.model_dir} cannot be heard: {error}"
-            if text != self._unheard:
-                self._reactor.post(Noticed(self._clock.now(), text))
-            self._unheard = text
+
+        try:
+            aside(str(model_dir)).ask(hear)
+        except OSError as error:
+            self._once(f"requests in {model_dir} cannot be heard: {error}")
         self._reactor.call_later(_HEAR_INTERVAL, self._hear_requests)
+
+    def _once(self, text: str) -> None:
+        """Tell a person, if that was not told yet; bounded, whatever is found."""
+        if text not in self._told and len(self._told) < _MAX_TOLD:
+            self._told.add(text)
+            self._reactor.post(Noticed(self._clock.now(), text))
 
     def carry_out(self, decision: Decision, state: JobState) -> None:
         """See `ports.World`.
@@ -108,7 +116,7 @@ class LocalWorld:
                 launch = self._launch(attempt, state)
                 launch = replace(launch, num_devices=decision.num_devices, units=decision.units)
                 self._prepare_for(state.last_failure)
-                self._make_directory(f"{state.directory}/attempts/{attempt:04d}")
+                self._make_directory(f"{state.directory}/{attempt_folder(attempt)}")
                 self._write_params(launch)
                 self._engine.start(launch)
             case ProbeDevices(number, attempt, _, units):
@@ -127,8 +135,7 @@ class LocalWorld:
         if failure is None:
             return
         if failure.rule == DISK_FULL:
-            while self._space.free():  # the next attempt needs all the room there is
-                pass
+            self._space.make_room()
         if failure.remedy is Remedy.WAIT:
             for holder in holders():
                 text = f"the accelerator may still be busy: {holder}"
@@ -136,10 +143,10 @@ class LocalWorld:
 
     def _begin_phase(self, phase: int) -> None:
         wall = self._clock.wall()
-        name = _directory_name(wall)
+        name = phase_folder(wall)
         while not self._make_directory(name, durable=True):
             wall += timedelta(seconds=1)
-            name = _directory_name(wall)
+            name = phase_folder(wall)
         newest = newest_in(self._prepared, phase)
         self._reactor.post(PhaseBegun(self._clock.now(), phase, name, newest))
 
@@ -149,13 +156,14 @@ class LocalWorld:
         return Launch(
             job=self._job,
             lineage=self._lineage,
+            owner=self._ownership.owner,
             attempt=attempt,
             phase=state.phase,
             plan=self._prepared.plans[state.phase],
             success=self._prepared.policy.phases[state.phase].success,
             rules=self._prepared.rules[state.phase],
             model_dir=self._prepared.job.model_dir,
-            directory=directory / "attempts" / f"{attempt:04d}",
+            directory=directory / attempt_folder(attempt),
             params=directory / "params.yaml",
             adjustments=state.tactics.adjustments,
             follows_on=state.last_failure,
@@ -175,7 +183,7 @@ class LocalWorld:
         data = self._params[launch.phase]
         name = str(launch.params.relative_to(launch.model_dir))
         with suppress(OSError):  # it is not there, or cannot be read: then it is written anew
-            if self._storage.read(name) == data:
+            if self._storage.read(name, len(data)) == data:
                 return
         try:
             self._storage.replace(name, data)
@@ -196,9 +204,5 @@ def newest_in(prepared: Prepared, phase: int) -> int | None:
     try:
         return committed.newest(directory)
     except OSError as error:
-        text = f"{directory} cannot be read: {error.strerror or error}"
+        text = f"{error.filename or directory} cannot be read: {error.strerror or error}"
         raise ModelDirError(text) from error
-
-
-def _directory_name(wall: datetime) -> str:
-    return f"{wall:%Y%m%d_%H%M%S}_restartable"

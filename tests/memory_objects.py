@@ -7,7 +7,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-from supervisor.ports import ConflictError, Listing, Stored
+from supervisor.ports import MAX_OBJECT, ConflictError, Listing, Stored
+from supervisor.protocol.reading import UnreadableError
 
 
 class MemoryObjects:
@@ -21,12 +22,14 @@ class MemoryObjects:
         self._versions = itertools.count(1)
         self._lock = threading.Lock()
 
-    def read(self, path: str) -> Stored:
+    def read(self, path: str, limit: int = MAX_OBJECT) -> Stored:
         """See `ports.Objects`."""
         self._called("read", path)
         with self._lock:
             if path not in self.objects:
                 raise FileNotFoundError(path)
+            if len(self.objects[path].data) > limit:
+                raise UnreadableError(path, f"has more than {limit} bytes")
             return self.objects[path]
 
     def write(self, path: str, data: bytes, *, expected: str | None = None) -> str:

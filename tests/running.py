@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import select
@@ -14,10 +15,14 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
+
+from supervisor.adapters.guard import Guard
 
 TOY = str(Path(__file__).parent / "processes" / "toy.py")
 MARK = "SUPERVISE_TEST_RUN"
@@ -52,6 +57,16 @@ class Result:
         """Rank 0's output in an attempt."""
         (path,) = self.model_dir.glob(f"*_restartable/attempts/{attempt:04d}/rank0.log")
         return path.read_bytes()
+
+
+def attempt_records(phase: Path) -> list[dict[str, Any]]:
+    """What is told of each attempt of the phase in this folder, in order."""
+    records = list(json.loads((phase / "summary.json").read_bytes())["attempts"])
+    with suppress(FileNotFoundError):
+        for line in (phase / "attempts.jsonl").read_bytes().splitlines():
+            with suppress(ValueError):  # a torn one
+                records.append(json.loads(line))
+    return sorted(records, key=lambda record: int(record["attempt"]))
 
 
 class Running:
@@ -98,6 +113,14 @@ class Running:
 Start = Callable[..., Running]
 
 
+@cache
+def shared_guard() -> Guard:
+    """A guard for what a test starts itself."""
+    guard = Guard(print)
+    atexit.register(guard.dismiss)
+    return guard
+
+
 def may_mount() -> bool:
     """Whether a file system can be mounted here, in a mount namespace of its own."""
     unshare = shutil.which("unshare")
@@ -115,6 +138,23 @@ def marked(mark: str) -> dict[int, str]:
         except OSError:
             continue
     return found
+
+
+def lives(pid: int) -> bool:
+    """Whether there is such a process, not only its zombie."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def runs(pid: int) -> bool:
+    """Whether a process can run code of its own: it lives, and the kernel is not ending it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[0] not in "ZX" and not int(fields[6]) & 0x4  # PF_EXITING
 
 
 def power_off(mark: str) -> None:

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from etils import epath
 
+from supervisor.protocol import removal
 from supervisor.protocol.location import Uri
+from supervisor.protocol.reading import SMALL, UnreadableError
+from supervisor.protocol.removal import Place
 
 _PLAIN_GCSFS = "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"
 """Otherwise it asks of what kind the bucket is, which takes credentials and a permission of its
@@ -61,14 +65,51 @@ def objects(path: Path) -> dict[str, Object]:
     }
 
 
-def remove_tree(path: Path) -> None:
-    """Remove all objects below `path`."""
-    _store().rm(str(path), recursive=True)
+def read(place: Path | Uri, limit: int = SMALL) -> bytes:
+    """All that an object of at most `limit` bytes holds.
+
+    Raises:
+        FileNotFoundError: there is none.
+        UnreadableError: it is too large.
+        Exception: whatever the store's client raises.
+    """
+    uri = str(place)
+    files = _store(uri.partition("://")[0])
+    data: bytes = files.cat_file(uri, start=0, end=limit + 1)
+    if len(data) > limit:
+        raise UnreadableError(uri, f"has more than {limit} bytes")
+    return data
 
 
-def _store() -> Any:
+def create(path: Path, data: bytes) -> None:
+    """Make an object that is not there yet.
+
+    Raises:
+        FileExistsError: it is there.
+    """
+    _store().pipe_file(str(path), data, mode="create")
+
+
+def remove(place: Place, directory: Path, names: Collection[str]) -> None:
+    """Remove these objects, named by their path below `directory`, the checkpoints'.
+
+    Raises:
+        NotOursError: one has no name of that place.
+        Exception: whatever the store's client raises.
+    """
+    removal.remote(place, names, lambda name: _delete(str(directory / name)))
+
+
+def _delete(uri: str) -> None:
+    with suppress(FileNotFoundError):
+        _store().rm_file(uri)
+
+
+def _store(scheme: str = "gs") -> Any:
     import fsspec  # only where there is a bucket: it takes its time
 
+    if scheme == "s3":
+        return fsspec.filesystem("s3", use_listings_cache=False)
     return fsspec.filesystem("gcs", finalize_on_close=True)  # the one that etils made
 
 

@@ -1,11 +1,11 @@
 """Checkpoints: the whole state and the data's position, saved by Orbax in the background.
 
 Orbax decides by a directory's name what is a checkpoint; a crash can leave the name without the
-content, and a disk can change the content. So this module decides by
-`supervisor.protocol.committed`, like the supervisor does, and verifies by `trainer.integrity`.
-What is not committed is cleared away before Orbax looks. What is damaged is taken out of use
-(`trainer.steps`), and the checkpoint before it is taken. What is sound but does not fit the config
-is left alone, and said.
+content, a disk can change the content, and a person can have made the directory. So this module
+decides by `supervisor.protocol.committed`, like the supervisor does, and verifies by
+`trainer.integrity`. What of this job is damaged is taken out of use (`trainer.steps`), and the
+checkpoint before it is taken. What is sound but does not fit the config, or may be another
+program's, is left alone, and said.
 """
 
 # mypy: allow-untyped-calls, disable-error-code="attr-defined"
@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from threading import Thread
@@ -27,10 +27,19 @@ import orbax.checkpoint as ocp
 from supervisor.protocol.location import Uri
 from trainer import distributed, integrity
 from trainer.bucket import path_of
+from trainer.fence import Fence, FencedError
 from trainer.fingerprint import Fingerprint, differences
 from trainer.integrity import DamagedError
+from trainer.saving import manager
 from trainer.state import TrainState
-from trainer.steps import NoUsableCheckpointError, Say, Steps, set_aside, steps_in
+from trainer.steps import (
+    ForeignCheckpointError,
+    NoUsableCheckpointError,
+    Say,
+    Steps,
+    set_aside,
+    steps_in,
+)
 from trainer.verification import read_after_verification, read_verified
 
 Position = Mapping[str, Any]
@@ -38,6 +47,8 @@ Position = Mapping[str, Any]
 
 T = TypeVar("T")
 
+_ITEMS = ("params", "optimizer", "progress")
+"""What a checkpoint of ours consists of."""
 _MISMATCH = re.compile(
     r"not compatible with the stored shape|tree structures do not match|Structure mismatch|"
     r"Topology mismatch detected"
@@ -58,18 +69,6 @@ def newest_step(place: Path | Uri) -> int | None:
     return next((step for step, _ in steps_in(place).committed()), None)
 
 
-class Manager(ocp.CheckpointManager):  # type: ignore[name-defined, misc]
-    """Orbax's, which leaves it to the loop to ask `jax.distributed` whether to stop.
-
-    Orbax asks too, in the thread that commits a step with the number of that step: a notice at that
-    moment has all processes stop at a step that they have left behind, hence never.
-    """
-
-    def reached_preemption(self, step: int) -> bool:
-        """Never, as far as Orbax needs to know."""
-        return False
-
-
 class Checkpoints:
     """Saves into one directory and restores from it, for one job at a time.
 
@@ -79,7 +78,8 @@ class Checkpoints:
     """
 
     def __init__(self, steps: Steps, keep: int, fingerprint: Fingerprint, say: Say) -> None:
-        """Make the place of `steps` ready, without what a killed save left; keep the newest `keep`.
+        """Make the place of `steps` ready, without what a killed save left; keep the newest `keep`
+        of this job's.
 
         Raises:
             UnmarkedCheckpointError: a step stands there that may be somebody's copy.
@@ -95,6 +95,8 @@ class Checkpoints:
         self._began = 0.0
         self._saving: int | None = None
         self._recording: Thread | None = None
+        self._fence = Fence.from_environment()
+        self._fenced: FencedError | None = None
         if distributed.is_first():
             steps.clear(say)
 
@@ -102,7 +104,7 @@ class Checkpoints:
         """The newest step whose files are sound; damaged newer ones are moved aside.
 
         Raises:
-            NoUsableCheckpointError, CheckpointMismatchError: see there.
+            NoUsableCheckpointError, ForeignCheckpointError, CheckpointMismatchError: see there.
         """
         found = self._newest(lambda path: None) if distributed.is_first() else None
         return distributed.of_first(None if found is None else found[0])
@@ -118,10 +120,15 @@ class Checkpoints:
         return None if found is None else (found[0], *found[1])
 
     def save(self, state: TrainState, step: int, position: Position) -> None:
-        """Begin to save; `state` may be donated once this returns. Waits for an earlier save."""
+        """Begin to save; `state` may be donated once this returns. Waits for an earlier save.
+
+        Raises:
+            FencedError: the job has another owner.
+        """
         self.settle()
         if distributed.is_first():  # Orbax has the others wait for it before they write
-            self._steps.begin(step)
+            self._allow(f"the save of step {step}")
+            self._steps.begin(step, self._say)
         self._began = time.monotonic()
         self._manager.save(
             step,
@@ -138,6 +145,10 @@ class Checkpoints:
         """The newest committed step."""
         return next((step for step, _ in self._steps.committed()), None)
 
+    def has(self, step: int) -> bool:
+        """Whether `step` is committed; newer ones may be somebody else's."""
+        return any(step == one for one, _ in self._steps.committed())
+
     def committed(self, *, wait: bool = False) -> int | None:
         """The step of a save that was committed since the last call, told once. Its manifest is
         recorded in the background; until then it is a checkpoint that cannot be verified.
@@ -151,7 +162,7 @@ class Checkpoints:
             self._manager.wait_until_finished()
         if self._manager.is_saving_in_progress():
             return None
-        self._manager.check_for_errors()
+        self._manager.wait_until_finished()  # it raises what made the save fail
         step, self._saving = self._saving, None
         self.took = time.monotonic() - self._began
         if distributed.is_first():  # to it, a step is committed once all have written their parts
@@ -160,10 +171,16 @@ class Checkpoints:
         return step
 
     def settle(self) -> None:
-        """Wait until the manifest of the last committed save is written."""
+        """Wait until the manifest of the last committed save is written, and old steps are gone.
+
+        Raises:
+            FencedError: they must not be removed any more.
+        """
         if self._recording is not None:
             self._recording.join()
             self._recording = None
+        if self._fenced is not None:
+            raise self._fenced
 
     def close(self) -> None:
         """Wait for saves and stop the threads that make them."""
@@ -172,27 +189,55 @@ class Checkpoints:
 
     @cached_property
     def _manager(self) -> Any:
-        """Made for the first save: it lists steps only once, and must not know of damaged ones."""
-        return Manager(
+        """Made for the first save."""
+        return manager(
             self._steps.directory,
-            options=ocp.CheckpointManagerOptions(max_to_keep=self._keep, **self._steps.options),
+            by_rename=self._steps.commits_by_rename,
+            before_commit=self._before_commit,
         )
+
+    def _before_commit(self, step: int) -> None:
+        """The last moment before `step` is committed, in the thread that does it."""
+        self._allow(f"the commit of step {step}")  # first: a step in the way may be the new owner's
+        self._steps.make_way(step, self._say)
+
+    def _allow(self, what: str) -> None:
+        if self._fence is not None:
+            self._fence.check(what)
 
     def _record(self, step: int) -> None:
         versions = {"jax": jax.__version__, "orbax": ocp.__version__}
         try:
             integrity.record(self._steps.directory / str(step), self._fingerprint, versions)
-            self._steps.end()
         except Exception as error:  # what a store's client raises has no type in common
             self._say(f"step {step}  no manifest could be written: {error}")
+        try:
+            self._steps.end(step)
+            self._steps.evict(self._keep, self._allow, self._say)
+        except FencedError as error:
+            self._fenced = error
+        except Exception as error:
+            self._say(f"step {step}  old steps could not be removed: {error}")
 
     def _newest(self, read: Callable[[Path], T]) -> tuple[int, T] | None:
+        """What cannot be restored is set aside where it is this job's, and passed over where
+        nobody knows whose it is: another program's is as sound as it ever was."""
+        passed_over = list[str]()
         for step, path in self._steps.committed():
             try:
-                return step, _load(path, self._fingerprint, self._say, read, own=True)
+                return step, _load(path, self._fingerprint, self._say, read, _ITEMS, own=True)
             except DamagedError as damage:
-                set_aside(self._steps, path, str(damage), self._say)
+                if self._steps.is_own(step, path):
+                    set_aside(self._steps, path, str(damage), self._say)
+                else:
+                    passed_over.append(f"{path.name} ({damage})")
+                    self._say(
+                        f"the checkpoint in {path} is left as it is, and passed over: it is not "
+                        f"known to be this job's, and cannot be used: {damage}"
+                    )
         remedy = self._steps.damaged()
+        if passed_over:
+            raise ForeignCheckpointError(_foreign(self._steps.directory, passed_over, remedy))
         if remedy is not None:
             raise NoUsableCheckpointError(
                 f"every checkpoint is damaged: put a good copy in place, or {remedy}"
@@ -210,7 +255,7 @@ def restore_parts(
 
     Raises:
         NoCheckpointError: nothing is committed there.
-        NoUsableCheckpointError: the newest step is damaged.
+        NoUsableCheckpointError: the newest step is damaged, or another program's.
         CheckpointMismatchError: it does not fit the config.
     """
     found = next(steps_in(place).committed(), None)
@@ -220,23 +265,31 @@ def restore_parts(
             "have saved one"
         )
     step, path = found
-    wanted = {name: ocp.args.StandardRestore(tree) for name, tree in parts.items()}
+    items = {name: ocp.args.StandardRestore(tree) for name, tree in parts.items()}
     try:
-        restored = _load(path, fingerprint, say, lambda path: _read(path, **wanted), own=False)
+        restored = _load(
+            path, fingerprint, say, lambda path: _read(path, **items), items, own=False
+        )
     except DamagedError as damage:
         raise NoUsableCheckpointError(
-            f"start_from: the checkpoint in {path} is damaged ({damage}); it belongs to another "
-            "phase and is left as it is: put an undamaged copy in its place, or train that phase "
-            "again"
+            f"start_from: the checkpoint in {path} cannot be used ({damage}); it belongs to "
+            "another phase and is left as it is: put a good copy in its place, or train that "
+            "phase again"
         ) from damage
     return step, {name: restored[name] for name in parts}
 
 
 def _load(
-    path: Path, fingerprint: Fingerprint, say: Say, read: Callable[[Path], T], *, own: bool
+    path: Path,
+    fingerprint: Fingerprint,
+    say: Say,
+    read: Callable[[Path], T],
+    items: Iterable[str],
+    *,
+    own: bool,
 ) -> T:
-    """What `read` makes of the committed checkpoint in `path`, once it is verified too; with `own`,
-    in a directory that may be written to.
+    """What `read` makes of these `items` of the committed checkpoint in `path`, once it is verified
+    too; with `own`, in a directory that may be written to.
 
     An exception of `read` is a sign of damage only where there is no manifest. Files that are
     what they were at the commit are not to blame, and a fault of anything else would move one good
@@ -248,6 +301,8 @@ def _load(
     """
     manifest = integrity.read(path)
     if manifest is None:
+        if lacking := [item for item in items if not (path / item).is_dir()]:
+            raise DamagedError(f"cannot be restored: there is no {', no '.join(lacking)} in it")
         say(f"the checkpoint in {path} has no manifest: it is used unverified")
     else:
         different = differences(manifest.fingerprint, fingerprint)
@@ -268,6 +323,15 @@ def _load(
             first = next(iter(str(error).splitlines()), "")[:300]
             raise DamagedError(f"cannot be restored: {type(error).__name__}: {first}") from error
         raise
+
+
+def _foreign(directory: Path, passed_over: Sequence[str], remedy: str | None) -> str:
+    own = "" if remedy is None else f" This job's own are damaged: to do without them, {remedy}."
+    return (
+        f"no checkpoint in {directory} can be restored, and some are not known to be this job's: "
+        f"{'; '.join(passed_over)}. They may be another program's, and are left as they are: move "
+        f"them away, or choose another trainer.init.checkpoint.directory.{own}"
+    )
 
 
 def _mismatch(path: Path, how: str) -> str:

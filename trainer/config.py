@@ -350,7 +350,7 @@ def _contradictions(config: TrainerConfig) -> list[Problem]:
         not isinstance(directory, Uri) or find_spec("gcsfs") is not None,
         "init.checkpoint.directory",
         str(directory),
-        "needs gcsfs here: pip install 'supervise-jax[gcs]'",
+        "needs gcsfs here: pip install '.[gcs]' in a checkout",
     )
     problems += _unmatched(config.fit.train_dataloader, "train_dataloader")
     if config.fit.validation is not None:

@@ -27,6 +27,8 @@ from typing import Any
 import jax
 from jax.experimental import serialize_executable
 
+from supervisor.protocol import removal
+from supervisor.protocol.removal import Place
 from trainer import private_files
 from trainer.surroundings import digest, surroundings
 from trainer.voice import Voice
@@ -147,8 +149,8 @@ class Executables:
     def _drop(self, name: str, why: str) -> None:
         path = self._path(name)
         try:
-            path.unlink(missing_ok=True)
-            path.with_suffix(_TRIAL).unlink(missing_ok=True)
+            for one in (path, path.with_suffix(_TRIAL)):
+                removal.file(Place.EXECUTABLE, one, below=path.parent)
         except OSError as error:
             why += f"; it could not be removed: {error}"
         self._voice.say(f"{name}: the executable is not used, and removed: {why:.200}")
@@ -166,7 +168,7 @@ class Executables:
             return
         found = path.parent.glob(f"{self._prefix(name)}*{_SUFFIX}")
         for old in sorted(found, key=lambda one: one.stat().st_mtime, reverse=True)[_KEPT:]:
-            old.unlink(missing_ok=True)
+            removal.file(Place.EXECUTABLE, old, below=old.parent)
 
 
 class _OnTrial:
@@ -184,7 +186,7 @@ class _OnTrial:
         with suppress(OSError):  # a full disk is no reason not to train
             self._mark.touch()
         result = jax.block_until_ready(self._compiled(*arguments))
-        self._mark.unlink(missing_ok=True)
+        removal.file(Place.EXECUTABLE, self._mark, below=self._mark.parent)
         self._call = self._compiled
         return result
 

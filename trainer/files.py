@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import zlib
 from collections.abc import Iterable
 from functools import cached_property, partial
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
+from supervisor.protocol import reading, removal
 from trainer import bucket
 
 _ALGORITHMS: dict[str, Any] = {
@@ -46,8 +48,17 @@ class Files(Protocol):
         """A CRC-32, where that is cheaper than a digest."""
         ...
 
+    def read(self, name: str, limit: int = reading.SMALL) -> bytes:
+        """All that a file of at most `limit` bytes holds.
+
+        Raises:
+            FileNotFoundError: there is none.
+            UnreadableError: it is too large, or no file.
+        """
+        ...
+
     def replace(self, name: str, data: bytes) -> None:
-        """Make `data` the content of a file, whole or not at all."""
+        """Make `data` the content of a file, whole or not at all; it is durable then."""
         ...
 
 
@@ -68,29 +79,38 @@ class _OnDisk:
 
     def size(self, name: str) -> int | None:
         try:
-            return (self._directory / name).stat().st_size
+            status = (self._directory / name).stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
+        return status.st_size if stat.S_ISREG(status.st_mode) else None  # a FIFO would block
 
     def digest(self, name: str, algorithm: str) -> str:
-        with (self._directory / name).open("rb") as file:
+        with reading.opened(self._directory / name, linked=True) as file:
             return _digest(file, algorithm)
+
+    def read(self, name: str, limit: int = reading.SMALL) -> bytes:
+        return reading.read(self._directory / name, limit)
 
     def checksum(self, name: str) -> int | None:
         checksum = 0
         buffer = memoryview(bytearray(_CHUNK))
-        with (self._directory / name).open("rb", buffering=0) as file:
+        with reading.opened(self._directory / name, linked=True) as file:
             while size := file.readinto(buffer):
                 checksum = zlib.crc32(buffer[:size], checksum)
         return checksum
 
     def replace(self, name: str, data: bytes) -> None:
-        temporary = self._directory / f"{name}.tmp"
-        with temporary.open("wb") as file:
+        temporary = self._directory / f".{name}.tmp"
+        with removal.temporary(temporary, below=self._directory) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())  # else a power cut can leave the name with nothing in it
         temporary.replace(self._directory / name)
+        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 class _InBucket:
@@ -119,6 +139,9 @@ class _InBucket:
 
     def checksum(self, name: str) -> int | None:
         return None
+
+    def read(self, name: str, limit: int = reading.SMALL) -> bytes:
+        return bucket.read(self._directory / name, limit)
 
     def replace(self, name: str, data: bytes) -> None:
         (self._directory / name).write_bytes(data)

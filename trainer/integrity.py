@@ -24,12 +24,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from supervisor.protocol.committed import MARKER
+from supervisor.protocol.reading import UnreadableError, parse_object
 from trainer.files import Files, files_in
 
 T = TypeVar("T")
 
 MANIFEST = "supervise_manifest.json"
-_OTHERS = (MARKER, MANIFEST, MANIFEST + ".tmp")
+OTHERS = (MARKER, MANIFEST, MANIFEST + ".tmp", f".{MANIFEST}.tmp")
+"""Names of files beside those that a manifest lists."""
+_MAX_MANIFEST = 64 << 20
+"""Bytes: some hundred for each file of a checkpoint."""
 _ALGORITHMS = {64: "sha256", 32: "md5"}
 """By the length of a digest."""
 _THREADS = min(8, max(1, len(os.sched_getaffinity(0)) // 2))
@@ -109,7 +113,7 @@ def record(
 ) -> Manifest:
     """Write the manifest of what is in `directory` now, whole or not at all."""
     files = files_in(directory)
-    names = sorted(name for name in files.names() if Path(name).name not in _OTHERS)
+    names = sorted(name for name in files.names() if Path(name).name not in OTHERS)
     sizes = {name: files.size(name) or 0 for name in names}
     digests = _of_each(files, names, lambda files, name: files.digest(name, files.algorithm))
     checksums = _of_each(files, names, _checksum)
@@ -131,16 +135,18 @@ def read(directory: Path) -> Manifest | None:
             atomically), so the files that it can no longer vouch for are not trusted either.
     """
     try:
-        data = (directory / MANIFEST).read_bytes()
-    except FileNotFoundError:
+        data = files_in(directory).read(MANIFEST, _MAX_MANIFEST)
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except UnreadableError as error:
+        raise DamagedError(str(error)) from None
     try:
-        body = json.loads(data)
+        body = parse_object(data, MANIFEST)
         files = {name: (int(size), str(digest)) for name, (size, digest) in body["files"].items()}
         checksums = {name: int(body["crc32"][name]) for name in files} if "crc32" in body else {}
         fingerprint, information = dict(body["fingerprint"]), dict(body["information"])
         manifest = Manifest(files, checksums, fingerprint, information)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         raise DamagedError(f"{MANIFEST} is not a manifest") from None
     if _encode(manifest) != data:
         raise DamagedError(f"{MANIFEST} has not the content that was saved")

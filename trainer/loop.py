@@ -117,7 +117,7 @@ class Loop:
         self.in_flight.drain()
         self.reporter.stage(Stage.SAVING, self.step)
         self._tell_committed(wait=True)
-        if self.checkpoints.newest() != self.step:
+        if not self.checkpoints.has(self.step):
             self._hand_over()
             self._tell_committed(wait=True)
         self.checkpoints.settle()

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from supervisor.protocol.reading import parse_object
 from trainer.hostmemory import available
 
 Piece = memoryview
@@ -134,8 +135,11 @@ class Slots:
         body = os.pread(self._memory, length, start + _PREFIX.size)
         if zlib.crc32(body) != checksum:
             return None
-        told = json.loads(body)
-        return Header(told["number"], told["about"], tuple(told["checksums"]), slot)
+        try:
+            told = parse_object(body, "the header of a snapshot")
+            return Header(int(told["number"]), told["about"], tuple(told["checksums"]), slot)
+        except (ValueError, KeyError, TypeError):  # whole, and yet not what `write` writes
+            return None
 
     def _verified(self, place: tuple[int, int], checksum: int) -> Piece:
         begin, size = place

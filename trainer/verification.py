@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from supervisor.protocol import removal
+from supervisor.protocol.removal import Place
 from trainer.bucket import is_in_bucket
 from trainer.distributed import process_id
 from trainer.integrity import Manifest
@@ -43,7 +45,7 @@ def read_verified(
         return read_after_verification(path, manifest, read)
     else:
         result = _read_beside_verification(path, manifest, read)
-    mark.unlink(missing_ok=True)
+    removal.file(Place.READING_MARK, mark, below=path.parent)
     return result
 
 

@@ -29,7 +29,7 @@ def compile_ahead(params: dict[str, Any], rungs: list[dict[str, Any]]) -> Iterat
     """
     if importlib.util.find_spec("libtpu") is None:
         raise CompileAheadError(
-            "--aot needs libtpu, which is not installed: pip install 'supervise-jax[aot]'"
+            "--aot needs libtpu, which is not installed: pip install '.[aot]' in a checkout"
         )
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(

@@ -12,24 +12,31 @@ from __future__ import annotations
 
 import errno
 import importlib
-import json
 import os
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote
 
 from supervisor.core.store_faults import Fault, Meaning, pause_before, ruling
-from supervisor.ports import ConflictError, Listing, Objects, Stored, UnavailableError
+from supervisor.ports import MAX_OBJECT, ConflictError, Listing, Objects, Stored, UnavailableError
 from supervisor.protocol.location import Uri
+from supervisor.protocol.reading import UnreadableError, parse_object
 
 if TYPE_CHECKING:
     import asyncio  # 3 MB that a job in a directory need not carry
 
 _SILENCE = 15.0
 """Seconds without a byte after which a try has failed; a quarter of the bound, if that is less."""
+
+_MAX_ANSWER = 64 << 20
+"""Bytes of a page of a listing, or of an error."""
+_MAX_LISTED = 1_000_000
+"""Names directly below one place; what has more is not ours."""
+_MAX_WORDS = 10_000
+_CHUNK = 1 << 20
 
 _T = TypeVar("_T")
 
@@ -44,7 +51,7 @@ def bucket(uri: Uri, bound: float = 60.0) -> Objects:
     try:
         importlib.import_module(package)
     except ImportError as error:
-        remedy = f"pip install 'supervise-jax[{extra}]'"
+        remedy = f"pip install '.[{extra}]' in a checkout"
         text = f"{uri.scheme}:// needs {package}, which is not to be had ({error}): {remedy}"
         raise ImportError(text) from error
     silence = min(_SILENCE, bound / 4)
@@ -56,7 +63,7 @@ class _Store(Protocol):
 
     loop: asyncio.AbstractEventLoop
 
-    async def read(self, name: str) -> Stored: ...
+    async def read(self, name: str, limit: int) -> Stored: ...
     async def write(self, name: str, data: bytes, expected: str | None) -> str: ...
     async def delete(self, name: str) -> None: ...
     async def exists(self, name: str) -> bool: ...
@@ -73,10 +80,10 @@ class _Bucket:
         self._store: _Store | None = None
         self._lock = threading.Lock()
 
-    def read(self, path: str) -> Stored:
+    def read(self, path: str, limit: int = MAX_OBJECT) -> Stored:
         """See `ports.Objects`."""
         name = (self._uri / path).path
-        return self._call(path, lambda store: store.read(name))
+        return self._call(path, lambda store: store.read(name, limit))
 
     def write(self, path: str, data: bytes, *, expected: str | None = None) -> str:
         """See `ports.Objects`."""
@@ -123,6 +130,8 @@ class _Bucket:
         while True:
             try:
                 return self._try(operation, max(end - time.monotonic(), 0.01))
+            except UnreadableError:
+                raise
             except Exception as error:
                 tries += 1
                 pause = pause_before(tries, random.random())
@@ -167,12 +176,12 @@ class _RefusedError(Exception):
     """An answer of Google's that is an error."""
 
     def __init__(self, status: int, content: bytes) -> None:
-        text = content.decode(errors="replace")
-        reason, message = "", text
+        reason, message = "", content.decode(errors="replace")[:_MAX_WORDS]
         try:
-            told = json.loads(text)["error"]
-            message, reason = told["message"], told["errors"][0]["reason"]
-        except (ValueError, TypeError, LookupError):
+            told = parse_object(content, "an answer")["error"]
+            reason = str(told["errors"][0]["reason"])[:_MAX_WORDS]
+            message = str(told["message"])[:_MAX_WORDS]
+        except (UnreadableError, TypeError, LookupError):
             pass  # a proxy's words, or of a download
         super().__init__(message)
         self.fault = Fault(status, reason, message)
@@ -195,6 +204,16 @@ def _fault_of(error: BaseException) -> Fault:
     return Fault(None, type(error).__name__, str(error), types)
 
 
+async def _up_to(limit: int, read: Callable[[int], Awaitable[bytes]], name: str) -> bytes:
+    """All that `read` gives, which reads at most so many bytes; no more than `limit`."""
+    data = bytearray()
+    while chunk := await read(min(_CHUNK, limit + 1 - len(data))):
+        data += chunk
+        if len(data) > limit:
+            raise UnreadableError(name, f"has more than {limit} bytes", number=errno.EFBIG)
+    return bytes(data)
+
+
 class _Google:
     """Google Cloud Storage by its JSON API: https://cloud.google.com/storage/docs/json_api/v1."""
 
@@ -211,15 +230,15 @@ class _Google:
         self._objects = f"storage/v1/b/{quote(bucket, safe='')}/o"
         self.loop = self._files.loop
 
-    async def read(self, name: str) -> Stored:
-        headers, content = await self._ask("GET", self._object(name), {"alt": "media"})
+    async def read(self, name: str, limit: int) -> Stored:
+        headers, content = await self._ask("GET", self._object(name), {"alt": "media"}, limit=limit)
         return Stored(content, headers["x-goog-generation"])
 
     async def write(self, name: str, data: bytes, expected: str | None) -> str:
         condition = {} if expected is None else {"ifGenerationMatch": expected or "0"}
         query = {"uploadType": "media", "name": name, "fields": "generation", **condition}
         _, content = await self._ask("POST", f"upload/{self._objects}", query, data)
-        return str(json.loads(content)["generation"])
+        return str(parse_object(content, name)["generation"])
 
     async def delete(self, name: str) -> None:
         await self._ask("DELETE", self._object(name), {})
@@ -234,18 +253,26 @@ class _Google:
         query = {"prefix": prefix, "delimiter": "/", "fields": fields}
         while True:
             _, content = await self._ask("GET", self._objects, query)
-            page = json.loads(content)
-            found |= {item["name"]: int(item["size"]) for item in page.get("items", ())}
-            found |= dict.fromkeys(page.get("prefixes", ()), 0)
-            if "nextPageToken" not in page:
+            page = parse_object(content, prefix)
+            try:
+                found |= {str(item["name"]): int(item["size"]) for item in page.get("items", ())}
+                found |= dict.fromkeys(map(str, page.get("prefixes", ())), 0)
+            except (TypeError, LookupError, ValueError) as error:
+                raise UnreadableError(prefix, "has a listing of another form") from error
+            if "nextPageToken" not in page or len(found) > _MAX_LISTED:
                 return found
-            query["pageToken"] = page["nextPageToken"]
+            query["pageToken"] = str(page["nextPageToken"])
 
     def _object(self, name: str) -> str:
         return f"{self._objects}/{quote(name, safe='')}"
 
     async def _ask(
-        self, method: str, path: str, query: Mapping[str, str], data: bytes | None = None
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        data: bytes | None = None,
+        limit: int = _MAX_ANSWER,
     ) -> tuple[Mapping[str, str], bytes]:
         import asyncio
 
@@ -260,7 +287,7 @@ class _Google:
             data=data,
             timeout=self._timeout,
         ) as answer:
-            content = await answer.read()
+            content = await _up_to(limit, answer.content.read, path)
             if answer.status >= 400:
                 raise _RefusedError(answer.status, content)
             return answer.headers, content
@@ -285,10 +312,10 @@ class _Amazon:
         self._bucket = bucket
         self.loop = self._files.loop
 
-    async def read(self, name: str) -> Stored:
+    async def read(self, name: str, limit: int) -> Stored:
         answer = await self._ask("get_object", Key=name)
         async with answer["Body"] as body:
-            return Stored(await body.read(), answer["ETag"])
+            return Stored(await _up_to(limit, body.read, name), answer["ETag"])
 
     async def write(self, name: str, data: bytes, expected: str | None) -> str:
         condition = {"IfMatch": expected} if expected else {"IfNoneMatch": "*"}
@@ -312,7 +339,7 @@ class _Amazon:
             answer = await self._ask("list_objects_v2", Prefix=prefix, Delimiter="/", **page)
             found |= {item["Key"]: item["Size"] for item in answer.get("Contents", ())}
             found |= {place["Prefix"]: 0 for place in answer.get("CommonPrefixes", ())}
-            if not answer.get("IsTruncated"):
+            if not answer.get("IsTruncated") or len(found) > _MAX_LISTED:
                 return found
             page = {"ContinuationToken": answer["NextContinuationToken"]}
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from supervisor.ports import Objects
-from supervisor.protocol.committed import METADATA, markers, step_of, was_committed
+from supervisor.protocol.committed import MAX_METADATA, METADATA, markers, step_of, was_committed
+from supervisor.protocol.reading import UnreadableError
 
 
 def newest_committed(objects: Objects) -> int | None:
@@ -36,8 +37,8 @@ def unmarked_copies(objects: Objects) -> tuple[str, ...]:
         if _is_committed(objects, name):
             break
         try:
-            metadata = objects.read(f"{name}/{METADATA}").data
-        except FileNotFoundError:
+            metadata = objects.read(f"{name}/{METADATA}", MAX_METADATA).data
+        except (FileNotFoundError, UnreadableError):
             continue
         if was_committed(metadata):
             found.append(name)

@@ -7,7 +7,10 @@ SIGKILL says nothing about who sent it, and container runtimes do not reliably s
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from supervisor.host.cgroups import mounted
 
 _ROOT = Path("/")
 
@@ -37,7 +40,8 @@ class OomCounter:
 
 
 def _counter_file(pid: int, root: Path) -> Path | None:
-    """Where the cgroup of `pid` counts; None where it does not (the root cgroup, an old kernel)."""
+    """Where the kills in the cgroup of `pid` are counted; None where they are not (the root cgroup,
+    an old kernel)."""
     try:
         memberships = (root / "proc" / str(pid) / "cgroup").read_text().splitlines()
         mounts = (root / "proc" / str(pid) / "mountinfo").read_text().splitlines()
@@ -46,23 +50,20 @@ def _counter_file(pid: int, root: Path) -> Path | None:
     for membership in memberships:
         _, controllers, path = membership.split(":", 2)
         if "memory" in controllers.split(","):
-            file = _below_mount(mounts, "cgroup", "memory", path, "memory.oom_control")
+            found = (
+                f"{place}/memory.oom_control" for place in mounted(mounts, "cgroup", "memory", path)
+            )
         elif not controllers:
-            file = _below_mount(mounts, "cgroup2", "", path, "memory.events")
+            found = (f"{place}/memory.events" for place in _with_ancestors(mounts, path))
         else:
             continue
-        if file is not None and (root / file).exists():
-            return root / file
+        for file in found:
+            if (root / file.lstrip("/")).exists():
+                return root / file.lstrip("/")
     return None
 
 
-def _below_mount(mounts: list[str], kind: str, option: str, path: str, name: str) -> Path | None:
-    """The file `name` of the cgroup `path`, relative to the root of the file system."""
-    for mount in mounts:
-        place, _, source = mount.partition(" - ")
-        fields, (found, _, options) = place.split(), source.split(" ", 2)
-        top, mount_point = fields[3].rstrip("/"), fields[4]
-        here = path == top or path.startswith(f"{top}/")
-        if found == kind and here and (not option or option in options.split(",")):
-            return Path(f"{mount_point}{path[len(top) :]}/{name}".lstrip("/"))
-    return None
+def _with_ancestors(mounts: list[str], path: str) -> Iterator[str]:
+    """The cgroup `path`, then those above it: the nearest with the controller counts for it."""
+    for each in (path, *map(str, PurePosixPath(path).parents)):
+        yield from mounted(mounts, "cgroup2", "", each)

@@ -89,7 +89,9 @@ class CheckpointWatcher:
             newest = self._newest()
         except OSError as error:
             if not self._failed:
-                self._on_error(f"{self._place} cannot be watched: {error.strerror or error}")
+                where = f" ({error.filename})" if error.filename else ""
+                why = f"{error.strerror or error}{where}"
+                self._on_error(f"{self._place} cannot be watched: {why}")
             self._failed = True
             return None
         self._failed = False

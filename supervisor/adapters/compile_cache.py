@@ -7,6 +7,11 @@ is listed with its SHA-256 in a file that `sha256sum -c` reads; what is no longe
 removed. `live` is one path for all attempts and standbys, because the path is a part of JAX's keys
 (XLA's autotuner keeps a cache of its own below it).
 
+An entry is native code: where others could put one, the cache is used neither by us nor by JAX.
+JAX's own limit, JAX_COMPILATION_CACHE_MAX_SIZE, needs a file beside each entry, which linked ones
+do not have, and a lock: so the limit is kept here. What was used last is known from the times of
+access, which most file systems keep to the day; our own reading leaves them as they are.
+
 An entry is one zlib or zstd stream (`jax._src.compilation_cache`). zlib ends with a checksum of its
 own; of zstd (RFC 8878), which the standard library cannot unpack, the blocks are counted.
 """
@@ -14,7 +19,9 @@ own; of zstd (RFC 8878), which the standard library cannot unpack, the blocks ar
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
+import io
 import os
 import shutil
 import threading
@@ -22,6 +29,13 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
+
+from supervisor.config.sizes import size_text
+from supervisor.core.compiled import SUFFIX, SUMS, is_entry
+from supervisor.core.retention import Kept, excess, limit_told
+from supervisor.protocol import private_folder, removal
+from supervisor.protocol.reading import UnreadableError, opened, read
+from supervisor.protocol.removal import Place
 
 _DIRECTORY = "JAX_COMPILATION_CACHE_DIR"
 _THEIRS = (_DIRECTORY, "JAX_COMPILATION_CACHE_MAX_SIZE")
@@ -31,9 +45,11 @@ _DEFAULTS = {
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
 
-_SUFFIX = "-cache"
-_SUMS = "SHA256SUMS"
 _CHUNK = 1 << 20
+_MAX_SUMS = 16 << 20
+_MAX_ENTRY = 2 << 30
+"""Bytes; what is larger no compiler wrote, and is not hashed."""
+_MAX_UNPACKED = 8 << 30
 
 _Stamp = tuple[int, int]
 """Size and time of change (ns) of a file: links and copies have their original's."""
@@ -60,9 +76,13 @@ class CompileCache:
         made ready for it; nothing where `given` says otherwise."""
         if any(name in given for name in _THEIRS):
             return {}
+        is_usable = False
         with self._best_effort():
             for directory in (self._directory, self._live):  # never model_dir, if it was removed
-                directory.mkdir(mode=0o700, exist_ok=True)
+                private_folder.make(directory)
+            is_usable = True
+        if not is_usable:
+            return {}
         self.settle()
         with self._lock, self._best_effort():
             found = _entries(self._live)
@@ -78,33 +98,75 @@ class CompileCache:
 
     def settle(self) -> None:
         """Take over what the worker has compiled, which is gone, and remove what is not whole."""
-        for name in self._take_over():
-            (self._live / name).unlink(missing_ok=True)
-            self._tell(f"the compilation of {_program(name)} was not kept: written in part only")
+        for name, why in self._take_over().items():
+            removal.file(Place.COMPILED, self._live / name, below=self._directory)
+            self._tell(f"the compilation of {_program(name)} was not kept: {why}")
 
-    def _take_over(self) -> list[str]:
-        """The entries that are not whole (yet)."""
-        digests: dict[str, str | None] = {}
+    def _take_over(self) -> dict[str, str]:
+        """Take over what is whole; returns why the other entries are not (yet), by name."""
+        unfit: dict[str, str] = {}
         with self._lock, self._best_effort():
+            if not self._is_there():
+                return {}
             self._look()
-            new = _entries(self._live).keys() - self._verified.keys()
-            digests = {name: _digest(self._live / name) for name in sorted(new)}
-            self._add({name: digest for name, digest in digests.items() if digest is not None})
-        return [name for name, digest in digests.items() if digest is None]
+            digests: dict[str, str] = {}
+            for name in sorted(_entries(self._live).keys() - self._verified.keys()):
+                try:
+                    digests[name] = _digest(self._live / name)
+                except _UnfitError as error:
+                    unfit[name] = error.why or "written in part only"
+            self._add(digests)
+        return unfit
+
+    def keep_within(self, limit: int) -> None:
+        """Delete the entries that were not used for longest, so that the rest takes at most `limit`
+        bytes."""
+        with self._lock, self._best_effort():
+            if not self._is_there():
+                return
+            found: dict[str, list[os.stat_result]] = {}
+            for folder in (self._live, self._directory):
+                for name, status in _statuses(folder).items():
+                    found.setdefault(name, []).append(status)
+            kept = [_kept(name, files) for name, files in found.items()]
+            deleted = excess(kept, limit)
+            for one in deleted:
+                self._delete(one.name)
+                self._sums.pop(one.name, None)
+            if deleted:
+                self._write_sums()
+                freed = sum(one.size for one in deleted)
+                what = f"{len(deleted)} of {len(kept)} compiled programs"
+                self._tell(limit_told(what, freed, "compile_cache", limit))
+
+    def _is_there(self) -> bool:
+        """Whether there is a cache.
+
+        Raises:
+            OSError: others could put something there.
+        """
+        try:
+            private_folder.check(self._directory)
+            private_folder.check(self._live)
+        except FileNotFoundError:
+            return False
+        return True
 
     def _look(self) -> None:
         """Verify what is new here, or has changed; remove what is damaged."""
         found = _entries(self._directory)
         if not self._sums:
-            self._sums = _read_sums(self._directory / _SUMS)
+            self._sums = _read_sums(self._directory / SUMS)
         for name, stamp in found.items():
             if self._verified.get(name) == stamp:
                 continue
-            digest = _digest(self._directory / name)
-            if digest is not None and self._sums.get(name, digest) == digest:
+            try:
+                digest = _digest(self._directory / name)
+                if self._sums.get(name, digest) != digest:
+                    raise _UnfitError
                 self._verified[name] = stamp
-            else:
-                self._remove(name)
+            except _UnfitError as error:
+                self._remove(name, error.why or "is damaged")
         for name in self._verified.keys() - found.keys():
             del self._verified[name]
         for name in self._sums.keys() - self._verified.keys():
@@ -114,17 +176,23 @@ class CompileCache:
         if not digests:
             return
         self._sums.update(digests)
-        lines = (f"{digest}  {name}\n" for name, digest in sorted(self._sums.items()))
-        _replace(self._directory / _SUMS, "".join(lines).encode())
+        self._write_sums()
         for name in digests:
             _link(self._live / name, self._directory / name)
             self._verified[name] = _stamp((self._directory / name).stat())
 
-    def _remove(self, name: str) -> None:
+    def _write_sums(self) -> None:
+        lines = (f"{digest}  {name}\n" for name, digest in sorted(self._sums.items()))
+        _replace(self._directory / SUMS, "".join(lines).encode())
+
+    def _delete(self, name: str) -> None:
         for directory in (self._directory, self._live):
-            (directory / name).unlink(missing_ok=True)
+            removal.file(Place.COMPILED, directory / name, below=self._directory)
         self._verified.pop(name, None)
-        self._tell(f"the cached compilation of {_program(name)} is damaged: removed")
+
+    def _remove(self, name: str, why: str) -> None:
+        self._delete(name)
+        self._tell(f"the cached compilation of {_program(name)} {why}: removed")
 
     @contextlib.contextmanager
     def _best_effort(self) -> Iterator[None]:
@@ -133,22 +201,32 @@ class CompileCache:
         except OSError as error:
             if not self._has_complained:
                 self._has_complained = True
-                self._tell(
-                    f"the compilation cache cannot be used: {error.strerror} ({error.filename})"
-                )
+                why = f"{error.strerror} ({error.filename})" if error.strerror else str(error)
+                self._tell(f"the compilation cache cannot be used: {why}")
 
 
 def _entries(directory: Path) -> dict[str, _Stamp]:
     """The entries of `directory` by name; nothing where there is no directory."""
+    return {name: _stamp(status) for name, status in _statuses(directory).items()}
+
+
+def _statuses(directory: Path) -> dict[str, os.stat_result]:
     try:
         with os.scandir(directory) as found:
             return {
-                one.name: _stamp(one.stat())
+                one.name: one.stat(follow_symlinks=False)
                 for one in found
-                if one.name.endswith(_SUFFIX) and not one.name.startswith(".")
+                if is_entry(one.name) and one.is_file(follow_symlinks=False)
             }
     except FileNotFoundError:
         return {}
+
+
+def _kept(name: str, files: list[os.stat_result]) -> Kept:
+    """The entry `name`, which is these files: one with two names, or copies of each other."""
+    sizes = {(one.st_dev, one.st_ino): one.st_size for one in files}
+    used = max(max(one.st_atime, one.st_mtime) for one in files)
+    return Kept(name, sum(sizes.values()), used)
 
 
 def _stamp(status: os.stat_result) -> _Stamp:
@@ -157,14 +235,14 @@ def _stamp(status: os.stat_result) -> _Stamp:
 
 def _program(name: str) -> str:
     """What JAX calls the program in the entry `name`: `<program>-<key>-cache`."""
-    return name.removesuffix(_SUFFIX).rpartition("-")[0]
+    return name.removesuffix(SUFFIX).rpartition("-")[0]
 
 
 def _read_sums(path: Path) -> dict[str, str]:
     """Digests by name. Lines that are none are left out: their entries are verified anew."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
+        lines = read(path, _MAX_SUMS).decode("utf-8", "replace").splitlines()
+    except (FileNotFoundError, UnreadableError):
         return {}
     pairs = (line.split("  ", 1) for line in lines)
     return {pair[1]: pair[0] for pair in pairs if len(pair) == 2 and len(pair[0]) == 64}
@@ -172,14 +250,15 @@ def _read_sums(path: Path) -> dict[str, str]:
 
 def _replace(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(data)
+    with removal.temporary(temporary, below=path.parent) as file:
+        file.write(data)
     temporary.replace(path)
 
 
 def _link(source: Path, target: Path) -> None:
     """Make `target` the same file as `source`, at once; a copy where there are no hard links."""
     temporary = target.with_name(f".{target.name}.tmp")
-    temporary.unlink(missing_ok=True)
+    removal.file(Place.TEMPORARY, temporary, below=target.parent)
     try:
         temporary.hardlink_to(source)
     except OSError:
@@ -187,11 +266,29 @@ def _link(source: Path, target: Path) -> None:
     temporary.replace(target)
 
 
-def _digest(path: Path) -> str | None:
-    """The SHA-256 of an entry; None where it is not a whole one."""
-    with path.open("rb") as file:
+class _UnfitError(Exception):
+    """This entry must not be used. `why` says what it is; it is empty where it is not whole."""
+
+    def __init__(self, why: str = "") -> None:
+        super().__init__(why)
+        self.why = why
+
+
+def _digest(path: Path) -> str:
+    """The SHA-256 of an entry.
+
+    Raises:
+        _UnfitError: it is not whole, not this user's, or larger than any.
+    """
+    with opened(path) as raw, io.BufferedReader(raw) as file:
+        status = os.fstat(file.fileno())
+        if status.st_uid != os.geteuid():
+            raise _UnfitError(f"belongs to uid {status.st_uid}, not to us")
+        if status.st_size > _MAX_ENTRY:
+            raise _UnfitError(f"has {size_text(status.st_size)}, more than any compiler writes")
+        fcntl.fcntl(file, fcntl.F_SETFL, os.O_NOATIME)
         if not is_whole(file):
-            return None
+            raise _UnfitError
         file.seek(0)
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -207,12 +304,14 @@ def is_whole(file: BinaryIO) -> bool:
 
 
 def _whole_zlib(file: BinaryIO) -> bool:
-    unpacker = zlib.decompressobj()
+    unpacker, unpacked = zlib.decompressobj(), 0
     while chunk := file.read(_CHUNK):
         if unpacker.eof:
             return False
         while chunk and not unpacker.eof:
-            unpacker.decompress(chunk, _CHUNK)  # bounded: what it unpacks to is not kept
+            unpacked += len(unpacker.decompress(chunk, _CHUNK))  # bounded, and not kept
+            if unpacked > _MAX_UNPACKED:
+                return False
             chunk = unpacker.unconsumed_tail
     return unpacker.eof and not unpacker.unused_data
 

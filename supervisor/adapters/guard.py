@@ -1,88 +1,407 @@
-"""Our end of the guard process (`supervisor/host/guard.py`): starts it, tells it, replaces it."""
+"""Our end of the guard process (`supervisor/host/guard.py`): has it start and kill what is the
+job's, tells it what to do when we are gone, and replaces it should it die."""
 
 from __future__ import annotations
 
 import os
-import select
 import signal
+import socket
 import sys
 import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from errno import EMFILE
+from pathlib import Path
+from typing import Any
 
-from supervisor.host import guard
+import supervisor
+from supervisor.host import cgroups, guard, tree
+from supervisor.host.birth import become_subreaper
+from supervisor.host.line import Line, NoGuardError, Started, packed
+from supervisor.host.orphans import Orphans
+from supervisor.host.record import Entry, Record, proven
+from supervisor.host.unkillable import Patience
+from supervisor.host.waiting import end_child, has_ended, reaped
 
-_COMMAND = (sys.executable, "-I", "-S", guard.__file__)
+_PROGRAM = (
+    "import sys; sys.path.append(sys.argv[3]); from supervisor.host.guard import main; main()"
+)
+_ROOT = str(Path(supervisor.__file__).parents[1])
 _ENVIRONMENT = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+_SOCKET = 3
 _LAST_LOOK = 5.0
+_LOOK_AGAIN = 0.002
 
 
 class Guard:
-    """A process that kills everything marked with `mark` as soon as we are dead.
+    """The process that is the parent of everything of the job.
 
     It is spawned from a bare interpreter, not forked: it shares no page that we would write to, no
     descriptor and no environment with us. Every signal is blocked in it from its birth, and its
-    process group is its own, so nothing that is meant for us ends it. It stays in our session,
-    by which `kill_descendants` knows that it is not of the job.
+    process group is its own, so nothing that is meant for us ends it. It stays in our session, by
+    which it is known not to be of the job.
     """
 
-    def __init__(self, mark: str) -> None:
-        self._mark = mark
-        self._lock = threading.Lock()
-        self._start()
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        """`tell` a person of what is not as it should be."""
+        become_subreaper()
+        self._tell = tell
+        self._lock = threading.RLock()
+        self._own = os.getsid(0)
+        self._others = Orphans()
+        self._record: Record | None = None
+        self._cgroup: str | None = None
+        self._uses_cgroup = False
+        """Whether what is started from now on is put into the cgroup."""
+        self._unanswered: dict[int, int] = {}
+        """By the number of each start that was not answered in time, its place in the record."""
+        self._deadline: float | None = None
+        self._stopped: list[tuple[int, tree.Stat]] = []
+        self._told = self._dismissed = False
+        self._losses = 0
+        self._patience = Patience(tell)
+        self._started: dict[int, int] = {}
+        """When each process was started whose end nobody has asked for."""
+        self._exits: dict[int, int] = {}
+        """Of those whose guard has died."""
+        self._begin()
 
-    def _start(self) -> None:
-        read_end, self._pipe = os.pipe()
-        os.set_blocking(self._pipe, False)
-        null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        self.pid = os.posix_spawn(
-            sys.executable,
-            _COMMAND,
-            _ENVIRONMENT,
-            file_actions=[
-                (os.POSIX_SPAWN_DUP2, read_end, 0),
-                (os.POSIX_SPAWN_DUP2, null, 1),
-                (os.POSIX_SPAWN_DUP2, null, 2),
-            ],
-            setpgroup=0,
-            setsigmask=signal.valid_signals(),
-        )
-        os.close(read_end)
-        os.close(null)
-        self.pidfd = os.pidfd_open(self.pid)
-        self._say(f"mark {self._mark}")
-
-    def replace(self) -> None:
-        """Start another one: this one has ended."""
+    def contain(self, record: Record, cgroup: str | None) -> None:
+        """From now on, have each process on record, and in a cgroup of its own below `cgroup`."""
         with self._lock:
-            self._finish()
-            self._start()
+            self._record, self._cgroup, self._uses_cgroup = record, cgroup, cgroup is not None
+            self._line.send("contain", cgroup or "")
+
+    def start(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        output: int,
+        errors: int,
+        inherit: Sequence[int] = (),
+    ) -> Started:
+        """Start a process of the job, with stdout and stderr on `output` and `errors`, and the
+        descriptors `inherit` open. In any thread.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        payload = packed(argv, env, inherit)
+        try:
+            with self._lock:
+                if self._dismissed:
+                    raise NoGuardError(0, "the job ends", argv[0])
+                if self._is_dead:
+                    self._replace()
+                return self._start(argv[0], payload, (output, errors, *inherit))
+        finally:
+            os.close(payload)
+
+    def exit_code(self, process: Started) -> int | None:
+        """How it ended, as `subprocess` has it; None while it runs. In any thread.
+
+        Raises:
+            ChildProcessError: nobody saw how it ended.
+        """
+        with self._lock:
+            if self._dismissed:
+                raise ChildProcessError(f"process {process.pid} was left to the guard")
+            self._line.hear()
+            if process.pid not in self._line.exits and process.pid not in self._exits:
+                if not has_ended(process.pidfd):
+                    return None
+                if not self._line.hear_of(process.pid):
+                    self._bury()
+            for exits in (self._line.exits, self._exits):
+                if process.pid in exits:
+                    self._started.pop(process.pid, None)
+                    return exits.pop(process.pid)
+        raise ChildProcessError(f"nobody saw how process {process.pid} ended")
+
+    def kill(self, spared: Collection[int] = ()) -> bool:
+        """SIGKILL all of the job but the processes `spared`, with what is in their sessions;
+        whether anything was left. Nothing is, for certain, once this returns False.
+
+        Raises:
+            UnkillableError: something has been left for too long.
+        """
+        with self._lock:
+            is_left = self._kill(spared)
+            self._patience.look(is_left, lambda: self._left(spared))
+            return is_left
+
+    @property
+    def pause(self) -> float:
+        """Seconds to wait before `kill` is called again: none, unless something does not die."""
+        return self._patience.pause
+
+    def look(self) -> None:
+        """Take note of what has changed: from time to time, in the main thread."""
+        with self._lock:
+            self._others.look(lambda: self._is_dead)
+            if not self._is_dead:
+                self._line.hear()
+                with self._telling():
+                    self._note()
+
+    def mend(self) -> bool:
+        """After the guard's end: kill what is left of the job; True once there is another one.
+
+        Raises:
+            UnkillableError: something has been left for too long.
+        """
+        with self._lock:
+            if not self._is_dead:
+                return True
+            is_left = self._bury()
+            self._patience.look(is_left, lambda: self._left(()))
+            return not is_left
+
+    def losses(self) -> Callable[[], int]:
+        """Counts the guards that are lost from now on, with all that they have started."""
+        before = self._losses
+        return lambda: self._losses - before
 
     def kill_unless_renewed(self, seconds: float) -> None:
-        """Kill what is marked unless this is called again within `seconds`. In any thread."""
-        with self._lock:
-            self._say(f"within {seconds}")
+        """Kill all of the job unless this is called again within `seconds`. In any thread."""
+        self._deadline = _boottime() + seconds
+        self._say("within", seconds)
 
     def kill_now(self) -> None:
-        """Kill what is marked. In any thread."""
-        with self._lock:
-            self._say("kill")
+        """Kill all of the job. In any thread; waits for nothing."""
+        self._say("kill")
+
+    def stop_workers(self, patience: float = 1.0) -> bool:
+        """SIGSTOP every process of the job; whether none of them runs any more. In any thread.
+
+        One that waits in the kernel, for a disk as a rule, stops when it is done there: it is not
+        waited for beyond `patience` seconds.
+        """
+        end = time.monotonic() + patience
+        calm = 0
+        while calm < 2:  # the kernel's list may lack one while another one is waited for
+            sent, running = tree.stop(self.pid, {self._own})
+            self._stopped += sent
+            calm = 0 if running else calm + 1
+            if running and time.monotonic() > end:
+                return False
+            time.sleep(_LOOK_AGAIN if running else 0)
+        return True
+
+    def continue_workers(self) -> None:
+        """SIGCONT to those that `stop_workers` has stopped. In any thread."""
+        stopped, self._stopped = self._stopped, []
+        for pid, seen in stopped:
+            tree.send(pid, seen, signal.SIGCONT)
 
     def dismiss(self) -> None:
-        """Let it look a last time and end."""
+        """Tell the guard to kill the rest and exit. Waits at most 5 s."""
         with self._lock:
-            self._finish()
+            self._dismissed = True
+            self._line.close()
+            if has_ended(self.pidfd, _LAST_LOOK):
+                os.waitpid(self.pid, 0)
+            os.close(self.pidfd)
+            if self._record is not None:
+                self._record.close()
 
-    def _say(self, line: str) -> None:
+    # --- starting -------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            arguments = (str(_SOCKET), str(os.getpid()), _ROOT, guard.__file__)
+            self.pid = os.posix_spawn(
+                sys.executable,
+                (sys.executable, "-I", "-S", "-c", _PROGRAM, *arguments),
+                _ENVIRONMENT,
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, theirs.fileno(), _SOCKET),
+                    *((os.POSIX_SPAWN_OPEN, n, os.devnull, os.O_RDWR, 0) for n in range(3)),
+                ],
+                setpgroup=0,
+                setsigmask=signal.valid_signals(),
+            )
+        self.pidfd = os.pidfd_open(self.pid)
+        self._line = Line(ours, self._end_late)
+        if self._cgroup is not None:
+            self._line.send("contain", self._cgroup)
+            if not self._uses_cgroup:  # but what is in it dies with us
+                self._line.send("contain", "")
+        if self._deadline is not None:
+            self._line.send("within", self._deadline - _boottime())
+
+    def _start(self, program: str, payload: int, given: Sequence[int]) -> Started:
+        record = self._record
+        place = record.place() if record is not None else None
+        recorded = [record.descriptor] if record is not None else []
+        descriptors = [payload, *recorded, *given]
+        number = self._line.next_number()
         try:
-            os.write(self._pipe, line.encode() + b"\n")
-        except (
-            BrokenPipeError,
-            BlockingIOError,
-        ):  # it is dead or stopped, and about to be replaced
-            return
+            message, came = self._line.ask("spawn", number, place, descriptors=descriptors)
+        except NoGuardError as error:
+            if place is not None:
+                self._unanswered[number] = place
+            why = "has ended" if self._is_dead else "does not answer"
+            text = f"the guard process, which starts it, {why}"
+            raise OSError(error.errno, text, program) from error
+        if message[0] == "started":
+            _, _, pid, started = message
+            self._started[pid] = started
+            if record is not None and place is not None:
+                with self._telling():
+                    record.written(place, pid, Entry(started, pid))
+            if not came:  # there is no number left for it: who asked kills what was started
+                raise OSError(EMFILE, os.strerror(EMFILE), program)
+            return Started(pid, came[0])
+        _, _, code, stage = message
+        if place is not None:
+            self._give_back(place)
+        if stage == "cgroup" and self._uses_cgroup:
+            self._without_cgroups(code)
+            return self._start(program, payload, given)
+        where = str(record.path) if stage == "record" and record is not None else program
+        raise OSError(code, os.strerror(code), where)
 
-    def _finish(self) -> None:
-        """Wait for its end, but not for ever: it stays behind for a process that does not die."""
-        os.close(self._pipe)
-        if select.select([self.pidfd], [], [], _LAST_LOOK)[0]:
-            os.waitpid(self.pid, 0)
+    def _end_late(self, message: tuple[Any, ...], came: Sequence[int]) -> None:
+        """A request is answered when nobody waits for it any more: what was started, ends."""
+        for pidfd in came:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            os.close(pidfd)
+        place = self._unanswered.pop(message[1], None)
+        if place is not None:
+            self._give_back(place)
+
+    def _give_back(self, place: int) -> None:
+        assert self._record is not None
+        with self._telling():
+            self._record.give_back(place)
+
+    def _without_cgroups(self, number: int) -> None:
+        """Start without cgroups from now on. What is in one already is still killed by it."""
+        why = f"{self._cgroup}: {os.strerror(number)}"
+        self._tell(f"processes are started without cgroups from now on: {why}")
+        self._line.send("contain", "")
+        self._uses_cgroup = False
+
+    # --- killing --------------------------------------------------------------------------------
+
+    def _kill(self, spared: Collection[int]) -> bool:
+        try:
+            message, _ = self._line.ask("end", self._line.next_number(), sorted(spared))
+        except NoGuardError:
+            return self._bury()
+        if message[2] == 0 and self._record is not None:
+            with self._telling():
+                self._record.keep(spared)
+        return bool(message[2])
+
+    def _left(self, spared: Collection[int]) -> set[int]:
+        """The pids of what is not dead yet."""
+        kept = {self._own, *spared}
+        found = tree.descendants(self.pid, kept)
+        for each in self._orphans() if self._is_dead else ():
+            found += [each, *tree.descendants(each[0], kept)]
+        left = {pid for pid, seen in found if seen.state not in tree.GONE}
+        if self._cgroup is not None:
+            inside = ((pid, tree.stat(pid)) for pid in cgroups.members(self._cgroup))
+            left |= {pid for pid, seen in inside if seen is not None and seen.session not in kept}
+        return left
+
+    # --- without a guard ------------------------------------------------------------------------
+
+    @property
+    def _is_dead(self) -> bool:
+        return has_ended(self.pidfd)
+
+    def _replace(self) -> None:
+        """Have another guard at once.
+
+        Raises:
+            OSError: what is left of the job does not die.
+        """
+        end = time.monotonic() + _LAST_LOOK
+        while self._bury():
+            if time.monotonic() > end:
+                raise OSError(0, "what the guard process left behind cannot be killed")
+
+    def _bury(self) -> bool:
+        """SIGKILL all that the guard has left to us; whether there was anything. If not, there is
+        another guard now."""
+        if not self._is_dead:  # it does not answer
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            has_ended(self.pidfd, _LAST_LOOK)
+        self._line.hear()
+        self._exits |= self._line.exits
+        is_left = self._kill_orphans()
+        if self._cgroup is not None:
+            cgroups.kill(self._cgroup)
+            is_left |= cgroups.populated(self._cgroup)
+        if is_left:
+            time.sleep(_LOOK_AGAIN)
+            return True
+        os.waitpid(self.pid, 0)
         os.close(self.pidfd)
+        self._line.close()
+        watcher = self._line.watcher
+        if self._line.broken is not None:
+            self._tell(f"the guard process failed: {self._line.broken}")
+        self._losses += 1
+        if self._cgroup is not None:
+            for path in Path(self._cgroup).glob("*/"):
+                cgroups.remove(str(path))
+        if self._record is not None:
+            with self._telling():
+                self._record.keep(())
+        while self._unanswered:
+            self._give_back(self._unanswered.popitem()[1])
+        self._begin()
+        if watcher is not None:  # the new guard has another one
+            end_child(*watcher)
+        return False
+
+    def _kill_orphans(self) -> bool:
+        """SIGKILL what is the job's among our children, and reap it; whether there was any."""
+        found = False
+        for pid, seen in self._orphans():  # while a dead leader still tells of its session
+            found = True
+            for each in [(pid, seen), *tree.descendants(pid, {self._own})]:
+                tree.send(*each, signal.SIGKILL)
+            if (code := reaped(pid)) is not None and pid in self._started:
+                self._exits[pid] = code
+        return found
+
+    def _orphans(self) -> list[tuple[int, tree.Stat]]:
+        inside = cgroups.members(self._cgroup) if self._cgroup is not None else ()
+        return self._others.of_the_job(inside, self._is_known)
+
+    def _is_known(self, pid: int, seen: tree.Stat) -> bool:
+        record = self._record
+        is_proven = record is not None and proven(record.processes, pid, seen, record.says)
+        return is_proven or self._started.get(pid) == seen.started
+
+    def _note(self) -> None:
+        if self._record is not None:
+            if self._record.restore():
+                self._tell("processes.jsonl was changed by somebody: it is written again")
+            self._record.note(dict(tree.descendants(self.pid, {self._own})))
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Tell once of a record that cannot be written: the job goes on without."""
+        try:
+            yield
+        except OSError as error:
+            if not self._told:
+                self._tell(f"processes.jsonl cannot be written: {error.strerror}")
+            self._told = True
+
+    def _say(self, *message: object) -> None:
+        with suppress(NoGuardError):  # it is dead, and about to be replaced
+            self._line.send(*message)
+
+
+def _boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -12,21 +12,29 @@ Lines of kind `config` keep the resolved config, so that a changed one can be to
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, get_args
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from supervisor.core.decisions import Decision
-from supervisor.core.events import Event, SupervisorStarted
+from supervisor.core.events import Event, PhaseBegun, SupervisorStarted
 from supervisor.core.machine import step
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState
 from supervisor.ports import Storage, Transition
+from supervisor.protocol.attempts import is_phase_folder
+from supervisor.protocol.messages import printable
+from supervisor.protocol.reading import UnreadableError, parse_object
 from supervisor.protocol.segments import JOURNAL
 
 FORMAT = 1
+_MAX_JOURNAL = 256 << 20
+"""Bytes; ten thousand attempts write a tenth of it."""
+_MAX_NAME = 80
+_REMEDY = "move it away to begin a new record, or bring back a copy that is whole"
 
 _EVENTS: dict[str, TypeAdapter[Any]] = {
     kind.__name__: TypeAdapter(kind) for kind in get_args(Event)
@@ -38,6 +46,10 @@ _DECISIONS: dict[str, TypeAdapter[Any]] = {
 
 class JournalError(Exception):
     """The journal cannot be read or written: without it nothing may be started."""
+
+
+class DamagedJournalError(JournalError):
+    """What is in the journal's place is none, which only a person can mend."""
 
 
 @dataclass(slots=True)
@@ -119,9 +131,11 @@ class FileJournal:
     def _look(self) -> tuple[History, bytes, bytes]:
         """The history, the whole lines that tell it, and what follows on them."""
         try:
-            data = self._storage.read(JOURNAL)
+            data = self._storage.read(JOURNAL, _MAX_JOURNAL)
         except FileNotFoundError:
             return History(), b"", b""
+        except UnreadableError as error:
+            raise DamagedJournalError(f"{JOURNAL} {error.why}: {_REMEDY}") from error
         except OSError as error:
             raise JournalError(f"{JOURNAL} cannot be read: {error.strerror}") from error
         end = data.rfind(b"\n") + 1
@@ -131,29 +145,71 @@ class FileJournal:
         return history, data[:end], data[end:]
 
 
+def phases_on_record(storage: Storage) -> Sequence[str]:
+    """The folders of the phases that the journal has, oldest first; none where it cannot be read,
+    which whoever reads it next is told."""
+    try:
+        transitions = FileJournal(storage).look().transitions
+    except JournalError:
+        return ()
+    folders = (transition.after.directory for transition in transitions)
+    return tuple(dict.fromkeys(folder for folder in folders if folder is not None))
+
+
 def _replay(history: History, number: int, line: bytes) -> None:
     """Fold one line into `history`."""
+    where = f"{JOURNAL} line {number}"
     try:
-        body = json.loads(line)
+        body = parse_object(line, where)
         if body["v"] != FORMAT:
-            raise JournalError(f"{JOURNAL} line {number} has format {body['v']}, not {FORMAT}")
+            found = printable(str(body["v"])[:20])
+            raise DamagedJournalError(f"{where} has format {found}, not {FORMAT}: {_REMEDY}")
         if "config" in body:
-            history.config = body["config"]
+            history.config = _config(body["config"])
             return
         event: Event = _decode(_EVENTS, body["event"])
         wall = datetime.fromisoformat(body["time"])
         decisions: tuple[Decision, ...] = tuple(
             _decode(_DECISIONS, item) for item in body["decisions"]
         )
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise JournalError(f"{JOURNAL} line {number} is damaged: {type(error).__name__}") from error
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+        why = f"{where} is damaged: {_what_is_wrong(error)}; {_REMEDY}"
+        raise DamagedJournalError(why) from error
+    if isinstance(event, PhaseBegun) and not is_phase_folder(event.directory):
+        found = printable(repr(event.directory[:_MAX_NAME]))
+        why = f"{where} says that a phase has the folder {found}, which no phase can have"
+        raise DamagedJournalError(f"{why}: {_REMEDY}")
     if isinstance(event, SupervisorStarted):
         history.policy = event.policy
     if history.policy is None:
-        raise JournalError(f"{JOURNAL} line {number} comes before any SupervisorStarted")
+        raise DamagedJournalError(f"{where} comes before any SupervisorStarted: {_REMEDY}")
     before = history.state
-    history.state, _ = step(before, event, history.policy)
+    try:
+        history.state, _ = step(before, event, history.policy)
+    except Exception as error:  # a line that nobody of us wrote: no state that we know leads there
+        why = f"{where} does not follow from those before it; {_REMEDY}"
+        raise DamagedJournalError(why) from error
     history.transitions.append(Transition(event, before, history.state, decisions, wall))
+
+
+def _what_is_wrong(error: Exception) -> str:
+    match error:
+        case UnreadableError():
+            return f"it {error.why}"
+        case KeyError():
+            return f"{printable(repr(error.args[0])[:_MAX_NAME])} is missing in it, or unknown"
+        case ValidationError():
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"])) or "its event"
+            return f"{printable(place[:_MAX_NAME])} is not as we write it ({first['msg']})"
+        case _:
+            return "it is not as we write it"
+
+
+def _config(told: Any) -> list[dict[str, Any]]:
+    if not isinstance(told, list) or not all(isinstance(phase, dict) for phase in told):
+        raise TypeError("not a list of phases")
+    return told
 
 
 def _encode(adapters: dict[str, TypeAdapter[Any]], value: Event | Decision) -> dict[str, Any]:

@@ -7,9 +7,9 @@ two hosts are never compared. What follows from these numbers (60 s, renewed eve
 * An owner that cannot renew (frozen, cut off, storage gone) must not have workers any more once
   somebody may take over. The guard process, which needs neither the supervisor nor the storage,
   kills them `duration - renew` seconds after the last renewal *began*: ahead of any takeover.
-* An owner finds another's token at its next look, at most `renew` seconds after it can run again:
-  it kills its group and gives up. A whole host that was frozen, clock included, and wakes after a
-  takeover may therefore have workers for up to `renew` seconds more. That is the bound.
+* An owner finds another's token at its next look: it kills its group and gives up. That look comes
+  at once where a clock shows that the host slept or was frozen, and the workers stand still until
+  then (`clock_watch`, `Lease.is_ours`); at most `renew` seconds later where no clock shows it.
 * Every write names the version that it replaces. How far a place can keep to that: `lease_places`.
 
 Each owner has an `epoch`, which is above that of every owner before: it tells apart what two of
@@ -22,7 +22,6 @@ import errno
 import json
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,11 +31,14 @@ from typing import Any, Protocol
 from supervisor.host.identity import Identity
 from supervisor.ports import ConflictError, Stored
 from supervisor.protocol.mounts import file_system
+from supervisor.protocol.reading import UnreadableError, parse_object
 
 _LOCAL = {
     *("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay"),
     *("tmpfs", "ramfs", "rootfs"),
 }
+_MAX_EPOCH = 10**7
+"""An owner each second for months; what is above was written by somebody else."""
 _LOOK = 0.5
 """Seconds between two looks at another's lease, and before a failed renewal is tried again."""
 
@@ -90,15 +92,17 @@ class Lease:
         self,
         place: LeasePlace,
         times: LeaseTimes,
+        token: str,
         *,
         on_renewed: Callable[[float], None],
         on_lost: Callable[[Exception], None],
         say: Callable[[str], None],
     ) -> None:
-        """Both callbacks come from the lease's thread, where nothing but it can hold them up.
+        """`token` is of this owner alone.
 
-        `on_renewed` is told for how long workers may live without another renewal; `on_lost` that
-        they must be gone. `say` tells a person that we wait for the lease.
+        `on_renewed` is told, in the lease's thread, for how long workers may live without another
+        renewal; `on_lost`, in that thread or in the one that calls `is_ours`, that they must be
+        gone. `say` tells a person that we wait for the lease.
         """
         self._place = place
         self._times = times
@@ -106,11 +110,16 @@ class Lease:
         self._on_lost = on_lost
         self._say = say
         self._identity = Identity.of_this_process()
-        self._token = uuid.uuid4().hex
+        self._token = token
         self._count = 0
         self._epoch = 0
         self._version = ""
         self._renewed = 0.0
+        self._confirmed = 0.0
+        self._answered = threading.Condition()
+        self._wake = threading.Event()
+        self._settled = threading.Event()
+        self._settled.set()
         self._end = threading.Event()
         self._lost = threading.Event()
         self._error: LeaseTakenError | LeaseExpiredError | None = None
@@ -146,18 +155,43 @@ class Lease:
     def check(self) -> None:
         """Return while model_dir is ours beyond doubt; to be called after every wait.
 
+        Waits where `is_ours` is just finding out: until then nothing is started or written.
+
         Raises:
             LeaseTakenError, LeaseExpiredError: it is not.
         """
+        self._settled.wait(self._times.renew)
         if self._error is None and self._is_late():
             self._lost.wait(self._times.renew)  # to hear who has it; bounded: storage may hang
             self._error = self._error or self._expired()
         if self._error is not None:
             raise self._error
 
+    def is_ours(self, why: str) -> bool:
+        """Renews the lease now. Returns True if that succeeds; otherwise the lease is lost.
+
+        `why` tells people what makes it doubtful. No answer within `renew` seconds counts as a
+        failure. Called from another thread than the lease's, which may hang in an earlier renewal.
+        """
+        asked = _now()
+        self._settled.clear()
+        self._wake.set()
+        with self._answered:
+            self._answered.wait_for(lambda: self._is_known_since(asked), self._times.renew)
+            known = self._is_known_since(asked)
+        if not known:
+            text = f"the lease on model_dir could not be renewed within {self._times.renew:g} s"
+            self._lose(LeaseExpiredError(f"{why}, and {text}"))
+        self._settled.set()
+        return self._error is None
+
+    def _is_known_since(self, asked: float) -> bool:
+        return self._confirmed >= asked or self._error is not None or self._end.is_set()
+
     def release(self) -> None:
         """Stop renewing; the next owner need not wait. Nothing where the lease is lost."""
         self._end.set()
+        self._wake.set()
         if self._error is None:
             self._thread.join(self._times.renew)  # bounded: storage may hang; then it runs out
 
@@ -182,14 +216,12 @@ class Lease:
 
     def _keep(self) -> None:
         pause = self._times.renew
-        while not self._end.wait(pause):
+        while self._is_kept_for(pause):
             try:
                 self._renew()
                 pause = max(self._renewed + self._times.renew - _now(), 0.0)
             except (LeaseTakenError, LeaseExpiredError) as error:
-                self._error = error
-                self._lost.set()
-                self._on_lost(error)
+                self._lose(error)
                 return
             except OSError:
                 pause = min(_LOOK, self._times.renew / 4)
@@ -197,6 +229,22 @@ class Lease:
             with suppress(OSError):
                 body = {"token": None, "epoch": self._epoch}
                 self._place.write(json.dumps(body).encode(), self._version)
+
+    def _is_kept_for(self, pause: float) -> bool:
+        """Whether it is to be renewed once more, after a pause that `is_ours` may cut short."""
+        self._wake.wait(pause)
+        self._wake.clear()
+        return not (self._end.is_set() or self._lost.is_set())
+
+    def _lose(self, error: LeaseTakenError | LeaseExpiredError) -> None:
+        with self._answered:
+            if self._lost.is_set():
+                return
+            self._error = error
+            self._lost.set()
+            self._settled.set()
+            self._answered.notify_all()
+        self._on_lost(error)
 
     def _renew(self) -> None:
         if self._is_late():  # it may be somebody's to take by now: not to be written any more
@@ -212,6 +260,9 @@ class Lease:
         if _now() - before > self._times.kill:  # it hung: what it wrote over may be another's
             raise self._expired()
         self._on_renewed(self._renewed + self._times.kill - _now())
+        with self._answered:
+            self._confirmed = self._renewed
+            self._answered.notify_all()
 
     def _look(self) -> None:
         """See what is there instead of what was expected: our own, nothing, or another's."""
@@ -251,10 +302,9 @@ def is_shared(directory: Path) -> bool:
 
 def _parse(content: bytes) -> dict[str, Any]:
     try:
-        body = json.loads(content)
-    except ValueError:
-        return {"token": "unreadable"} if content else {}
-    return body if isinstance(body, dict) else {"token": "unreadable"}
+        return parse_object(content, "the lease") if content else {}
+    except UnreadableError:
+        return {"token": "unreadable"}
 
 
 def _token(content: bytes) -> object:
@@ -263,7 +313,7 @@ def _token(content: bytes) -> object:
 
 def _epoch(content: bytes) -> int:
     epoch = _parse(content).get("epoch")
-    return epoch if isinstance(epoch, int) else 0
+    return epoch if isinstance(epoch, int) and 0 <= epoch < _MAX_EPOCH else 0
 
 
 def owner_of(content: bytes) -> Identity | str | None:
@@ -272,8 +322,8 @@ def owner_of(content: bytes) -> Identity | str | None:
     if body.get("token") is None:
         return None
     try:
-        return Identity.from_json(body["owner"])
-    except (KeyError, TypeError, ValueError):
+        return Identity.from_json(body.get("owner"))
+    except ValueError:
         return "another supervisor"
 
 

@@ -16,8 +16,13 @@ import hashlib
 import time
 
 from supervisor.ports import ConflictError, Objects, Storage, Stored
+from supervisor.protocol.reading import UnreadableError
 
 LEASE = "lease.json"
+MAX_LEASE = 64 << 10
+"""Bytes: it has some hundred."""
+UNREADABLE = b'{"token": "unreadable"}'
+"""What is read of a lease that is no file, or far too large."""
 
 
 class LeaseFile:
@@ -32,9 +37,11 @@ class LeaseFile:
     def read(self) -> Stored:
         """See `lease.LeasePlace`."""
         try:
-            data = self._storage.read(LEASE)
+            data = self._storage.read(LEASE, MAX_LEASE)
         except FileNotFoundError:
             data = b""
+        except UnreadableError:  # which is no living owner's: it never changes, and is replaced
+            data = UNREADABLE
         return Stored(data, hashlib.sha256(data).hexdigest() if data else "")
 
     def write(self, data: bytes, expected: str) -> str:
@@ -64,7 +71,7 @@ class LeaseObject:
     def read(self) -> Stored:
         """See `lease.LeasePlace`."""
         try:
-            return self._objects.read(LEASE)
+            return self._objects.read(LEASE, MAX_LEASE)
         except FileNotFoundError:
             return Stored(b"", "")
 

@@ -1,4 +1,18 @@
-"""One supervisor per model_dir on a host: `flock` on the directory itself, and who holds it."""
+"""One supervisor per model_dir on a host: `flock` on a file in it, and who holds it.
+
+The lock is on `.supervisor.lock`, a file that is opened for writing: whoever may only read
+model_dir cannot open it, and so cannot lock the job out. Nobody removes the file: two processes
+that open it have the same one.
+
+Older supervisors lock the directory itself instead. That lock is taken as well: it keeps out an
+older supervisor that starts later, and it is respected where an older one holds it. Any reader of
+model_dir can hold it too; `_held_by` tells the two apart, and a mere reader is ignored, and told.
+Where nobody can be seen to hold it, `.supervisor.json` decides: where a supervisor with a lock file
+wrote it, there is no older one, and we wait only for what may be left of the last.
+
+`.supervisor.json` names the holder, for people and for the workers: without a lease it has the
+token of the owner (`protocol.environment.OWNER_FILE`), and an epoch that grows with every owner.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +21,27 @@ import errno
 import fcntl
 import json
 import os
+import stat
 import time
+from collections.abc import Sequence
 from datetime import datetime
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from supervisor.host.identity import Identity
+from supervisor.ports import Storage
+from supervisor.protocol import reading, removal
+from supervisor.protocol.messages import printable
 
+LOCK = ".supervisor.lock"
 OWNER = ".supervisor.json"
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+_SINCE_LOCK_FILE = ("token", "epoch")
+"""What no supervisor without a lock file wrote into `.supervisor.json`."""
 _PAUSE = 0.01
+_MAX_SINCE = 40
 
 
 class LockHeldError(Exception):
@@ -27,88 +53,292 @@ class LockUnsupportedError(Exception):
 
 
 class DirectoryLock:
-    """The lock on a directory; held until `release` or the end of the process."""
+    """The lock on a model_dir; held until `release` or the end of the process."""
 
-    def __init__(self, directory: Path, wall: datetime, patience: float = 10.0) -> None:
+    def __init__(self, directory: Path, patience: float = 10.0) -> None:
         """Take the lock.
 
-        Its descriptor is inherited by a process between fork and exec. Where the supervisor that
+        Its descriptors are inherited by a process between fork and exec. Where the supervisor that
         holds the lock is seen to be dead, that is all that is left of it, and dying: it is waited
         for, at most `patience` seconds.
 
         Raises:
             LockHeldError: somebody else has it.
             LockUnsupportedError: nobody can have it.
+            OSError: it cannot be opened; the text says what to do.
         """
-        self._owner = directory / OWNER
-        self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        self._directory = directory
+        self._written = b""
+        self._epoch = 0
+        self._stamp: tuple[int, ...] = ()
+        self.ignored: str | None = None
+        """What a person should know of a lock that does not keep us out."""
+        with contextlib.ExitStack() as undo:
+            self._lock = _opened(directory / LOCK)
+            undo.callback(os.close, self._lock)
+            self._place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            undo.callback(os.close, self._place)
+            self._take(patience)
+            undo.pop_all()
+
+    def _take(self, patience: float) -> None:
         end = time.monotonic() + patience
-        while not self._try():
-            if time.monotonic() >= end or not _is_dead(self._owner):
-                os.close(self._descriptor)
-                raise LockHeldError(_who(directory, self._owner))
+        while not _locked(self._lock):
+            if time.monotonic() >= end or not _is_dead(_record(self._directory)):
+                raise LockHeldError(_who(self._directory))
             time.sleep(_PAUSE)
-        owner = {**Identity.of_this_process().to_json(), "since": wall.isoformat()}
-        self._written = json.dumps(owner).encode()
-        with contextlib.suppress(OSError):  # a full disk: the lock holds without it
-            self._owner.write_bytes(self._written)
+        while not _locked(self._place):
+            record, status = _record(self._directory), os.fstat(self._place)
+            holders, dying = _holders(status), _is_dead(record)
+            late, held_by = time.monotonic() >= end, _held_by(holders, record, status)
+            if held_by is _Holder.READER or (late and held_by is _Holder.LEFTOVER):
+                if not _locked(self._place):  # it may have been free meanwhile
+                    self.ignored = _told_of_readers(self._directory, holders)
+                return
+            if held_by is _Holder.OWNER and (late or not dying):
+                raise LockHeldError(_who(self._directory, holders or ()))
+            time.sleep(_PAUSE)
 
-    def holds(self, directory: Path) -> bool:
-        """Whether `directory` is still the one that was locked: not deleted, not another one."""
-        try:
-            there = directory.stat()
-        except FileNotFoundError:
+    def claim(self, files: Storage, wall: datetime, token: str | None) -> Path | None:
+        """Write into `.supervisor.json`, in `files`, that we hold the lock since `wall`. Where a
+        file of somebody else has that name, returns what it is now called.
+
+        With `token`, it is what makes the workers ours; None: a lease does.
+
+        Raises:
+            OSError: it cannot be written. The lock holds without it.
+        """
+        before = _record(self._directory).get("epoch")
+        self._epoch = (before if isinstance(before, int) else 0) + 1
+        owner = Identity.of_this_process().to_json()
+        told = {"token": token, "epoch": self._epoch, **owner, "since": wall.isoformat()}
+        self._written = json.dumps(told).encode()
+        owner_file = self._directory / OWNER
+        foreign = removal.rename_foreign(owner_file) if _is_foreign(owner_file) else None
+        self._write(files)
+        return foreign
+
+    def restore(self, files: Storage) -> bool:
+        """Write `.supervisor.json` again where it is not what we wrote; returns whether it was not.
+
+        Raises:
+            OSError: it cannot be written now.
+        """
+        if self._stamp and _stamp(self._directory / OWNER) == self._stamp:
             return False
-        except OSError:  # who cannot tell goes on
-            return True
-        return os.path.samestat(there, os.fstat(self._descriptor))
-
-    def release(self) -> None:
-        """Give the lock back."""
-        with contextlib.suppress(OSError):
-            if self._owner.read_bytes() == self._written:  # not that of another host's supervisor
-                self._owner.unlink()
-        os.close(self._descriptor)
-
-    def _try(self) -> bool:
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno not in _UNSUPPORTED:
-                raise
-            os.close(self._descriptor)
-            raise LockUnsupportedError from error
+        self._write(files)
         return True
+
+    def _write(self, files: Storage) -> None:
+        files.replace(OWNER, self._written)
+        self._stamp = _stamp(self._directory / OWNER)
+
+    def holds(self) -> bool:
+        """Whether the directory and the lock in it are still those that were locked."""
+        try:
+            place, lock = self._directory.stat(), (self._directory / LOCK).lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:  # the check failed: assume that we still own it
+            return True
+        return os.path.samestat(place, os.fstat(self._place)) and os.path.samestat(
+            lock, os.fstat(self._lock)
+        )
+
+    def release(self, files: Storage) -> None:
+        """Give the lock back; the epoch stays for the next owner."""
+        with contextlib.suppress(OSError):
+            told = reading.read(self._directory / OWNER)
+            if told and told == self._written:  # not that of another host's supervisor
+                files.replace(OWNER, json.dumps({"token": None, "epoch": self._epoch}).encode())
+        os.close(self._place)
+        os.close(self._lock)
 
 
 def living_owner(directory: Path) -> str | None:
     """The supervisor that owns `directory`, as far as can be told without trying the lock."""
-    owner = directory / OWNER
-    return _told(owner) if owner.exists() and not _is_dead(owner) else None
+    record = _record(directory)
+    return None if _is_dead(record) else _told(record)
 
 
-def _is_dead(owner: Path) -> bool:
+# --- the lock ------------------------------------------------------------------------------------
+
+
+def _opened(path: Path) -> int:
     try:
-        return Identity.from_json(json.loads(owner.read_bytes())).is_dead
-    except (OSError, ValueError, KeyError, TypeError):
+        descriptor = os.open(path, _LOCK_FLAGS, 0o600)
+    except PermissionError as error:
+        raise OSError(error.errno, _belongs_to_another(path), str(path)) from error
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(error.errno, f"{path} is a link: remove it", str(path)) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, f"{path} is not a regular file: remove it", str(path))
+    return descriptor
+
+
+def _belongs_to_another(path: Path) -> str:
+    try:
+        of = f" belongs to uid {path.lstat().st_uid}, and"
+    except OSError:
+        of = ""
+    remedy = "run as the user who owns it, or remove it once that user's supervisor has ended"
+    return f"{path}{of} may not be opened by uid {os.geteuid()}: {remedy}"
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        raise LockUnsupportedError from error
+    return True
 
 
-def _told(owner: Path) -> str | None:
+# --- who holds the lock of the directory ----------------------------------------------------------
+
+
+def _holders(status: os.stat_result) -> list[int] | None:
+    """The processes that took a `flock` on the file of `status`; None: nobody can look.
+
+    Not seen are those of another pid namespace, and one that has ended since: the lock is then held
+    by whoever has inherited the descriptor.
+    """
     try:
-        told = json.loads(owner.read_bytes())
-        return f"supervisor {told['pid']} on {told['host']}, since {told['since']}"
-    except (OSError, ValueError, KeyError, TypeError):
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return None
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+    found: dict[str, list[int]] = {}
+    for fields in (line.split() for line in lines):
+        if len(fields) < 6 or fields[1] != "FLOCK":
+            continue
+        place, _, inode = fields[5].rpartition(":")
+        if inode == str(status.st_ino):
+            found.setdefault(place, []).append(int(fields[4]))
+    # Btrfs shows another device number here than `stat` does.
+    pids = found.get(device) or [pid for pids in found.values() for pid in pids]
+    return [pid for pid in pids if _user(pid) is not None]
+
+
+class _Holder(Enum):
+    """Who may have locked the directory."""
+
+    READER = 1
+    """Somebody who is no supervisor."""
+    LEFTOVER = 2
+    """A process that the last supervisor was starting when it was killed; or a reader."""
+    OWNER = 3
+    """An older supervisor, which owns it."""
+
+
+def _held_by(holders: list[int] | None, record: dict[str, Any], status: os.stat_result) -> _Holder:
+    """Who may have locked the directory of `status`, whose lock file is ours.
+
+    An older supervisor is the process that `record` names, or one that could write model_dir as we
+    can: root's, ours, or one of the user to whom it belongs.
+    """
+    named, here = _identity(record), Identity.of_this_process()
+    if holders:
+        writers = {0, os.geteuid(), status.st_uid}
+        alive = named is not None and not named.is_dead
+        may_own = any(
+            _user(pid) in writers or (alive and named is not None and named.pid == pid)
+            for pid in holders
+        )
+        return _Holder.OWNER if may_own else _Holder.READER
+    unseen = _Holder.OWNER if record.keys().isdisjoint(_SINCE_LOCK_FILE) else _Holder.LEFTOVER
+    if holders is None:
+        return unseen
+    if named is None or named.boot != here.boot:
+        return _Holder.READER
+    if named.is_dead:
+        return _Holder.LEFTOVER
+    return _Holder.READER if named.namespace == here.namespace else unseen
+
+
+def _user(pid: int) -> int | None:
+    """The real user of a process; None where it has ended. /proc/PID belongs to root for many."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    told = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    return None if told["State"][0] in "ZX" else int(told["Uid"][0])
+
+
+def _told_of_readers(directory: Path, holders: list[int] | None) -> str:
+    whose = ", ".join(f"pid {pid} of uid {_user(pid)}" for pid in holders or ())
+    who = whose or "a process that cannot be seen from here"
+    return (
+        f"{directory} is locked by {who}, which is no supervisor: ignored; it keeps out nobody but "
+        "supervisors older than the lock file"
+    )
+
+
+# --- who says to hold it --------------------------------------------------------------------------
+
+
+def _record(directory: Path) -> dict[str, Any]:
+    """What `.supervisor.json` says; nothing where it is missing or damaged: the lock decides."""
+    try:
+        return reading.read_object(directory / OWNER)
+    except (OSError, ValueError):
+        return {}
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a file is there that no supervisor can have written."""
+    try:
+        told = reading.read_object(path)
+    except reading.UnreadableError:
+        return True
+    except OSError:  # there is none, or nobody can tell now
+        return False
+    return type(told.get("epoch")) is not int and _identity(told) is None
+
+
+def _identity(record: dict[str, Any]) -> Identity | None:
+    try:
+        return Identity.from_json(record)
+    except (KeyError, TypeError, ValueError):
         return None
 
 
-def _who(directory: Path, owner: Path) -> str:
-    who = _told(owner)
-    if who is None:
-        text = "another supervisor; stop it first, or use another model_dir"
+def _is_dead(record: dict[str, Any]) -> bool:
+    identity = _identity(record)
+    return identity is not None and identity.is_dead
+
+
+def _told(record: dict[str, Any]) -> str | None:
+    identity = _identity(record)
+    since = printable(str(record.get("since"))[:_MAX_SINCE])
+    return f"{identity}, since {since}" if identity is not None else None
+
+
+def _who(directory: Path, holders: Sequence[int] = ()) -> str:
+    record = _record(directory)
+    identity, who = _identity(record), _told(record)
+    if identity is None or identity.is_dead:  # whoever holds it has not written so yet
+        pids = f" (pid {', '.join(map(str, holders))})" if holders else ""
+        text = f"another supervisor{pids}; stop it first, or use another model_dir"
         return f"{directory} is owned by {text}"
-    pid = who.split()[1]
-    remedy = f"stop it first (kill -TERM {pid}), or use another model_dir"
-    return f"{directory} is owned by {who}; {remedy}"
+    if not identity.is_seen_from_here:
+        how = "stop it there first (it is in another container or on another host)"
+    else:
+        how = f"stop it first (kill -TERM {identity.pid})"
+    return f"{directory} is owned by {who}; {how}, or use another model_dir"
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """What changes with the file; nothing where it is not there."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

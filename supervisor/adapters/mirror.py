@@ -1,14 +1,14 @@
 """Keeps in a bucket what the job's folder on this host holds, while the job runs.
 
 One thread, which alone waits for the bucket. It looks at the folder when it is told of a decision
-and every few seconds; the journal goes first. What only grows (the journal, run.log) is written in
-segments (`protocol.segments`); anything else whole, and a large file only when it has grown by half
-or rests. The other way come only the requests of people. A bucket that fails is tried again until
-it works: how long a job may go on without it is decided by the lease, and by whoever waits in
-`flush`.
+and every few seconds; the journal goes first. What only grows (the journal, run.log,
+attempts.jsonl) is written in segments (`protocol.segments`); anything else whole, and a large file
+only when it has grown by half or rests. The other way come only the requests of people. A bucket
+that fails is tried again until it works: how long a job may go on without it is decided by the
+lease, and by whoever waits in `flush`.
 
-Checkpoints are none of its business: the trainer writes them to the bucket itself. Serialized
-executables stay here: they are pickles, and the bucket may be writable by others.
+Checkpoints are none of its business: the trainer writes them to the bucket itself. Nor are compiled
+programs, which are code: see `adapters.shared_programs`.
 """
 
 from __future__ import annotations
@@ -21,42 +21,58 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from supervisor.host.record import NAME as PROCESSES
 from supervisor.ports import Objects, Storage
-from supervisor.protocol.segments import JOURNAL, RUN_LOG, SUFFIX, Segment, extended
+from supervisor.protocol import attempts, removal
+from supervisor.protocol.reading import UnreadableError, opened, read
+from supervisor.protocol.removal import Place
+from supervisor.protocol.segments import JOURNAL, OF_A_PHASE, SUFFIX, Segment, extended
 
 _INTERVAL = 5.0
 _PATIENCE = 120.0
 """Seconds for which `flush` waits: longer than the bucket may take to answer, tries included."""
 _LOOK = 0.2
+_LARGEST = 1 << 28
+"""Bytes of a file that is copied: what is larger is nothing of ours."""
 _SMALL = 1 << 18
 """Bytes that may be written anew for each change."""
-_CACHE_LIMIT = 4 << 30
-"""Bytes of compiled programs that are copied. A large model's step takes some tens of MB."""
 _RUNNING = 2
 """Attempts whose files may still change: the newest, and the one before while that starts."""
 
 _REQUESTS = "requests"
+_MAX_NAME = 200
+"""Bytes; a file here takes 255, and its temporary name is longer."""
 _ASK_INTERVAL = 30.0
 
-CACHE = "compile_cache"
-
 _Stamp = tuple[int, int]
+
+
+def _nothing() -> None:
+    pass
 
 
 class Mirror:
     """The copy of a job's folder in the bucket."""
 
     def __init__(
-        self, objects: Objects, folder: Path, epoch: int, tell: Callable[[str], None]
+        self,
+        objects: Objects,
+        folder: Path,
+        epoch: int,
+        tell: Callable[[str], None],
+        also: Callable[[], None] = _nothing,
     ) -> None:
-        """`epoch` is that of our lease. `tell` is called from the mirror's thread."""
+        """`epoch` is that of our lease. `tell` and `also` are called from the mirror's thread;
+        `also` brings to the bucket what else belongs there."""
         self._objects = objects
-        self._folder = folder
+        self._folder = folder.resolve()
         self._epoch = epoch
         self._tell = tell
         self._streams: dict[str, _Stream] = {}
         self._written: dict[str, _Stamp] = {}
         self._seen: dict[str, _Stamp] = {}
+        self._refused: set[str] = set()
+        self._also = also
         self._asked = -math.inf
         self._error: OSError | None = None
         self._wanted = threading.Event()
@@ -65,8 +81,8 @@ class Mirror:
         self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
 
     def begin(self) -> None:
-        """What the folder holds now, and from now on, is to be in the bucket too. From here on its
-        journal and run.log only grow."""
+        """What the folder holds now, and from now on, is to be in the bucket too. From here on
+        what grows in it only grows."""
         self._thread.start()
 
     def wake(self) -> None:
@@ -116,6 +132,7 @@ class Mirror:
                 self._extend(path)
             for path in self._others():
                 self._replace(path)
+            self._also()
             if time.monotonic() >= self._asked + _ASK_INTERVAL:
                 self._bring_requests()
                 self._asked = time.monotonic()
@@ -138,9 +155,9 @@ class Mirror:
         if (plan := extended(stream.segments, self._epoch, size)) is None:
             return
         segment, kept = plan
-        with file.open("rb") as opened:
-            opened.seek(segment.start)
-            data = opened.read(segment.size)
+        with opened(file, below=self._folder) as source:
+            source.seek(segment.start)
+            data = source.read(segment.size)
         if len(data) < segment.size:
             return  # it was cut meanwhile, which its writer finds out
         self._objects.write(f"{path}{SUFFIX}/{segment.name}", data)
@@ -151,14 +168,14 @@ class Mirror:
         if not kept:
             self._forget_earlier(path)
         for each in obsolete:
-            self._objects.delete(f"{path}{SUFFIX}/{each.name}")
+            self._forget(Place.SEGMENT, f"{path}{SUFFIX}/{each.name}")
 
     def _forget_earlier(self, path: str) -> None:
         """All of the file is there in one piece: what earlier owners wrote of it is of no use."""
         for name in self._objects.list(f"{path}{SUFFIX}").objects:
             segment = Segment.parse(name)
             if segment is not None and segment.epoch < self._epoch:
-                self._objects.delete(f"{path}{SUFFIX}/{name}")
+                self._forget(Place.SEGMENT, f"{path}{SUFFIX}/{name}")
 
     def _replace(self, path: str) -> None:
         file = self._folder / path
@@ -168,8 +185,13 @@ class Mirror:
             self._seen[path] = stamp
             if stamp == before or not _is_due(stamp, before, seen, is_last=self._is_ending):
                 return
-            data = file.read_bytes()
-        except FileNotFoundError:
+            data = read(file, _LARGEST, below=self._folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except UnreadableError as error:
+            if path not in self._refused:
+                self._refused.add(path)
+                self._tell(f"not copied to the bucket: {error}")
             return
         self._objects.write(path, data)
         self._written[path] = stamp
@@ -177,13 +199,25 @@ class Mirror:
     def _bring_requests(self) -> None:
         """What people ask of the job from elsewhere is asked here then, see `adapters.requests`."""
         for name in sorted(self._objects.list(_REQUESTS).objects):
-            data = self._objects.read(f"{_REQUESTS}/{name}").data
+            if not Place.REQUEST.claims(name) or len(name.encode()) > _MAX_NAME:
+                continue
+            try:
+                data = self._objects.read(f"{_REQUESTS}/{name}", _SMALL).data
+            except UnreadableError as error:
+                if name not in self._refused:
+                    self._refused.add(name)
+                    self._tell(f"a request in the bucket cannot be heard: {error}")
+                continue
             folder = self._folder / _REQUESTS
             folder.mkdir(exist_ok=True)
-            temporary = folder / f".{name}"
-            temporary.write_bytes(data)
+            temporary = folder / f".{name}.tmp"
+            with removal.temporary(temporary, below=self._folder) as file:
+                file.write(data)
             temporary.replace(folder / name)
-            self._objects.delete(f"{_REQUESTS}/{name}")
+            self._forget(Place.REQUEST, f"{_REQUESTS}/{name}")
+
+    def _forget(self, place: Place, name: str) -> None:
+        removal.remote(place, [name], self._objects.delete)
 
     def _end_of(self, path: str) -> int:
         stream = self._streams.get(path)
@@ -194,42 +228,29 @@ class Mirror:
     def _growing(self) -> Iterator[str]:
         yield JOURNAL
         for phase in self._phases():
-            yield f"{phase}/{RUN_LOG}"
+            yield from (f"{phase}/{name}" for name in OF_A_PHASE)
 
     def _others(self) -> Iterator[str]:
         for name in _files(self._folder):
-            if name != JOURNAL:
+            if name not in (JOURNAL, PROCESSES):  # processes are of this host
                 yield name
         yield from self._below("drills")
         for phase in self._phases():
             for name in _files(self._folder / phase):
-                if name != RUN_LOG:
+                if name not in OF_A_PHASE:
                     yield f"{phase}/{name}"
-            attempts = f"{phase}/attempts"
-            for attempt in sorted(_folders(self._folder / attempts))[-_RUNNING:]:
-                yield from self._below(f"{attempts}/{attempt}")
-        yield from self._compiled()
+            folder = f"{phase}/{attempts.FOLDER}"
+            for attempt in attempts.in_order(_folders(self._folder / folder))[-_RUNNING:]:
+                yield from self._below(f"{folder}/{attempt}")
 
     def _phases(self) -> list[str]:
         """The newest; the others are as they were."""
-        names = [name for name in _folders(self._folder) if name.endswith("_restartable")]
+        names = [name for name in _folders(self._folder) if attempts.is_phase_folder(name)]
         return sorted(names)[-_RUNNING:]
 
     def _below(self, folder: str) -> Iterator[str]:
         for name in _files(self._folder / folder):
             yield f"{folder}/{name}"
-
-    def _compiled(self) -> Iterator[str]:
-        """What is taken over of the compilation cache; entries never change."""
-        sizes = {}
-        for path in self._below(CACHE):
-            with suppress(FileNotFoundError):  # it was found damaged, and removed
-                sizes[path] = (self._folder / path).stat().st_size
-        total = sum(size for path, size in sizes.items() if path in self._written)
-        for path, size in sorted(sizes.items()):
-            if path in self._written or total + size <= _CACHE_LIMIT:
-                total += 0 if path in self._written else size
-                yield path
 
 
 class _Stream:
@@ -249,9 +270,9 @@ class MirroredStorage:
         self._mirror = mirror
         self._give_up = give_up
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, limit: int) -> bytes:
         """See `ports.Storage`."""
-        return self._storage.read(path)
+        return self._storage.read(path, limit)
 
     def replace(self, path: str, data: bytes) -> None:
         """See `ports.Storage`. It is in the bucket some seconds later."""
@@ -291,20 +312,22 @@ def _is_due(stamp: _Stamp, before: _Stamp | None, seen: _Stamp | None, *, is_las
 
 
 def _stamp(file: Path) -> _Stamp:
-    status = file.stat()
+    status = file.lstat()
     return status.st_size, status.st_mtime_ns
 
 
 def _files(folder: Path) -> list[str]:
-    return [path.name for path in _entries(folder) if path.is_file()]
+    return [path.name for path in _entries(folder) if path.is_file() and not path.is_symlink()]
 
 
 def _folders(folder: Path) -> list[str]:
-    return [path.name for path in _entries(folder) if path.is_dir()]
+    return [path.name for path in _entries(folder) if path.is_dir() and not path.is_symlink()]
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Without what is being written, or is only for this host."""
+    """Without what is being written, or is only for this host; of a link to a folder, nothing."""
+    if folder.is_symlink():
+        return []
     with suppress(FileNotFoundError, NotADirectoryError):
         return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     return []

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.core.digest import LogDigest
+from supervisor.protocol import writing
+from supervisor.protocol.reading import opened
 
 MAX_OUTPUT = 64 << 20
 """Bytes kept of one worker's output in one attempt: an hour of chatter, and little beside a single
@@ -164,7 +166,7 @@ class OutputFile:
     def _write_some(self, data: memoryview) -> int:
         """Write the part of `data` that fits, up to the end of a line if it has one."""
         if self._file is None:
-            self._file = self._path.open("ab", buffering=0)
+            self._file = writing.opened(self._path)
             self._size = os.fstat(self._file.fileno()).st_size
         if self._lost:
             self._put(f"\n[supervise: {self._lost} bytes could not be written here]\n".encode())
@@ -199,7 +201,7 @@ class OutputFile:
             note = f"the output before this is in {first.name}"
         self.close()
         self._file = None
-        self._file, self._size = self._path.open("wb", buffering=0), 0
+        self._file, self._size = writing.opened(self._path, new=True), 0
         self._begins = self._put(f"[supervise: {note}]\n".encode())
 
 
@@ -209,14 +211,20 @@ def _older(path: Path) -> tuple[Path, Path]:
 
 
 def read_evidence(path: Path) -> str:
-    """What is worth judging of an output, across its parts; empty if there is none."""
+    """What is worth judging of an output, across its parts; empty if there is none.
+
+    Who wrote what is there now nobody knows: of each part only what one can have is read.
+    """
     digest = LogDigest()
     first, previous = _older(path)
     for part in (first, previous, path):
         try:
-            with part.open("rb", buffering=0) as file:
-                while chunk := file.read(_CHUNK):
+            with opened(part) as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_OUTPUT))
+                rest = MAX_OUTPUT
+                while rest > 0 and (chunk := file.read(_CHUNK)):
                     digest.feed(chunk)
+                    rest -= len(chunk)
         except OSError:
             continue
     return digest.text()

@@ -9,15 +9,20 @@ down or end the job by being broken.
 from __future__ import annotations
 
 import http.client
-import subprocess
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import quote
 
 from supervisor.config.schema import Preemption
+from supervisor.host.waiting import has_ended
+from supervisor.ports import Starter
+from supervisor.protocol.messages import printable
+from supervisor.protocol.reading import opened
 
 _GCE_HOST = "169.254.169.254"
 """metadata.google.internal: by its address, because name servers have bad days too."""
@@ -31,6 +36,7 @@ _COMMAND_PAUSE = 5.0
 _MAX_BACKOFF = 60.0
 _TELL_AFTER = 3
 _MAX_TEXT = 300
+_CHUNK = 1 << 16
 
 
 class Source(Protocol):
@@ -100,7 +106,8 @@ class PreemptionWatch:
                 failures += 1
                 pause = min(_MAX_BACKOFF, pause * 2.0 ** (failures - 1))
                 if failures == _TELL_AFTER:
-                    self._tell(f"{source} does not answer ({error}); it is asked again and again")
+                    why = printable(str(error)[:_MAX_TEXT])
+                    self._tell(f"{source} does not answer ({why}); it is asked again and again")
             else:
                 failures = 0
             if announcement is not None and not self._closed.is_set():
@@ -118,10 +125,11 @@ class PreemptionWatch:
 def sources(
     config: Preemption,
     environ: Mapping[str, str],
+    starter: Starter,
     product: Path = _GCE_PRODUCT,
 ) -> list[Source]:
-    """Whom `config` says to ask. `environ` is what a command gets, and may name another metadata
-    server, as it does for Google's own libraries."""
+    """Whom `config` says to ask. `environ` is what a command gets, which `starter` starts, and may
+    name another metadata server, as it does for Google's own libraries."""
     found: list[Source] = []
     if config.source == "gce" or (config.source == "auto" and _on_gce(environ, product)):
         host = environ.get(_GCE_HOST_VARIABLE) or _GCE_HOST
@@ -129,7 +137,7 @@ def sources(
     if config.file is not None:
         found.append(AnnouncementFile(Path(config.file).expanduser().absolute()))
     if config.command is not None:
-        found.append(AnnouncementCommand(config.command, environ))
+        found.append(AnnouncementCommand(config.command, environ, starter))
     return found
 
 
@@ -169,7 +177,8 @@ class GceMetadata:
 
     def look(self) -> Announcement | None:
         """See `Source`: answers at once the first time, then when the value changes."""
-        query = f"wait_for_change=true&timeout_sec={_LONG_POLL}&last_etag={self._etag}"
+        seen = quote(self._etag, safe="")
+        query = f"wait_for_change=true&timeout_sec={_LONG_POLL}&last_etag={seen}"
         # No urllib: it would ask a proxy, whose metadata would be another machine's.
         connection = http.client.HTTPConnection(self._host, timeout=_LONG_POLL + _PATIENCE)
         try:
@@ -186,7 +195,7 @@ class GceMetadata:
             raise OSError(f"status {response.status}")
         if response.getheader("Metadata-Flavor") != "Google":
             raise OSError("what answers is no metadata server")
-        self._etag = response.getheader("ETag") or "NONE"
+        self._etag = (response.getheader("ETag") or "NONE")[:_MAX_TEXT]
         doomed = _GCE_MEANING[self._key].get(value)
         if doomed is None:
             return None
@@ -208,7 +217,7 @@ class AnnouncementFile:
     def look(self) -> Announcement | None:
         """See `Source`."""
         try:
-            with self._path.open("rb") as file:
+            with opened(self._path, linked=True) as file:
                 text = file.read(_MAX_TEXT)
         except FileNotFoundError:
             return None
@@ -218,15 +227,15 @@ class AnnouncementFile:
 class AnnouncementCommand:
     """A command that announces a preemption by ending with exit code 0 and a line that says why.
 
-    It may take as long as it likes, and is run again after any other end. The line is required:
-    the supervisor kills all its descendants when an attempt ends, and reaps them; then this
-    command's exit code is lost and reads as 0.
+    It may take as long as it likes, and is run again after any other end. It is killed with each
+    attempt, as all processes of the job are that are not of the next one.
     """
 
     pause = _COMMAND_PAUSE
     quick = False
 
-    def __init__(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+    def __init__(self, argv: Sequence[str], environ: Mapping[str, str], starter: Starter) -> None:
+        self._starter = starter
         self._argv = list(argv)
         self._environ = dict(environ)
 
@@ -235,19 +244,23 @@ class AnnouncementCommand:
 
     def look(self) -> Announcement | None:
         """See `Source`."""
-        done = subprocess.run(
-            self._argv,
-            env=self._environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            check=False,
-        )
-        if done.returncode != 0 or not done.stdout.strip():
-            return None
-        return Announcement(f"{self} says{_quoted(done.stdout)}")
+        reads, writes = os.pipe()
+        with os.fdopen(reads, "rb") as output:
+            with os.fdopen(writes, "wb") as theirs, Path(os.devnull).open("wb") as null:
+                command = self._starter.start(
+                    self._argv, self._environ, theirs.fileno(), null.fileno()
+                )
+            try:
+                said = output.read(_MAX_TEXT)
+                while output.read(_CHUNK):
+                    pass
+                has_ended(command.pidfd, None)
+                code = self._starter.exit_code(command)
+            finally:
+                os.close(command.pidfd)
+        return Announcement(f"{self} says{_quoted(said)}") if code == 0 and said.strip() else None
 
 
 def _quoted(text: bytes) -> str:
     lines = text[:_MAX_TEXT].decode("utf-8", "replace").split("\n", 1)
-    return f": {lines[0].strip()}" if lines[0].strip() else ""
+    return f": {printable(lines[0].strip())}" if lines[0].strip() else ""

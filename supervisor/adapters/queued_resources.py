@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor.ports import Refusal, Slice, SliceState, UnavailableError
+from supervisor.protocol.reading import UnreadableError, parse_json
 
 BASE = "https://tpu.googleapis.com/"
 BASE_VARIABLE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"
@@ -201,12 +202,12 @@ class QueuedResources:
             response = self._session.request(
                 method, self._base + path, params=dict(asked), json=json, timeout=_TIMEOUT
             )
-            body = response.json() if response.content else {}
+            body = parse_json(response.content, path) if response.content else {}
         except exceptions.TransportError as error:
             raise UnavailableError(str(error)) from error
         except exceptions.RefreshError as error:
             raise PermissionError(f"the credentials are of no use: {error}; {_REMEDY}") from error
-        except requests.exceptions.JSONDecodeError:
+        except UnreadableError:
             body = {}  # an error page of something between us
         except requests.exceptions.RequestException as error:
             raise UnavailableError(str(error)) from error

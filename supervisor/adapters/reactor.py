@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from types import FrameType
 
-from supervisor.core.events import Event, StopRequested, StopSource
+from supervisor.core.clocks import LIMIT
+from supervisor.core.events import Event, SilenceExcused, StopRequested, StopSource
 from supervisor.ports import Clock
 
 
@@ -22,6 +23,10 @@ class Reactor:
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._events: deque[Event] = deque()
+        self.busy_since: float | None = clock.now()
+        """See `ports.Loop`."""
+        self.is_told_to_stop = False
+        """See `ports.Loop`."""
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -30,7 +35,12 @@ class Reactor:
     def post(self, event: Event) -> None:
         """Hand an event to the runtime. Safe in any thread and in a signal handler."""
         self._events.append(event)
+        self.is_told_to_stop = self.is_told_to_stop or isinstance(event, StopRequested)
         os.eventfd_write(self._wake, 1)
+
+    def goes_on(self) -> None:
+        """The main loop is busy, and does not hang."""
+        self.busy_since = self._clock.now()
 
     def has(self, kind: type[Event]) -> bool:
         """Whether an event of that kind waits to be taken. Safe in any thread."""
@@ -55,7 +65,10 @@ class Reactor:
         while not self._events:
             now = self._clock.now()
             due = min((t for t in (until, self._next_timer()) if t is not None), default=None)
-            self._look(None if due is None else max(0.0, due - now))
+            timeout = None if due is None else max(0.0, due - now)
+            self._look(timeout)
+            if timeout is not None:
+                self._excuse(self._clock.now() - now - timeout)
             # Over only after a look that began past it: a process that was stopped meanwhile must
             # not take for silence what it has not read yet.
             if until is not None and now >= until:
@@ -65,8 +78,17 @@ class Reactor:
             events.append(self._events.popleft())
         return events
 
+    def _excuse(self, late: float) -> None:
+        """A look took `late` seconds too long: whoever froze us may have frozen the workers too."""
+        if late > LIMIT:
+            why = f"this supervisor did not run for {late:.0f} s: that is no silence of the workers"
+            self.post(SilenceExcused(self._clock.now(), late, why))
+
     def _look(self, timeout: float | None) -> None:
-        for key, _ in self._selector.select(timeout):
+        self.busy_since = None
+        found = self._selector.select(timeout)
+        self.busy_since = self._clock.now()
+        for key, _ in found:
             if key.fd in self._selector.get_map():  # an earlier callback may have forgotten it
                 key.data()
         self._run_timers()

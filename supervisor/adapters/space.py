@@ -1,20 +1,41 @@
-"""Makes room on a full disk: what is kept only for people goes first, oldest first.
+"""Keeps what the attempts of a job leave behind within the room that there is.
 
-A full disk must not end a job that could go on. What may go is the output of attempts that are
-over; their failure records, the journal and the checkpoints never do.
+A full disk must not end a job that could go on, and no disk should become full of what nobody reads
+any more. What may be deleted is the output of attempts that are over, and, where the config limits
+them, their records (failure records, stacks) and compiled steps: always the oldest first. The
+journal and the checkpoints never are. No link is followed: see `protocol.removal`.
+
+Only the folders of phases that the job's journal has are the job's: a person may keep the copy of
+another one in model_dir, and an earlier job's stay when its journal is moved away.
 """
 
 from __future__ import annotations
 
 import errno
+import os
+import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from supervisor.ports import Storage
+from supervisor.config.schema import Limits
+from supervisor.config.sizes import size_text
+from supervisor.core import compiled
+from supervisor.core.events import LaunchFailed, WorkersGone
+from supervisor.core.retention import Kept, excess, limit_told
+from supervisor.ports import Storage, Transition
+from supervisor.protocol import attempts, removal, writing
+from supervisor.protocol.removal import Place
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_PREFETCH = re.compile(r"prefetch\d+")
+_LOG_OF_HELPER = re.compile(r"standby\.log|rank\d+\.log")
+MAX_LOG = 64 << 20
+"""Bytes of what a standby or a prefetch says: as much as of a worker's output is kept."""
+_TRIAL = ".trial"
+"""Suffix of the mark that a compiled step is tried for the first time: a few bytes, and no step."""
 
 T = TypeVar("T")
 
@@ -27,39 +48,219 @@ def free_bytes(path: Path) -> int | None:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """The folder of an attempt."""
+
+    phase: str
+    number: int
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{self.number} of {self.phase}"
+
+
 class Space:
     """What can be deleted of a model_dir."""
 
-    def __init__(self, model_dir: Path, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, model_dir: Path, tell: Callable[[str], None], recorded: Callable[[], Sequence[str]]
+    ) -> None:
+        """`tell` may be called from another thread. `recorded` looks the folders of the phases up
+        in the journal, oldest first: the disk may be full before the job's history is known."""
         self._model_dir = model_dir
+        self._recorded = recorded
+        self._phases: tuple[str, ...] | None = None
         self._tell = tell
+        self._last_failed: int | None = None
+        self._without_output: set[Path] = set()
+        self._refused: set[Path] = set()
         self.in_use: Callable[[], Path | None] = lambda: None
-        """The directory of the attempt that runs; its output is kept."""
+        """The directory of the attempt that runs; what it writes is kept."""
+
+    def observe(self, transition: Transition) -> None:
+        """See `ports.Observer`. What the last attempt that failed left is kept within any limit."""
+        folder, phases = transition.after.directory, self._phases or ()
+        if folder is not None and folder not in phases:
+            self._phases = (*phases, folder)
+        event = transition.event
+        if isinstance(event, WorkersGone | LaunchFailed) and event.failure is not None:
+            self._last_failed = event.attempt
+
+    def replay(self, transitions: Sequence[Transition]) -> None:
+        """Take in the transitions of earlier supervisors."""
+        self._phases = ()
+        for transition in transitions:
+            self.observe(transition)
+
+    def make_room(self) -> None:
+        """Delete all the output that can be; that of the newest attempt, and of the last one that
+        failed, only where there is no other."""
+        if self._free(sparing=True):
+            while self._free(sparing=True):
+                pass
+        else:
+            self._free(sparing=False)
 
     def free(self) -> bool:
-        """Delete the output of the oldest attempt that has any; False if none can be deleted."""
-        for directory in self._attempts():
-            freed = 0
-            for path in directory.glob("rank*.log"):
-                try:
-                    size = path.stat().st_size
-                    path.unlink()
-                    freed += size
-                except OSError:
-                    continue
+        """Delete the output of the oldest attempt that has any, as `make_room`; False if none can
+        be deleted."""
+        return self._free(sparing=True) or self._free(sparing=False)
+
+    def _free(self, *, sparing: bool) -> bool:
+        in_use, there = self.in_use(), list(self._attempts())
+        for attempt in there:
+            if attempt.path == in_use or attempt.path in self._without_output:
+                continue
+            if sparing and self._tells_what_was_last(attempt, there):
+                continue
+            freed = self._delete(Place.OUTPUT, self._sizes(attempt.path, Place.OUTPUT))
+            self._without_output.add(attempt.path)
             if freed:
-                number = int(directory.name)
-                self._tell(f"the disk is full: deleted the output of attempt {number}: {freed} B")
+                self._tell(f"the disk is full: deleted the output of attempt {attempt}: {freed} B")
                 return True
         return False
 
-    def _attempts(self) -> Iterator[Path]:
-        in_use = self.in_use()
-        for directory in sorted(
-            self._model_dir.glob("*_restartable/attempts/*"), key=lambda path: path.name
-        ):
-            if directory != in_use and directory.name.isdecimal():
-                yield directory
+    def _tells_what_was_last(self, attempt: _Attempt, there: Sequence[_Attempt]) -> bool:
+        """The newest one may have ended a moment ago, and not be judged."""
+        return attempt == there[-1] or attempt.number == self._last_failed
+
+    def keep_within(self, limits: Limits) -> None:
+        """Delete the oldest of what takes more than `limits`."""
+        self._of_attempts("outputs", Place.OUTPUT, limits.outputs)
+        self._of_attempts("records", Place.RECORD, limits.records)
+        self._executables(limits.executables)
+        self._logs_of_helpers()
+
+    def _of_attempts(self, what: str, place: Place, limit: int) -> None:
+        there = list(self._attempts())
+        found: dict[str, tuple[_Attempt, dict[Path, int]]] = {}
+        kept = []
+        for order, attempt in enumerate(there):
+            sizes = self._sizes(attempt.path, place)
+            stays = self._tells_what_was_last(attempt, there)
+            found[str(attempt.path)] = attempt, sizes
+            kept.append(Kept(str(attempt.path), sum(sizes.values()), order, stays))
+        deleted = [found[one.name] for one in excess(kept, limit)]
+        freed = sum(self._delete(place, sizes) for _, sizes in deleted)
+        if freed:
+            (first, _), (last, _) = deleted[0], deleted[-1]
+            which = f"attempt {first}"
+            if len(deleted) > 1:
+                begin = first.number if first.phase == last.phase else first
+                which = f"{len(deleted)} attempts, {begin} to {last}"
+            self._tell(limit_told(f"the {what} of {which}", freed, what, limit))
+
+    def _executables(self, limit: int) -> None:
+        folder = self._model_dir
+        for name in (compiled.FOLDER, "executables"):
+            if name not in self._folders(folder):
+                return
+            folder /= name
+        status = self._files(folder, self._claimed_by(Place.EXECUTABLE))
+        kept = [
+            Kept(str(path), one.st_size, one.st_mtime)
+            for path, one in status.items()
+            if path.suffix != _TRIAL
+        ]
+        deleted = {Path(one.name): one.size for one in excess(kept, limit)}
+        if freed := self._delete(Place.EXECUTABLE, deleted):
+            self._tell(limit_told("compiled steps", freed, "executables", limit))
+
+    def _logs_of_helpers(self) -> None:
+        """Empty those that are too large: whoever writes them appends, and lives as long as it
+        likes."""
+        for folder in self._attempt_folders():
+            logs = self._files(folder, _is_log_of_helper)
+            for name in self._folders(folder):
+                if _PREFETCH.fullmatch(name):
+                    logs |= self._files(folder / name, _is_log_of_helper)
+            for path, status in logs.items():
+                if status.st_size > MAX_LOG:
+                    try:
+                        below = self._model_dir
+                        writing.opened(path, new=True, create=False, below=below).close()
+                        size = size_text(status.st_size)
+                        self._tell(f"emptied {path}, which had {size}: what wrote it has a fault")
+                    except OSError as error:
+                        self._tell_once(path, f"cannot be emptied: {error.strerror}")
+
+    def _delete(self, place: Place, sizes: Mapping[Path, int]) -> int:
+        """How many bytes were deleted. What cannot be is told once."""
+        freed = 0
+        for path, size in sizes.items():
+            try:
+                freed += size * removal.file(place, path, below=self._model_dir)
+            except OSError as error:
+                self._tell_once(path, f"cannot be deleted to make room: {error.strerror}")
+        return freed
+
+    def _attempts(self) -> Iterator[_Attempt]:
+        """All that there are, in the order in which they were started."""
+        for folder in self._attempt_folders():
+            for name in attempts.in_order(self._folders(folder)):
+                yield _Attempt(folder.parent.name, int(name), folder / name)
+
+    def _attempt_folders(self) -> Iterator[Path]:
+        """The folders of the attempts of each phase, in the order in which the phases began."""
+        if self._phases is None:
+            self._phases = tuple(self._recorded())
+        there = self._folders(self._model_dir)
+        for phase in self._phases:
+            if phase in there and attempts.FOLDER in self._folders(self._model_dir / phase):
+                yield self._model_dir / phase / attempts.FOLDER
+
+    def _sizes(self, folder: Path, place: Place) -> dict[Path, int]:
+        found = self._files(folder, self._claimed_by(place))
+        return {path: one.st_size for path, one in found.items()}
+
+    def _claimed_by(self, place: Place) -> Callable[[Path], bool]:
+        return lambda path: place.claims(str(path.relative_to(self._model_dir)))
+
+    def _files(self, folder: Path, is_wanted: Callable[[Path], bool]) -> dict[Path, os.stat_result]:
+        """The regular files in `folder` that are wanted; a link is none."""
+        found = {}
+        for one in self._entries(folder):
+            path = Path(one.path)
+            try:
+                if is_wanted(path) and one.is_file(follow_symlinks=False):
+                    found[path] = one.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                pass  # a full output is renamed
+            except OSError as error:
+                self._tell_once(path, f"cannot be looked at to make room: {error.strerror}")
+        return found
+
+    def _folders(self, folder: Path) -> list[str]:
+        """The names of the folders in `folder`; a link to one is none."""
+        found = []
+        for one in self._entries(folder):
+            try:
+                if one.is_dir(follow_symlinks=False):
+                    found.append(one.name)
+            except OSError as error:
+                path = Path(one.path)
+                self._tell_once(path, f"cannot be looked at to make room: {error.strerror}")
+        return found
+
+    def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(folder) as found:
+                return list(found)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            self._tell_once(folder, f"cannot be searched to make room: {error.strerror}")
+            return []
+
+    def _tell_once(self, path: Path, text: str) -> None:
+        if path not in self._refused:
+            self._refused.add(path)
+            self._tell(f"{path} {text}")
+
+
+def _is_log_of_helper(path: Path) -> bool:
+    return _LOG_OF_HELPER.fullmatch(path.name) is not None
 
 
 class RoomMakingStorage:
@@ -69,9 +270,9 @@ class RoomMakingStorage:
         self._storage = storage
         self._space = space
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, limit: int) -> bytes:
         """See `ports.Storage`."""
-        return self._storage.read(path)
+        return self._storage.read(path, limit)
 
     def replace(self, path: str, data: bytes) -> None:
         """See `ports.Storage`."""

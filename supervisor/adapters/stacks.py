@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-import subprocess
 import sysconfig
 from pathlib import Path
 
 import psutil
 
+from supervisor.ports import Starter
+from supervisor.protocol.writing import opened
 
-def dump_native_stacks(pid: int, path: Path) -> None:
+
+def dump_native_stacks(starter: Starter, pid: int, path: Path) -> None:
     """Start to write the Python and native stacks of `pid` to `path`, if py-spy is installed.
 
     It runs beside us, and is ended with the worker if it takes too long.
@@ -21,14 +24,10 @@ def dump_native_stacks(pid: int, path: Path) -> None:
     tool = shutil.which("py-spy", path=sysconfig.get_path("scripts")) or shutil.which("py-spy")
     if tool is None:
         return
-    with path.open("wb") as file:
-        subprocess.Popen(
-            [tool, "dump", "--native", "--pid", str(pid)],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-        )
+    with opened(path, new=True) as file:
+        argv = [tool, "dump", "--native", "--pid", str(pid)]
+        started = starter.start(argv, os.environ, file.fileno(), file.fileno())
+    os.close(started.pidfd)
 
 
 def describe_process(pid: int) -> str:

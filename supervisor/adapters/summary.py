@@ -1,8 +1,15 @@
-"""summary.json: one record for each attempt of a phase, for tools and for people with jq."""
+"""What became of each attempt of a phase, for tools and for people with jq.
+
+summary.json holds counts and the records of the last attempts. It is written anew at each change,
+so what is older goes to attempts.jsonl beside it, one line each, once its attempt is long over.
+Which records are there is read from the file itself: a supervisor that is killed between two writes
+leaves none out and writes none twice, and a line that was torn becomes one that no reader parses.
+"""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -17,18 +24,40 @@ from supervisor.core.events import (
 )
 from supervisor.core.state import JobState, Status
 from supervisor.ports import Storage, Transition
+from supervisor.protocol.reading import UnreadableError, parse_object
+from supervisor.protocol.segments import ATTEMPTS
+
+LAST = 100
+"""Attempts whose records are in summary.json."""
+_LARGEST = 1 << 30
+"""Bytes of attempts.jsonl: some hundred thousand attempts."""
 
 
 class Summary:
     """Keeps the records of the current phase. Follows from the transitions alone."""
 
     def __init__(
-        self, storage: Storage, plans: Sequence[PhasePlan], on_error: Callable[[str], None]
+        self,
+        storage: Storage,
+        plans: Sequence[PhasePlan],
+        on_error: Callable[[str], None],
+        *,
+        last: int = LAST,
     ) -> None:
+        """`last` attempts are kept in summary.json."""
         self._storage = storage
         self._plans = plans
         self._on_error = on_error
-        self._broken = False
+        self._last = last
+        self._broken: set[str] = set()
+        """The files that could not be written the last time."""
+        self._begin(None)
+
+    def _begin(self, directory: str | None) -> None:
+        """Begin with the attempts of the phase in `directory`; None: none has begun."""
+        path = f"{directory}/{ATTEMPTS}" if directory is not None else None
+        self._older = _Older(self._storage, path)
+        self._ended: Counter[str] = Counter()
         self._attempts: list[dict[str, Any]] = []
 
     def replay(self, transitions: Sequence[Transition]) -> None:
@@ -39,16 +68,31 @@ class Summary:
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""
         ends = any(isinstance(decision, FinishJob) for decision in transition.decisions)
-        if (self._take(transition) or ends) and transition.after.directory is not None:
-            body = {**_job(transition.after, self._plans), "attempts": self._attempts}
-            data = json.dumps(body, indent=2).encode() + b"\n"
-            try:
-                self._storage.replace(f"{transition.after.directory}/summary.json", data)
-                self._broken = False
-            except OSError as error:
-                if not self._broken:
-                    self._on_error(f"summary.json cannot be written: {error.strerror}")
-                self._broken = True
+        directory = transition.after.directory
+        if (self._take(transition) or ends) and directory is not None:
+            self._try(ATTEMPTS, self._older.write)
+            data = json.dumps(self._body(transition.after), indent=2).encode() + b"\n"
+            path = f"{directory}/summary.json"
+            self._try("summary.json", lambda: self._storage.replace(path, data))
+
+    def _body(self, state: JobState) -> dict[str, Any]:
+        counts = self._ended + Counter(map(_status, self._attempts))
+        return {
+            **_job(state, self._plans),
+            "num_attempts": counts.total(),
+            "num_by_status": dict(sorted(counts.items())),
+            "attempts": self._attempts,
+        }
+
+    def _try(self, name: str, write: Callable[[], None]) -> None:
+        """A file for people is not worth a job: what goes wrong with it is told once."""
+        try:
+            write()
+            self._broken.discard(name)
+        except OSError as error:
+            if name not in self._broken:
+                self._on_error(f"{name} cannot be written: {error.strerror}")
+            self._broken.add(name)
 
     def _take(self, transition: Transition) -> bool:
         """Update the records; whether anything changed."""
@@ -61,11 +105,11 @@ class Summary:
         wall = transition.wall.isoformat(timespec="milliseconds")
         match transition.event:
             case PhaseBegun() if transition.after.directory != transition.before.directory:
-                self._attempts = []
+                self._begin(transition.after.directory)
             case WorkersStarted(_, attempt, pids):
                 placement = transition.after.ladder.placement
                 devices = self._plans[transition.after.phase].num_devices
-                self._attempts.append(
+                self._add(
                     {
                         "attempt": attempt,
                         "status": "RUNNING",
@@ -77,7 +121,7 @@ class Summary:
             case WorkersGone() as event if transition.before != transition.after:
                 self._end(event.attempt, wall, _outcome(event, transition))
             case LaunchFailed(_, attempt):
-                self._attempts.append({"attempt": attempt, "started": wall})
+                self._add({"attempt": attempt, "started": wall})
                 failure = _failure(transition.after)
                 self._end(attempt, wall, {"status": "FAILED", "failure": failure})
             case _:
@@ -89,8 +133,76 @@ class Summary:
 
     def _record(self, attempt: int) -> dict[str, Any]:
         if not self._attempts or self._attempts[-1]["attempt"] != attempt:
-            self._attempts.append({"attempt": attempt})  # its WorkersStarted was never journalled
+            self._add({"attempt": attempt})  # its WorkersStarted was never journalled
         return self._attempts[-1]
+
+    def _add(self, record: dict[str, Any]) -> None:
+        self._attempts.append(record)
+        if len(self._attempts) > self._last:
+            oldest = self._attempts.pop(0)
+            self._ended[_status(oldest)] += 1
+            self._older.add(oldest)
+
+
+class _Older:
+    """The file of the records that summary.json has no room for."""
+
+    def __init__(self, storage: Storage, path: str | None) -> None:
+        """`path` is None where there is no phase whose file it could be."""
+        self._storage = storage
+        self._path = path
+        self._waiting: dict[int, bytes] = {}
+        """By the number of its attempt: lines that may not be in the file yet."""
+        self._next: bytes | None = None
+        """What to write first, behind an earlier supervisor's last line; None: it was not read."""
+
+    def add(self, record: dict[str, Any]) -> None:
+        """The attempt of `record` is long over."""
+        line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
+        self._waiting[record["attempt"]] = line
+
+    def write(self) -> None:
+        """Have all of it in the file.
+
+        Raises:
+            OSError: it cannot be; it is tried again the next time.
+        """
+        path = self._path
+        if not self._waiting or path is None:
+            return
+        try:
+            if self._next is None:
+                self._next = self._leave_out_what_is_there(path)
+            if self._waiting:
+                lines = b"".join(self._waiting.values())
+                self._storage.append(path, self._next + lines)
+                self._next = b""
+                self._waiting.clear()
+        except OSError:
+            for attempt in list(self._waiting)[:-LAST]:
+                del self._waiting[
+                    attempt
+                ]  # the next supervisor finds in the journal what is missing
+            raise
+
+    def _leave_out_what_is_there(self, path: str) -> bytes:
+        """See `_next`."""
+        try:
+            data = self._storage.read(path, _LARGEST)
+        except FileNotFoundError:
+            return b""
+        for line in data.splitlines():
+            try:
+                attempt = parse_object(line, path).get("attempt")
+            except UnreadableError:
+                continue
+            if isinstance(attempt, int):
+                self._waiting.pop(attempt, None)
+        return b"" if data.endswith(b"\n") or not data else b"\n"
+
+
+def _status(record: dict[str, Any]) -> str:
+    return str(record.get("status", "UNKNOWN"))
 
 
 def _job(state: JobState, plans: Sequence[PhasePlan]) -> dict[str, Any]:

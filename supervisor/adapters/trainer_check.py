@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from supervisor.protocol.environment import scrubbed
+from supervisor.protocol.reading import UnreadableError, parse_object
 
 _TIMEOUT = 120.0
 
@@ -36,13 +37,11 @@ def check_trainer(trainer: dict[str, Any], device_counts: list[int]) -> dict[str
     except (OSError, subprocess.TimeoutExpired) as error:
         raise TrainerCheckError(f"python -m trainer.check did not run: {error}") from error
     try:
-        answer = json.loads(done.stdout)
-    except ValueError:
+        answer = parse_object(done.stdout, "its answer")
+    except UnreadableError:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["nothing"]
         raise TrainerCheckError(
             f"python -m trainer.check ended with code {done.returncode} and said: {said[-1]}; "
             "is the [trainer] extra installed?"
         ) from None
-    if not isinstance(answer, dict):
-        raise TrainerCheckError("python -m trainer.check did not answer with an object")
     return answer

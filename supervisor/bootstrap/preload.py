@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 from ..protocol.environment import MODULES_FILE, NUM_CPU_DEVICES, PRELOAD
+from ..protocol.reading import UnreadableError, read_object
 from ..protocol.standby import Orders, Standby, changed
 
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + "/"
@@ -28,7 +29,10 @@ def stand_by(start: str, environ: Mapping[str, str] = os.environ) -> None:
     """
     standby = Standby.from_environment()
     assert standby is not None
-    modules, theirs = _what_to_import(environ)
+    try:
+        modules, theirs = _what_to_import(environ)
+    except OSError as error:
+        standby.unusable(f"what the program imports is not known: {error}")
     try:
         for name in modules:
             import_module(name)
@@ -93,9 +97,11 @@ def _what_to_import(environ: Mapping[str, str]) -> tuple[list[str], dict[str, st
     """The modules, and the fingerprints of what the program changed in its environment."""
     if PRELOAD in environ:
         return [name for name in environ[PRELOAD].split(",") if name], {}
-    with open(environ[MODULES_FILE], encoding="utf-8") as file:
-        learned = json.load(file)
-    return learned["modules"], learned["environment"]
+    learned = read_object(environ[MODULES_FILE])
+    modules, theirs = learned.get("modules"), learned.get("environment")
+    if not isinstance(modules, list) or not isinstance(theirs, dict):
+        raise UnreadableError(environ[MODULES_FILE], "does not name modules", "remove it")
+    return modules, theirs
 
 
 def _is_installed(name: str, module: object) -> bool:

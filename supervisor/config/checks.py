@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from supervisor.config import placeholders
 from supervisor.config.chips import bounds, shares
+from supervisor.config.command import Command
 from supervisor.config.ladder import ladder_conflicts
 from supervisor.config.problems import Location, shown
 from supervisor.config.schema import TRAINER_SECTIONS, Phase
@@ -107,6 +108,7 @@ def _command_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
         yield ("faults",), "drills need our trainer (fit); a command does not know of them"
     if phase.command.preload is not None and not phase.command.bootstrap:
         yield ("command", "preload"), "needs the bootstrap, which is switched off"
+    yield from _given_twice(phase.command)
     texts: list[tuple[Location, str]] = [
         *((("command", "argv", index), text) for index, text in enumerate(phase.command.argv)),
         *((("command", "env", name), text) for name, text in phase.command.env.items()),
@@ -120,6 +122,12 @@ def _command_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
     if batch is not None and devices is not None and batch % devices:
         message = f"is {batch}, which {devices} devices cannot share equally"
         yield ("command", "global_batch"), message
+
+
+def _given_twice(command: Command) -> Iterator[tuple[Location, str]]:
+    for name in command.env_secrets:
+        if name in command.env:
+            yield ("command", "env_secrets", name), "stands in command.env too: give it once"
 
 
 def _success_file_conflicts(phase: Phase, file: str) -> Iterator[tuple[Location, str]]:

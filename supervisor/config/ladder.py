@@ -13,8 +13,9 @@ from typing import Any
 
 from supervisor.config import placeholders
 from supervisor.config.chips import bounds
+from supervisor.config.command import Command
 from supervisor.config.problems import Location, shown
-from supervisor.config.schema import Command, Devices, Phase
+from supervisor.config.schema import Devices, Phase
 from supervisor.config.topology import parse_slice
 
 _PARTS_OF_A_TPU_HOST = (8, 4, 2, 1)

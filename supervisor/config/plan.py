@@ -6,16 +6,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from supervisor.config import placeholders
 from supervisor.config.checks import phase_name
+from supervisor.config.command import Command, SuccessConfig
 from supervisor.config.ladder import Ladder
 from supervisor.config.load import Job
-from supervisor.config.schema import Command, Fault, Phase, SuccessConfig
+from supervisor.config.schema import Fault, Phase
 from supervisor.config.topology import parse_slice
 from supervisor.protocol.location import Uri
 
@@ -63,6 +64,12 @@ class PhasePlan:
     snapshots: bool = False
     """Whether the workers take snapshots in memory, and are given some for it."""
     workers: int = 1
+    env_file: str | None = None
+    """A file with more of its environment, which is secret."""
+    env_secrets: Mapping[str, str] = field(default_factory=dict)
+    """Variables of its environment, and the secrets in Secret Manager that are their values."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What `env_file` and `env_secrets` come down to, once they have been read (`given`)."""
 
     @property
     def devices_per_worker(self) -> int:
@@ -108,6 +115,8 @@ def _plan(
         name=name,
         argv=argv,
         env={**_platform(phase), **env},
+        env_file=command.env_file if command is not None else None,
+        env_secrets=dict(command.env_secrets) if command is not None else {},
         place=job.place,
         checkpoints=directories[index],
         params=params,

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from supervisor.protocol.messages import printable
+
 Location = tuple[str | int, ...]
 """The path of a key in the config: ("trainer", "init", "seed")."""
 
@@ -29,11 +31,8 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.origin}: {self.key}: {self.message}"
-            if self.key
-            else f"{self.origin}: {self.message}"
-        )
+        parts = (self.origin, self.key, self.message)
+        return printable(": ".join(part for part in parts if part))
 
 
 class ConfigError(Exception):

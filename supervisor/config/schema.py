@@ -9,67 +9,35 @@ from __future__ import annotations
 import builtins
 import re
 import signal
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     field_validator,
     model_validator,
 )
 
+from supervisor.config.command import Command
+from supervisor.config.fields import (
+    Bytes,
+    Seconds,
+    Section,
+    compiled,
+    local_place,
+    place,
+    steps,
+    steps_or_duration,
+)
 from supervisor.config.topology import parse_slice
 from supervisor.protocol.drills import SIMULATED
-from supervisor.protocol.duration import parse_duration
-from supervisor.protocol.location import Uri
 
 TRAINER_SECTIONS = ("seed", "data_shuffle_seed", "model", "optimizer", "loop", "determinism")
 """Keys of `trainer.init` that are our trainer's business."""
 
 
-def _seconds(value: Any) -> Any:
-    return parse_duration(value) if isinstance(value, str) else value
-
-
-def _is_steps(value: Any) -> bool:
-    return type(value) is int and value >= 1
-
-
-def _steps(value: Any) -> Any:
-    if not _is_steps(value):
-        raise ValueError("is not a number of steps")
-    return value
-
-
-def _steps_or_duration(value: Any) -> Any:
-    if not _is_steps(value) and not (isinstance(value, str) and parse_duration(value) > 0):
-        raise ValueError("is neither a number of steps nor a duration such as 5m")
-    return value
-
-
-def _place(value: str | None) -> str | None:
-    if value is None or Uri.parse(value) is not None:
-        return value
-    try:
-        Path(value).expanduser()
-    except RuntimeError:
-        raise ValueError("names the home directory of nobody here") from None
-    return value
-
-
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=7 * 86400)]
-"""At most a week: more is a slip, and beyond what a wait of the operating system can hold."""
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Devices(_Section):
+class Devices(Section):
     """The accelerators that the job is meant to have."""
 
     platform: Literal["cpu", "gpu", "tpu"]
@@ -100,22 +68,22 @@ class Devices(_Section):
         return parse_slice(self.type).chips * (self.slices or 1)
 
 
-class Snapshot(_Section):
+class Snapshot(Section):
     """How often our trainer takes a snapshot in memory."""
 
-    every: Annotated[int, BeforeValidator(_steps)]
+    every: Annotated[int, BeforeValidator(steps)]
 
 
-class Checkpoint(_Section):
+class Checkpoint(Section):
     """Where checkpoints are and how often our trainer makes one."""
 
-    directory: Annotated[str | None, AfterValidator(_place)] = None
-    every: Annotated[int | str, BeforeValidator(_steps_or_duration)] = 100
+    directory: Annotated[str, AfterValidator(place)] | None = None
+    every: Annotated[int | str, BeforeValidator(steps_or_duration)] = 100
     keep: Annotated[int, Field(ge=1)] = 3
     snapshot: Snapshot | None = None
 
 
-class BackoffConfig(_Section):
+class BackoffConfig(Section):
     """The wait before the second restart in a row, and its upper bound."""
 
     first: Seconds = 10.0
@@ -134,7 +102,7 @@ StageName = Literal[
 ]
 
 
-class Preemption(_Section):
+class Preemption(Section):
     """Who may announce that the machine will be taken away."""
 
     source: Literal["auto", "gce", "none"] = "auto"
@@ -151,7 +119,7 @@ def _as_list(value: Any) -> Any:
     return value if isinstance(value, list) or value is None else [value]
 
 
-class RuleConfig(_Section):
+class RuleConfig(Section):
     """One rule of the user's own: what it matches (all that is given must), and what follows."""
 
     name: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")] = None
@@ -207,7 +175,7 @@ def _off(value: Any) -> Any:
     return "off" if value is False else value  # YAML reads the bare word as a truth value
 
 
-class Autorestart(_Section):
+class Autorestart(Section):
     """When to restart, and when to give up."""
 
     max_num_restarts: Annotated[int, Field(ge=0)]
@@ -236,7 +204,34 @@ class Autorestart(_Section):
     preemption: Preemption = Preemption()
 
 
-class Provision(_Section):
+class CompileCacheConfig(Section):
+    """What makes compiled programs in a bucket trustworthy, which are native code; at most one."""
+
+    key_file: Annotated[str, Field(min_length=1), AfterValidator(local_place)] | None = None
+    """A key that is not in the bucket: what is there is signed, and used only if it is."""
+    from_bucket: bool = False
+    """Whoever may write to the bucket may also run code here."""
+
+    @model_validator(mode="after")
+    def _one_kind_of_trust(self) -> Self:
+        if self.key_file is not None and self.from_bucket:
+            raise ValueError("give either key_file or from_bucket: true, which needs no key")
+        return self
+
+
+class Limits(Section):
+    """What things below model_dir may take together, in bytes; the oldest is deleted first."""
+
+    outputs: Bytes = 10 << 30
+    """The outputs of all attempts."""
+    records: Bytes = 1 << 30
+    """The failure records and stacks of all attempts."""
+    compile_cache: Bytes = 4 << 30
+    executables: Bytes = 4 << 30
+    """Our trainer's compiled steps."""
+
+
+class Provision(Section):
     """Where and as what `supervise provision` asks for the slice that `devices` names."""
 
     project: Annotated[str, Field(pattern=r"^[a-z][a-z0-9.:-]*[a-z0-9]$")]
@@ -248,14 +243,16 @@ class Provision(_Section):
     service_account: Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+$")] | None = None
     smaller_after: Seconds = 1800.0
     """How long to wait for a slice before the next smaller rung is asked for."""
-    package: Annotated[str, Field(min_length=1)] | None = None
-    """What pip installs there; None: this version of ours."""
+    lock: Annotated[str, Field(min_length=1)] | None = None
+    """A requirements file with hashes: what pip installs there; None: ours, for a TPU."""
+    user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")] = "supervise"
+    """As whom the job runs there; it is made if it is not there."""
 
 
-class Init(_Section):
+class Init(Section):
     """What is true of the job whichever program it runs."""
 
-    model_dir: Annotated[str, Field(min_length=1), AfterValidator(_place)]
+    model_dir: Annotated[str, Field(min_length=1), AfterValidator(place)]
     devices: Devices | None = None
     workers: Annotated[int, Field(ge=1)] = 1
     """Processes that share the devices, each as if it were a host of its own."""
@@ -268,66 +265,11 @@ class Init(_Section):
     checkpoint: Checkpoint = Checkpoint()
     autorestart: Autorestart
     provision: Provision | None = None
+    compile_cache: CompileCacheConfig = CompileCacheConfig()
+    limits: Limits = Limits()
 
 
-class SuccessConfig(_Section):
-    """When the command has done its work; at most one of step, pattern and file."""
-
-    exit_code: Annotated[int, Field(ge=0, le=255)] = 0
-    step: Annotated[int, Field(ge=0)] | None = None
-    pattern: str | None = None
-    file: str | None = None
-
-    @field_validator("pattern")
-    @classmethod
-    def _regular(cls, value: str | None) -> str | None:
-        return value if value is None else compiled(value).pattern
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        if sum(item is not None for item in (self.step, self.pattern, self.file)) > 1:
-            raise ValueError("give one of step, pattern and file")
-        return self
-
-
-class ProgressConfig(_Section):
-    """How to read the step from the command's output: one group that holds its number."""
-
-    pattern: str
-
-    @field_validator("pattern")
-    @classmethod
-    def _one_group(cls, value: str) -> str:
-        if compiled(value).groups != 1:
-            raise ValueError(r"needs exactly one group, for the step: 'completed step: (\d+)'")
-        return value
-
-
-def compiled(pattern: str) -> re.Pattern[str]:
-    """The regular expression `pattern`; ValueError says what is wrong with it."""
-    try:
-        return re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"is not a regular expression: {error}") from error
-
-
-class Command(_Section):
-    """Any program in place of our trainer."""
-
-    argv: Annotated[list[str], Field(min_length=1)]
-    env: dict[Annotated[str, Field(pattern=r"^[^=]+$")], str] = Field(default_factory=dict)
-    success: SuccessConfig | None = None
-    progress: ProgressConfig | None = None
-    bootstrap: bool = True
-    preload: list[Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*$")]] | None = None
-    """The modules that a standby imports; left out: those that the program was seen to import."""
-    global_batch: Annotated[int, Field(ge=1)] | None = None
-    """Examples in a step over all devices: `{per_device_batch}` is one device's part."""
-    elastic: bool = False
-    """Whether the program keeps its global batch by itself, on whatever it finds."""
-
-
-class StartFrom(_Section):
+class StartFrom(Section):
     """Which phase's result this one starts from, and how much of it."""
 
     phase: str | None = None
@@ -338,7 +280,7 @@ Unit = Annotated[str, Field(pattern=r"^(host)?\d{1,6}$")]
 Host = Annotated[str, Field(pattern=r"^host\d{1,6}$")]
 
 
-class Fault(_Section):
+class Fault(Section):
     """A drill: a real fault, right after a step or on entering a stage; exactly one kind."""
 
     step: Annotated[int, Field(ge=1)] | None = None
@@ -386,7 +328,7 @@ def _names_an_exception(name: str) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseException)
 
 
-class Phase(_Section):
+class Phase(Section):
     """One `trainer:` mapping."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")] | None = None

@@ -21,6 +21,8 @@ _MAX_BYTES = 1 << 20
 _MAX_VALUES = 100_000
 """Aliases of aliases grow exponentially: a small file must not fill the memory."""
 _MAX_DEPTH = 50
+_MAX_DIGITS = 3000
+"""Python writes no integer of more than 4300, in whatever base it was read."""
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -32,6 +34,8 @@ class _CoreLoader(yaml.SafeLoader):
 
 def _integer(text: str) -> int:
     """`010` is ten: octal is written `0o10`."""
+    if len(text) > _MAX_DIGITS:
+        raise ValueError("too many digits")
     return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
 
 
@@ -91,15 +95,17 @@ def read_source(path: Path) -> Source:
     """
     name = str(path)
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise _refused(name, f"larger than {_MAX_BYTES} bytes: is this a config?")
-        text = path.read_bytes().decode("utf-8")
+        with path.open("rb") as file:  # whatever a person names: a link, a pipe, standard input
+            data = file.read(_MAX_BYTES + 1)
+        text = data.decode("utf-8")
     except FileNotFoundError:
         raise _refused(name, "no such file") from None
     except OSError as error:
         raise _refused(name, f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise _refused(name, f"is not UTF-8 text (byte {error.start})") from error
+    if len(data) > _MAX_BYTES:
+        raise _refused(name, f"larger than {_MAX_BYTES} bytes: is this a config?")
     return parse_source(name, text)
 
 

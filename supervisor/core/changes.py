@@ -25,6 +25,8 @@ _COMPUTES_NOTHING: tuple[Location, ...] = (
     ("init", "devices"),
     ("init", "checkpoint"),
     ("init", "provision"),
+    ("init", "compile_cache"),
+    ("init", "limits"),
     ("faults",),
 )
 _TARGETS: tuple[Location, ...] = (

@@ -94,6 +94,18 @@ class Noticed:
 
 
 @dataclass(frozen=True, slots=True)
+class SilenceExcused:
+    """The workers may be silent for `seconds` longer than usual: they, or we, do not run. Volatile.
+
+    `why` is for people.
+    """
+
+    at: float
+    seconds: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointCommitted:
     """A checkpoint of the phase was seen committed."""
 
@@ -210,6 +222,7 @@ Event = (
     | LaunchFailed
     | WorkerReported
     | Noticed
+    | SilenceExcused
     | CheckpointCommitted
     | SaveMeasured
     | WorkersObserved
@@ -221,6 +234,6 @@ Event = (
     | DeadlineReached
 )
 
-VOLATILE = (WorkerReported, Noticed)
+VOLATILE = (WorkerReported, Noticed, SilenceExcused)
 """Never journalled unless something is decided: what else follows from them is gone with the worker
 group anyway."""

@@ -52,6 +52,8 @@ class HostFacts:
 
     oom_kills: int = 0
     """How many processes of the attempt's cgroup the kernel killed for memory."""
+    guard_lost: bool = False
+    """Whether the guard process, with which the workers die, was killed meanwhile."""
     free_disk: int | None = None
     """Bytes that model_dir's disk has room for."""
 

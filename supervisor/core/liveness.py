@@ -99,6 +99,13 @@ class Liveness:
             case _:
                 return self
 
+    def excused(self, seconds: float) -> Liveness:
+        """`seconds` count for no silence of the workers: they could not speak, or we not hear."""
+        if self.stage is None:
+            return self
+        expires = None if self.expires is None else self.expires + seconds
+        return replace(self, since=self.since + seconds, expires=expires)
+
     def silence(self, attempt: int, now: float) -> Silence | None:
         """That they have been silent for too long, if so."""
         if self.stage is None or self.expires is None or now < self.expires:

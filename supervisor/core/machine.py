@@ -34,6 +34,7 @@ from supervisor.core.events import (
     QuarantineCleared,
     RungCompileFailed,
     SaveMeasured,
+    SilenceExcused,
     StopRequested,
     SupervisorStarted,
     WorkerReported,
@@ -218,6 +219,10 @@ def _noticed(state: JobState, event: Noticed, policy: RestartPolicy) -> Outcome:
     return state, ()
 
 
+def _silence_excused(state: JobState, event: SilenceExcused, policy: RestartPolicy) -> Outcome:
+    return replace(state, liveness=state.liveness.excused(event.seconds)), ()
+
+
 def _checkpoint_committed(
     state: JobState, event: CheckpointCommitted, policy: RestartPolicy
 ) -> Outcome:
@@ -328,6 +333,7 @@ _HANDLERS: dict[type, Callable[[JobState, Any, RestartPolicy], Outcome]] = {
     LaunchFailed: launch_failed,
     WorkerReported: _worker_reported,
     Noticed: _noticed,
+    SilenceExcused: _silence_excused,
     CheckpointCommitted: _checkpoint_committed,
     SaveMeasured: save_measured,
     WorkersObserved: _workers_observed,

@@ -2,68 +2,78 @@
 
 A token in an environment variable, on a command line or in the message of an exception must not
 end in files that people attach to bug reports. Known are: the values of variables whose names say
-what they are, and the forms of well-known tokens. What the worker writes itself (its output, its
+what they are, and the table in `secret_forms`. What the worker writes itself (its output, its
 failure record) stays as the worker wrote it.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeGuard
+from urllib.parse import quote, quote_plus
 
-REDACTED = "[redacted]"
+from supervisor.config.problems import Problem
+from supervisor.core.secret_forms import FORMS, REDACTED, Form
 
 _MIN_VALUE = 8
 """A shorter value says nothing, and replacing it would garble innocent text."""
 
+_MAX_SHOWN_TWICE = 256
+"""Characters; a key file is longer, and each form of it takes memory."""
+
 _SECRET_NAME = re.compile(
-    r"(?:^|[_-])(?:token|key|secret|pat|passphrase)$|password|passwd|secret|credential|api_?key",
+    r"(?:^|[_-])(?:token|key|secret|pat|pass|auth|cookies?|dsn|creds?)$|[_-]pwd$|pgpass$"
+    r"|passw(?:or)?d|passphrase|secret|credential|api_?key|connection_?string|webhook"
+    r"|(?:access|account|auth|private|shared)key$|(?:access|auth|bearer|refresh)token$"
+    r"|(?:^|_)(?:database|db|redis|mongo(?:db)?|postgres|mysql|broker|amqp)_ur[il]$",
     re.IGNORECASE,
 )
-
-_TOKENS = re.compile(
-    "|".join(
-        (
-            r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:(?!-----END).)*(?:-----END [A-Z ]*KEY-----)?",
-            r"\bhf_[A-Za-z0-9]{16,}",
-            r"\bgh[pousr]_[A-Za-z0-9]{16,}",
-            r"\bgithub_pat_\w{16,}",
-            r"\bglpat-[\w-]{16,}",
-            r"\bxox[abprs]-[\w-]{8,}",
-            r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}",
-            r"\bAIza[\w-]{30,}",
-            r"\bya29\.[\w.-]{8,}",
-            r"\bsk-[\w-]{16,}",
-            r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*",
-        )
-    ),
-    re.DOTALL,
+_NO_SECRET_NAME = re.compile(
+    r"(?:^|[_-])(?:eos|bos|pad|unk|mask|sep|cls)_token(?:_ids?)?$|[_-](?:file|path|dir)$",
+    re.IGNORECASE,
 )
-
-_CONTEXTS = re.compile(
-    r"""(?P<before>
-        \bBearer\s+
-      | (?<![\w-])--?[\w-]*(?:token|[-_]key|secret|passw(?:or)?d|passphrase)(?:=|\s+)["']?
-      | \b[A-Z][A-Z0-9_]*(?:TOKEN|_KEY|SECRET|PASSW(?:OR)?D|PASSPHRASE)["']?\s*[=:]\s*["']?
-      | \b[a-z][a-z0-9+.-]{0,20}://[^\s:/@]*:(?=[^\s/@]+@)
-    )(?P<value>[^\s"',;@]+)""",
-    re.VERBOSE,
+_SECRET_WORD = re.compile(r"(?:^|[_-])(?:token|key|secret|pass|pwd|auth)\d*[_-]", re.IGNORECASE)
+"""In the middle of a name: `OPENAI_KEY_1`, `SLACK_TOKEN_BOT`."""
+_NO_SECRET_WORD = re.compile(
+    r"^-*(?:num|max|min|n)[_-]|(?:^|[_-])(?:key[_-]values?|pass[_-](?:rate|through))(?:[_-]|$)"
+    r"|[_-](?:sock|length|len|count|size|bits|heads|dim|types?|ids?|name|url|ttl|timeout|expiry"
+    r"|enabled|method|mode)$",
+    re.IGNORECASE,
 )
+_SETTING = re.compile(r"[-+.,e\d]{1,7}|true|false|yes|no|on|off|none|null", re.IGNORECASE)
+_MAY_BEGIN_LIKE_A_PATH = re.compile(r"passw|secret|token", re.IGNORECASE)
+_VALUE_SHOWN = re.compile(r"\(value .*\)", re.DOTALL)
+
+_OURS = frozenset({"autorestart", "provision"})
+"""Sections of `init` that the trainer does not read."""
+
+
+def ours(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the resolved config of a phase, what the trainer does not read."""
+    init: Mapping[str, Any] = params["trainer"]["init"]
+    return {key: init[key] for key in _OURS.intersection(init)}
 
 
 class Redactor:
     """Replaces secrets by `[redacted]`."""
 
-    def __init__(self, *variables: Mapping[str, str]) -> None:
-        """The secrets among `variables` are known by value, wherever they turn up."""
-        values = {
-            value
-            for mapping in variables
-            for name, value in mapping.items()
-            if _is_secret(name, value) and len(value) >= _MIN_VALUE
+    def __init__(self, *variables: Mapping[str, str], known: Iterable[str] = ()) -> None:
+        """The secrets among `variables`, by their names, and the values `known` to be some are
+        found wherever they turn up, also quoted as in JSON or in a URL."""
+        given = {
+            *known,
+            *(
+                value
+                for mapping in variables
+                for name, value in mapping.items()
+                if is_secret(name, value)
+            ),
         }
+        values = {form for value in given for form in _written(value) if len(form) >= _MIN_VALUE}
         longest_first = sorted(values, key=lambda value: (-len(value), value))
         self._values = re.compile("|".join(map(re.escape, longest_first))) if values else None
 
@@ -71,8 +81,15 @@ class Redactor:
         """`text` without the secrets in it."""
         if self._values is not None:
             text = self._values.sub(REDACTED, text)
-        text = _TOKENS.sub(REDACTED, text)
-        return _CONTEXTS.sub(lambda match: match["before"] + REDACTED, text)
+        return _without(FORMS, text)
+
+    def problem(self, problem: Problem) -> str:
+        """A problem of a config as it is told: of a key that is secret, without its value."""
+        message, name = problem.message, problem.key.rpartition(".")[2]
+        if ".env." in problem.key or is_secret(name):
+            message = _VALUE_SHOWN.sub(f"(value {REDACTED})", message)
+        where = f"{problem.key}: " if problem.key else ""
+        return f"{self.text(problem.origin)}: {where}{self.text(message)}"
 
     def params(self, params: dict[str, Any]) -> dict[str, Any]:
         """The resolved config of a phase as files show it.
@@ -80,17 +97,16 @@ class Redactor:
         Our trainer reads its own sections from there, and a name such as `eos_token` says nothing
         in them: only what is unmistakably a token goes. A command has its secrets without the file.
         """
-        trainer: dict[str, Any] = _strings(
-            params["trainer"], lambda text: _TOKENS.sub(REDACTED, text)
-        )
+        trainer: dict[str, Any] = _strings(params["trainer"], _tokens_removed)
+        for key, section in ours(params).items():
+            trainer["init"][key] = _strings(_without_flags(section), self.text)
         if (command := trainer.get("command")) is not None:
-            command = _strings(command, self.text)
+            command = _strings(_without_flags(command), self.text)
             env = {
-                name: REDACTED if _is_secret(name, value) else value
+                name: REDACTED if is_secret(name, value) else value
                 for name, value in command.get("env", {}).items()
             }
-            argv = _without_flag_values(command["argv"])
-            trainer["command"] = {**command, "argv": argv, **({"env": env} if env else {})}
+            trainer["command"] = {**command, **({"env": env} if env else {})}
         return {**params, "trainer": trainer}
 
 
@@ -103,9 +119,60 @@ def _strings(value: Any, clean: Callable[[str], str]) -> Any:
     return clean(value) if isinstance(value, str) else value
 
 
-def _is_secret(name: str, value: str) -> bool:
+def is_secret(name: str, value: str = "") -> bool:
     """Whether a variable is a secret by its name; where a key file lies is none."""
-    return bool(_SECRET_NAME.search(name)) and not value.startswith(("/", "~/", "./"))
+    has_word = _SECRET_WORD.search(name) and not _NO_SECRET_WORD.search(name)
+    is_named = _SECRET_NAME.search(name) or (has_word and not _SETTING.fullmatch(value))
+    if not is_named or _NO_SECRET_NAME.search(name):
+        return False
+    is_path = value.startswith(("/", "~/", "./", "../"))
+    return not is_path or bool(_MAY_BEGIN_LIKE_A_PATH.search(name))
+
+
+def _without(forms: Iterable[Form], text: str) -> str:
+    lower = text.lower()
+    for form in forms:
+        if any(hint in lower for hint in form.hints):
+            text = form.pattern.sub(_kept, text)
+    return text
+
+
+def _kept(match: re.Match[str]) -> str:
+    return (match.groupdict().get("keep") or "") + REDACTED
+
+
+def _tokens_removed(text: str) -> str:
+    return _without(_UNMISTAKABLE, text)
+
+
+_UNMISTAKABLE = tuple(form for form in FORMS if form.unmistakable)
+
+
+def _written(value: str) -> set[str]:
+    """A value as it stands in texts: by itself, in JSON, in a URL, in a shell, in what Python shows
+    of it, and in what Python shows of that: an exception in the message of another."""
+    data = value.encode("utf-8", "surrogatepass")
+    shown = _shown_by_python(value)
+    again = map(_shown_by_python, shown if len(value) <= _MAX_SHOWN_TWICE else ())
+    return shown.union(
+        {value, *(json.dumps(value, ensure_ascii=is_plain)[1:-1] for is_plain in (True, False))},
+        {quote(data, safe=""), quote(data), quote_plus(data)},
+        {shlex.quote(value).removeprefix("'").removesuffix("'")},
+        *again,
+    )
+
+
+def _shown_by_python(value: str) -> set[str]:
+    """By `repr` and `ascii`, also of its bytes. Whether a quote is escaped depends on what else is
+    in the text."""
+    parts = value.split("'")
+    data = (part.encode("utf-8", "surrogatepass") for part in parts)
+    bodies = (
+        [repr(part)[1:-1] for part in parts],
+        [ascii(part)[1:-1] for part in parts],
+        [repr(part)[2:-1] for part in data],
+    )
+    return {mark.join(body) for body in bodies for mark in ("'", "\\'")}
 
 
 def flags(argv: Sequence[str]) -> dict[str, str]:
@@ -117,13 +184,38 @@ def flags(argv: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def flags_in(value: Any) -> Iterator[dict[str, str]]:
+    """The same of every list of words in a config: each may be an argv."""
+    if isinstance(value, dict):
+        for item in value.values():
+            yield from flags_in(item)
+    elif _is_argv(value):
+        yield flags(value)
+    elif isinstance(value, list):
+        for item in value:
+            yield from flags_in(item)
+
+
+def _is_argv(value: Any) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
+
+
+def _without_flags(value: Any) -> Any:
+    """`value` with the secrets behind flags in every argv of it removed."""
+    if isinstance(value, dict):
+        return {key: _without_flags(item) for key, item in value.items()}
+    if _is_argv(value):
+        return _without_flag_values(value)
+    return [_without_flags(item) for item in value] if isinstance(value, list) else value
+
+
 def _without_flag_values(argv: list[str]) -> list[str]:
     clean: list[str] = []
     for before, word in zip(["", *argv], argv, strict=False):
         flag, equals, value = word.partition("=")
-        if equals and flag.startswith("-") and _is_secret(flag, value):
+        if equals and flag.startswith("-") and is_secret(flag, value):
             word = f"{flag}={REDACTED}"
-        elif flags((before, word)).get(before) and _is_secret(before, word):
+        elif flags((before, word)).get(before) and is_secret(before, word):
             word = REDACTED
         clean.append(word)
     return clean

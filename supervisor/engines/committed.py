@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 
 from supervisor.adapters import bucket_checkpoints
 from supervisor.adapters.bucket import bucket
 from supervisor.adapters.checkpoints import BUCKET, DISK, CheckpointWatcher, newest_committed
+from supervisor.host.aside import aside
 from supervisor.ports import Objects
 from supervisor.protocol import committed
 from supervisor.protocol.location import Uri
 from supervisor.protocol.mounts import is_posix
 
+_MAX_TOLD = 10
 _BOUND = 20.0
 """Seconds for a request to the bucket: the decision loop waits for some of them, though only while
 there is no worker that it could have to stop."""
 
 
 def newest(place: Path | Uri) -> int | None:
-    """The newest committed step that is in `place` now.
+    """The newest committed step that is in `place` now. For the decision loop: a directory whose
+    file system hangs is not waited for.
 
     Raises:
-        OSError: nobody can look.
+        OSError: nobody can look, or there is no answer in time.
     """
     if isinstance(place, Path):
-        return newest_committed(place)
+        return aside(str(place)).ask(lambda: newest_committed(place))
     return bucket_checkpoints.newest_committed(_objects(place))
 
 
@@ -54,9 +58,23 @@ def exists(file: Uri) -> bool:
 def watch(
     place: Path | Uri, on_commit: Callable[[int], None], on_error: Callable[[str], None]
 ) -> CheckpointWatcher:
-    """Watch `place`; see `CheckpointWatcher`."""
-    pace = DISK if isinstance(place, Path) else BUCKET
-    return CheckpointWatcher(place, lambda: newest(place), on_commit, on_error, pace)
+    """Watch `place`; see `CheckpointWatcher`, in whose thread a directory may hang. `on_error` is
+    also told, once, of what looks like a checkpoint and is none that can be used."""
+    if not isinstance(place, Path):
+        objects = _objects(place)
+        look: Callable[[], int | None] = partial(bucket_checkpoints.newest_committed, objects)
+        return CheckpointWatcher(place, look, on_commit, on_error, BUCKET)
+    directory, told = place, set[str]()
+
+    def look_on_disk() -> int | None:
+        found = newest_committed(directory)
+        for text in islice(committed.refused(directory), _MAX_TOLD):
+            if text not in told and len(told) < _MAX_TOLD:
+                told.add(text)
+                on_error(text)
+        return found
+
+    return CheckpointWatcher(place, look_on_disk, on_commit, on_error, DISK)
 
 
 @cache

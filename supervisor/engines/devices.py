@@ -24,8 +24,10 @@ from supervisor.adapters.reactor import Reactor
 from supervisor.config.plan import PhasePlan
 from supervisor.core.failure import WorkerExit
 from supervisor.engines.units import Answer, Layout
+from supervisor.ports import Starter
 from supervisor.protocol import simulated
 from supervisor.protocol.environment import STALE_TOPOLOGY
+from supervisor.protocol.reading import SMALL, UnreadableError, parse_object
 
 _CHUNK = 1 << 16
 
@@ -63,15 +65,17 @@ class DeviceProbe:
     def __init__(
         self,
         reactor: Reactor,
+        starter: Starter,
         environ: Mapping[str, str],
         simulated_devices: Path,
         limits: Limits = Limits(),
     ) -> None:
-        """`environ` is what the process inherits; by its lineage it is found should we be killed.
+        """`environ` is what the process inherits.
 
         `simulated_devices` is the file that says which simulated devices are broken.
         """
         self._reactor = reactor
+        self._starter = starter
         self._environ = {name: text for name, text in environ.items() if name not in STALE_TOPOLOGY}
         self._simulated_devices = simulated_devices
         self._limits = limits
@@ -156,7 +160,7 @@ class DeviceProbe:
 
     def _start(self, plan: PhasePlan) -> _Prober:
         platform = {name: text for name, text in plan.env.items() if name == "JAX_PLATFORMS"}
-        prober = _Prober({**self._environ, **platform})
+        prober = _Prober(self._starter, {**self._environ, **platform})
         self._reactor.watch(prober.process.pidfd, lambda: self._ended(prober))
         return prober
 
@@ -232,7 +236,7 @@ class DeviceProbe:
 class _Prober:
     """The process, the socket that leads to it, and what it has said."""
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self, starter: Starter, env: Mapping[str, str]) -> None:
         """Start it.
 
         Raises:
@@ -251,7 +255,7 @@ class _Prober:
         try:
             with theirs:
                 self.process = WorkerProcess(
-                    argv, env=env, output=self._output, inherit=(theirs.fileno(),)
+                    starter, argv, env=env, output=self._output, inherit=(theirs.fileno(),)
                 )
         except OSError:
             self._connection.close()
@@ -278,8 +282,10 @@ class _Prober:
             while chunk := self._connection.recv(_CHUNK):
                 *lines, self._unread = (self._unread + chunk).split(b"\n")
                 for line in lines:
-                    self.known = json.loads(line)
-                    self.words += 1
+                    with suppress(UnreadableError):  # a library's, which is no word of its own
+                        self.known = parse_object(line, "the answer of the probe")
+                        self.words += 1
+                self._unread = self._unread[:SMALL]
         except BlockingIOError:
             return True
         except ConnectionResetError:
@@ -307,8 +313,7 @@ class _Prober:
 
     def kill(self) -> None:
         """Kill it, with all of its process group."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.signal_group(signal.SIGKILL)
 
     def close(self) -> None:
         """Let go of it: it has ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from signal import SIGKILL
 
@@ -79,6 +80,8 @@ class Group:
     launch: Launch
     watcher: CheckpointWatcher
     oom: OomCounter
+    guards_lost: Callable[[], int]
+    """How many guard processes have died since it was started, and the workers with them."""
     drills: list[Drill]
     """What the attempt still had before it when it started."""
     workers: list[Worker] = field(default_factory=list)

@@ -15,8 +15,10 @@ from supervisor.core.verdicts import judge, store_failure
 from supervisor.engines.committed import exists
 from supervisor.engines.group import Group
 from supervisor.engines.launch import Launch
-from supervisor.protocol.failure import FailureRecord, parse_failure_record
+from supervisor.host.aside import aside
+from supervisor.protocol.failure import MAX_RECORD, FailureRecord, parse_failure_record
 from supervisor.protocol.location import Uri
+from supervisor.protocol.reading import read
 
 Tell = Callable[[str], None]
 
@@ -45,7 +47,8 @@ def judged(
         file_exists=file_exists,
         host=HostFacts(
             oom_kills=group.oom.rise() if group is not None else 0,
-            free_disk=free_bytes(launch.model_dir),
+            guard_lost=group is not None and group.guards_lost() > 0,
+            free_disk=_free_disk(launch.model_dir),
         ),
     )
     return WorkersGone(
@@ -73,22 +76,43 @@ def _ranks(
     launch: Launch, exits: Sequence[WorkerExit], group: Group | None, tell: Tell
 ) -> Iterator[RankEvidence]:
     for number, ended in enumerate(exits):
-        record = _failure_record(launch.file(ended.rank, "failure.json"), tell)
+        record = _failure_record(launch, ended.rank, tell)
         if group is None:
-            yield RankEvidence(ended, record, read_evidence(launch.file(ended.rank, "log")))
+            yield RankEvidence(ended, record, _output(launch, ended.rank, tell))
         else:
             worker = group.workers[ended.rank]
             fell = group.fallen is None or number < group.fallen
             yield RankEvidence(ended, record, worker.pump.evidence(), worker.stage, fell)
 
 
-def _failure_record(path: Path, tell: Tell) -> FailureRecord | None:
+def _failure_record(launch: Launch, rank: int, tell: Tell) -> FailureRecord | None:
+    """What the worker left; one that cannot be used is told, and judged as if there were none."""
+    path = launch.file(rank, "failure.json")
     try:
-        return parse_failure_record(path.read_bytes())
+        place = aside(str(launch.model_dir))
+        data = place.ask(lambda: read(path, MAX_RECORD, below=launch.model_dir))
+        return parse_failure_record(data, path)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        tell(f"the failure record {path.name} cannot be used: {error}")
+    except OSError as error:
+        tell(f"the failure record of rank {rank} cannot be used: {error}")
+        return None
+
+
+def _output(launch: Launch, rank: int, tell: Tell) -> str:
+    """What is worth judging of the output of a worker that another supervisor started."""
+    path = launch.file(rank, "log")
+    try:
+        return aside(str(launch.model_dir)).ask(lambda: read_evidence(path))
+    except OSError as error:
+        tell(f"the output of rank {rank} is not judged: {error}")
+        return ""
+
+
+def _free_disk(model_dir: Path) -> int | None:
+    try:
+        return aside(str(model_dir)).ask(lambda: free_bytes(model_dir))
+    except TimeoutError:
         return None
 
 
@@ -105,4 +129,6 @@ def _success_file_exists(
         return False
     file = placeholders.expand(success.file, launch.values(committed))
     place = Uri.parse(file)
-    return Path(file).exists() if place is None else exists(place)
+    if place is not None:
+        return exists(place)
+    return aside(str(Path(file).parent)).ask(Path(file).exists)

@@ -20,7 +20,7 @@ from supervisor.engines.python_program import bootstrapped
 from supervisor.protocol import environment
 from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.drills import Drill
-from supervisor.protocol.environment import WorkerIdentity
+from supervisor.protocol.environment import Owner, WorkerIdentity
 
 _HOST = "host"
 
@@ -54,6 +54,8 @@ class Launch:
     """What the attempt before it ended with."""
     num_devices: int | None = None
     """The rung; None: what the config says."""
+    owner: Owner | None = None
+    """Whose workers they are; None: nobody else can own model_dir."""
     units: tuple[str, ...] = ()
     """What the rung is placed on: devices, or hosts where the phase has several workers, each of
     which stands for a host of its own. Empty: all of them, or those that are found."""
@@ -118,11 +120,16 @@ class Launch:
         return bootstrapped(argv) if self.plan.bootstrap else (argv, None)
 
     def inherited(self, environ: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
-        """The environment that a program of this phase has from `environ` and the config."""
+        """The environment that a program of this phase has: from `environ`, over that from its
+        `env_file` and `env_secrets`, over that from the config itself."""
         stale = environment.STALE_TOPOLOGY if self.is_placed else ()
         kept = {name: value for name, value in environ.items() if name not in stale}
         given = self.plan.env.items()
-        return {**kept, **{name: placeholders.expand(text, values) for name, text in given}}
+        return {
+            **kept,
+            **self.plan.secrets,
+            **{name: placeholders.expand(text, values) for name, text in given},
+        }
 
     def told(self, rank: int, drills: Sequence[Drill]) -> dict[str, str]:
         """What one worker is told by the worker protocol; of `drills`, those that are its own."""
@@ -133,6 +140,7 @@ class Launch:
         env = {
             **identity.to_environment(),
             **self.adjustments.to_environment(),
+            **(self.owner.to_environment() if self.owner is not None else {}),
             environment.FAILURE_FILE: str(self.file(rank, "failure.json")),
             environment.EXECUTABLES: str(self.model_dir / "compile_cache" / "executables"),
             environment.STACKS_FILE: str(self.file(rank, "stacks.txt")),

@@ -19,8 +19,9 @@ from supervisor.adapters.addresses import free_ports
 from supervisor.adapters.cgroup import OomCounter
 from supervisor.adapters.checkpoints import CheckpointWatcher
 from supervisor.adapters.compile_cache import CompileCache
+from supervisor.adapters.guard import Guard
 from supervisor.adapters.output import OutputPatterns, OutputPump
-from supervisor.adapters.processes import WorkerProcess, kill_descendants, reap_orphans
+from supervisor.adapters.processes import WorkerProcess
 from supervisor.adapters.progress import ProgressPipe
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.snapshots import SnapshotMemory
@@ -48,6 +49,7 @@ from supervisor.engines.snapshots import SnapshotKeeper
 from supervisor.engines.units import Answer
 from supervisor.ports import Clock
 from supervisor.protocol import environment
+from supervisor.protocol.attempts import attempt_folder
 from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import Message, RestoredMessage, SavedMessage, StepMessage
 from supervisor.protocol.stacks import STACK_SIGNAL
@@ -68,6 +70,7 @@ class LocalEngine:
         self,
         reactor: Reactor,
         clock: Clock,
+        guard: Guard,
         environ: Mapping[str, str],
         mirror: Callable[[bytes], None] | None,
         compile_cache: CompileCache,
@@ -80,6 +83,7 @@ class LocalEngine:
         """
         self._reactor = reactor
         self._clock = clock
+        self._guard = guard
         self._environ = environment.scrubbed(environ)
         self._mirror = mirror
         self._compile_cache = compile_cache
@@ -87,7 +91,7 @@ class LocalEngine:
         self._redact = redact
         self._group: Group | None = None
         self._snapshots = SnapshotKeeper(self._notice, self._mention)
-        self._ahead = Preparations(reactor, clock, probe, self._notice, self._mention)
+        self._ahead = Preparations(reactor, clock, guard, probe, self._notice, self._mention)
 
     @property
     def directory(self) -> Path | None:
@@ -97,8 +101,9 @@ class LocalEngine:
     def start(self, launch: Launch) -> None:
         """Start the attempt's workers. Answered by `WorkersStarted` or `LaunchFailed`."""
         began = self._clock.now()
-        oom = OomCounter(os.getpid())  # workers are born into our cgroup
-        group = Group(launch, self._watcher(launch), oom, launch.pending_drills())
+        oom = OomCounter(os.getpid())  # which counts for the cgroups below ours too
+        drills = launch.pending_drills()
+        group = Group(launch, self._watcher(launch), oom, self._guard.losses(), drills)
         self._group = group
         newest = self._newest(launch.plan.checkpoints)
         argv, env = self._program(launch, newest)
@@ -110,6 +115,8 @@ class LocalEngine:
                 start = Start(argv, {**env, **place, **launch.told(rank, group.drills)})
                 self._begin(group, start, memories[rank] if memories else None)
         except OSError as error:
+            for worker in group.workers:  # their ends are ours, and no news
+                self._reactor.forget(worker.process.pidfd)
             self._launch_failed(group, error, argv)
             return
         self._tell_start(group)
@@ -124,7 +131,8 @@ class LocalEngine:
 
         def answered(answer: Answer) -> None:
             now = self._clock.now()
-            found = DevicesProbed(now, number, answer.healthy, answer.bad, answer.problem)
+            problem = answer.problem and self._redact(answer.problem)
+            found = DevicesProbed(now, number, answer.healthy, answer.bad, problem)
             self._reactor.post(found)
 
         self._probe.begin(launch.plan, units, answered)
@@ -137,6 +145,12 @@ class LocalEngine:
         for worker in group.workers:
             self._dump_stacks(group, worker)
 
+    def pass_on_sigterm(self) -> None:
+        """Send SIGTERM to the workers, from another thread, while the main loop hangs."""
+        group = self._group
+        for worker in tuple(group.workers) if group is not None else ():
+            worker.process.signal(signal.SIGTERM)
+
     def terminate(self, attempt: int) -> None:
         """Ask the attempt's workers to save and exit."""
         if self._group is not None and self._group.launch.attempt == attempt:
@@ -148,6 +162,9 @@ class LocalEngine:
     def kill(self, launch: Launch, exits: tuple[WorkerExit, ...]) -> None:
         """Kill all that is left of the attempt. Answered by `WorkersGone` once nothing is.
 
+        Raises:
+            UnkillableError: something does not die.
+
         `exits` is what is known of an attempt that an earlier supervisor started.
         """
         group = self._group
@@ -157,10 +174,9 @@ class LocalEngine:
             group.kill()
         self._ahead.make_way()
         self._probe.stop()
-        pids = group.pids if group is not None else ()
-        alive = kill_descendants(pids, self._ahead.pids)
+        alive = self._guard.kill(self._ahead.pids)
         if alive or (group is not None and not group.all_have_ended()):
-            self._reactor.call_later(0.0, lambda: self.kill(launch, exits))
+            self._reactor.call_later(self._guard.pause, lambda: self.kill(launch, exits))
             return
         if group is not None:
             self._close(group)
@@ -224,7 +240,9 @@ class LocalEngine:
         if taken is not None:
             return taken.process, taken.mode
         inherit = tuple(descriptors.values())
-        cold = WorkerProcess(start.argv, env=start.env, output=pump.write_end, inherit=inherit)
+        cold = WorkerProcess(
+            self._guard, start.argv, env=start.env, output=pump.write_end, inherit=inherit
+        )
         return cold, None
 
     def _tell_start(self, group: Group) -> None:
@@ -239,8 +257,13 @@ class LocalEngine:
 
     def _launch_failed(self, group: Group, error: OSError, argv: tuple[str, ...]) -> None:
         """Not all of the workers could be started: those that were must not stay."""
-        while kill_descendants(group.pids, self._ahead.pids) or not group.all_have_ended():
-            pass
+        if self._group is not group:
+            return  # `kill` was asked for meanwhile, and has answered
+        if self._guard.kill(self._ahead.pids) or not group.all_have_ended():
+            self._reactor.call_later(
+                self._guard.pause, lambda: self._launch_failed(group, error, argv)
+            )
+            return
         self._close(group)
         failure = redacted(launch_failure(error, argv), self._redact)
         self._reactor.post(LaunchFailed(self._clock.now(), group.launch.attempt, failure))
@@ -309,7 +332,7 @@ class LocalEngine:
 
     def _look_again(self, group: Group) -> None:
         if self._group is group:
-            reap_orphans((*group.pids, *self._ahead.pids))
+            self._guard.look()
             self._observe(group)
             self._ahead.look(group)
             self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(group))
@@ -338,10 +361,10 @@ class LocalEngine:
         if worker.dumps_stacks:
             worker.process.signal(STACK_SIGNAL)
         try:
-            dump_native_stacks(pid, launch.file(rank, "native-stacks.txt"))
+            dump_native_stacks(self._guard, pid, launch.file(rank, "native-stacks.txt"))
         except OSError as error:
             self._notice(f"the native stacks of rank {rank} cannot be taken: {error}")
-        where = f"attempts/{launch.attempt:04d}"
+        where = attempt_folder(launch.attempt)
         self._notice(f"rank {rank} (pid {pid}) is {found}; its stacks are in {where}")
 
     def _notice(self, text: str) -> None:

@@ -27,8 +27,10 @@ from supervisor.engines.judging import judged
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.placement import placed
 from supervisor.engines.throttle import Throttle
-from supervisor.ports import Clock
-from supervisor.protocol import environment, idle
+from supervisor.ports import Clock, Starter
+from supervisor.protocol import environment, idle, removal
+from supervisor.protocol.removal import Place
+from supervisor.protocol.writing import opened
 
 _TRIES = 2
 _NEEDED = 1 << 30
@@ -81,12 +83,14 @@ class Prefetcher:
         self,
         reactor: Reactor,
         clock: Clock,
+        starter: Starter,
         warn: Callable[[str], None],
         tell: Callable[[str], None],
     ) -> None:
         """`warn` a person of what is not as it should be, `tell` what is."""
         self._reactor = reactor
         self._clock = clock
+        self._starter = starter
         self._warn = warn
         self._tell = tell
         self._running: _Compilation | None = None
@@ -145,8 +149,10 @@ class Prefetcher:
         launch = replace(launch, num_devices=program.num_devices, units=(), directory=own)
         try:
             own.mkdir(exist_ok=True)
-            launch.file(0, "failure.json").unlink(missing_ok=True)
-            process = _started(launch, start)
+            removal.file(
+                Place.PREFETCH_RECORD, launch.file(0, "failure.json"), below=own.parents[2]
+            )
+            process = _started(self._starter, launch, start)
         except OSError as error:
             self._failed(program, str(error))
             return
@@ -235,14 +241,15 @@ def _impossible(plan: PhasePlan) -> str | None:
     return None
 
 
-def _started(launch: Launch, start: Start) -> WorkerProcess:
+def _started(starter: Starter, launch: Launch, start: Start) -> WorkerProcess:
     """The process that compiles for the worker that `launch` would start; `start` is how the living
     worker was started, with the same compilation cache."""
     inherited = environment.scrubbed(start.env)
     env = {**inherited, **placed(launch, 0, (), inherited), **launch.told(0, ())}
     argv = [sys.executable, "-P", "-m", "trainer.prefetch", str(launch.params)]
-    with launch.file(0, "log").open("wb") as output:
-        process = WorkerProcess(argv, env=env, output=output.fileno())
+    log = launch.file(0, "log")
+    with opened(log, new=True, below=log.parents[3]) as output:
+        process = WorkerProcess(starter, argv, env=env, output=output.fileno())
     idle.make(process.pid)
     with suppress(psutil.NoSuchProcess):  # it has ended, which is seen elsewhere
         psutil.Process(process.pid).ionice(psutil.IOPRIO_CLASS_IDLE)

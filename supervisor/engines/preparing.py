@@ -15,7 +15,7 @@ from supervisor.engines.group import Group
 from supervisor.engines.launch import Start
 from supervisor.engines.prefetch import Prefetcher
 from supervisor.engines.standby import Standbys, Taken, choose
-from supervisor.ports import Clock
+from supervisor.ports import Clock, Starter
 from supervisor.protocol import environment
 
 _PROBE_TAKES = 1 << 30
@@ -29,6 +29,7 @@ class Preparations:
         self,
         reactor: Reactor,
         clock: Clock,
+        starter: Starter,
         probe: DeviceProbe,
         warn: Callable[[str], None],
         tell: Callable[[str], None],
@@ -36,8 +37,8 @@ class Preparations:
         """`warn` a person of what is not as it should be, `tell` what is."""
         self._warn = warn
         self._probe = probe
-        self._standbys = Standbys(reactor, warn, tell)
-        self._prefetcher = Prefetcher(reactor, clock, warn, tell)
+        self._standbys = Standbys(reactor, starter, warn, tell)
+        self._prefetcher = Prefetcher(reactor, clock, starter, warn, tell)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -45,10 +46,7 @@ class Preparations:
         return (*self._standbys.pids, *self._probe.pids, *self._prefetcher.pids)
 
     def look(self, group: Group) -> None:
-        """Go on with what is missing, if the attempt is steady.
-
-        Only in the main thread: a process dies with the thread that starts it.
-        """
+        """Go on with what is missing, if the attempt is steady."""
         if group.is_steady and not group.exits and not group.asked_to_stop:
             self._prepare_standbys(group)
             if not self._standbys.are_at_work:

@@ -20,8 +20,11 @@ from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.stacks import describe_process
 from supervisor.engines.launch import Start
 from supervisor.engines.python_program import interpreter_part
-from supervisor.protocol import environment
+from supervisor.ports import Starter
+from supervisor.protocol import environment, removal
+from supervisor.protocol.removal import Place
 from supervisor.protocol.standby import MAX_REASON, READY, UNUSABLE, Mode, Orders, send_orders
+from supervisor.protocol.writing import opened
 
 Choice = Mode | None
 
@@ -84,10 +87,15 @@ class Standbys:
     """The standbys of a job."""
 
     def __init__(
-        self, reactor: Reactor, warn: Callable[[str], None], tell: Callable[[str], None]
+        self,
+        reactor: Reactor,
+        starter: Starter,
+        warn: Callable[[str], None],
+        tell: Callable[[str], None],
     ) -> None:
         """`warn` a person of what is not as it should be, `tell` what is."""
         self._reactor = reactor
+        self._starter = starter
         self._warn = warn
         self._tell = tell
         self._standbys: list[_Standby] = []
@@ -122,8 +130,8 @@ class Standbys:
         }
         try:
             if not self._standbys:
-                output.unlink(missing_ok=True)
-            standby = _Standby(phase, start, mode, env, output)
+                removal.file(Place.OUTPUT, output, below=output.parents[2])
+            standby = _Standby(self._starter, phase, start, mode, env, output)
         except OSError as error:
             self.give_up(phase, str(error))
             return
@@ -205,7 +213,13 @@ class _Standby:
     """The process, and the socket that leads to it."""
 
     def __init__(
-        self, phase: str, start: Start, mode: Mode, env: Mapping[str, str], output: Path
+        self,
+        starter: Starter,
+        phase: str,
+        start: Start,
+        mode: Mode,
+        env: Mapping[str, str],
+        output: Path,
     ) -> None:
         """Start it; what it says before it is a worker goes to the file `output`.
 
@@ -220,8 +234,9 @@ class _Standby:
         self._said = b""
         self._connection, theirs = socket.socketpair()
         try:
-            with theirs, output.open("ab") as file:
+            with theirs, opened(output) as file:
                 self.process = WorkerProcess(
+                    starter,
                     start.argv,
                     env={**env, environment.STANDBY: f"{theirs.fileno()}:{mode}"},
                     output=file.fileno(),

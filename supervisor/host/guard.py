@@ -1,115 +1,361 @@
-"""The guard: a tiny process that outlives a supervisor killed by SIGKILL and kills what is left.
+"""The guard: a tiny process that starts all processes of a job, and outlives none of them.
 
-Parent death reaches the workers, but not what a worker started, least of all in a session of its
-own. Once the supervisor is dead all of that belongs to init, and only one thing still tells whose
-it was: the mark of the supervisor's instance in its environment. No other instance has that mark,
-so a guard that is still at it can never hit what the next supervisor of the same job has started.
+It is their parent and, as a subreaper, becomes the parent of what they leave behind: so everything
+of the job is below it, whatever a program makes of its environment, its name or its session. When
+the supervisor is gone, the guard kills all that is below it until nothing is left, and ends. When
+the guard is gone, what it started dies by the kernel's parent-death signal, and the rest comes to
+the supervisor, a subreaper too. Where there is a cgroup, the guard forks a *watcher*: it waits for
+the supervisor's end, and then kills what is in the cgroup, even if the guard was killed as well.
 
-It is run as a program of its own, by a bare interpreter that imports next to nothing (see
-`supervisor/adapters/guard.py`), and is told on its standard input, line by line:
+It is run by a bare interpreter that imports next to nothing (see `supervisor/adapters/guard.py`).
+Messages are datagrams on a socket, marshalled tuples. It is told:
 
-    mark TEXT        what the job's processes have in their environment
-    within SECONDS   kill them unless this is said again in that time (the lease on shared storage)
-    kill             kill them now
+    spawn NUMBER PLACE  start a process; PLACE is its place in the record of sessions, or None. As
+                        descriptors come its payload (see `birth.Order`), the record where there is
+                        a PLACE, and what it inherits; answered by `started` or `failed`
+    end NUMBER SPARED   kill all but the processes that were started with these pids, and what is in
+                        their sessions; answered by `ended` with how many are left
+    contain PATH        have each process in a cgroup of its own below PATH; "": in none
+    within SECONDS      kill all unless this is said again in that time (a lease)
+    kill                kill all now
 
-The end of its input is the end of the supervisor.
+It says `exited PID CODE` of each process that it started, `watcher PID STARTED`, and `broken TEXT`
+before it ends because of an error of its own.
 """
 
+import _signal  # type: ignore[import-not-found]  # `signal` costs the guard a megabyte
+import _socket
+import marshal
 import os
 import select
+import sys
 import time
 
-_PAUSE = 0.01
+from supervisor.host import birth, cgroups, tree
+
+_PAUSE = 0.002
+_LONGEST_PAUSE = 1.0
 _LONGEST_WAIT = 5.0
-"""Of one `select`: its clock stands still while the machine sleeps, a lease does not."""
+"""Longest poll, in seconds. poll's clock stops during sleep; the lease's does not."""
+_PATIENCE = 0.01
+"""Seconds for which `end` waits for what it has killed."""
+_MOST_DESCRIPTORS = 250
+_LARGEST = 1 << 16
 
 
-def marked(*marks: bytes) -> list[tuple[int, int]]:
-    """The processes with one of `marks` in their environment: pid, and a pidfd to be closed.
+class Guard:
+    """Does as it is told on a socket, and after its end kills until nothing is left."""
 
-    The descriptor is opened before the environment is read: whatever then happens to the pid, it
-    means the process that was looked at, or none.
+    def __init__(self, connection: "_socket.socket", supervisor: int) -> None:
+        """`supervisor` is the pid of our parent."""
+        self._connection = connection
+        self._supervisor = os.pidfd_open(supervisor)
+        self._ended = os.getppid() != supervisor  # it died before the line above
+        self._own = os.getsid(0)
+        self._unsent: list[tuple[tuple[int | str, ...], int | None]] = []
+        self._starting: dict[int, tuple[int, int]] = {}
+        """By the pipe that tells how it went: the number of the request, and the pid."""
+        self._started: set[int] = set()
+        """The processes whose exit is to be told."""
+        self._cgroup = self._root = ""
+        self._cgroups: list[tuple[int, str]] = []
+        """(pid, cgroup) of each started process; removed once the cgroup is empty."""
+        self._names = 0
+        self._watcher: int | None = None
+        self._deadline: float | None = None
+        self._kills = False
+        self._pause = _PAUSE
+        woken, wakes = os.pipe()
+        self._woken = woken
+        os.set_blocking(woken, False)
+        os.set_blocking(wakes, False)
+        _signal.signal(_signal.SIGCHLD, _nothing)
+        _signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGCHLD,))
+
+    def run(self) -> None:
+        """Work until the supervisor is gone, and nothing of the job is left."""
+        while True:
+            if self._deadline is not None and _now() >= self._deadline:
+                self._kills = True
+                self._deadline = _now() + 1.0  # and again, until the lease is renewed
+            if self._kills or self._ended:
+                left = self._kill(frozenset())
+                self._kills = left > 0
+                if self._ended and not left:
+                    break
+            self._wait()
+        if self._root:
+            cgroups.remove(self._root)
+        if self._watcher is not None:
+            os.kill(self._watcher, _signal.SIGKILL)
+            os.waitpid(self._watcher, 0)
+
+    # --- waiting --------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        """Wait for what is next, and do it."""
+        poll = select.poll()
+        poll.register(self._woken, select.POLLIN)
+        for pipe in self._starting:
+            poll.register(pipe, select.POLLIN)
+        if not self._ended:
+            out = select.POLLOUT if self._unsent else 0
+            poll.register(self._connection.fileno(), select.POLLIN | out)
+        for descriptor, _ in poll.poll(self._patience()):
+            if descriptor == self._woken:
+                self._reap()
+            elif descriptor in self._starting:
+                self._answer(descriptor)
+            elif descriptor == self._connection.fileno():
+                self._send()
+                self._hear()
+
+    def _patience(self) -> float | None:
+        """Milliseconds until there is something to do without being told."""
+        if self._kills or self._ended:
+            pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
+            return 1000 * pause
+        self._pause = _PAUSE
+        if self._deadline is None:
+            return None
+        return 1000 * min(max(0.0, self._deadline - _now()), _LONGEST_WAIT)
+
+    def _hear(self) -> None:
+        try:
+            data, told, flags, _ = self._connection.recvmsg(
+                _LARGEST,
+                _socket.CMSG_SPACE(4 * _MOST_DESCRIPTORS),
+                _socket.MSG_CMSG_CLOEXEC | _socket.MSG_DONTWAIT,
+            )
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            data, told, flags = b"", [], 0
+        if not data:
+            self._ended = True
+            return
+        descriptors = [one for _, _, raw in told for one in memoryview(raw).cast("i").tolist()]
+        what, *values = marshal.loads(data)
+        try:
+            if what == "spawn":
+                lost = flags & _socket.MSG_CTRUNC
+                self._spawn(values[0], None if lost else descriptors, recorded=values[1])
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        if what == "end":
+            self._end(values[0], frozenset(values[1]))
+        elif what == "contain":
+            self._contain(values[0])
+        elif what == "within":
+            self._deadline = _now() + values[0]
+        elif what == "kill":
+            self._kills = True
+
+    def _tell(self, message: tuple[int | str, ...], descriptor: int | None = None) -> None:
+        self._unsent.append((message, descriptor))
+        self._send()
+
+    def _send(self) -> None:
+        """Send what is unsent, as far as the supervisor takes it: we never wait for it."""
+        while self._unsent:
+            message, descriptor = self._unsent[0]
+            passed = []
+            if descriptor is not None:
+                raw = descriptor.to_bytes(4, sys.byteorder)
+                passed = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, raw)]
+            try:
+                self._connection.sendmsg([marshal.dumps(message)], passed, _socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except OSError:  # it is gone, as we are about to hear
+                pass
+            self._unsent.pop(0)
+            if descriptor is not None:
+                os.close(descriptor)
+
+    # --- starting -------------------------------------------------------------------------------
+
+    def _spawn(self, number: int, descriptors: list[int] | None, recorded: int | None) -> None:
+        stage = "start"
+        try:
+            if descriptors is None:
+                raise OSError(24, "some descriptors did not arrive")  # EMFILE: here, not there
+            with open(descriptors[0], "rb", closefd=False) as file:
+                file.seek(0)
+                argv, candidates, env, targets = marshal.load(file)
+            order = birth.Order(argv, candidates, env, targets, recorded)
+            stage = "cgroup"
+            cgroup = self._new_cgroup()
+            stage = "start"
+            self._fork(number, order, cgroup, descriptors[1:])
+        except OSError as error:
+            self._tell(("failed", number, error.errno or 0, stage))
+
+    def _new_cgroup(self) -> str | None:
+        if not self._cgroup:
+            return None
+        self._names += 1
+        path = f"{self._cgroup}/{self._names}"
+        os.mkdir(path)  # noqa: PTH102
+        return path
+
+    def _fork(
+        self, number: int, order: birth.Order, cgroup: str | None, descriptors: list[int]
+    ) -> None:
+        parent = os.getpid()
+        pipe, status = os.pipe()
+        try:
+            pid = os.fork()
+            if pid == 0:
+                birth.become(order, parent, cgroup, descriptors, status)
+        except OSError:
+            os.close(pipe)
+            if cgroup is not None:
+                cgroups.remove(cgroup)
+            raise
+        finally:
+            os.close(status)
+        self._starting[pipe] = number, pid
+        if cgroup is not None:
+            self._cgroups.append((pid, cgroup))
+
+    def _answer(self, pipe: int) -> None:
+        """A process has become its program, or has said why not, or was killed before."""
+        number, pid = self._starting.pop(pipe)
+        said = os.read(pipe, 100).split()
+        os.close(pipe)
+        if said:
+            self._tell(("failed", number, int(said[0]), said[1].decode()))
+            return
+        seen = tree.stat(pid)
+        assert seen is not None, "nobody has waited for it"
+        self._started.add(pid)
+        self._tell(("started", number, pid, seen.started), os.pidfd_open(pid))
+
+    # --- ending ---------------------------------------------------------------------------------
+
+    def _reap(self) -> None:
+        """Wait for all that is dead. What is told of it is told first: should we be killed in
+        between, the supervisor inherits it and sees for itself."""
+        while True:
+            try:
+                while os.read(self._woken, 512):
+                    pass
+            except BlockingIOError:
+                pass
+            try:
+                dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if dead is None:
+                return
+            pid = dead.si_pid
+            for pipe in [pipe for pipe, (_, one) in self._starting.items() if one == pid]:
+                self._answer(pipe)
+            if pid in self._started:
+                self._started.remove(pid)
+                exited = dead.si_code == os.CLD_EXITED
+                self._tell(("exited", pid, dead.si_status if exited else -dead.si_status))
+            os.waitpid(pid, 0)
+            self._clear(pid)
+            if pid == self._watcher:
+                self._start_watcher()
+
+    def _clear(self, pid: int) -> None:
+        """Remove the cgroups of what was started as `pid`, unless something lives in them."""
+        for entry in [entry for entry in self._cgroups if entry[0] == pid]:
+            if not cgroups.populated(entry[1]):
+                cgroups.remove(entry[1])
+                self._cgroups.remove(entry)
+
+    def _end(self, number: int, spared: frozenset[int]) -> None:
+        end = _now() + _PATIENCE
+        poll = select.poll()
+        poll.register(self._woken, select.POLLIN)
+        while (left := self._kill(spared)) and _now() < end:
+            poll.poll(1)
+        self._tell(("ended", number, left))
+
+    def _kill(self, spared: frozenset[int]) -> int:
+        """SIGKILL all of the job but what is spared; returns how many were there. What is killed
+        may just have forked: nothing is left once this returns 0."""
+        self._reap()
+        left = 0
+        for entry in list(self._cgroups):
+            if entry[0] not in spared:
+                if cgroups.populated(entry[1]):
+                    left += 1
+                    cgroups.kill(entry[1])
+                else:
+                    cgroups.remove(entry[1])
+                    self._cgroups.remove(entry)
+        left += tree.kill_children(spared | {self._own})
+        return left + len(self._starting)  # which may not have left our session yet
+
+    # --- the watcher ----------------------------------------------------------------------------
+
+    def _contain(self, path: str) -> None:
+        self._cgroup = path
+        if path and self._watcher is None:
+            self._root = path
+            self._start_watcher()
+
+    def _start_watcher(self) -> None:
+        """Have another process see to the cgroup when we and the supervisor are both gone."""
+        pid = os.fork()
+        if pid == 0:
+            try:
+                _watch(self._root, self._supervisor)
+            finally:
+                os._exit(0)
+        self._watcher = pid
+        seen = tree.stat(pid)
+        assert seen is not None, "nobody has waited for it"
+        self._tell(("watcher", pid, seen.started))
+
+
+def _watch(cgroup: str, supervisor: int) -> None:
+    """The watcher: when the supervisor is gone, kill what is in the cgroup.
+
+    The guard does so too, unless it is gone as well. While the supervisor lives, it sees to the
+    guard's end itself, and replaces guard and watcher.
     """
-    found = []
-    for name in os.listdir("/proc"):  # noqa: PTH208 (pathlib costs the guard a megabyte)
-        if not name.isdecimal():
-            continue
-        try:
-            descriptor = os.pidfd_open(int(name))
-        except OSError:  # it is gone
-            continue
-        if any(mark in _environment(name) for mark in marks):
-            found.append((int(name), descriptor))
-        else:
-            os.close(descriptor)
-    return found
+    os.setpgid(0, 0)
+    os.closerange(3, supervisor)
+    os.closerange(supervisor + 1, os.sysconf("SC_OPEN_MAX"))
+    poll = select.poll()
+    poll.register(supervisor, select.POLLIN)
+    poll.poll()
+    while cgroups.populated(cgroup):
+        cgroups.kill(cgroup)
+        time.sleep(_PAUSE)
+    cgroups.remove(cgroup)
 
 
-def kill(*marks: bytes) -> int:
-    """SIGKILL every process with one of `marks`; returns how many there were."""
-    import signal  # here, because it costs an idle guard another megabyte
-
-    killed = 0
-    for _, descriptor in marked(*marks):
-        try:
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-            killed += 1
-        except OSError:  # it is gone, or another user's, which we could not have started
-            pass
-        os.close(descriptor)
-    return killed
-
-
-def guard(descriptor: int) -> None:
-    """Do as is said on `descriptor`, and after its end kill until nothing is left."""
-    mark = b""
-    deadline: float | None = None
-    rest = b""
-    while True:
-        if deadline is not None and _now() >= deadline:
-            _kill_all(mark)
-            deadline = _now() + 1.0  # and again, until the lease is renewed
-        if not select.select([descriptor], [], [], _patience(deadline))[0]:
-            continue
-        chunk = os.read(descriptor, 4096)
-        if not chunk:
-            break
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            word, _, value = line.partition(b" ")
-            if word == b"mark":
-                mark = value
-            elif word == b"within":
-                deadline = _now() + float(value)
-            elif word == b"kill":
-                _kill_all(mark)
-    _kill_all(mark)
-
-
-def _kill_all(mark: bytes) -> None:
-    """Kill until a look at all processes finds none: what is killed may just have forked."""
-    pause = _PAUSE
-    while mark and kill(mark):
-        time.sleep(pause)
-        pause = min(2 * pause, 1.0)
-
-
-def _environment(pid: str) -> bytes:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123 (as above)
-            return b"\0" + file.read() + b"\0"
-    except OSError:  # it is gone, or not ours
-        return b""
-
-
-def _patience(deadline: float | None) -> float | None:
-    return None if deadline is None else min(max(0.0, deadline - _now()), _LONGEST_WAIT)
+def _nothing(*_: object) -> None:
+    """For a signal that only has to wake us."""
 
 
 def _now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-if __name__ == "__main__":
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # what our own parents left open
-    guard(0)
+def main() -> None:
+    """Run as `... SOCKET SUPERVISOR`: the descriptor of our end, and the pid of our parent."""
+    descriptor, supervisor = int(sys.argv[1]), int(sys.argv[2])
+    os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX"))  # what our own parents left open
+    os.set_inheritable(descriptor, False)  # nobody else speaks for us, or keeps it open
+    birth.become_subreaper()
+    connection = _socket.socket(fileno=descriptor)
+    guard = Guard(connection, supervisor)
+    try:
+        guard.run()
+    except BaseException as error:
+        said = marshal.dumps(("broken", f"{type(error).__name__}: {error}"))
+        try:  # noqa: SIM105 (contextlib is a file more to load)
+            connection.sendmsg([said], (), _socket.MSG_DONTWAIT)
+        except OSError:  # it does not listen: the workers must not live on while we wait for it
+            pass
+        raise

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
+
+_MAX_WORD = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +32,19 @@ class Identity:
         return cls(os.uname().nodename, _boot(), _namespace(), pid, started)
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> Identity:
-        """The inverse of `to_json`.
+    def from_json(cls, told: object) -> Identity:
+        """The inverse of `to_json`. Anybody may have written what is `told`.
 
         Raises:
-            KeyError, TypeError, ValueError: `told` is none.
+            ValueError: it is none.
         """
-        return cls(
-            str(told["host"]),
-            str(told["boot"]),
-            str(told["namespace"]),
-            int(told["pid"]),
-            int(told["started"]),
-        )
+        if not isinstance(told, dict):
+            raise ValueError("not an object")
+        words = [told.get(name) for name in ("host", "boot", "namespace")]
+        numbers = [told.get(name) for name in ("pid", "started")]
+        host, boot, namespace = (word for word in words if _is_word(word))
+        pid, started = (number for number in numbers if type(number) is int and number > 0)
+        return cls(host, boot, namespace, pid, started)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON."""
@@ -51,12 +53,19 @@ class Identity:
     @property
     def is_dead(self) -> bool:
         """Whether we can see that it is dead. Of another host's process we can see nothing."""
-        if (self.boot, self.namespace) != (_boot(), _namespace()):
-            return False
-        return _started(self.pid) != self.started
+        return self.is_seen_from_here and _started(self.pid) != self.started
+
+    @property
+    def is_seen_from_here(self) -> bool:
+        """Whether its pid means the same here: its host and its container are ours."""
+        return (self.boot, self.namespace) == (_boot(), _namespace())
 
     def __str__(self) -> str:
         return f"supervisor {self.pid} on {self.host}"
+
+
+def _is_word(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and value.isprintable() and len(value) <= _MAX_WORD
 
 
 def _boot() -> str:

@@ -29,6 +29,7 @@ from supervisor.core.events import (
     PhaseBegun,
     QuarantineCleared,
     RungCompileFailed,
+    SilenceExcused,
     StopRequested,
     StopSource,
     SupervisorStarted,
@@ -47,6 +48,7 @@ from supervisor.narrative.line import Line as Line
 from supervisor.narrative.line import attempt_source as attempt_source
 from supervisor.narrative.line import budget_used, count
 from supervisor.ports import Transition
+from supervisor.protocol.attempts import attempt_folder
 from supervisor.protocol.messages import (
     CompiledMessage,
     DevicesMessage,
@@ -165,7 +167,7 @@ def _phase_begun(t: Transition, event: PhaseBegun, policy: RestartPolicy) -> Ite
 def _workers_started(t: Transition, event: WorkersStarted, policy: RestartPolicy) -> Iterator[Line]:
     pids = ", ".join(str(pid) for pid in event.pids)
     logs = "rank0.log" if len(event.pids) == 1 else "rank*.log"
-    text = f"running as pid {pids}; output in attempts/{event.attempt:04d}/{logs}"
+    text = f"running as pid {pids}; output in {attempt_folder(event.attempt)}/{logs}"
     yield Line(attempt_source(event.attempt), text)
 
 
@@ -309,6 +311,10 @@ def _trains_on(state: JobState, seconds: float) -> str:
     return f"{took}: training goes on for {seconds:.0f} s, and then there is time for another one"
 
 
+def _excused(t: Transition, event: SilenceExcused, policy: RestartPolicy) -> Iterator[Line]:
+    yield Line(MAIN, event.why, "warning")
+
+
 def _noticed(t: Transition, event: Noticed, policy: RestartPolicy) -> Iterator[Line]:
     yield Line(MAIN, event.text) if event.routine else Line(MAIN, event.text, "warning")
 
@@ -327,4 +333,5 @@ _TELLERS: dict[type, Callable[[Transition, Any, RestartPolicy], Iterator[Line]]]
     QuarantineCleared: devices.quarantine_cleared,
     StopRequested: _stop,
     Noticed: _noticed,
+    SilenceExcused: _excused,
 }

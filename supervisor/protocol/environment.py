@@ -7,6 +7,7 @@ supervisor itself inherited is scrubbed before a worker starts, so nested superv
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -44,8 +45,15 @@ MODULES_FILE = PREFIX + "MODULES_FILE"
 PRELOAD = PREFIX + "PRELOAD"
 """The modules that a standby is to import, with commas; without it, those of `MODULES_FILE`."""
 LINEAGE = PREFIX + "LINEAGE"
-"""`job@instance` of the supervisor, after those of the supervisors that it runs under itself: by
-this the guard and the next supervisor find what a dead supervisor left, nested ones included."""
+"""`job@instance` of the supervisor, after those of the supervisors that it runs under itself. It
+tells people what a process belongs to. It proves nothing: a program may change its environment."""
+
+OWNER = PREFIX + "OWNER"
+"""The token of the supervisor that owns model_dir, and so of its workers: 32 hex digits."""
+OWNER_FILE = PREFIX + "OWNER_FILE"
+"""The file, or the URI of the object, that holds the token of the present owner, as the key `token`
+of a JSON object. A worker that does not find `OWNER` there belongs to an owner of the past: it must
+commit nothing. A token of null says that nobody owns model_dir."""
 
 STALE_TOPOLOGY = (
     "MEGASCALE_COORDINATOR_ADDRESS",
@@ -116,6 +124,19 @@ class WorkerIdentity:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The supervisor that owns model_dir, as its workers are told it."""
+
+    token: str
+    file: str
+    """The path or URI of what tells the present owner."""
+
+    def to_environment(self) -> dict[str, str]:
+        """The variables that say this to a worker."""
+        return {OWNER: self.token, OWNER_FILE: self.file}
+
+
 def identity(descriptor: int) -> str:
     """What a descriptor is of, whatever its number: `device:inode`."""
     status = os.fstat(descriptor)
@@ -138,6 +159,15 @@ def inherited(environ: Mapping[str, str], number: str, wanted: str) -> int | Non
 def lineage(environ: Mapping[str, str], mark: str) -> str:
     """The lineage of what a supervisor with this environment and this mark starts."""
     return "/".join((*environ.get(LINEAGE, "").split(), mark))
+
+
+_RUN = re.compile(r"([0-9a-f]{12})@[0-9a-f]{32}")
+
+
+def jobs(lineage: str | None) -> tuple[str, ...]:
+    """The jobs that a lineage names, the outermost first; none where it is not one."""
+    runs = [_RUN.fullmatch(run) for run in (lineage or "").split("/")]
+    return tuple(run[1] for run in runs if run is not None) if all(runs) else ()
 
 
 _OUR_SERVICE_MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")

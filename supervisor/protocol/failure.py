@@ -8,17 +8,21 @@ atomically. Reading one back trusts nothing.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import time
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import environment
+from . import environment, removal
 from .messages import Stage
+from .reading import UnreadableError, parse_object
+from .removal import Place
 
 MAX_RECORD = 256 * 1024
 _MAX_MESSAGE = 8 * 1024
@@ -101,9 +105,16 @@ def write_failure_record(
 
 def save_record(record: FailureRecord, path: str) -> None:
     """Write `record` to `path`, whole or not at all."""
-    temporary = Path(f"{path}.{os.getpid()}.tmp")
-    temporary.write_bytes(_encoded(record))
-    temporary.replace(path)
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with removal.temporary(temporary, below=target.parent) as file:
+            file.write(_encoded(record))
+        temporary.replace(target)
+    except OSError:
+        with suppress(OSError):
+            removal.file(Place.TEMPORARY, temporary, below=target.parent)
+        raise
 
 
 def _encoded(record: FailureRecord) -> bytes:
@@ -123,27 +134,27 @@ def _encoded(record: FailureRecord) -> bytes:
     return data
 
 
-def parse_failure_record(data: bytes) -> FailureRecord:
-    """The record in `data`.
+def parse_failure_record(data: bytes, name: str | Path = "the failure record") -> FailureRecord:
+    """The record in `data`, which is the content of `name`.
 
     Raises:
-        ValueError: it is not one; the text says why.
+        UnreadableError: it is not one; the text says why.
     """
     if len(data) > MAX_RECORD:
-        raise ValueError(f"failure record of {len(data)} bytes, more than {MAX_RECORD}")
+        raise UnreadableError(name, f"has {len(data)} bytes, more than {MAX_RECORD}")
+    body = parse_object(data, name)
     try:
-        body = json.loads(data)
         exceptions = tuple(_parse_exception(item) for item in body["exceptions"][:_MAX_EXCEPTIONS])
         return FailureRecord(
             rank=int(body["rank"]),
-            time=float(body["time"]),
+            time=_finite(body["time"]),
             stage=None if body["stage"] is None else Stage(body["stage"]).value,
             step=None if body["step"] is None else int(body["step"]),
             exceptions=exceptions,
             traceback=_bounded(_text(body["traceback"]), _MAX_TRACEBACK),
         )
-    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
-        raise ValueError(f"malformed failure record: {type(error).__name__}") from error
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise UnreadableError(name, f"is malformed ({type(error).__name__})") from error
 
 
 def _parse_exception(item: Any) -> ExceptionInfo:
@@ -153,6 +164,13 @@ def _parse_exception(item: Any) -> ExceptionInfo:
         message=_bounded(_text(item["message"]), _MAX_MESSAGE),
         relation=_text(item["relation"])[:20],
     )
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("not a time")
+    return number
 
 
 def _text(value: Any) -> str:

@@ -204,7 +204,8 @@ def decode(line: bytes) -> Message | None:
     if not isinstance(body, dict):
         raise ProtocolError("not a JSON object")
     if body.get("v") != PROTOCOL_VERSION:
-        version = str(body.get("v"))[:20]
+        told = body.get("v")
+        version = str(told)[:20] if isinstance(told, int | str | None) else ""
         raise ProtocolError(f"protocol {version!r}, this supervisor speaks {PROTOCOL_VERSION}")
     kind = body.get("kind")
     if not isinstance(kind, str):

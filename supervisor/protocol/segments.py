@@ -20,7 +20,9 @@ from dataclasses import dataclass
 JOURNAL = "journal.jsonl"
 """In the job's folder."""
 RUN_LOG = "run.log"
-"""In that of each phase."""
+ATTEMPTS = "attempts.jsonl"
+OF_A_PHASE = (RUN_LOG, ATTEMPTS)
+"""In the folder of each phase."""
 SUFFIX = ".parts"
 _NAME = re.compile(r"(\d{8})-(\d{12})-(\d{12})")
 

@@ -16,10 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.protocol import environment
+from supervisor.protocol import environment, reading
 
 FILE = "simulated_devices.json"
 """Its name in model_dir. Holds e.g. `{"lost": ["3"], "wrong": ["5"]}`."""
+
+_MAX_SIZE = 1 << 20
 
 HOST = "host"
 """What the ids of hosts begin with."""
@@ -42,7 +44,7 @@ def read(file: Path) -> Broken:
         OSError: it cannot be read.
     """
     try:
-        content = file.read_bytes()
+        content = reading.read(file, _MAX_SIZE)
     except FileNotFoundError:
         return Broken()
     return _parsed(file, content)
@@ -118,7 +120,7 @@ def _stamp(file: Path) -> tuple[int, int, int] | None:
 
 def _parsed(file: Path, content: bytes) -> Broken:
     try:
-        found = json.loads(content or b"{}")  # empty: somebody is about to write it
+        found = reading.parse_object(content or b"{}", file)  # empty: somebody is about to write it
         if not all(isinstance(unit, str) for units in found.values() for unit in list[str](units)):
             raise TypeError("ids are strings")
         return Broken(**{kind: frozenset(units) for kind, units in found.items()})

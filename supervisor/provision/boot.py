@@ -1,14 +1,17 @@
 """What a slice begins with: a script that makes a bare machine run the job under our systemd unit.
 
 It is part of the request for the slice, runs as root at each boot, and does again only what is not
-done. Whoever may look at the machine can read it: it holds no secrets. Where it fails, and whenever
-the unit ends, the machine tells so in an object beside the job's: a job that never began, or whose
-model_dir belongs to somebody else, cannot say so itself.
+done. Whoever may look at the machine can read it. So it holds names and digests only: the config,
+our wheel and the lock of what it needs are objects beside the job's, which the machine fetches with
+its own credentials and uses only with the digest that the script names. Where it fails, and
+whenever the unit ends, the machine tells so in an object of its own: a job that never began, or
+whose model_dir belongs to somebody else, cannot say so itself.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from importlib import resources
 from shlex import quote
@@ -19,20 +22,53 @@ from supervisor.protocol.messages import printable
 from supervisor.provision.decide import MachineReport
 
 UNIT_NAME = "supervise@.service"
-MAX_BYTES = 256 << 10
-"""Of one value in the metadata of a machine (Compute Engine's own limit)."""
+FILES = "provision/files"
+"""The folder, below model_dir, of what slices fetch."""
+_RULES_NAME = "70-supervise.rules"
+_LOCK_NAME = "requirements-tpu.lock"
+_ROOT = "root"
 _JOB = "job"
 _MAX_TOLD = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
-    """What is to be on it. `package` is what pip is asked to install."""
+class File:
+    """Something that the machine fetches from the bucket."""
 
     name: str
-    config: str
-    package: str
+    data: bytes
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the content."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def path(self) -> str:
+        """The object, below model_dir: another content is another one."""
+        return f"{FILES}/{self.sha256}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What is to be on it, and the user as whom the job runs."""
+
+    name: str
     model_dir: Uri
+    config: File
+    wheel: File
+    lock: File
+    user: str
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        """What has to be in the bucket before the machine boots."""
+        return (self.config, self.wheel, self.lock)
+
+
+def our_lock() -> File:
+    """What our wheel needs on a TPU, by hash: the lock in deploy/."""
+    return File(_LOCK_NAME, resources.files(__package__).joinpath(_LOCK_NAME).read_bytes())
 
 
 def unit() -> str:
@@ -49,7 +85,7 @@ def read_report(text: str) -> MachineReport:
     """What a machine has told: `exit CODE`, or `failed WHERE` and the end of its log."""
     head, *log = text.strip().splitlines() or [""]
     word, _, rest = head.partition(" ")
-    if word == "exit" and rest.isdecimal():
+    if word == "exit" and re.fullmatch(r"\d{1,3}", rest, re.ASCII):
         return MachineReport(exit_code=int(rest))
     end = " | ".join(line for line in log if line.strip())[-_MAX_TOLD:]
     return MachineReport(failed=printable(f"{head}: {end}" if end else head))
@@ -57,18 +93,48 @@ def read_report(text: str) -> MachineReport:
 
 def script(machine: Machine, generation: int) -> str:
     """The startup script."""
+    folder = resources.files(__package__)
     return _SCRIPT.format(
         name=machine.name,
         unit_name=UNIT_NAME,
         generation=generation,
-        bucket=url_quote(machine.model_dir.bucket, safe=""),
-        object=url_quote((machine.model_dir / report_path(generation)).path, safe=""),
-        package=quote(machine.package),
-        config=_file(f"/etc/supervise/{_JOB}.yaml", machine.config),
+        bucket=_quoted(machine.model_dir.bucket),
+        report=_quoted((machine.model_dir / report_path(generation)).path),
+        fetch_config=_fetch(machine, machine.config, f"/etc/supervise/{_JOB}.yaml"),
+        fetch_wheel=_fetch(machine, machine.wheel, f"/opt/supervise/{machine.wheel.name}"),
+        fetch_lock=_fetch(machine, machine.lock, "/opt/supervise/requirements.lock"),
+        wheel=quote(f"/opt/supervise/{machine.wheel.name}"),
+        installed=f"{machine.wheel.sha256} {machine.lock.sha256}",
+        user=_user(machine.user, folder.joinpath(_RULES_NAME).read_text(encoding="utf-8")),
+        group=quote(machine.user),
         unit=_file(f"/etc/systemd/system/{UNIT_NAME}", unit()),
-        report=_file(f"/etc/systemd/system/{UNIT_NAME}.d/report.conf", _REPORT_UNIT),
+        here=_file(
+            f"/etc/systemd/system/{UNIT_NAME}.d/provision.conf",
+            _DROP_IN.format(user=machine.user),
+        ),
         job=_JOB,
     )
+
+
+def _quoted(name: str) -> str:
+    """A name as it stands in an address."""
+    return url_quote(name, safe="")
+
+
+def _fetch(machine: Machine, file: File, path: str) -> str:
+    """Shell that brings `file` to `path`, if it is what it should be."""
+    place = _quoted((machine.model_dir / file.path).path)
+    return f"fetch {quote(place)} {file.sha256} {quote(path)}"
+
+
+def _user(name: str, rules: str) -> str:
+    """Shell that makes the user of the job, and gives it the devices."""
+    if name == _ROOT:
+        return ""
+    return _USER.format(
+        name=quote(name),
+        rules=_file(f"/etc/udev/rules.d/{_RULES_NAME}", rules.replace('"supervise"', f'"{name}"')),
+    ).rstrip()
 
 
 def _file(path: str, text: str) -> str:
@@ -77,46 +143,80 @@ def _file(path: str, text: str) -> str:
     return f"cat > {quote(path)} <<'{end}'\n{text.rstrip()}\n{end}"
 
 
-_REPORT_UNIT = """\
+_DROP_IN = """\
 [Service]
+User={user}
+Group={user}
 ExecStopPost=-/opt/supervise/report
+"""
+
+_USER = """\
+if ! id -u {name} > /dev/null 2>&1; then
+  useradd --system --user-group --home-dir /var/lib/supervise --shell /usr/sbin/nologin {name}
+fi
+{rules}
+if [ -S /run/udev/control ]; then
+  udevadm control --reload
+  udevadm trigger --settle --sysname-match='accel*'
+  udevadm trigger --settle --subsystem-match=vfio
+fi
 """
 
 _SCRIPT = """\
 #!/bin/bash
 # Written by `supervise provision`: slice {generation} of {name}. Runs as root at each boot.
-set -euo pipefail
+set -eEuo pipefail
 log=/var/log/supervise-boot.log
 exec > "$log" 2>&1
-mkdir -p /opt/supervise /etc/supervise /etc/systemd/system/{unit_name}.d
+mkdir -p /opt/supervise /etc/supervise /etc/udev/rules.d /etc/systemd/system/{unit_name}.d
 
-# Tells `supervise provision` what its standard input says.
-cat > /opt/supervise/tell <<'END-OF-TELL'
+# bucket get OBJECT, bucket put OBJECT: by the machine's credentials, which no command line shows.
+cat > /opt/supervise/bucket <<'END-OF-BUCKET'
 #!/bin/bash
 set -euo pipefail
 metadata=http://${{GCE_METADATA_HOST:-metadata.google.internal}}/computeMetadata/v1
-token=$(curl -sSf --retry 5 -H 'Metadata-Flavor: Google' \\
+token=$(curl -sSf --retry 5 --retry-connrefused -H 'Metadata-Flavor: Google' \\
   "$metadata/instance/service-accounts/default/token" |
   grep -o '"access_token" *: *"[^"]*"' | cut -d '"' -f 4)
-storage=${{STORAGE_EMULATOR_HOST:-https://storage.googleapis.com}}/upload/storage/v1/b/{bucket}
-curl -sSf --retry 5 -o /dev/null -X POST --data-binary @- \\
-  -H "Authorization: Bearer $token" -H 'Content-Type: text/plain' \\
-  "$storage/o?uploadType=media&name={object}"
+storage=${{STORAGE_EMULATOR_HOST:-https://storage.googleapis.com}}
+authorized() {{
+  curl -sSf --retry 5 --retry-connrefused -H @<(printf 'Authorization: Bearer %s\\n' "$token") "$@"
+}}
+case $1 in
+  get) authorized "$storage/storage/v1/b/{bucket}/o/$2?alt=media" ;;
+  put) authorized -o /dev/null -X POST --data-binary @- -H 'Content-Type: text/plain' \\
+    "$storage/upload/storage/v1/b/{bucket}/o?uploadType=media&name=$2" ;;
+esac
+END-OF-BUCKET
+# Tells `supervise provision` what its standard input says.
+cat > /opt/supervise/tell <<'END-OF-TELL'
+#!/bin/bash
+exec /opt/supervise/bucket put '{report}'
 END-OF-TELL
 # What systemd runs whenever the job's unit has ended.
 cat > /opt/supervise/report <<'END-OF-REPORT'
 #!/bin/bash
 if [ "${{EXIT_CODE:-}}" = exited ]; then echo "exit $EXIT_STATUS" | /opt/supervise/tell; fi
 END-OF-REPORT
-chmod +x /opt/supervise/tell /opt/supervise/report
+chmod 755 /opt/supervise/bucket /opt/supervise/tell /opt/supervise/report
 
 failed() {{
   {{ echo "failed at line $1 of the startup script"; tail -c 2000 "$log"; }} | /opt/supervise/tell
 }}
 trap 'failed $LINENO' ERR
 
-package={package}
-if [ "$(cat /opt/supervise/installed 2>/dev/null)" != "$package" ]; then
+# fetch OBJECT SHA256 PATH: what is there is what this script was written with, or nothing.
+fetch() {{
+  if echo "$2  $3" | sha256sum --check --status 2> /dev/null; then return; fi
+  /opt/supervise/bucket get "$1" > "$3.part"
+  echo "$2  $3.part" | sha256sum --check
+  mv "$3.part" "$3"
+}}
+
+installed='{installed}'
+if [ "$(cat /opt/supervise/installed 2>/dev/null || true)" != "$installed" ]; then
+  {fetch_wheel}
+  {fetch_lock}
   python=python3.11
   if command -v python3.12; then python=python3.12; fi
   if ! "$python" -c 'import ensurepip' 2>/dev/null; then
@@ -125,13 +225,21 @@ if [ "$(cat /opt/supervise/installed 2>/dev/null)" != "$package" ]; then
     apt-get -o DPkg::Lock::Timeout=600 install -y "$python" "$python-venv"
   fi
   "$python" -m venv /opt/supervise
-  /opt/supervise/bin/pip install --retries 10 "$package"
-  echo "$package" > /opt/supervise/installed
+  # By hash alone, and nothing that is built here: no name of an index decides what runs as root.
+  /opt/supervise/bin/pip install --retries 10 --require-hashes --only-binary :all: \\
+    -r /opt/supervise/requirements.lock
+  /opt/supervise/bin/pip install --no-index --no-deps {wheel}
+  echo "$installed" > /opt/supervise/installed
 fi
 
-{config}
+{user}
+umask 027
+{fetch_config}
+chgrp {group} /etc/supervise/{job}.yaml
+chmod 640 /etc/supervise/{job}.yaml
+umask 022
 {unit}
-{report}
+{here}
 systemctl daemon-reload
 systemctl enable supervise@{job}
 systemctl start --no-block supervise@{job}

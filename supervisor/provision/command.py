@@ -9,18 +9,26 @@ import socket
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from supervisor.adapters.clock import SystemClock
 from supervisor.adapters.queued_resources import BASE, BASE_VARIABLE, QueuedResources
+from supervisor.config.problems import ConfigError
+from supervisor.config.source import parse_source, written
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.redaction import Redactor
 from supervisor.narrative.line import count
 from supervisor.prepare import Prepared
 from supervisor.protocol.messages import printable
+from supervisor.protocol.reading import read
+from supervisor.provision.boot import File, our_lock
 from supervisor.provision.loop import STATE, Loop, TakenOverError
+from supervisor.provision.package import own_wheel
 from supervisor.provision.plan import Plan, make_plan
+
+_MAX_LOCK = 16 << 20
 
 
 class ProvisionError(Exception):
@@ -39,10 +47,13 @@ def provision(prepared: Prepared, *, dry_run: bool) -> int:
         ProvisionError: it ends before the job.
     """
     redactor = prepared.redactor(os.environ)
-    plan = make_plan(prepared, redactor)
+    try:
+        plan = make_plan(prepared, redactor, own_wheel(), _lock(prepared))
+    except OSError as error:
+        raise ProvisionError(ExitCode.INVALID_CONFIG, str(error)) from error
     if dry_run:
         for line in described(plan):
-            print(line)
+            print(line)  # of a secret the plan would not have been made
         return 0
     signal.signal(signal.SIGTERM, _terminated)
     try:
@@ -78,8 +89,44 @@ def described(plan: Plan) -> Iterator[str]:
     yield json.dumps(body, indent=2)
     yield f"GET {base}/{plan.name}-1"
     yield f"DELETE {base}/{plan.name}-1?force=true"
+    yield "# beside the job in the bucket, by digest:"
+    for file in plan.machine.files:
+        yield f"#   {file.path} ({len(file.data)} bytes)"
+    yield f"# {plan.machine.config.name}, of command.env the names alone:"
+    shown = written(_without_values(parse_source("", plan.machine.config.data.decode()).data))
+    yield from (f"#   {line}" for line in shown.splitlines())
     yield "# startup-script:"
     yield script
+
+
+def _without_values(data: Any) -> Any:
+    """A config without what its commands have in their environment."""
+    if isinstance(data, list):
+        return [_without_values(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    found = {key: _without_values(value) for key, value in data.items()}
+    command = found.get("command")
+    if isinstance(command, dict) and isinstance(command.get("env"), dict):
+        found["command"] = {**command, "env": dict.fromkeys(command["env"], "(not shown)")}
+    return found
+
+
+def _lock(prepared: Prepared) -> File:
+    """What is to be installed on the slice beside us.
+
+    Raises:
+        ConfigError: the file that the config names cannot be used.
+    """
+    where = prepared.job.phases[0].init.provision
+    if where is None or where.lock is None:
+        return our_lock()
+    location = (*prepared.job.locations[0], "init", "provision", "lock")
+    try:
+        return File("requirements.lock", read(Path(where.lock).expanduser(), limit=_MAX_LOCK))
+    except OSError as error:
+        message = f"cannot be read: {error.strerror}"
+        raise ConfigError([prepared.job.source.problem(location, message)]) from error
 
 
 def _base() -> str:
@@ -105,6 +152,8 @@ def _loop(plan: Plan, redactor: Redactor) -> Loop:
         say=say,
         pause=time.sleep,
         accelerator_type=plan.accelerator_type,
+        files=plan.machine.files,
+        redact=redactor.text,
     )
 
 

@@ -18,12 +18,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from supervisor.core.exit_codes import ExitCode
 from supervisor.ports import Refusal, Slice, SliceState
+from supervisor.protocol.reading import parse_object
 
 VERSION = 1
+_MAX_GENERATION = 10**9
 
 
 class Stage(StrEnum):
@@ -73,6 +76,9 @@ class State:
     ended_at: float | None = None
     """When the job was first seen to have ended."""
     exit_code: int | None = None
+
+
+_STATE = TypeAdapter(State)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,10 +360,25 @@ def decode(data: bytes) -> State:
     Raises:
         ValueError: it is none, or one of another version.
     """
-    found: Any = json.loads(data)
-    if not isinstance(found, dict) or found.pop("v", None) != VERSION:
+    found = parse_object(data, "provision.json")
+    if found.pop("v", None) != VERSION:
         raise ValueError(f"is not a state of version {VERSION}")
     try:
-        return State(**{**found, "stage": Stage(found["stage"])})
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"is not a state of version {VERSION}: {error}") from error
+        return _STATE.validate_python({**asdict(State(**found)), "stage": found["stage"]})
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"is not a state of version {VERSION}: {type(error).__name__}") from error
+
+
+def check(state: State, policy: Policy) -> None:
+    """Whoever may write to the bucket may have written the state: nothing is asked of the cloud
+    that `policy` does not have.
+
+    Raises:
+        ValueError: no loop under this policy has come to it.
+    """
+    if state.config == policy.config and state.rung not in policy.rungs:
+        raise ValueError(f"asks for {state.rung} chips, which is no rung of this config")
+    if not 0 <= state.generation <= _MAX_GENERATION:
+        raise ValueError(f"names the generation {state.generation}, which is none of ours")
+    if state.stage in (Stage.ENDING, Stage.ENDED) and state.exit_code is None:
+        raise ValueError(f"is {state.stage} without an exit code")

@@ -10,8 +10,7 @@ that in its next turn, or in its next write at the latest, and ends.
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from supervisor.ports import (
@@ -21,6 +20,10 @@ from supervisor.ports import (
     Slices,
     UnavailableError,
 )
+from supervisor.protocol import removal
+from supervisor.protocol.messages import printable
+from supervisor.protocol.reading import UnreadableError, parse_object
+from supervisor.protocol.removal import Place
 from supervisor.provision import boot, tell
 from supervisor.provision.decide import (
     Create,
@@ -32,6 +35,7 @@ from supervisor.provision.decide import (
     Policy,
     State,
     WaitUntil,
+    check,
     decide,
     decode,
     encode,
@@ -39,6 +43,12 @@ from supervisor.provision.decide import (
 )
 
 STATE = "provision.json"
+_MAX_SIZE = 1 << 20
+"""Bytes of what a job or a slice says of itself."""
+_MAX_FILE = 32 << 20
+"""Bytes of something that a slice installs; a larger one is none of ours."""
+_MAX_WORD = 40
+_MAX_CODE = 255
 _STATUS = "status.json"
 _LEASE = "lease.json"
 _PAUSE = 10.0
@@ -63,9 +73,12 @@ class Loop:
         say: Callable[[str], None],
         pause: Callable[[float], None],
         accelerator_type: Callable[[int], str],
+        files: Sequence[boot.File] = (),
+        redact: Callable[[str], str] = str,
     ) -> None:
-        """`objects` are those below model_dir. `owner` is a name that no other loop has; `pause`
-        sleeps so many seconds; `accelerator_type` names a rung for people."""
+        """`objects` are those below model_dir, `files` what a slice fetches from there. `owner` is
+        a name that no other loop has; `pause` sleeps so many seconds; `accelerator_type` names a
+        rung for people; `redact` takes the secrets out of what a slice tells."""
         self._slices = slices
         self._objects = objects
         self._policy = policy
@@ -74,6 +87,8 @@ class Loop:
         self._say = say
         self._pause = pause
         self._accelerator_type = accelerator_type
+        self._files = files
+        self._redact = redact
         self._has_begun = False
         self._seen = Observation()
 
@@ -117,9 +132,10 @@ class Loop:
             for action in actions:
                 match action:
                     case Create(generation, rung):
+                        self._put_files()
                         refusal = self._slices.create(generation, rung)
                     case Delete(generation):
-                        self._slices.delete(generation)
+                        removal.remote(Place.QUEUED_RESOURCE, [generation], self._slices.delete)
                     case WaitUntil(at):
                         until = at
                     case End():
@@ -127,6 +143,24 @@ class Loop:
             if refusal is None:
                 return until
             seen = replace(seen, refusal=refusal)
+
+    def _put_files(self) -> None:
+        """Have in the bucket what the next slice fetches, and no more of what earlier ones did:
+        they are gone."""
+        for file in self._files:
+            there = self._read(file.path, len(file.data))
+            if there is None or there[0] != file.data:
+                self._objects.write(file.path, file.data)
+        wanted = {file.sha256 for file in self._files}
+        for digest in self._objects.list(boot.FILES).folders - wanted if wanted else ():
+            for name in self._objects.list(f"{boot.FILES}/{digest}").objects:
+                self._remove_file(f"{boot.FILES}/{digest}/{name}", digest)
+
+    def _remove_file(self, path: str, digest: str) -> None:
+        """Remove a file of ours: one whose content has the digest that is its folder's name."""
+        there = self._read(path, _MAX_FILE)
+        if there is not None and hashlib.sha256(there[0]).hexdigest() == digest:
+            removal.remote(Place.INSTALLED, [path], self._objects.delete)
 
     def _now(self) -> float:
         return self._clock.wall().timestamp()
@@ -143,6 +177,7 @@ class Loop:
             version = stored.version
             try:
                 found = decode(stored.data)
+                check(found, self._policy)
             except ValueError as error:
                 text = f"{STATE} in model_dir {error}; remove it to begin anew"
                 raise OSError(text) from error
@@ -172,7 +207,7 @@ class Loop:
         told = self._read(boot.report_path(state.generation)) if state.generation else None
         machine = MachineReport()
         if told is not None:
-            machine = boot.read_report(told[0].decode("utf-8", "replace"))
+            machine = boot.read_report(self._redact(told[0].decode("utf-8", "replace")))
         return Observation(
             slices=self._slices.all(state.generation),
             status=_job_status(status[0]) if status is not None else None,
@@ -180,11 +215,13 @@ class Loop:
             sign="/".join(one[1] for one in (status, lease) if one is not None),
         )
 
-    def _read(self, path: str) -> tuple[bytes, str] | None:
+    def _read(self, path: str, limit: int = _MAX_SIZE) -> tuple[bytes, str] | None:
         try:
-            stored = self._objects.read(path)
+            stored = self._objects.read(path, limit)
         except FileNotFoundError:
             return None
+        except UnreadableError:  # it is no file of ours, and says nothing
+            return b"", ""
         return stored.data, stored.version
 
 
@@ -192,9 +229,11 @@ def _job_status(data: bytes) -> JobStatus:
     """What status.json says; of one that cannot be read only that it is another one."""
     digest = hashlib.sha256(data).hexdigest()
     try:
-        told = json.loads(data)
+        told = parse_object(data, _STATUS)
         code = told["exit_code"]
-        words = f"{told['status']}, attempt {told['attempt']}, step {told['step']}"
-    except (ValueError, KeyError, TypeError):
+        parts = (str(told[name])[:_MAX_WORD] for name in ("status", "attempt", "step"))
+        words = printable("{}, attempt {}, step {}".format(*parts))
+    except (UnreadableError, KeyError):
         return JobStatus(digest, words="something that cannot be read")
-    return JobStatus(digest, code if type(code) is int else None, words)
+    is_code = type(code) is int and 0 <= code <= _MAX_CODE
+    return JobStatus(digest, code if is_code else None, words)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from supervisor import __version__
 from supervisor.config.ladder import Ladder
 from supervisor.config.problems import ConfigError, Location, Problem
 from supervisor.config.schema import Phase, Provision
@@ -57,8 +56,8 @@ class Plan:
         return _body(self.where, self.accelerator_type(rung), self.machine, generation)
 
 
-def make_plan(prepared: Prepared, redactor: Redactor) -> Plan:
-    """The plan of a job.
+def make_plan(prepared: Prepared, redactor: Redactor, wheel: boot.File, lock: boot.File) -> Plan:
+    """The plan of a job, whose slice installs `wheel` and, by hash, what `lock` names.
 
     Raises:
         ConfigError: with all that has to change first.
@@ -82,11 +81,8 @@ def make_plan(prepared: Prepared, redactor: Redactor) -> Plan:
     assert init.devices is not None
     assert init.devices.type is not None
     assert uri is not None
-    package = init.provision.package or f"supervise-jax[gcs,tpu]=={__version__}"
-    machine = boot.Machine(_name(uri), written(job.source.data), package, uri)
-    if len(boot.script(machine, 0).encode()) > boot.MAX_BYTES:
-        message = f"is too large for the metadata of a machine ({boot.MAX_BYTES >> 10} KiB)"
-        raise ConfigError([Problem(job.source.name, "", message)])
+    config = boot.File("job.yaml", written(job.source.data).encode())
+    machine = boot.Machine(_name(uri), uri, config, wheel, lock, init.provision.user)
     whole = parse_slice(init.devices.type)
     body = _body(init.provision, _accelerator_type(whole, whole.chips), machine, 0)
     policy = Policy(
@@ -126,7 +122,7 @@ def _uneven(phases: tuple[Phase, ...]) -> Iterator[tuple[Location, str]]:
 
 
 def _secrets(prepared: Prepared, redactor: Redactor) -> Iterator[Problem]:
-    """The keys that hold secrets: whoever may look at the machine could read them."""
+    """The keys that hold secrets: whoever may read the bucket could read them there."""
     job = prepared.job
     by_name = [
         (*job.locations[index], *where)
@@ -136,8 +132,8 @@ def _secrets(prepared: Prepared, redactor: Redactor) -> Iterator[Problem]:
     by_form = [where for where, text in _texts(job.source.data) if redactor.text(text) != text]
     for where in by_name or by_form:
         message = (
-            "holds a secret, which everybody could read in the slice's metadata: have the "
-            "program fetch it (Secret Manager, its service account)"
+            "holds a secret, and the config goes into the bucket: name it in command.env_secrets "
+            "(Secret Manager) or put it on the machine (command.env_file)"
         )
         yield job.source.problem(where, message)
 
@@ -162,6 +158,12 @@ def _different(before: Any, after: Any, where: Location = ()) -> Iterator[Locati
             yield from _different(value, after[index], (*where, index))
     elif before != after:
         yield where
+
+
+def _metadata(machine: boot.Machine, generation: int) -> dict[str, str]:
+    """All that the metadata holds. Many may read it: no value of the config gets here but the
+    place of model_dir and the name of a user."""
+    return {"startup-script": boot.script(machine, generation)}
 
 
 def _rungs(whole: Slice, ladders: tuple[Ladder, ...]) -> tuple[int, ...]:
@@ -193,7 +195,7 @@ def _body(
         "acceleratorType": accelerator_type,
         "runtimeVersion": where.runtime_version,
         "networkConfig": network,
-        "metadata": {"startup-script": boot.script(machine, generation)},
+        "metadata": _metadata(machine, generation),
         **({"serviceAccount": {"email": where.service_account}} if where.service_account else {}),
     }
     parent = f"projects/{where.project}/locations/{where.zone}"

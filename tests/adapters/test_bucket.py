@@ -17,6 +17,7 @@ from fsspec.config import conf as fsspec_conf
 from supervisor.adapters.bucket import bucket
 from supervisor.ports import ConflictError, Listing, Objects, UnavailableError
 from supervisor.protocol.location import Uri
+from supervisor.protocol.reading import UnreadableError
 from tests.emulators import PAGE, Emulator
 from tests.faulty_store import (
     EXPIRED,
@@ -112,6 +113,13 @@ def test_more_than_one_page_is_listed_whole(objects: Objects, store: FaultyStore
     asked = len(store.asked)
     assert sorted(objects.list("").objects) == names
     assert len(store.asked) - asked == 2
+
+
+def test_what_is_larger_than_it_should_be_is_not_read(objects: Objects, place: Uri) -> None:
+    objects.write("a", b"x" * 3_000_000)
+    assert len(objects.read("a", 3_000_000).data) == 3_000_000
+    with pytest.raises(UnreadableError, match="has more than 2999999 bytes"):
+        objects.read("a", 2_999_999)
 
 
 def test_a_write_replaces_only_what_it_expects(objects: Objects) -> None:
@@ -281,5 +289,5 @@ def test_no_credentials(
 def test_what_is_not_installed_is_told(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     extra, package = {"gs": ("gcs", "gcsfs"), "s3": ("s3", "s3fs")}[emulator.scheme]
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf"pip install 'supervise-jax\[{extra}\]'"):
+    with pytest.raises(ImportError, match=rf"pip install '\.\[{extra}\]'"):
         bucket(emulator.root)

@@ -23,6 +23,7 @@ CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
     [
         ("0::/user.slice/job\n", V2, "user.slice/job/memory.events", EVENTS),
         ("0::/\n", V2, "memory.events", EVENTS),
+        ("0::/unit/supervise-a-b/1\n", V2, "unit/memory.events", EVENTS),
         ("4:memory:/job\n0::/\n", V1.format(top="/"), "memory/job/memory.oom_control", CONTROL),
         (
             "5:cpu,cpuacct:/docker/ab\n4:memory:/docker/ab\n",
@@ -31,7 +32,7 @@ CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
             CONTROL,
         ),
     ],
-    ids=["v2", "v2 in a namespace", "hybrid", "v1 in a container"],
+    ids=["v2", "v2 in a namespace", "v2 below", "hybrid", "v1 in a container"],
 )
 def test_kills_are_counted_from_the_first_look_on(
     tmp_path: Path, membership: str, mounts: str, file: str, content: str

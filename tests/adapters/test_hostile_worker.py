@@ -23,8 +23,8 @@ from supervisor.adapters.runlog import RunLog
 from supervisor.adapters.storage import LocalStorage
 from supervisor.adapters.summary import Summary
 from supervisor.adapters.terminal import TerminalView
+from supervisor.config.command import SuccessConfig
 from supervisor.config.plan import PhasePlan
-from supervisor.config.schema import SuccessConfig
 from supervisor.core.events import (
     Event,
     Noticed,
@@ -51,6 +51,7 @@ PLAN = PhasePlan(
     None, None, None, (),
 )  # fmt: skip
 WALL = datetime(2026, 1, 1, tzinfo=UTC)
+PHASE = "20260101_000000_restartable"
 
 evil_text = st.one_of(
     st.text(st.characters(), max_size=60),
@@ -138,10 +139,10 @@ class Onlookers:
         log = RunLog(storage, Ticking(), POLICY, self._line, "text", Redactor().text)
         self._observers = (log, Summary(storage, [PLAN], self.said.append), self._view)
         self.state = JobState()
-        storage.make_directory("phase")
+        storage.make_directory(PHASE)
         for event in (
             SupervisorStarted(0.0, "job", POLICY, None),
-            PhaseBegun(0.0, 0, "phase", None),
+            PhaseBegun(0.0, 0, PHASE, None),
             WorkersStarted(0.0, 1, (7,)),
         ):
             self.happens(event)
@@ -161,14 +162,14 @@ class Onlookers:
 
     def check(self, shown: str) -> None:
         """Nothing of what a person reads is more than lines of our own."""
-        log = (self.directory / "phase" / "run.log").read_text()
+        log = (self.directory / PHASE / "run.log").read_text()
         assert log.splitlines() == self.said
         assert all(line.startswith("2026-01-01 00:00:00.000+00:00 [") for line in self.said)
         assert all(line.isprintable() for line in self.said)
         assert all(char.isprintable() or char == "\n" for char in shown)
         history = FileJournal(LocalStorage(self.directory)).read()
         assert history.state.durable() == self.state.durable()
-        assert json.loads((self.directory / "phase" / "summary.json").read_text())
+        assert json.loads((self.directory / PHASE / "summary.json").read_text())
 
     def close(self) -> None:
         self._view.close()

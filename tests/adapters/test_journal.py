@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
@@ -11,7 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from supervisor.adapters.journal import FileJournal, JournalError
+from supervisor.adapters.journal import (
+    DamagedJournalError,
+    FileJournal,
+    JournalError,
+    phases_on_record,
+)
 from supervisor.adapters.storage import LocalStorage
 from supervisor.core.budget import Charge
 from supervisor.core.decisions import Decision
@@ -20,6 +26,7 @@ from supervisor.core.events import (
     CheckpointCommitted,
     DeadlineReached,
     Event,
+    Noticed,
     PhaseBegun,
     SupervisorStarted,
     WorkersGone,
@@ -42,7 +49,7 @@ EXITS = (WorkerExit(0, signal="SIGKILL"),)
 
 STORY: tuple[Event, ...] = (
     SupervisorStarted(0.0, "job", POLICY, None),
-    PhaseBegun(0.1, 0, "dir", None),
+    PhaseBegun(0.1, 0, "20250304_050607_restartable", None),
     WorkersStarted(0.2, 1, (7,)),
     CheckpointCommitted(3.0, 0, 5),
     WorkersObserved(4.0, 1, (7,), EXITS),
@@ -119,6 +126,8 @@ JOURNALLED = [kind for kind in get_args(Event) if kind not in VOLATILE]
 @given(data=st.data())
 def test_every_event_is_read_back(kind: type, tmp_path: Path, data: st.DataObject) -> None:
     event = data.draw(events(kind))
+    if isinstance(event, PhaseBegun):
+        event = replace(event, directory="20250304_050607_restartable")
     (tmp_path / JOURNAL).unlink(missing_ok=True)
     first, second = STORY[0], Transition(event, JobState(), JobState(), (), NOW)
     tell(tmp_path, first)
@@ -141,7 +150,7 @@ def test_every_decision_is_read_back(kind: type, tmp_path: Path, data: st.DataOb
 
 def test_text_that_is_no_unicode_does_not_make_it_unreadable(tmp_path: Path) -> None:
     """File names may hold anything; a journal that cannot be read stops the job for good."""
-    event = PhaseBegun(0.1, 0, "dir\udcff", None)
+    event = Noticed(0.1, "dir\udcff")
     transition = Transition(event, JobState(), JobState(), (), NOW)
     tell(tmp_path, STORY[0])
     journal(tmp_path).append(transition, durable=False)
@@ -236,11 +245,24 @@ def test_a_journal_of_another_kind_is_refused(content: str, message: str, tmp_pa
         journal(tmp_path).read()
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "../victim", "/tmp/x/victim", "a\0b", "20250304_050607_restartable/..",
+     "20250304_050607_restartable\n", "x_restartable", "٢0250304_050607_restartable"],
+)  # fmt: skip
+def test_no_folder_but_that_of_a_phase_is_taken_from_it(name: str, tmp_path: Path) -> None:
+    tell(tmp_path, STORY[0], PhaseBegun(0.1, 0, name, None))
+    with pytest.raises(DamagedJournalError, match=r"journal\.jsonl line 2 says .* folder .*: move"):
+        journal(tmp_path).look()
+
+
 def test_what_cannot_be_written_or_read_is_a_journal_error(tmp_path: Path) -> None:
     (tmp_path / JOURNAL).mkdir()
     with pytest.raises(JournalError, match="cannot be written: Is a directory"):
         tell(tmp_path, STORY[0])
-    with pytest.raises(JournalError, match="cannot be read: Is a directory"):
+    with pytest.raises(
+        JournalError, match=r"journal\.jsonl is a directory, not a regular file: move"
+    ):
         journal(tmp_path).read()
     nowhere = tmp_path / "nowhere"
     with pytest.raises(JournalError, match="cannot be written: No such file"):
@@ -250,5 +272,31 @@ def test_what_cannot_be_written_or_read_is_a_journal_error(tmp_path: Path) -> No
 def test_a_torn_end_that_cannot_be_cut_is_a_journal_error(tmp_path: Path) -> None:
     (tmp_path / JOURNAL).write_bytes(b"torn")
     (tmp_path / f".{JOURNAL}.tmp").mkdir()  # where the mended one would be written
-    with pytest.raises(JournalError, match="cannot be mended: Is a directory"):
+    with pytest.raises(JournalError, match=r"cannot be mended: .*it is a folder"):
         journal(tmp_path).read()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"hello": 1}', "'v' is missing in it, or unknown"),
+        ('{"v": 1, "event": {"kind": "Hello"}, "time": "2025-01-01", "decisions": []}', "'Hello'"),
+        ('{"v": 1, "event": {"kind": "PhaseBegun"}}', "at is not as we write it (Field required)"),
+        ('{"v": 1, "config": 3}', "it is not as we write it"),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_told_in_words(tmp_path: Path, line: str, said: str) -> None:
+    (tmp_path / JOURNAL).write_text(f"{line}\n")
+    with pytest.raises(DamagedJournalError, match=r"line 1 is damaged: .*; move it away") as error:
+        journal(tmp_path).read()
+    assert said in str(error.value)
+    assert "Error" not in str(error.value)
+
+
+def test_the_folders_of_the_phases_are_looked_up(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    assert phases_on_record(storage) == ()
+    tell(tmp_path, *STORY)
+    assert phases_on_record(storage) == ("20250304_050607_restartable",)
+    (tmp_path / JOURNAL).write_text("none\n")
+    assert phases_on_record(storage) == ()

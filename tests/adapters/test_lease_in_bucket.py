@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -42,6 +43,7 @@ class Owner:
         self.lease = Lease(
             LeaseObject(objects),
             times,
+            uuid.uuid4().hex,
             on_renewed=self.renewals.append,
             on_lost=self._on_lost,
             say=self.said.append,
@@ -59,7 +61,7 @@ class Owner:
 
 @pytest.fixture
 def objects(place: Uri) -> Objects:
-    return bucket(place, bound=3.0)
+    return bucket(place, bound=5.0)  # an emulator is slow beside a loaded machine
 
 
 def theirs(epoch: int, **changes: object) -> bytes:
@@ -177,7 +179,7 @@ def test_lost_answers_lose_no_lease(objects: Objects, store: FaultyStore) -> Non
 
 
 def test_what_was_there_before_us_is_no_takeover(objects: Objects, store: FaultyStore) -> None:
-    gone = replace(Identity.of_this_process(), started=0)
+    gone = replace(Identity.of_this_process(), started=1)
     objects.write(LEASE, theirs(1, owner=gone.to_json()))
     owner = Owner(objects, PATIENT)
     owner.lease.acquire()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -73,12 +74,13 @@ def test_another_host_gets_what_the_job_needs_to_go_on(
         f"{PHASE}/run.log": b"[main] the job starts\n",
         f"{PHASE}/params.yaml": b"trainer: {}\n",
         f"{PHASE}/summary.json": b"{}",
-        "compile_cache/SHA256SUMS": b"...",
-        "compile_cache/jit_step-1-cache": b"program",
+        f"{PHASE}/attempts.jsonl": b'{"attempt":1}\n',
         "drills/0": b"",
     }
     stays = {
         f"{PHASE}/attempts/0001/rank0.log": b"step 1\n",
+        "compile_cache/SHA256SUMS": b"...",
+        "compile_cache/jit_step-1-cache": b"program",
         "compile_cache/executables/step": b"pickle",
         "compile_cache/live/half": b"...",
         ".supervisor.json": b"{}",
@@ -88,10 +90,55 @@ def test_another_host_gets_what_the_job_needs_to_go_on(
         write(folder, path, data)
     assert opened().close() is None
     assert objects.objects[f"{PHASE}/attempts/0001/rank0.log"].data == b"step 1\n"
-    elsewhere = {path for path in objects.objects if "executables" in path or "live" in path}
-    assert not elsewhere
+    assert not [path for path in objects.objects if "compile_cache" in path]
+    assert f"{PHASE}/attempts.jsonl" not in objects.objects, "it grows: it is in segments"
     assert fetched(objects, tmp_path / "there") == []
     assert contents(tmp_path / "there") == needed
+
+
+def test_the_newest_attempts_are_copied_whatever_their_number(
+    objects: MemoryObjects, folder: Path, opened: Open
+) -> None:
+    attempts = f"{PHASE}/attempts"
+    for name in ("1001", "9998", "9999", "10000", "10001", "prefetch2", "prefetch4"):
+        write(folder, f"{attempts}/{name}/rank0.failure.json", b"{}")
+    assert opened().close() is None
+    copied = {path.split("/")[2] for path in objects.objects if path.startswith(attempts)}
+    assert copied == {"10000", "10001"}
+
+
+def test_what_a_link_leads_to_is_not_copied(
+    objects: MemoryObjects, folder: Path, opened: Open, tmp_path: Path
+) -> None:
+    write(tmp_path, "theirs/secret", b"theirs")
+    write(folder, f"{PHASE}/run.log", b"")
+    (folder / "linked.json").symlink_to(tmp_path / "theirs" / "secret")
+    (folder / "drills").symlink_to(tmp_path / "theirs")
+    told: list[str] = []
+    assert opened(1, told).close() is None
+    assert (objects.objects, told) == ({}, [])
+
+
+def test_what_is_too_large_to_be_ours_is_not_copied(
+    objects: MemoryObjects, folder: Path, opened: Open
+) -> None:
+    record = f"{PHASE}/attempts/0001/rank0.failure.json"
+    write(folder, record, b"{}")
+    os.truncate(folder / record, 1 << 40)
+    told: list[str] = []
+    mirror = opened(1, told)
+    assert eventually(lambda: len(told) == 1)
+    assert mirror.close() is None
+    assert len(told) == 1
+    assert told[0].startswith(f"not copied to the bucket: {folder / record} has {1 << 40} bytes")
+    assert objects.objects == {}
+
+
+def test_of_a_bucket_only_files_of_ours_are_fetched(objects: MemoryObjects, folder: Path) -> None:
+    for name in ("..", ".", ".hidden", "params.yaml"):
+        objects.write(f"{PHASE}/{name}", b"x")
+    assert fetched(objects, folder) == []
+    assert contents(folder) == {f"{PHASE}/params.yaml": b"x"}
 
 
 def test_durable_means_in_the_bucket(objects: MemoryObjects, folder: Path, opened: Open) -> None:
@@ -99,7 +146,8 @@ def test_durable_means_in_the_bucket(objects: MemoryObjects, folder: Path, opene
     for number in range(20):
         line = f"{number}\n".encode()
         storage.append("journal.jsonl", line, durable=True)
-        assert read_growing(objects, "journal.jsonl", pytest.fail) == storage.read("journal.jsonl")
+        here = storage.read("journal.jsonl", 1 << 20)
+        assert read_growing(objects, "journal.jsonl", pytest.fail) == here
     names = [path for path in objects.objects if path.startswith("journal.jsonl.parts/")]
     assert len(names) <= 7
 
@@ -212,8 +260,11 @@ def test_what_people_ask_in_the_bucket_is_asked_here_once(
     objects: MemoryObjects, folder: Path, opened: Open
 ) -> None:
     objects.write("requests/1.clear-quarantine.json", b'["3"]')
-    opened().close()
-    assert list(taken(folder)) == [("3",)]
+    too_long = f"requests/{'0' * 240}.clear-quarantine.json"
+    objects.write(too_long, b"[]")
+    assert opened().close() is None
+    assert objects.objects.pop(too_long).data == b"[]"
+    assert list(taken(folder, print)) == [("3",)]
     assert objects.list("requests").objects == {}
 
 

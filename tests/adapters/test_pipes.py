@@ -226,7 +226,7 @@ def test_the_success_pattern(chunks: list[bytes], seen: bool, tmp_path: Path) ->
 def test_a_flood_is_taken_quickly_and_in_little_memory(tmp_path: Path) -> None:
     """100 MB, half of it one endless line, through a pump that also looks for patterns."""
     program = (
-        "import os, re, resource, sys, threading\n"
+        "import os, re, resource, sys, threading, time\n"
         "from pathlib import Path\n"
         "from supervisor.adapters.output import OutputPatterns, OutputPump\n"
         "patterns = OutputPatterns(step=re.compile(r'step (\\d+)'), success=re.compile('done'))\n"
@@ -241,9 +241,9 @@ def test_a_flood_is_taken_quickly_and_in_little_memory(tmp_path: Path) -> None:
         "        while rest: rest = rest[os.write(worker, rest):]\n"
         "os.close(worker)\n"
         "assert pump.finish(60)\n"
-        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)\n"
+        "grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024\n"
+        "print(grown, time.process_time())\n"
     )
-    start = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", program, tmp_path / "rank0.log"],  # a device would be renamed
         env={"PYTHONPATH": str(Path(__file__).parents[2])},
@@ -252,8 +252,9 @@ def test_a_flood_is_taken_quickly_and_in_little_memory(tmp_path: Path) -> None:
         check=True,
         timeout=60,
     )
-    assert time.monotonic() - start < 20
-    assert int(done.stdout) < 20
+    grown, seconds = done.stdout.split()
+    assert float(seconds) < 15, "of CPU time: others may have the rest of it"
+    assert int(grown) < 20
 
 
 @pytest.mark.parametrize("path", ["/dev/full", "nowhere/rank0.log", "folder"])

@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters import processes
 from supervisor.adapters.processes import WorkerProcess
-from tests.running import gone, marked
+from supervisor.host import tree
+from tests.running import gone, marked, shared_guard
 
 PARENT = """
 import os, sys, time
-from supervisor.adapters.processes import WorkerProcess, _setpriv
-env = {**os.environ}
-print("setpriv" if _setpriv(sys.argv[1], env) else "fork", flush=True)
-WorkerProcess(sys.argv[1:], env=env, output=1)
+from supervisor.adapters.guard import Guard
+from supervisor.adapters.processes import WorkerProcess
+guard = Guard(print)
+WorkerProcess(guard, sys.argv[1:], env=os.environ, output=1)
+print("guard", guard.pid, flush=True)
 time.sleep(600)
 """
 
@@ -31,9 +32,8 @@ def script(path: Path, text: str) -> str:
 
 @pytest.mark.parametrize("kind", ["program", "script"])
 def test_a_worker_dies_with_its_parent(tmp_path: Path, kind: str) -> None:
-    """A script has no setpriv before it, which would run also what the kernel refuses to."""
     mark = f"WORKER_OF={tmp_path}"
-    program = "import time; print('runs', flush=True); time.sleep(600)"
+    program = "import time; time.sleep(600)"
     worker = [sys.executable, "-c", program]
     if kind == "script":
         worker = [script(tmp_path / "worker", f"#!{sys.executable}\n{program}\n")]
@@ -44,11 +44,8 @@ def test_a_worker_dies_with_its_parent(tmp_path: Path, kind: str) -> None:
         text=True,
     )
     assert parent.stdout is not None
-    how = parent.stdout.readline().strip()
-    if kind == "script":
-        assert how == "fork"
-    assert parent.stdout.readline() == "runs\n"
-    assert len(marked(mark)) == 2
+    assert parent.stdout.readline().startswith("guard ")
+    assert len(marked(mark)) == 2, "parent and worker: the guard has no environment"
     parent.kill()
     parent.wait()
     parent.stdout.close()
@@ -57,15 +54,27 @@ def test_a_worker_dies_with_its_parent(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("program", "error"),
-    [("/nowhere/at/all", FileNotFoundError), ("data", PermissionError), ("nonsense", OSError)],
+    [
+        ("/nowhere/at/all", FileNotFoundError),
+        ("nowhere-at-all", FileNotFoundError),
+        ("data", PermissionError),
+        ("nonsense", OSError),
+        ("bad-interpreter", FileNotFoundError),
+    ],
 )
 def test_what_cannot_be_run_is_an_error_at_once(
     tmp_path: Path, program: str, error: type[OSError]
 ) -> None:
+    """The same error as of `subprocess`."""
     (tmp_path / "data").write_text("no program")
     script(tmp_path / "nonsense", "no program either")
-    with pytest.raises(error):
-        WorkerProcess([str(tmp_path / program)], env=dict(os.environ), output=2)
+    script(tmp_path / "bad-interpreter", "#!/nowhere/at/all\n")
+    path = program if program == "nowhere-at-all" else str(tmp_path / program)
+    with pytest.raises(error) as expected:
+        subprocess.Popen([path])
+    with pytest.raises(error) as found:
+        WorkerProcess(shared_guard(), [path], env=dict(os.environ), output=2)
+    assert str(found.value) == str(expected.value)
 
 
 @pytest.mark.parametrize("kernel_lists", [True, False])
@@ -73,19 +82,20 @@ def test_children_and_their_children_are_found(
     monkeypatch: pytest.MonkeyPatch, kernel_lists: bool
 ) -> None:
     """With the kernel's own list of them, and where there is none."""
-    monkeypatch.setattr(processes, "_LISTS_CHILDREN", kernel_lists)
-    tree = "exec 3<&0; sh -c 'echo up; read _ <&3' & wait"
+    monkeypatch.setattr(tree, "_LISTS_CHILDREN", kernel_lists)
+    script = "exec 3<&0; sh -c 'echo up; read _ <&3' & wait"
     worker = subprocess.Popen(
-        ["sh", "-c", tree], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        ["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )
     with worker:
         assert worker.stdin is not None
         assert worker.stdout is not None
         assert worker.stdout.readline() == b"up\n"
-        found = {process.pid for process in processes._descendants(())}
+        below = tree.descendants(os.getpid(), {os.getsid(0)})
+        found = [pid for pid, seen in below if seen.session == worker.pid]  # not other tests'
         assert worker.pid in found
         assert len(found) == 2
-        assert {process.pid for process in processes._descendants((), recursive=False)} == {
-            worker.pid
-        }
+        assert worker.pid in tree.children(os.getpid())
+        others = tree.descendants(os.getpid(), {os.getsid(0), worker.pid})
+        assert not {pid for pid, _ in others} & {*found}
         worker.stdin.close()

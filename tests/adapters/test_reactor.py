@@ -6,7 +6,7 @@ import os
 from datetime import UTC, datetime
 
 from supervisor.adapters.reactor import Reactor
-from supervisor.core.events import Noticed
+from supervisor.core.events import Noticed, SilenceExcused
 
 
 class HandClock:
@@ -43,3 +43,26 @@ def test_without_anything_it_ends_at_its_deadline() -> None:
     reactor = Reactor(clock)
     clock.time = 5.0
     assert reactor.wait(until=5.0) == []
+
+
+def test_while_the_process_did_not_run_nobody_can_have_been_silent() -> None:
+    """A frozen container: the workers wake with us, and have had no time to speak."""
+    clock = HandClock()
+    reactor = Reactor(clock)
+    read_end, write_end = os.pipe()
+    looks: list[bytes] = []
+
+    def look() -> None:
+        if looks:  # the first one only sees what there is; in the second we freeze
+            clock.time = 20.0
+            os.read(read_end, 1)
+        looks.append(b"look")
+
+    reactor.watch(read_end, look)
+    os.write(write_end, b"x")
+    (event,) = reactor.wait(until=5.0)
+    assert isinstance(event, SilenceExcused)
+    assert (event.at, event.seconds) == (20.0, 15.0)
+    assert "did not run for 15 s" in event.why
+    os.close(read_end)
+    os.close(write_end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,18 +10,68 @@ import pytest
 from supervisor.adapters.requests import ask_to_clear, taken
 
 
+def heard(model_dir: Path) -> tuple[list[tuple[str, ...]], list[str]]:
+    """The requests, and what was refused."""
+    refused: list[str] = []
+    return list(taken(model_dir, refused.append)), refused
+
+
 def test_a_request_is_heard_once_and_nothing_is_nothing(tmp_path: Path) -> None:
-    assert list(taken(tmp_path)) == []
+    assert heard(tmp_path) == ([], [])
     ask_to_clear(tmp_path, ("host2", "5"))
     ask_to_clear(tmp_path, ())
-    assert sorted(taken(tmp_path)) == [(), ("host2", "5")]
-    assert list(taken(tmp_path)) == []
+    requests, refused = heard(tmp_path)
+    assert (sorted(requests), refused) == ([(), ("host2", "5")], [])
+    assert heard(tmp_path) == ([], [])
 
 
-def test_what_is_no_request_stays_where_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("{", "is not JSON"),
+        ("[" * 60_000, "nested"),
+        ("9" * 5000, "5000 digits"),
+        ("{}", "not a list of names"),
+        ("[1]", "not a list of names"),
+        (" " * 100_000, "more than 65536"),
+    ],
+)
+def test_what_is_no_request_stays_and_holds_up_no_other(
+    tmp_path: Path, content: str, why: str
+) -> None:
     ask_to_clear(tmp_path, ("5",))
     (request,) = (tmp_path / "requests").iterdir()
-    request.write_text("{")
-    with pytest.raises(ValueError, match="Expecting"):
-        list(taken(tmp_path))
-    assert request.exists()
+    hostile = request.with_name(f"0{request.name}")
+    hostile.write_text(content)
+    requests, refused = heard(tmp_path)
+    assert requests == [("5",)]
+    assert [why in text and str(hostile) in text for text in refused] == [True]
+    assert hostile.exists()
+
+
+def test_what_is_no_file_is_no_request(tmp_path: Path) -> None:
+    ask_to_clear(tmp_path, ("5",))
+    (request,) = (tmp_path / "requests").iterdir()
+    os.mkfifo(request.with_name(f"0{request.name}"))
+    request.with_name(f"1{request.name}").symlink_to("/dev/zero")
+    request.with_name(f"2{request.name}").mkdir()
+    requests, refused = heard(tmp_path)
+    assert requests == [("5",)]
+    assert len(refused) == 3
+
+
+def test_a_folder_that_leads_elsewhere_is_not_read(tmp_path: Path) -> None:
+    elsewhere, model_dir = tmp_path / "elsewhere", tmp_path / "job"
+    elsewhere.mkdir()
+    model_dir.mkdir()
+    ask_to_clear(elsewhere, ("5",))
+    (model_dir / "requests").symlink_to(elsewhere / "requests")
+    requests, refused = heard(model_dir)
+    assert requests == []
+    assert len(refused) == 1
+    assert heard(elsewhere)[0] == [("5",)]
+
+
+def test_names_are_bounded_and_printable(tmp_path: Path) -> None:
+    ask_to_clear(tmp_path, ("a\x1b[2J", "x" * 300))
+    assert heard(tmp_path)[0] == [("a\\x1b[2J", "x" * 200)]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.lock import OWNER, DirectoryLock, LockHeldError
-from supervisor.adapters.storage import LocalStorage
+from supervisor.adapters.storage import LocalStorage, make_durably
 
 ROOT = Path(__file__).parents[2]
 NOW = datetime(2025, 3, 4, 5, 6, 7, tzinfo=UTC)
@@ -39,7 +36,7 @@ def test_replaced_and_read_back(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     storage.replace("a.json", b"one")
     storage.replace("a.json", b"two")
-    assert storage.read("a.json") == b"two"
+    assert storage.read("a.json", 1 << 20) == b"two"
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
     assert storage.local("a.json") == tmp_path / "a.json"
 
@@ -53,7 +50,7 @@ def test_a_reader_never_sees_half_of_it(tmp_path: Path) -> None:
 
     def read() -> None:
         while not done.is_set():
-            seen.add(storage.read("a"))
+            seen.add(storage.read("a", 1 << 20))
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -78,7 +75,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
     )
     said, _ = python(program, str(tmp_path)).communicate(timeout=30)
     assert said == "File too large\n"
-    assert storage.read("a") == b"before"
+    assert storage.read("a", 1 << 20) == b"before"
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -87,12 +84,12 @@ def test_appended_in_order(durable: bool, tmp_path: Path) -> None:
     storage.append("a", b"one\n", durable=durable)
     storage.append("a", b"", durable=durable)
     storage.append("a", b"two\n" * 1000, durable=durable)
-    assert storage.read("a") == b"one\n" + b"two\n" * 1000
+    assert storage.read("a", 1 << 20) == b"one\n" + b"two\n" * 1000
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        LocalStorage(tmp_path).read("nothing")
+        LocalStorage(tmp_path).read("nothing", 1)
     with pytest.raises(FileNotFoundError):
         LocalStorage(tmp_path).append("nowhere/a", b"x")
 
@@ -103,96 +100,42 @@ def test_a_directory_is_made_once(tmp_path: Path) -> None:
     assert storage.make_directory("a/b/c") is False
     assert storage.make_directory("a/b") is False
     (tmp_path / "file").write_text("x")
-    with pytest.raises(OSError, match="exists"):
+    with pytest.raises(NotADirectoryError):
         storage.make_directory("file")
 
 
-# --- lock -----------------------------------------------------------------------------------------
-
-HOLDER = """
-import sys
-from datetime import datetime, UTC
-from pathlib import Path
-from supervisor.adapters.lock import DirectoryLock
-lock = DirectoryLock(Path(sys.argv[1]), datetime(2025, 3, 4, tzinfo=UTC))
-print("held", flush=True)
-sys.stdin.readline()
-lock.release()
-print("released", flush=True)
-sys.stdin.readline()
-"""
-
-
-@pytest.fixture
-def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another supervisor that owns the directory."""
-    child = python(HOLDER, str(tmp_path))
-    assert child.stdout is not None
-    assert child.stdout.readline() == "held\n"
-    with child:
-        yield child
-        child.kill()
+@pytest.mark.parametrize("path", ["", "/x", "../outside/x", "a/../../outside/x", "a\0b", "link/x"])
+def test_nothing_is_reached_but_below_the_root(path: str, tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    (root / "a").mkdir(parents=True)
+    outside.mkdir()
+    (root / "link").symlink_to(outside)
+    storage = LocalStorage(root)
+    for reach in (
+        lambda: storage.append(path, b"x"),
+        lambda: storage.replace(path, b"x"),
+        lambda: storage.make_directory(path),
+        lambda: storage.make_directory(path, durable=True),
+        lambda: storage.read(path, 1),
+    ):
+        with pytest.raises(OSError):  # noqa: PT011
+            reach()
+    assert list(outside.iterdir()) == list((root / "a").iterdir()) == []
+    assert sorted(path.name for path in root.iterdir()) == ["a", "link"]
 
 
-def test_a_second_supervisor_is_told_who_owns_it(
-    holder: subprocess.Popen[str], tmp_path: Path
-) -> None:
-    for _ in range(2):  # to be refused changes nothing
-        with pytest.raises(LockHeldError) as caught:
-            DirectoryLock(tmp_path, NOW)
-        told = str(caught.value)
-        assert str(tmp_path) in told
-        assert f"supervisor {holder.pid} on {os.uname().nodename}" in told
-        assert "since 2025-03-04T00:00:00+00:00" in told
-        assert f"kill -TERM {holder.pid}" in told
+def test_every_directory_that_is_made_is_written_into_the_one_above(tmp_path: Path) -> None:
+    synced: list[Path] = []
 
+    def sync(directory: Path) -> None:
+        synced.append(directory)
+        assert (directory / "abc"[len(synced) - 1]).is_dir(), "once it is there"
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": 3}', "\udcff"])
-def test_it_is_refused_also_where_the_owner_is_not_known(
-    content: str, holder: subprocess.Popen[str], tmp_path: Path
-) -> None:
-    (tmp_path / OWNER).write_bytes(content.encode("utf-8", "surrogateescape"))
-    with pytest.raises(LockHeldError, match="is owned by another supervisor; stop it first"):
-        DirectoryLock(tmp_path, NOW)
-
-
-def test_it_is_free_once_its_owner_is_dead(holder: subprocess.Popen[str], tmp_path: Path) -> None:
-    holder.send_signal(signal.SIGKILL)
-    holder.wait()
-    assert (tmp_path / OWNER).exists()  # what it left does not matter
-    lock = DirectoryLock(tmp_path, NOW)
-    assert f'"pid": {os.getpid()}' in (tmp_path / OWNER).read_text()
-    lock.release()
-    assert not (tmp_path / OWNER).exists()
-
-
-def test_it_is_free_once_released(holder: subprocess.Popen[str], tmp_path: Path) -> None:
-    assert holder.stdin is not None
-    assert holder.stdout is not None
-    print("go on", file=holder.stdin, flush=True)
-    assert holder.stdout.readline() == "released\n"
-    DirectoryLock(tmp_path, NOW).release()
-
-
-def test_a_worker_does_not_inherit_it(tmp_path: Path) -> None:
-    lock = DirectoryLock(tmp_path, NOW)
-    with python("import sys; print('up', flush=True); sys.stdin.readline()") as worker:
-        assert worker.stdout is not None
-        assert worker.stdout.readline() == "up\n"
-        lock.release()
-        DirectoryLock(tmp_path, NOW).release()
-        worker.kill()
-
-
-def test_it_holds_although_the_disk_is_full(tmp_path: Path) -> None:
-    program = (
-        "import resource\n"
-        "from supervisor.adapters.lock import DirectoryLock\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n" + HOLDER
-    )
-    with python(program, str(tmp_path)) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "held\n"
-        with pytest.raises(LockHeldError, match="owned by another supervisor"):
-            DirectoryLock(tmp_path, NOW)
-        child.kill()
+    for _ in range(2):  # what is there already is not made
+        make_durably(tmp_path / "a" / "b" / "c", sync)
+        assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        make_durably(tmp_path / "file", sync)
+    with pytest.raises(NotADirectoryError):
+        make_durably(tmp_path / "file" / "below", sync)

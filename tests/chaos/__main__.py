@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -39,7 +40,9 @@ def main(argv: Sequence[str]) -> int:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps({"seed": seed, "again": again, **told}, indent=2) + "\n")
     if not report.good:
-        shutil.copytree(folder, options.keep / f"chaos-{seed}", dirs_exist_ok=True)
+        options.keep.mkdir(parents=True, exist_ok=True)
+        kept = str(options.keep / f"chaos-{seed}")
+        subprocess.run(["cp", "-a", str(folder), kept], check=True)  # FIFOs and links too
         print(f"FAILED; all of it is in {options.keep}/chaos-{seed}; again: {again}")
     shutil.rmtree(folder, ignore_errors=True)  # a disk of its own goes when this process does
     return 0 if report.good else 1

@@ -7,9 +7,12 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from supervisor.adapters.journal import FileJournal
 from supervisor.adapters.storage import LocalStorage
@@ -17,9 +20,10 @@ from supervisor.core.decisions import StartWorkers
 from supervisor.core.events import SupervisorStarted, WorkerReported
 from supervisor.core.machine import step
 from supervisor.core.state import Status
-from tests.chaos.job import Job
+from tests.chaos import hostile
+from tests.chaos.job import SECRET, Job
 from tests.chaos.storm import Outcome
-from tests.running import marked
+from tests.running import attempt_records, marked
 from tests.training.harness import assert_same_bits, blueprint
 from trainer.checkpoint import restore
 from trainer.config import parse
@@ -57,7 +61,9 @@ def check(
         "attempt numbers only grow": lambda: _attempts(job),
         "the journal replays to the same decisions": lambda: _replay(job),
         "the last summary.json tells of every attempt": lambda: _summary(job),
-        "no process is left": lambda: "; ".join(marked(job.mark).values()),
+        "nothing foreign was changed": lambda: "; ".join(hostile.changed(job))[:1000],
+        "no process is left": lambda: "; ".join([*marked(job.mark).values(), *_hidden(job)]),
+        "no secret is in any file of the supervisor": lambda: "; ".join(_secrets(job, outcomes)),
     }
     return [Check(claim, _tried(against)) for claim, against in claims.items()]
 
@@ -173,9 +179,33 @@ def _replay(job: Job) -> str:
 
 
 def _summary(job: Job) -> str:
-    summary = json.loads(max(job.model_dir.glob("*_restartable/summary.json")).read_bytes())
-    told = [attempt["attempt"] for attempt in summary["attempts"]]
+    phase = max(job.model_dir.glob("*_restartable/summary.json")).parent
+    summary = json.loads((phase / "summary.json").read_bytes())
+    told = [attempt["attempt"] for attempt in attempt_records(phase)]
     lost = {statement.attempt for statement in _statements(job)} - set(told)
     if summary["status"] != "SUCCEEDED" or lost:
         return f"status {summary['status']}, without attempts {sorted(lost)}"
     return ""
+
+
+def _hidden(job: Job) -> Iterator[str]:
+    """The processes without an environment that each trainer started, as far as they live."""
+    for pid in map(int, (job.witness / "hidden.txt").read_text().split()):
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            if process.cmdline() == ["/bin/sleep", "3600"] and job.began(process.create_time()):
+                yield f"the hidden process {pid}"
+
+
+def _secrets(job: Job, outcomes: list[Outcome]) -> Iterator[str]:
+    """What the trainer writes itself stays as it wrote it: its output, its failure record."""
+    redacted = 0
+    for path in job.model_dir.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            content = path.read_bytes()
+            redacted += b"[redacted]" in content
+            if SECRET.encode() in content and not re.fullmatch(r"rank\d+\..*", path.name):
+                yield str(path.relative_to(job.model_dir))
+    died_of_it = any(SECRET in str(one.fault.drill) and one.at is not None for one in outcomes)
+    if died_of_it and not redacted:
+        yield "no file had anything to redact: the check shows nothing"

@@ -12,8 +12,8 @@ from enum import StrEnum
 from typing import Any
 
 from supervisor.core.rules import DISK_FULL
-from tests.chaos import strikes
-from tests.chaos.job import Job
+from tests.chaos import hostile, strikes
+from tests.chaos.job import SECRET, Job
 
 Strike = Callable[[Job], str]
 """Inflicts a fault; returns what is worth telling of it, or nothing."""
@@ -92,7 +92,7 @@ _EXIT_CODES = {
 _JAX = "jax.errors.JaxRuntimeError"
 _EXCEPTIONS = [
     ("RuntimeError", "a batch of no length", "exception"),
-    ("RuntimeError", "the data loader gave up", "exception"),
+    ("RuntimeError", f"the data loader gave up on db://user:{SECRET}@host", "exception"),
     ("OSError", "Input/output error", "storage"),
     ("OSError", "No space left on device", "disk-full"),
     ("MemoryError", "", "resource-limit"),
@@ -179,6 +179,35 @@ def _outside() -> list[Fault]:
             needs_disk=True,
         ),
         fault(
+            "guard: killed",
+            "SIGKILL to the guard",
+            _rule("guard-lost"),
+            hostile.kill_guard,
+            Effect.ATTEMPT,
+        ),
+        fault(
+            "files: hostile",
+            "a FIFO as failure record, trainer killed",
+            _rule("sigkill"),
+            strikes.both(hostile.fifo_as_failure, strikes.signal_to_trainer("SIGKILL")),
+            Effect.ATTEMPT,
+        ),
+        fault(
+            "files: hostile",
+            "an endless failure record, trainer killed",
+            _rule("sigkill"),
+            strikes.both(hostile.endless_failure, strikes.signal_to_trainer("SIGKILL")),
+            Effect.ATTEMPT,
+        ),
+        Fault(
+            "files: foreign",
+            "disk full, an attempt folder leads outside",
+            _rule(DISK_FULL),
+            strike=strikes.both(hostile.link_attempt_outside, strikes.fill_disk),
+            seconds=1.0,
+            needs_disk=True,
+        ),
+        fault(
             "files: lost",
             "attempts folder lost, trainer killed",
             _rule("sigkill"),
@@ -215,6 +244,19 @@ def _harmless() -> list[Fault]:
         fault("files: lost", "run.log lost", strikes.lose("*_restartable/run.log")),
         fault("files: lost", "summary.json lost", strikes.lose("*_restartable/summary.json")),
         fault("files: lost", "params.yaml lost", strikes.lose("*_restartable/params.yaml")),
+        fault("files: foreign", "foreign folders among the steps", hostile.plant_folders),
+        fault("files: foreign", "a step that is being copied in", hostile.plant_copy),
+        fault("files: foreign", "a folder in the way of a save", hostile.plant_in_the_way),
+        fault("files: hostile", "a step with a FIFO", hostile.plant_fifo_step),
+        fault("files: hostile", "a step with an endless file", hostile.plant_endless_step),
+        fault("files: hostile", "a request of 200,000 brackets", hostile.plant_request),
+        fault(
+            "files: hostile",
+            "a hostile owner file, a second supervisor",
+            strikes.both(hostile.plant_owner, strikes.start_second),
+            seconds=2.0,
+        ),
+        fault("paused", "the host frozen for 3 s", hostile.freeze_host(3.0), seconds=3.0),
         fault(
             "progress pipe",
             "garbage on the progress pipe",
@@ -243,6 +285,8 @@ def _ends_of_runs() -> list[Fault]:
         killed("SIGKILL to supervisor and trainer", strikes.kill_both),
         killed("supervisor killed while a hang is handled", strikes.kill_supervisor_in_hang),
         killed("supervisor killed as an attempt starts", strikes.kill_supervisor_at_start),
+        killed("SIGKILL to supervisor and guard", hostile.kill_supervisor_and_guard),
+        killed("SIGKILL to all that keeps watch", hostile.kill_all_watchers),
         killed("SIGABRT to the supervisor", strikes.signals_to_supervisor("SIGABRT"), -6),
         stopped("SIGTERM to the supervisor", strikes.signals_to_supervisor("SIGTERM"), 75),
         stopped("SIGHUP to the supervisor", strikes.signals_to_supervisor("SIGHUP"), 75),

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from tests.running import MARK, marked
@@ -27,6 +28,8 @@ from tests.running import MARK, marked
 _STEP = re.compile(r"step (\d+)  loss ")
 _RUNNING = re.compile(r"running as pid (\d+)")
 _STARTING = re.compile(r"starting attempt (\d+) ")
+SECRET = "hunter2-hunter2-hunter2"
+"""The value of a variable that the job inherits, and part of what a trainer that dies says."""
 _WITNESS = Path(__file__).parent / "witness"
 
 
@@ -73,10 +76,12 @@ class Job:
             **environ,
             name: value,
             "PYTHONPATH": path,
+            "STORM_DB_PASS": SECRET,
             "CHAOS_WITNESS": str(self.witness),
             "CHAOS_CHECKPOINTS": str(self.checkpoints),
         }
         self._began = time.monotonic()
+        self._born = time.time()
         self._news = threading.Condition()
         self.lines: list[Line] = []
         self.runs = 0
@@ -87,11 +92,18 @@ class Job:
         """The last one completed in this attempt."""
         self.damaged: set[tuple[int, int]] = set()
         """The identities of checkpoints that were damaged: nobody must resume from them."""
+        self.foreign: list[tuple[tuple[int, int], dict[str, tuple[int, str]]]] = []
+        """What was planted and belongs to nobody's job: device, inode and fingerprint of each
+        folder."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def now(self) -> float:
         """Seconds since the storm began."""
         return time.monotonic() - self._began
+
+    def began(self, wall: float) -> bool:
+        """Whether the storm had begun at that time of the wall clock, in seconds since 1970."""
+        return wall >= self._born - 1.0
 
     # --- the command ------------------------------------------------------------------------
 
@@ -113,6 +125,12 @@ class Job:
     def running(self) -> bool:
         """Whether the command runs."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def supervisor(self) -> psutil.Process:
+        """The process of the command."""
+        assert self._process is not None
+        return psutil.Process(self._process.pid)
 
     def signal(self, number: signal.Signals) -> None:
         """Send the supervisor a signal."""

@@ -184,6 +184,7 @@ def _problem(one: Struck, sign: Line | None, next_step: Line | None) -> str:
         return "no step followed"
     if fault.effect is Effect.NOTHING and next_step.attempt != one.attempt:
         return f"attempt {one.attempt} ended, although the fault is harmless"
-    if fault.sign and sign is not None and sign.at > next_step.at:
+    late = sign is not None and sign.at > next_step.at
+    if late and fault.effect is not Effect.NOTHING:
         return "it was noticed only after the next step"
     return ""

@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.slow
 def test_a_short_storm(tmp_path: Path) -> None:
     table = tmp_path / "chaos.json"
     argv = [sys.executable, "-m", "tests.chaos", "--short", "--seed", "1", "--json", str(table)]

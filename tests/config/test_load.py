@@ -66,6 +66,22 @@ MISTAKES = [
         ),
         "min_num_devices: is 9, but the job has only 8 devices; at most 8",
     ),
+    # --- limits and trust
+    (
+        with_init("limits: {outputs: 10 gigs}"),
+        "c.yaml:4: trainer.init.limits.outputs: '10 gigs' is not a size such as 500MiB or 10GiB "
+        '(value "10 gigs")',
+    ),
+    (with_init("limits: {records: -1}"), "limits.records: input should be greater than or equal"),
+    (with_init("limits: {record: 1GiB}"), "unknown key (value \"1GiB\"); did you mean 'records'?"),
+    (
+        with_init("compile_cache: {key_file: k, from_bucket: true}"),
+        "c.yaml:4: trainer.init.compile_cache: give either key_file or from_bucket: true",
+    ),
+    (
+        with_init("compile_cache: {key_file: 'gs://bucket/key'}"),
+        "compile_cache.key_file: is in a bucket; give a file on this machine",
+    ),
     # --- workers
     (with_init("workers: 0"), "c.yaml:4: trainer.init.workers: input should be greater than"),
     (

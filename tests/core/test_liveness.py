@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core.decisions import DumpStacks, KillWorkers, SignalWorkers
-from supervisor.core.events import DeadlineReached, WorkerReported
+from supervisor.core.events import DeadlineReached, SilenceExcused, WorkerReported
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import WorkerExit
 from supervisor.core.liveness import DEFAULT_DEADLINES, Liveness, Silence
@@ -277,3 +277,20 @@ def test_a_trainer_that_finished_but_did_not_exit_has_succeeded_if_its_end_is_cl
     history.gone(None)
     assert history.finish is not None
     assert history.finish.exit_code == ExitCode.SUCCEEDED
+
+
+@pytest.mark.parametrize("stage", [Stage.TRAINING, Stage.SAVING])
+def test_the_time_that_is_excused_is_no_silence_of_the_workers(stage: Stage) -> None:
+    history = watched()
+    says(history, StageMessage(stage), after=1.0)
+    before = limit(history)
+    history.happens(SilenceExcused(history.now, 10.0, "the machine slept for 60 s"))
+    assert limit(history) == before + 10.0
+
+
+def test_an_excuse_watches_nobody_who_was_not_watched() -> None:
+    history = History(policy())
+    history.starts()
+    history.runs()
+    history.happens(SilenceExcused(history.now, 10.0, "the machine slept for 60 s"))
+    assert history.state.deadline is None

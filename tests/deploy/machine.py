@@ -15,6 +15,8 @@ BOOT = Path(__file__).with_name("boot.sh")
 SEEN = (str(BOOT.parents[2]), sys.prefix, sys.base_prefix)
 """Folders of this host that the machine must see, wherever they are mounted."""
 
+USER = "supervise"
+"""As whom jobs run there, as deploy/sysusers has it."""
 NAMESPACES = ("--mount", "--pid", "--fork", "--uts", "--ipc", "--net", "--cgroup")
 FROM_SHELL = ("setpriv", "--pdeathsig", "KILL", "sh", "-c")
 _POLL = 0.05
@@ -39,6 +41,13 @@ class Machine:
         )
         assert done.returncode == 0 or not check, f"{argv}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
+
+    def add_user(self) -> None:
+        """Make the user of the jobs, who can read what the machine sees and write to /shared."""
+        self.run("useradd", "--system", "--user-group", "--home-dir", "/var/lib/supervise", USER)
+        self.run("chown", USER, "/shared")
+        folders = {parent for seen in SEEN for parent in Path(seen).parents}
+        self.run("chmod", "a+x", *map(str, folders))  # of the overlay: the host's stay as they are
 
     def show(self, unit: str, name: str) -> str:
         """A property of a unit."""

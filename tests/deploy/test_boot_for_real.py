@@ -10,14 +10,14 @@ import pytest
 import yaml
 
 from supervisor.protocol.location import Uri
+from supervisor.provision.boot import File, read_report, script
 from supervisor.provision.boot import Machine as Wanted
-from supervisor.provision.boot import read_report, script
 from supervisor.provision.decide import MachineReport
-from tests.deploy.machine import CannotBootError, Machine, booted
+from tests.deploy.machine import SEEN, USER, CannotBootError, Machine, booted
 from tests.deploy.test_deploy import ROOT
 from tests.running import command_config, eventually
 
-PACKAGE = "supervise-jax[gcs,tpu]"
+WHEEL, LOCK = File("supervise_jax-0-py3-none-any.whl", b"wheel"), File("lock", b"lock")
 ADDRESS = "127.0.0.1:8099"
 ENVIRONMENT = (f"GCE_METADATA_HOST={ADDRESS}", f"STORAGE_EMULATOR_HOST=http://{ADDRESS}")
 TOKEN = "the-token-of-this-machine"
@@ -26,10 +26,14 @@ SERVER = f"""
 # The metadata server and the object store of the machine: what is uploaded becomes a file.
 import pathlib, sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
+        if self.path.startswith("/storage/v1/b/bucket/o/runs%2Fdemo%2Fprovision%2Ffiles%2F"):
+            assert self.headers["Authorization"] == "Bearer {TOKEN}"
+            name = unquote(urlsplit(self.path).path).rpartition("/")[2]
+            return self.answer(pathlib.Path("/shared/objects", name).read_bytes())
         assert self.path.endswith("/instance/service-accounts/default/token"), self.path
         assert self.headers["Metadata-Flavor"] == "Google"
         self.answer(b'{{"access_token":"{TOKEN}","expires_in":3599,"token_type":"Bearer"}}')
@@ -65,9 +69,13 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         pytest.skip(f"NOT TESTED: the startup script under a real systemd: {error}")
 
 
-def boot(machine: Machine, generation: int, config: str = "") -> None:
+def boot(machine: Machine, generation: int, config: str = "", tampered: bool = False) -> None:
     """Run the startup script of that slice as the machine does when it boots."""
-    wanted = Wanted("supervise-demo", config, PACKAGE, Uri("gs", "bucket", "runs/demo"))
+    files = File("job.yaml", config.encode()), WHEEL, LOCK
+    wanted = Wanted("supervise-demo", Uri("gs", "bucket", "runs/demo"), *files, user=USER)
+    (machine.shared / "objects").mkdir(exist_ok=True)
+    for file in files:
+        (machine.shared / "objects" / file.name).write_bytes(file.data + b"x" * tampered)
     (machine.shared / "startup.sh").write_text(script(wanted, generation))
     machine.run("env", *ENVIRONMENT, "bash", "/shared/startup.sh", check=False)
 
@@ -89,10 +97,23 @@ def test_a_machine_that_cannot_install_says_so(machine: Machine) -> None:
     assert not machine.run("systemctl", "list-units", "--all", "--no-legend", "supervise@*")
 
 
+def test_a_machine_that_is_given_something_else_says_so(machine: Machine) -> None:
+    """Whoever can write to the bucket decides nothing: the digests are in the script."""
+    machine.run("rm", "-f", f"/opt/supervise/{WHEEL.name}")
+    boot(machine, 9, tampered=True)
+    report = read_report(told(machine, 9).read_text())
+    assert report.failed is not None
+    assert f"{WHEEL.name}.part: FAILED" in report.failed
+    assert WHEEL.name not in machine.run("ls", "/opt/supervise").split()
+
+
 def test_a_machine_boots_into_the_job_and_tells_its_end(machine: Machine) -> None:
     machine.run("mkdir", "-p", "/opt/supervise", "/etc/systemd/system/supervise@.service.d")
     machine.run("ln", "-s", str(Path(sys.executable).parent), "/opt/supervise/bin")
-    (machine.shared / "installed").write_text(PACKAGE + "\n")
+    (machine.shared / "installed").write_text(f"{WHEEL.sha256} {LOCK.sha256}\n")
+    folders = {parent for seen in SEEN for parent in Path(seen).parents}
+    machine.run("chmod", "a+x", *map(str, folders))
+    machine.run("chmod", "a+rwx", "/shared")
     machine.run("cp", "/shared/installed", "/opt/supervise/installed")
     around = "\n".join(f"Environment={each}" for each in (*ENVIRONMENT, f"PYTHONPATH={ROOT}"))
     (machine.shared / "test.conf").write_text(f"[Service]\n{around}\n")
@@ -106,5 +127,9 @@ def test_a_machine_boots_into_the_job_and_tells_its_end(machine: Machine) -> Non
         assert eventually(told(machine, generation).exists)
         assert read_report(told(machine, generation).read_text()) == MachineReport(exit_code=0)
         assert machine.run("systemctl", "is-enabled", "supervise@job") == "enabled"
+        where = Path("/etc/supervise/job.yaml")
+        assert machine.run("stat", "-c", "%U:%G %a", str(where)) == f"root:{USER} 640"
+        (log,) = (machine.shared / "demo").glob("*_restartable/run.log")
+        assert machine.run("stat", "-c", "%U", f"/shared/demo/{log.parent.name}/run.log") == USER
     assert "has succeeded already" in machine.log("supervise@job")
     assert yaml.safe_load(machine.run("cat", "/etc/supervise/job.yaml")) == config

@@ -40,6 +40,34 @@ def test_the_unit_leaves_the_trainer_its_grace_and_the_supervisor_its_life() -> 
     assert service()["OOMPolicy"] == "continue"
 
 
+def test_jobs_run_as_a_user_of_their_own() -> None:
+    assert (service()["User"], service()["Group"]) == ("supervise", "supervise")
+    assert service()["Delegate"] == "yes", "so that each attempt can have a cgroup"
+    assert service()["LimitMEMLOCK"] == "infinity"
+    users = (ROOT / "deploy" / "sysusers" / "supervise.conf").read_text()
+    assert re.search(r"^u supervise - .* /var/lib/supervise$", users, re.MULTILINE)
+    assert service()["StateDirectory"] == "supervise"
+    rules = (ROOT / "deploy" / "udev" / "70-supervise.rules").read_text()
+    assert rules.count('GROUP="supervise", MODE="0660"') == 2
+    image = (ROOT / "deploy" / "Dockerfile").read_text()
+    (user,) = re.findall(r"^USER (\d+):\1$", image, re.MULTILINE)
+    assert int(user) != 0
+    assert image.index("USER ") > image.rindex("RUN "), "nothing is installed as that user"
+
+
+@pytest.mark.skipif(shutil.which("systemd-sysusers") is None, reason="systemd is not installed")
+def test_systemd_makes_the_user(tmp_path: Path) -> None:
+    users = ROOT / "deploy" / "sysusers" / "supervise.conf"
+    done = subprocess.run(
+        ["systemd-sysusers", "--dry-run", f"--root={tmp_path}", str(users)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "supervise" in done.stdout + done.stderr
+
+
 def test_systemd_replaces_a_supervisor_that_hangs() -> None:
     assert service()["Type"] == "notify"
     assert service()["NotifyAccess"] == "main"
@@ -61,6 +89,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
 
 def test_the_image_starts_the_supervisor_from_locked_packages() -> None:
     text = (ROOT / "deploy" / "Dockerfile").read_text()
+    assert "COPY supervisor/provision/requirements-tpu.lock ./\n" in text, "no link is followed"
     assert 'ENTRYPOINT ["supervise", "run"]' in text
     assert "--require-hashes -r requirements-tpu.lock" in text
     for source in re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE):

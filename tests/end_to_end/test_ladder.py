@@ -24,6 +24,7 @@ _PATIENCE = 300.0
 Supervise = Callable[..., Result]
 
 
+@pytest.mark.slow
 def test_it_shrinks_on_evidence_stays_out_of_quarantine_and_grows_back(
     start: Start, tmp_path: Path, cache: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,6 +77,7 @@ def test_it_shrinks_on_evidence_stays_out_of_quarantine_and_grows_back(
     assert devices == [8, 4, 2, 8]
 
 
+@pytest.mark.slow
 def test_too_few_devices_are_waited_for_and_end_the_job_resumable(
     supervise: Supervise, tmp_path: Path, cache: dict[str, str]
 ) -> None:
@@ -93,6 +95,7 @@ def test_too_few_devices_are_waited_for_and_end_the_job_resumable(
     assert again.code == 0, again.log
 
 
+@pytest.mark.slow
 def test_growing_back_at_a_checkpoint_costs_nothing(
     start: Start, tmp_path: Path, cache: dict[str, str]
 ) -> None:
@@ -121,6 +124,7 @@ def test_growing_back_at_a_checkpoint_costs_nothing(
     assert eventually(lambda: result.summary["attempts"][-1]["num_devices"] == 4)
 
 
+@pytest.mark.slow
 def test_down_and_up_the_ladder_it_ends_with_the_bits_of_an_undisturbed_run(
     start: Start, tmp_path: Path, cache: dict[str, str]
 ) -> None:

@@ -46,6 +46,7 @@ def test_a_step_that_gives_nan_twice_ends_the_job_at_the_last_good_checkpoint(
     assert result.summary["highest_committed_step"] == (bad - 1) // 5 * 5
 
 
+@pytest.mark.slow
 def test_a_batch_that_may_be_skipped_is_skipped_and_told(
     supervise: Supervise, model_dir: Path, tmp_path: Path, cache: dict[str, str]
 ) -> None:
@@ -65,6 +66,7 @@ def test_a_batch_that_may_be_skipped_is_skipped_and_told(
     assert_same_bits(final_state(job, model_dir), undisturbed.state(17))
 
 
+@pytest.mark.slow
 def test_out_of_memory_twice_goes_on_with_more_accumulation_and_the_same_numbers(
     supervise: Supervise, tmp_path: Path, cache: dict[str, str]
 ) -> None:
@@ -112,6 +114,7 @@ def test_a_path_that_is_not_there_is_found_before_the_launch(
     assert not model_dir.exists()
 
 
+@pytest.mark.slow
 def test_memory_that_really_runs_out_lasts_with_less_at_once(
     supervise: Supervise, model_dir: Path, cache: dict[str, str]
 ) -> None:

@@ -7,12 +7,15 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
+
 from supervisor.protocol import simulated
 from tests.running import Start
 
 from .test_training import config
 
 
+@pytest.mark.slow
 def test_a_restart_on_a_smaller_rung_finds_its_steps_compiled(start: Start, tmp_path: Path) -> None:
     stopped = [{"step": 8, "signal": "SIGSTOP"}]  # what is prefetched need not wait for the CPU
     job = config(tmp_path / "run", 4, stopped, max_steps=100_000)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.end_to_end.test_training import config
 from tests.running import Result, Running, Start, eventually
 from tests.training.harness import assert_same_bits, final_state, newest_snapshot
@@ -34,6 +36,7 @@ def newest_in_memory(pid: int) -> int | None:
         os.close(memory)
 
 
+@pytest.mark.slow
 def test_used_after_a_kill_once_and_not_after_an_exception(
     start: Start,
     supervise: Supervise,

@@ -143,7 +143,7 @@ def test_a_job_whose_only_checkpoint_is_damaged_ends_and_says_what_to_do(
     assert "WARNING: the checkpoint in" in result.log
     assert "moved to corrupt/5-1" in result.log
     assert "rule 'no-usable-checkpoint'" in result.log
-    assert f"remove {model_dir}/checkpoints/corrupt" in result.log
+    assert f"remove what was moved to {model_dir}/checkpoints/corrupt (5-1, each" in result.log
 
 
 def test_a_missing_tpu_is_an_error_and_never_a_run_on_the_cpu(
@@ -159,6 +159,7 @@ def test_a_missing_tpu_is_an_error_and_never_a_run_on_the_cpu(
     assert result.summary["attempts"][0]["ending_step"] is None
 
 
+@pytest.mark.slow
 def test_two_phases_the_second_starts_from_the_parameters_of_the_first(
     supervise: Supervise, model_dir: Path, cache: dict[str, str]
 ) -> None:

@@ -9,6 +9,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from supervisor.protocol.committed import committed_steps
 from tests.running import Start, eventually
 from tests.training.harness import assert_same_bits, final_state
@@ -28,6 +30,7 @@ def two_workers(model_dir: Path, *faults: dict[str, Any]) -> dict[str, Any]:
     return job
 
 
+@pytest.mark.slow
 def test_preempted_and_killed_as_one_they_end_with_the_same_bits(
     start: Start, model_dir: Path, tmp_path: Path, cache: dict[str, str]
 ) -> None:

@@ -12,12 +12,13 @@ import pytest
 
 from supervisor.adapters.clock import SystemClock
 from supervisor.adapters.reactor import Reactor
+from supervisor.config.command import SuccessConfig
 from supervisor.config.plan import PhasePlan
-from supervisor.config.schema import SuccessConfig
 from supervisor.core.events import BadUnit, Noticed
 from supervisor.engines.devices import DeviceProbe, Limits
 from supervisor.engines.units import Answer, Layout
 from supervisor.protocol import simulated
+from tests.running import lives, shared_guard
 
 PLAN = PhasePlan(
     name="p",
@@ -68,7 +69,7 @@ class Looking:
         (site / "sitecustomize.py").write_text(sitecustomize)
         root = str(Path(__file__).parents[2])
         environ = os.environ | {"PYTHONPATH": f"{site}:{root}"}
-        self.probe = DeviceProbe(self.reactor, environ, self.file, limits)
+        self.probe = DeviceProbe(self.reactor, shared_guard(), environ, self.file, limits)
 
     def look(self, plan: PhasePlan = PLAN, units: tuple[str, ...] | None = None) -> Answer:
         answers: list[Answer] = []
@@ -105,7 +106,7 @@ def test_what_is_lost_is_not_found_and_what_is_wrong_computes_so(looking: MakeLo
     wrong = "simulated: a wrong result of a matrix product (int32)"
     bad = (BadUnit("0", "simulated: not found", found=False), BadUnit("2", wrong))
     assert answer == Answer(healthy=("1", "3"), bad=bad)
-    assert not psutil.pid_exists(waiting), "it is gone before it is answered"
+    assert not lives(waiting), "it is gone before it is answered"
 
     assert one.look(units=("2", "3")) == Answer(("3",), (BadUnit("2", wrong),))
     simulated.return_(one.file, "2")

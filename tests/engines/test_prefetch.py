@@ -21,6 +21,7 @@ from supervisor.engines.launch import Launch, Start
 from supervisor.engines.prefetch import Prefetcher, wanted
 from supervisor.protocol.adjustments import Adjustments
 from tests.engines.test_devices import PLAN
+from tests.running import shared_guard
 
 ROOT = Path(__file__).parents[2]
 COMPILES = """
@@ -45,7 +46,9 @@ class Prefetching:
     def __init__(self, directory: Path, program: str) -> None:
         self.reactor = Reactor(SystemClock())
         self.told: list[str] = []
-        self.prefetcher = Prefetcher(self.reactor, SystemClock(), self._notice, self._notice)
+        self.prefetcher = Prefetcher(
+            self.reactor, SystemClock(), shared_guard(), self._notice, self._notice
+        )
         package = directory / "site" / "trainer"
         package.mkdir(parents=True)
         (package / "__init__.py").touch()
@@ -53,7 +56,7 @@ class Prefetching:
         environ = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{package.parent}:{ROOT}"}
         told = {"SUPERVISE_PROGRESS_FD": "7", "JAX_NUM_CPU_DEVICES": "8"}
         self.start = Start(("x",), environ | told)
-        (directory / "attempts").mkdir()
+        (directory / "x_restartable" / "attempts").mkdir(parents=True)
         self.launch = Launch(
             job="job",
             lineage="job@1",
@@ -63,7 +66,7 @@ class Prefetching:
             success=Success(step=9),
             rules=RULES,
             model_dir=directory,
-            directory=directory / "attempts" / "0001",
+            directory=directory / "x_restartable" / "attempts" / "0001",
             params=directory / "params.yaml",
             adjustments=Adjustments(),
             follows_on=None,
@@ -107,12 +110,13 @@ def test_the_next_rungs_are_wanted(num_devices: int, rungs: tuple[int, ...]) -> 
     assert wanted((8, 4, 2, 1), num_devices) == rungs
 
 
+@pytest.mark.slow
 def test_one_after_the_other_each_with_its_devices(prefetching: Prefetch, tmp_path: Path) -> None:
     one = prefetching(COMPILES)
     done = "Prefetching compile for num_devices={} completed successfully."
     told = one.until(done.format(2))
     assert [text for text in told if "pid" not in text] == [done.format(4), done.format(2)]
-    log = (tmp_path / "attempts" / "prefetch4" / "rank0.log").read_text()
+    log = (tmp_path / "x_restartable" / "attempts" / "prefetch4" / "rank0.log").read_text()
     assert log == f"4 4 {tmp_path / 'params.yaml'}\n"
     one.look()
     assert one.prefetcher.pids == (), "what is done is done"
@@ -151,7 +155,7 @@ def test_what_is_not_wanted_after_a_restart_ends(prefetching: Prefetch) -> None:
     one.launch = replace(one.launch, num_devices=4)
     one.look()
     assert pid in one.prefetcher.pids, "it is known until it is gone"
-    while psutil.pid_exists(pid):
+    while pid in one.prefetcher.pids:
         one.reactor.wait(SystemClock().now() + 0.01)
     assert len(one.prefetcher.pids) == 1
     assert one.told[-1].startswith("Prefetching compile for num_devices=2 begins")
@@ -170,6 +174,7 @@ def test_what_cannot_be_compiled_is_told_to_the_core(prefetching: Prefetch) -> N
     assert one.prefetcher.pids == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "why"),
     [(CRASHES, "killed by SIGABRT"), (TAKES_MEMORY, r"took \d+ MiB of memory")],

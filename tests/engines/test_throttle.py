@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from itertools import count
+from signal import SIGKILL
 
 import psutil
 import pytest
@@ -18,7 +19,7 @@ from supervisor.adapters.contention import ran_and_waited
 from supervisor.adapters.processes import WorkerProcess
 from supervisor.adapters.reactor import Reactor
 from supervisor.engines.throttle import Throttle
-from tests.running import eventually
+from tests.running import eventually, shared_guard
 
 Begin = Callable[[], WorkerProcess]
 
@@ -30,10 +31,10 @@ def begin() -> Iterator[Begin]:
 
         def begun() -> WorkerProcess:
             argv = (sys.executable, "-c", "while True: pass")
-            process = WorkerProcess(argv, env=os.environ, output=subprocess.DEVNULL)
+            process = WorkerProcess(shared_guard(), argv, env=os.environ, output=2)
             stack.callback(process.close)
-            stack.callback(psutil.Process(process.pid).wait)
-            stack.callback(psutil.Process(process.pid).kill)
+            stack.callback(process.wait)
+            stack.callback(process.signal, SIGKILL)
             os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(0))})
             return process
 

@@ -48,7 +48,7 @@ def test_each_rung_is_compiled_and_what_does_not_fit_is_told(
 def test_without_libtpu_it_is_said_what_to_install(tmp_path: Path, model_dir: Path) -> None:
     done = validate(tmp_path, config(model_dir, 1), "--aot", "v5e:2x4")
     assert done.returncode == 64
-    assert "pip install 'supervise-jax[aot]'" in done.stderr
+    assert "pip install '.[aot]'" in done.stderr
 
 
 def test_a_topology_that_there_is_not_is_wrong_usage(tmp_path: Path, model_dir: Path) -> None:

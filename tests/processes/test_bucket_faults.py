@@ -61,6 +61,7 @@ def storm(share: float, seed: int) -> Plan:
     return lambda asked: lots.choice(kinds) if lots.random() < share else None
 
 
+@pytest.mark.slow
 def test_in_a_storm_the_job_goes_on_as_if_there_was_none(
     start: Start, store: FaultyStore, job: dict[str, Any], env: dict[str, str]
 ) -> None:
@@ -71,6 +72,7 @@ def test_in_a_storm_the_job_goes_on_as_if_there_was_none(
     assert attempts(job) == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_bucket_that_stays_away_ends_the_run_and_another_goes_on(
     start: Start, store: FaultyStore, job: dict[str, Any], env: dict[str, str]
 ) -> None:

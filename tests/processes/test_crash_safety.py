@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 import yaml
 
 from supervisor.adapters.journal import FileJournal
@@ -70,6 +71,7 @@ def preloaded(config: dict[str, Any], path: Path) -> Iterator[Preloaded]:
     assert gone(f"{MARK}={mark[MARK]}")
 
 
+@pytest.mark.slow
 def test_a_hundred_kills_at_any_moment(supervise: Supervise, tmp_path: Path) -> None:
     """Of a job whose worker crashes after every tenth step and commits every fourth.
 

@@ -84,7 +84,8 @@ def test_outputs_of_earlier_attempts_make_room(supervise: Supervise, model_dir: 
     """
     result = after(supervise(shell(model_dir, script), prefix=small_disk(model_dir)))
     assert result.code == 0, result.out
-    assert "the disk is full: deleted the output of attempt 1: 1500000 B" in result.log
+    (phase,) = (path.name for path in result.model_dir.glob("*_restartable"))
+    assert f"deleted the output of attempt 1 of {phase}: 1500000 B" in result.log
     assert result.attempts == 4
     assert result.summary["attempts"][2]["failure"]["rule"] == "disk-full"
     assert list(result.model_dir.glob("*_restartable/attempts/0001/*")) == []
@@ -144,6 +145,8 @@ def test_a_model_dir_that_is_deleted(supervise: Supervise, model_dir: Path) -> N
     result = supervise(shell(model_dir, script))
     assert result.code == 74
     assert "was deleted or moved while the job ran" in result.err
+    assert "the same command begins a new job now: move model_dir" in result.err
+    assert "to resume" not in result.err
     assert "kills what runs" in result.out
     assert "Traceback" not in result.err
     assert not model_dir.exists()
@@ -172,14 +175,31 @@ def test_a_journal_that_is_not_ours_any_more(
 def test_a_deleted_owner_file_opens_nothing(
     start: Start, supervise: Supervise, model_dir: Path
 ) -> None:
-    script = "rm {model_dir}/.supervisor.json; echo deleted; exec sleep infinity"
+    script = """
+    rm $SUPERVISE_OWNER_FILE
+    echo deleted
+    until grep -q $SUPERVISE_OWNER $SUPERVISE_OWNER_FILE; do sleep 0.01; done 2>/dev/null
+    echo "as it was"
+    exec sleep infinity
+    """
     running = start(shell(model_dir, script))
     running.wait_for("deleted\n")
     second = supervise(shell(model_dir, "exit 0"))
     assert second.code == 73
-    assert "owned by another supervisor" in second.err
+    assert "is owned by" in second.err
+    running.wait_for("as it was\n")
     running.signal(signal.SIGTERM)
-    assert running.result().code == 75
+    result = running.result()
+    assert result.code == 75
+    assert "was changed or deleted while the job runs: written again" in result.log
+
+
+def test_a_deleted_lock_file_ends_the_job(supervise: Supervise, model_dir: Path) -> None:
+    """Another supervisor could lock a new one."""
+    result = supervise(shell(model_dir, "rm {model_dir}/.supervisor.lock; exec sleep infinity"))
+    assert result.code == 74
+    assert "the lock file in it, was deleted or moved while the job ran" in result.err
+    assert "Traceback" not in result.err
 
 
 def test_a_deleted_record_is_begun_anew(supervise: Supervise, model_dir: Path) -> None:

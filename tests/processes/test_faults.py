@@ -151,7 +151,7 @@ def test_of_hundred_megabytes_the_first_and_the_newest_are_kept(
 def test_lies_on_the_progress_pipe_are_told(supervise: Supervise, model_dir: Path) -> None:
     result = supervise(command_config(model_dir, "lie", "--once"))
     assert "a message of rank 0 was refused" in result.log
-    assert "the failure record rank0.failure.json cannot be used" in result.log
+    assert "the failure record of rank 0 cannot be used: " in result.log
 
 
 @pytest.mark.parametrize(

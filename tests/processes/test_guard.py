@@ -5,33 +5,28 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
 from supervisor.adapters.guard import Guard
-from supervisor.adapters.processes import sweep
-from tests.running import Result, Running, Start, command_config, eventually
+from supervisor.adapters.processes import WorkerProcess
+from tests.running import Result, Running, Start, command_config, eventually, lives, runs
 
 Supervise = Callable[..., Result]
-IDLE = [sys.executable, "-S", "-c", "import signal; print(flush=True); signal.pause()"]
-
-
-@contextmanager
-def idle(**env: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with only these variables in its environment, once it has them."""
-    with subprocess.Popen(IDLE, env=env, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        try:
-            yield process
-        finally:
-            process.kill()
+HIDES = """
+import os, signal
+if os.fork() == 0:
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.write(1, b"%d\\n" % os.getpid())
+signal.pause()
+"""
 
 
 def guard_of(running: Running) -> psutil.Process:
@@ -54,8 +49,8 @@ def test_what_changed_session_dies_with_a_killed_supervisor(start: Start, model_
     guard = guard_of(running)
     running.signal(signal.SIGKILL)
     assert running.process.wait(10) == -signal.SIGKILL
-    assert eventually(lambda: not hidden.is_running())
-    assert eventually(lambda: not guard.is_running()), "the guard ends when its work is done"
+    assert eventually(lambda: not lives(hidden.pid))
+    assert eventually(lambda: not lives(guard.pid)), "the guard ends when its work is done"
 
 
 def test_a_signal_to_the_process_group_spares_the_guard(start: Start, model_dir: Path) -> None:
@@ -65,15 +60,24 @@ def test_a_signal_to_the_process_group_spares_the_guard(start: Start, model_dir:
         guard.send_signal(number)
     assert os.getpgid(guard.pid) != os.getpgid(running.process.pid)
     running.signal(signal.SIGKILL)
-    assert eventually(lambda: not hidden.is_running())
+    assert eventually(lambda: not lives(hidden.pid))
 
 
-def test_a_killed_guard_is_replaced(start: Start, model_dir: Path) -> None:
-    running, hidden = hiding(start, model_dir)
+def test_a_killed_guard_takes_the_attempt_with_it_and_is_replaced(
+    start: Start, model_dir: Path
+) -> None:
+    running = start(command_config(model_dir, "hide", "--once", success={"step": 6}))
+    found = re.search(r"(\d+) is hidden", running.wait_for(" is hidden"))
+    assert found
+    hidden = psutil.Process(int(found[1]))
     guard_of(running).kill()
-    running.wait_for("the guard process was killed")
-    running.signal(signal.SIGKILL)
-    assert eventually(lambda: not hidden.is_running())
+    running.wait_for("the guard process was killed, and the workers with it")
+    running.wait_for("starting attempt 2")
+    assert not lives(hidden.pid)
+    result = running.result()
+    assert result.code == 0
+    failure = result.summary["attempts"][0]["failure"]
+    assert (failure["rule"], result.summary["restarts_used"]) == ("guard-lost", 0)
 
 
 def test_the_guard_is_small(start: Start, model_dir: Path) -> None:
@@ -84,59 +88,66 @@ def test_the_guard_is_small(start: Start, model_dir: Path) -> None:
     assert memory.uss < 4 << 20
 
 
-def test_a_guard_kills_what_its_own_instance_started_and_nothing_else() -> None:
-    """The next supervisor of the same job may be at work already."""
-    with (
-        idle(SUPERVISE_JOB="j", SUPERVISE_LINEAGE="j@one") as first,
-        idle(SUPERVISE_JOB="j", SUPERVISE_LINEAGE="o@zero/j@one/k@x") as nested,
-        idle(SUPERVISE_JOB="j", SUPERVISE_LINEAGE="j@two") as second,
-    ):
-        Guard("@one").dismiss()
-        assert first.wait(10) == -signal.SIGKILL
-        assert nested.wait(10) == -signal.SIGKILL
-        assert second.poll() is None
-
-
-def test_a_guard_kills_when_the_lease_is_not_renewed() -> None:
-    guard = Guard("@one")
+@pytest.fixture
+def guard() -> Iterator[Guard]:
+    one = Guard(print)
     try:
-        with idle(SUPERVISE_LINEAGE="j@one") as process:
-            guard.kill_unless_renewed(3600)
-            guard.kill_unless_renewed(0.05)
-            assert process.wait(10) == -signal.SIGKILL
-        with idle(SUPERVISE_LINEAGE="j@one") as late:
-            assert late.wait(10) == -signal.SIGKILL, "until it is renewed"
-        guard.kill_unless_renewed(3600)
-        with idle(SUPERVISE_LINEAGE="j@one") as process:
-            guard.kill_now()
-            assert process.wait(10) == -signal.SIGKILL
+        yield one
     finally:
-        guard.dismiss()
+        one.dismiss()
 
 
-def test_a_sweep_confirms_that_all_of_the_job_is_gone() -> None:
-    with (
-        idle(SUPERVISE_JOB="0123456789ab") as worker,
-        idle(SUPERVISE_JOB="x", SUPERVISE_LINEAGE="0123456789ab@i/x@j") as nested,
-        idle(SUPERVISE_JOB="0123456789abc") as other,
-    ):
-        assert sorted(sweep("0123456789ab")) == sorted([worker.pid, nested.pid])
-        for process in (worker, nested):
-            assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
-        assert other.poll() is None
-    assert sweep("0123456789ab") == []
+def asleep(guard: Guard) -> WorkerProcess:
+    """A process of the job that does nothing."""
+    return WorkerProcess(guard, ["sleep", "60"], env=os.environ, output=2)
 
 
-def test_the_next_supervisor_sweeps_before_it_starts_anything(
-    supervise: Supervise, model_dir: Path
-) -> None:
-    assert supervise(command_config(model_dir, success={"step": 6})).code == 0
-    journal = (model_dir / "journal.jsonl").read_text()
-    job = journal.partition('"job":"')[2].partition('"')[0]
-    with idle(SUPERVISE_JOB=job) as left:
-        again = supervise(command_config(model_dir, success={"step": 6}))
-        assert again.code == 0
-        assert f"killed what an earlier supervisor left behind: pid {left.pid}" in again.log
+def idle(guard: Guard) -> tuple[WorkerProcess, int]:
+    """A process of the job and one that it has left in a session of its own, without a parent,
+    with its environment overwritten."""
+    reads, writes = os.pipe()
+    with os.fdopen(reads) as output, os.fdopen(writes, "w") as theirs:
+        argv = [sys.executable, "-S", "-c", HIDES]
+        worker = WorkerProcess(guard, argv, env={}, output=theirs.fileno())
+        theirs.close()  # so that there is an end to what is read, should it die first
+        hidden = int(output.readline())
+    return worker, hidden
+
+
+def test_a_guard_kills_all_that_it_has_started_when_the_supervisor_is_gone(guard: Guard) -> None:
+    other = Guard(print)
+    worker, hidden = idle(other)
+    spared, spared_too = idle(guard)
+    other.dismiss()
+    assert not lives(worker.pid)
+    assert not lives(hidden)
+    assert lives(spared.pid)
+    assert lives(spared_too)
+
+
+def test_a_guard_kills_when_the_lease_is_not_renewed(guard: Guard) -> None:
+    worker = asleep(guard)
+    guard.kill_unless_renewed(3600)
+    guard.kill_unless_renewed(0.05)
+    assert worker.wait().signal == "SIGKILL"
+    late = asleep(guard)
+    assert late.wait().signal == "SIGKILL", "until it is renewed"
+    guard.kill_unless_renewed(3600)
+    worker, hidden = idle(guard)
+    guard.kill_now()
+    assert worker.wait().signal == "SIGKILL"
+    assert eventually(lambda: not lives(hidden))
+
+
+def test_all_but_what_is_spared_is_killed_and_confirmed(guard: Guard) -> None:
+    worker, hidden = idle(guard)
+    standby, _ = idle(guard)
+    while guard.kill([standby.pid]):
+        pass
+    assert not lives(worker.pid)
+    assert not lives(hidden)
+    assert lives(standby.pid)
+    assert worker.wait().signal == "SIGKILL"
 
 
 @pytest.mark.parametrize("attempts", [2])
@@ -174,3 +185,94 @@ def test_orphans_of_a_worker_are_reaped_while_it_runs(start: Start, model_dir: P
         return not any(is_zombie(child) for child in supervisor.children())
 
     assert eventually(none_left)
+
+
+def test_the_processes_of_the_job_are_stopped_and_go_on(guard: Guard) -> None:
+    worker, hidden = idle(guard)
+    both = [psutil.Process(worker.pid), psutil.Process(hidden)]
+    assert guard.stop_workers()
+    assert [one.status() for one in both] == [psutil.STATUS_STOPPED] * 2
+    assert psutil.Process(guard.pid).status() != psutil.STATUS_STOPPED
+    guard.continue_workers()
+    assert eventually(lambda: all(one.status() != psutil.STATUS_STOPPED for one in both))
+    assert guard.stop_workers()
+    while guard.kill():
+        pass
+    assert worker.wait().signal == "SIGKILL", "what is stopped can be killed"
+
+
+def test_a_guard_that_does_not_answer_is_replaced(guard: Guard) -> None:
+    worker, hidden = idle(guard)
+    os.kill(guard.pid, signal.SIGKILL)
+    assert worker.wait().signal == "SIGKILL", "it dies with the guard, and is seen to"
+    while guard.kill():
+        pass
+    assert not runs(hidden)
+    again, _ = idle(guard)
+    assert lives(again.pid)
+
+
+@pytest.mark.parametrize(
+    ("ends", "text"),
+    [
+        ("import os; os._exit(7)", "exit code 7"),
+        ("import os; os.kill(os.getpid(), 11)", "killed by SIGSEGV"),
+        ("import os; os.kill(os.getpid(), 40)", "killed by signal 40"),
+    ],
+)
+def test_an_end_is_told_exactly(guard: Guard, ends: str, text: str) -> None:
+    argv = [sys.executable, "-S", "-c", ends]
+    assert str(WorkerProcess(guard, argv, env={}, output=2).wait()) == text
+
+
+def test_hundreds_of_short_lives_are_told_and_reaped(guard: Guard) -> None:
+    for code in range(200):
+        argv = ["sh", "-c", f"(sleep 0 &) ; exit {code}"]
+        assert WorkerProcess(guard, argv, env=os.environ, output=2).wait().code == code
+    assert eventually(lambda: not psutil.Process(guard.pid).children())
+
+
+def test_signals_are_as_a_program_expects_them(guard: Guard) -> None:
+    """None is blocked, and those that Python ignores have their default."""
+    reads, writes = os.pipe()
+    with os.fdopen(reads) as output, os.fdopen(writes, "w") as theirs:
+        argv = ["grep", "Sig", "/proc/self/status"]
+        worker = WorkerProcess(guard, argv, env=os.environ, output=theirs.fileno())
+        theirs.close()
+        said = output.read()
+    assert worker.wait().clean
+    masks = dict(line.split(":") for line in said.splitlines())
+    assert int(masks["SigBlk"], 16) == 0
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        assert not int(masks["SigIgn"], 16) & 1 << (number - 1)
+
+
+def test_an_environment_and_a_command_line_may_be_large(guard: Guard) -> None:
+    text = "x" * 100_000
+    argv = ["sh", "-c", "test ${#BIG} = 100000 && test ${#1} = 100000 && exit 5", "sh", text]
+    assert WorkerProcess(guard, argv, env={**os.environ, "BIG": text}, output=2).wait().code == 5
+    env = {f"V{number}": text for number in range(5)}
+    assert WorkerProcess(guard, ["/bin/true"], env=env, output=2).wait().clean
+
+
+def test_descriptors_keep_their_numbers(guard: Guard) -> None:
+    """Also where the guard has received them under the number of another one."""
+    files = [tempfile.TemporaryFile() for _ in range(12)]  # noqa: SIM115
+    numbers = [file.fileno() for file in files]
+    program = "import os, sys\nfor n in sys.argv[1:]: os.write(int(n), n.encode())"
+    argv = [sys.executable, "-S", "-c", program, *map(str, numbers)]
+    for inherit in (numbers, numbers[::-1], numbers[5:] + numbers[:5]):
+        assert WorkerProcess(guard, argv, env={}, output=2, inherit=inherit).wait().clean
+        for file in files:
+            file.seek(0)
+            assert file.read() == str(file.fileno()).encode()
+            file.truncate(0)
+            file.seek(0)
+    for file in files:
+        file.close()
+
+
+def test_a_process_inherits_no_descriptor_that_it_is_not_to(guard: Guard) -> None:
+    program = "import os, sys; sys.exit(len(os.listdir('/proc/self/fd')) - 1)"
+    argv = [sys.executable, "-S", "-c", program]
+    assert WorkerProcess(guard, argv, env={}, output=2).wait().code == 3

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ class Owner:
         self.lease = Lease(
             LeaseFile(LocalStorage(folder, writer=f".{id(self)}"), times.settle),
             times,
+            uuid.uuid4().hex,
             on_renewed=self.renewals.append,
             on_lost=lambda error: self.lost.set(),
             say=self.said.append,
@@ -177,6 +179,42 @@ def test_a_short_outage_is_survived(tmp_path: Path) -> None:
     owner.lease.release()
 
 
+class AskedPlace(LeaseFile):
+    """A lease in a file; once `hang` is set, it answers only after `answer`."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(LocalStorage(folder), TIMES.settle)
+        self.hang, self.asked, self.answer = (threading.Event() for _ in range(3))
+
+    def write(self, data: bytes, expected: str) -> str:
+        if self.hang.is_set():
+            self.asked.set()
+            self.answer.wait()
+        return super().write(data, expected)
+
+
+def test_nothing_goes_on_before_the_lease_has_answered(tmp_path: Path) -> None:
+    place, times = AskedPlace(tmp_path), replace(TIMES, duration=60.0, renew=30.0)
+    lost: list[Exception] = []
+    lease = Lease(place, times, "a" * 32, on_renewed=lambda _: None, on_lost=lost.append, say=print)
+    lease.acquire()
+    lease.check()
+    place.hang.set()
+    found: list[bool] = []
+    asking = threading.Thread(target=lambda: found.append(lease.is_ours("the machine slept")))
+    asking.start()
+    assert place.asked.wait(10)
+    checking = threading.Thread(target=lease.check)
+    checking.start()
+    checking.join(0.1)
+    assert checking.is_alive()
+    place.answer.set()
+    for thread in (asking, checking):
+        thread.join(10)
+    assert (found, lost) == ([True], [])
+    lease.release()
+
+
 def test_only_what_is_known_to_be_local_is_not_shared(tmp_path: Path) -> None:
     assert not is_shared(tmp_path)
     assert not is_shared(tmp_path / "not" / "there" / "yet")
@@ -231,6 +269,61 @@ def test_a_frozen_owner_is_taken_over_and_gives_up_when_it_wakes(
     assert diary.read_text().count("start") == 2
 
 
+COMMITS = """
+import sys, time
+from pathlib import Path
+from trainer.fence import Fence, FencedError
+fence = Fence.from_environment()
+print("commits", flush=True)
+while True:
+    try:
+        fence.check("the commit")
+        word = "commits"
+    except FencedError:
+        word = "is refused"
+    with Path(sys.argv[1]).open("a") as file:
+        print(fence.token, word, file=file)
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.skipif(NO_NAMESPACES, reason="NOT TESTED: no pid namespace is allowed here")
+def test_a_trainer_that_outlives_its_lease_commits_nothing(
+    start: Start, model_dir: Path, tmp_path: Path
+) -> None:
+    """Supervisor and guard are frozen, and nobody is left to kill it."""
+    book = tmp_path / "book"
+    config = command_config(model_dir)
+    config["trainer"]["command"]["argv"] = [sys.executable, "-c", COMMITS, str(book)]
+    times = LeaseTimes(duration=2.0, renew=0.4, settle=0.1)
+    first = start(config, prefix=leased(times, "alpha"))
+    first.wait_for("commits\n")
+    supervisor = supervisor_of(first)
+    (old,) = [token(process) for process in supervisor.children(True) if token(process)]
+    (guard,) = [one for one in supervisor.children() if "guard.py" in " ".join(one.cmdline())]
+    for frozen in (supervisor, guard):
+        frozen.suspend()
+    second = start(config, prefix=leased(times, "beta"))
+    second.wait_for("commits\n")
+    (new,) = {token(one) for one in supervisor_of(second).children(True)} - {None}
+    seen = len(book.read_text())
+    assert eventually(lambda: f"{old} is refused\n" in book.read_text()[seen:]), "it lives"
+    for frozen in (guard, supervisor):
+        frozen.resume()
+    assert first.result().code == 73
+    supervisor_of(second).send_signal(signal.SIGINT)
+    assert second.result().code == 79
+    before, by_new, after = book.read_text().partition(f"{new} commits\n")
+    assert by_new
+    assert f"{old} commits\n" in before
+    assert f"{old} commits\n" not in after
+
+
+def token(process: psutil.Process) -> str | None:
+    """The token that the worker `process` was started with."""
+    return process.environ().get("SUPERVISE_OWNER")
+
+
 def test_unreachable_storage_ends_the_group(start: Start, model_dir: Path, tmp_path: Path) -> None:
     config = command_config(model_dir, "wait")
     running = start(config, prefix=leased(LeaseTimes(duration=1.0, renew=0.2, settle=0.05)))
@@ -240,6 +333,17 @@ def test_unreachable_storage_ends_the_group(start: Start, model_dir: Path, tmp_p
     assert result.code == 74
     assert "could not be renewed" in result.err
     assert "Traceback" not in result.err
+
+
+def test_the_workers_are_told_the_lease_as_what_names_their_owner(
+    start: Start, model_dir: Path
+) -> None:
+    script = "grep -c $SUPERVISE_OWNER $SUPERVISE_OWNER_FILE; echo $SUPERVISE_OWNER_FILE"
+    config = command_config(model_dir)
+    config["trainer"]["command"] = ["sh", "-c", script]
+    result = start(config, prefix=leased(LeaseTimes(settle=0.1))).result()
+    assert result.code == 0, result.err
+    assert result.rank_log(1).decode().splitlines() == ["1", str(model_dir / LEASE)]
 
 
 def test_a_killed_supervisor_of_this_host_is_not_waited_for(start: Start, model_dir: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from supervisor.adapters.preemption import AnnouncementFile, GceMetadata, sources
 from supervisor.config.schema import Preemption
 from tests.processes.metadata_server import MetadataServer
-from tests.running import Result, Start, command_config
+from tests.running import Result, Start, command_config, shared_guard
 
 Supervise = Callable[..., Result]
 PREEMPTED = "says instance/preempted is TRUE"
@@ -176,7 +176,7 @@ def test_gce_is_asked_only_where_there_is_evidence_of_it(tmp_path: Path) -> None
         file = tmp_path / "product_name"
         file.write_text(product)
         config = Preemption.model_validate({"source": source})
-        return [type(one).__name__ for one in sources(config, environ, file)]
+        return [type(one).__name__ for one in sources(config, environ, shared_guard(), file)]
 
     gce = [GceMetadata.__name__] * 2
     assert kinds("auto", {}, "Google Compute Engine\n") == gce
@@ -184,6 +184,6 @@ def test_gce_is_asked_only_where_there_is_evidence_of_it(tmp_path: Path) -> None
     assert kinds("auto", {}, "KVM\n") == []
     assert kinds("none", {"GCE_METADATA_HOST": "host"}, "Google Compute Engine\n") == []
     assert kinds("gce", {}, "KVM\n") == gce
-    assert sources(Preemption(), {}, tmp_path / "nowhere") == []
-    (only,) = sources(Preemption(source="none", file="x"), {})
+    assert sources(Preemption(), {}, shared_guard(), tmp_path / "nowhere") == []
+    (only,) = sources(Preemption(source="none", file="x"), {}, shared_guard())
     assert isinstance(only, AnnouncementFile)

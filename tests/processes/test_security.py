@@ -4,6 +4,7 @@ neither stops its supervisor nor speaks in its voice."""
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.running import Result, Start, command_config
+from tests.secret_store import SecretStore
 
 Supervise = Callable[..., Result]
 
@@ -96,6 +98,177 @@ def test_validate_shows_no_secrets(tmp_path: Path, model_dir: Path, wrong: bool)
     assert [s for s in (FLAG, GIVEN, TOKEN) if s in done.stdout + done.stderr] == []
 
 
+NAMES = ["DB_PASS", "MYSQL_PWD", "PGPASS", "AUTH", "COOKIE", "DATABASE_URL", "SENTRY_DSN"]
+SAYINGS = [
+    "AccountKey=the-value-0123",
+    "git+https://the-value-0123@host/x",
+    "https://h/x?X-Amz-Signature=the-value-0123",
+    "https://h/x?X-Goog-Signature=the-value-0123",
+    "https://h/x?sig=the-value-0123",
+    "Authorization: Basic the-value-0123",
+    "password=the-value-0123",
+    "api_key=the-value-0123",
+    '{"client_secret": "the-value-0123"}',
+    "https://hooks.slack.com/services/the-value-0123",
+    "postgres://u:pa,the-value-0123@h",
+]
+TELL = """
+import os, sys
+from supervisor.protocol.failure import write_failure_record
+error = RuntimeError(" ".join([*sys.argv[1:], *(os.environ[n] for n in os.environ["N"].split())]))
+write_failure_record(error, stage=None, step=None)
+raise error
+"""
+
+
+def test_each_kind_of_secret_is_in_none_of_our_files(supervise: Supervise, model_dir: Path) -> None:
+    """In the environment, in the config, on the command line, in an error of the program."""
+    given = {name: f"the-value-{name}" for name in NAMES}
+    config = program(model_dir, TELL, *SAYINGS, env={**given, "N": " ".join(NAMES)})
+    config["trainer"]["init"]["autorestart"]["max_num_restarts"] = 0
+    result = supervise(config, env={f"OUTER_{name}": f"outer-value-{name}" for name in NAMES})
+    assert result.code == 76
+    ours = [p for p in model_dir.rglob("*") if p.is_file() and not p.name.startswith("rank0.")]
+    assert {"journal.jsonl", "run.log", "params.yaml", "summary.json"} <= {p.name for p in ours}
+    for path in ours:
+        assert re.findall(r"the-value|outer-value", path.read_text()) == [], path
+    assert "RuntimeError: AccountKey=[redacted]" in result.log
+
+
+def test_a_complaint_about_a_secret_does_not_show_it(tmp_path: Path, model_dir: Path) -> None:
+    path = tmp_path / "trainer.yaml"
+    path.write_text(json.dumps(program(model_dir, "pass", env={"X": 731731731})))
+    options = ["--set", "trainer.command.env.DB_PASS=842842842"]
+    command = [sys.executable, "-m", "supervisor", "run", str(path), *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 78
+    assert len(done.stderr.splitlines()) == 2
+    assert re.findall("731731731|842842842", done.stderr) == []
+    assert "trainer.command.env.X: " in done.stderr
+
+
+def test_an_error_of_our_own_does_not_show_secrets() -> None:
+    source = (
+        "import threading\n"
+        "from supervisor.adapters.tracebacks import redact_tracebacks\n"
+        "from supervisor.core.redaction import Redactor\n"
+        "redact_tracebacks(Redactor({'X_TOKEN': 'the-known-value'}).text)\n"
+        "def fail(): raise OSError('GET https://h/?sig=0123 the-known-' + 'value')\n"
+        "thread = threading.Thread(target=fail)\n"
+        "thread.start()\n"
+        "thread.join()\n"
+        "fail()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.count("OSError: GET https://h/?sig=[redacted] [redacted]") == 2
+    assert "the-known-value" not in done.stderr
+
+
+def test_no_error_of_our_own_shows_what_the_config_holds(model_dir: Path, tmp_path: Path) -> None:
+    """Not even one while secrets are fetched."""
+    path = tmp_path / "c.yaml"
+    path.write_text(json.dumps(program(model_dir, "pass", env={"X_TOKEN": "the-known-value"})))
+    source = (
+        "import sys\n"
+        "from supervisor import cli\n"
+        "def fail(prepared): raise RuntimeError('the-known-' + 'value')\n"
+        "cli.with_secrets = fail\n"
+        "cli.main(['run', sys.argv[1]])\n"
+    )
+    command = [sys.executable, "-c", source, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert "RuntimeError: [redacted]" in done.stderr
+    assert "the-known-value" not in done.stderr
+
+
+GIVEN_TO_IT = """
+import os
+from supervisor.protocol.failure import write_failure_record
+names = ("FROM_FILE", "FROM_STORE", "IN_ALL", "IN_TWO", "INHERITED")
+error = RuntimeError(" ".join(name + " is " + os.environ[name] for name in names))
+write_failure_record(error, stage=None, step=None)
+raise error
+"""
+VERSION = "projects/p/secrets/s/versions/1"
+
+
+def test_what_a_program_is_given_in_secret_is_nowhere(
+    supervise: Supervise, model_dir: Path, tmp_path: Path
+) -> None:
+    """By a file and by a secret store, whatever the names. The config goes before both of them,
+    the store before the file, and that before what is inherited."""
+    file = tmp_path / "secrets.env"
+    file.write_text("FROM_FILE=file-value-1\nIN_ALL=file-value-2\nIN_TWO=file-value-3\n")
+    file.chmod(0o600)
+    secrets = {"FROM_STORE": VERSION, "IN_TWO": VERSION}
+    command = {"env_file": str(file), "env_secrets": secrets, "env": {"IN_ALL": "from-the-config"}}
+    config = program(model_dir, GIVEN_TO_IT, **command)
+    config["trainer"]["init"]["autorestart"]["max_num_restarts"] = 0
+    with SecretStore({VERSION: b"store-value-1\n"}).serving() as environ:
+        inherited = {"INHERITED": "inherited", "IN_ALL": "inherited", "IN_TWO": "inherited"}
+        result = supervise(config, env={**environ, **inherited})
+    assert result.code == 76
+    record = next(model_dir.rglob("rank0.failure.json")).read_text()
+    assert (
+        "FROM_FILE is file-value-1 FROM_STORE is store-value-1 IN_ALL is from-the-config "
+        "IN_TWO is store-value-1 INHERITED is inherited"
+    ) in record
+    ours = [p for p in model_dir.rglob("*") if p.is_file() and not p.name.startswith("rank0.")]
+    assert {"journal.jsonl", "run.log", "params.yaml", "summary.json"} <= {p.name for p in ours}
+    for path in ours:
+        assert re.findall(r"(?:file|store)-value", path.read_text()) == [], path
+    assert "FROM_FILE is [redacted] FROM_STORE is [redacted]" in result.log
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "told"),
+    [
+        (
+            {"env_file": "{file}"},
+            78,
+            "trainer.command.env_file: cannot be used: {file}:2: is not N",
+        ),
+        (
+            {"env_file": "nowhere"},
+            78,
+            "env_file: cannot be used: nowhere: No such file or directory",
+        ),
+        (
+            {"env_secrets": {"X": VERSION}},
+            78,
+            "env_secrets.X: projects/p/secrets/s/versions/1 cann",
+        ),
+        ({"env_secrets": {"X": "s"}}, 78, "trainer.command.env_secrets.X: "),
+        ({"env_secrets": {"X": VERSION}, "env": {"X": ""}}, 78, "X: stands in command.env too"),
+        ({"env_secrets": {"X": VERSION.replace("1", "2")}}, 74, "2 cannot be fetched: 127.0.0.1"),
+    ],
+)
+def test_what_cannot_be_given_starts_nothing(
+    supervise: Supervise,
+    model_dir: Path,
+    tmp_path: Path,
+    command: dict[str, Any],
+    code: int,
+    told: str,
+) -> None:
+    file = tmp_path / "secrets.env"
+    file.write_text("A=1\nthe-value\n")
+    file.chmod(0o600)
+    written = json.loads(
+        json.dumps(program(model_dir, "pass", **command)).replace("{file}", str(file))
+    )
+    store = SecretStore()
+    with store.serving() as environ:
+        if code == 74:
+            environ["GCE_METADATA_HOST"] = "127.0.0.1:1"
+        result = supervise(written, env=environ)
+    assert (result.code, len(result.err.splitlines())) == (code, 1)
+    assert told.replace("{file}", str(file)) in result.err
+    assert "the-value" not in result.err
+    assert not model_dir.exists()
+
+
 FLOOD = """
 import os, json, sys
 descriptor = int(os.environ["SUPERVISE_PROGRESS_FD"])
@@ -151,3 +324,16 @@ def test_a_flood_of_reports_is_survived(start: Start, model_dir: Path) -> None:
     assert b"\x1b" not in log
     assert "\u202e".encode() not in log
     assert b"\x1b" not in result.out.encode()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root is told")
+def test_root_is_told_of_a_model_dir_that_others_may_write(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    model_dir.mkdir(parents=True)
+    for mode, told in ((0o755, False), (0o777, True)):
+        model_dir.chmod(mode)
+        result = supervise(program(model_dir, "print('hello')"))
+        assert result.code == 0
+        said = f"others may change the job's files: {model_dir} can be written by everyone"
+        assert (said in result.log) is told

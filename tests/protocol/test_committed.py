@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from supervisor.protocol.committed import (
     committed_steps,
     is_committed,
+    refused,
     step_of,
     unmarked,
     unmarked_copies,
@@ -206,3 +209,49 @@ def test_copies_without_a_marker_are_known_in_a_mount_of_a_bucket(tmp_path: Path
         checkpoint(tmp_path, name, files)
     assert list(unmarked_copies(tmp_path)) == ["run_40", "30"]
     assert list(unmarked_copies(tmp_path / "nothing")) == []
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def zeros(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def terabyte(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+@pytest.mark.parametrize(
+    ("plant", "name"),
+    [
+        (fifo, "_CHECKPOINT_METADATA"),
+        (zeros, "_CHECKPOINT_METADATA"),
+        (terabyte, "_CHECKPOINT_METADATA"),
+        (fifo, "metadata.json"),
+        (zeros, "metadata.json"),
+        (fifo, "commit_success.txt"),
+        (zeros, "commit_success.txt"),
+    ],
+)
+def test_what_is_no_file_commits_nothing_and_is_told(
+    tmp_path: Path, plant: Callable[[Path], None], name: str
+) -> None:
+    (tmp_path / "step-7").mkdir()
+    plant(tmp_path / "step-7" / name)
+    assert not is_committed(tmp_path / "step-7")
+    assert list(committed_steps(tmp_path)) == []
+    (told,) = refused(tmp_path)
+    assert told.startswith(f"{tmp_path / 'step-7' / name} ")
+    assert told.endswith("the checkpoint is not used")
+
+
+def test_a_sound_checkpoint_is_not_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    for name, content in {**ORBAX, **MARKER}.items():
+        (tmp_path / "real" / name).write_text(content)
+    (tmp_path / "7").symlink_to("real")  # a person's own link to a step elsewhere
+    assert is_committed(tmp_path / "7")
+    assert list(refused(tmp_path)) == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -270,6 +272,7 @@ def test_a_good_record_is_read() -> None:
         {"rank": []},
         {"time": "soon"},
         {"time": {}},
+        {"time": float("nan")},
         {"stage": "LUNCH"},
         {"stage": 3},
         {"step": "x"},
@@ -285,13 +288,13 @@ def test_a_good_record_is_read() -> None:
     ],
 )
 def test_a_malformed_record_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="malformed failure record"):
+    with pytest.raises(ValueError, match="the failure record is malformed"):
         parse({**GOOD, **change})
 
 
 @pytest.mark.parametrize("key", sorted(GOOD))
 def test_every_key_is_required(key: str) -> None:
-    with pytest.raises(ValueError, match="malformed failure record: KeyError"):
+    with pytest.raises(ValueError, match=r"the failure record is malformed \(KeyError\)"):
         parse({name: value for name, value in GOOD.items() if name != key})
 
 
@@ -351,3 +354,22 @@ def test_a_mere_exit_says_no_more_than_its_code(
 
 def test_an_exception_that_is_not_an_exit_is_never_mere() -> None:
     assert not describe(ValueError("143"), rank=0, stage=None, step=None).is_mere_exit
+
+
+def test_a_record_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk."""
+    monkeypatch.setenv(FAILURE_FILE, str(tmp_path / "rank0.failure.json"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_failure_record(ValueError("x"), stage=None, step=None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert list(tmp_path.iterdir()) == []
+    write_failure_record(ValueError("x"), stage=None, step=None)
+    assert [path.name for path in tmp_path.iterdir()] == ["rank0.failure.json"]

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 import yaml
 
 from supervisor.adapters.bucket import bucket
 from supervisor.adapters.queued_resources import BASE_VARIABLE
+from supervisor.provision.package import own_wheel
 from tests.cloud_tpu import CloudTpu, Fault
 from tests.emulators import Emulator
 from tests.provision.test_plan import config
@@ -100,15 +104,64 @@ def test_a_dry_run_shows_all_and_asks_nobody(command: Command) -> None:
     out = result.out
     assert (result.code, result.err, command.cloud.requests) == (0, "", [])
     rungs = ["v5litepod-8, 8 chips", "v5litepod-4, 4 chips", "v5litepod-1, 1 chip"]
-    assert [line[4:] for line in out.splitlines() if line.startswith("#   ")] == rungs
+    assert [line[4:] for line in out.splitlines() if line.startswith("#   v5")] == rungs
     head, _, script = out.partition("# startup-script:\n")
     done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=True)
     assert (script.splitlines()[0], done.stderr) == ("#!/bin/bash", "")
+    assert "[redacted]" not in out, "what is shown is what would be asked for"
     body = json.loads(head[head.index("\n{") : head.index("\n}") + 2])
     assert body["tpu"]["nodeSpec"][0]["node"]["acceleratorType"] == "v5litepod-8"
     assert "spot" not in body
     requests = [line.split("?")[0] for line in head.splitlines() if line[:1] in "GPD"]
     assert [line.split()[0] for line in requests] == ["GET", "POST", "GET", "DELETE"]
+
+
+def test_a_dry_run_shows_of_the_environment_the_names_alone(command: Command) -> None:
+    option = "trainer.command.env={UNLISTED: unlisted-value}"
+    result = command.run("--dry-run", "--set", option)
+    assert result.code == 0
+    assert " UNLISTED: (not shown)" in result.out
+    assert "unlisted-value" not in result.out
+
+
+def test_a_dry_run_refuses_what_looks_like_a_secret(command: Command) -> None:
+    secrets = ["DB_PASS: hunter2", "A: AccountKey=hunter2", "B: git+https://hunter2@host/x"]
+    option = f"trainer.command.env={{{', '.join(secrets)}}}"
+    result = command.run("--dry-run", "--set", option)
+    assert (result.code, result.out) == (78, "")
+    keys = [f"trainer.command.env.{name}: holds a secret" for name in ("DB_PASS", "A", "B")]
+    told = result.err.splitlines()
+    assert [key in line for key, line in zip(keys, told, strict=True)] == [True] * 3
+    assert all("command.env_secrets (Secret Manager)" in line for line in told)
+    assert "hunter2" not in result.err
+
+
+def test_what_a_slice_is_given(
+    command: Command, gcs: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the metadata nothing of the config; in the bucket, by digest, config, wheel and lock."""
+    for name, value in gcs.env.items():
+        monkeypatch.setenv(name, value)
+    place = gcs.root / "runs" / "given"
+    option = "trainer.command.env={UNLISTED: unlisted-value}"
+    running = command.start("--set", option, model_dir=str(place))
+    assert eventually(lambda: command.cloud.resources)
+    stopped(running, signal.SIGTERM)
+    (resource,) = command.cloud.resources.values()
+    assert re.findall("(?i)unlisted|train.py", json.dumps(resource.body)) == []
+    fetched = re.findall(r"fetch runs\S+?(provision\S+) (\w{64}) (\S+)", resource.startup_script)
+    names = [own_wheel().name, "requirements.lock", "job.yaml"]
+    assert [Path(path).name for _, _, path in fetched] == names
+    given = [bucket(place).read(unquote(name)).data for name, _, _ in fetched]
+    assert [hashlib.sha256(data).hexdigest() for data in given] == [sha for _, sha, _ in fetched]
+    assert given[0] == own_wheel().data
+    assert b"unlisted-value" in given[2]
+
+
+def test_a_lock_that_cannot_be_read_is_told(command: Command) -> None:
+    result = command.run("--dry-run", "--set", "trainer.init.provision.lock=nowhere.lock")
+    assert (result.code, len(result.err.splitlines())) == (78, 1)
+    assert "trainer.init.provision.lock: cannot be read: No such file or directory" in result.err
 
 
 def test_what_cannot_be_provisioned_is_refused(command: Command) -> None:

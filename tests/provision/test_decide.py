@@ -246,7 +246,13 @@ def test_a_loop_that_was_killed_goes_on_where_it_stood() -> None:
         assert taken == replace(state, owner="you")
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b'{"v": 2}', b'{"v": 1}', b'{"v": 1, "stage": "X"}'])
+HUGE = b"[" * 200_000
+WRONG = b'{"v": 1, "owner": "me", "config": "c", "stage": "ENDED", "generation": "x"}'
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b'{"v": 2}', b'{"v": 1}', b'{"v": 1, "stage": "X"}', HUGE, WRONG]
+)
 def test_what_is_no_state_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         decode(data)

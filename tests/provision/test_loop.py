@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from supervisor.adapters.queued_resources import QueuedResources
+from supervisor.core.redaction import Redactor
 from supervisor.ports import ConflictError, UnavailableError
-from supervisor.provision.decide import End, Policy, Stage, decode
+from supervisor.provision.boot import File
+from supervisor.provision.decide import End, Policy, Stage, State, decode, encode
 from supervisor.provision.loop import STATE, Loop, TakenOverError
 from tests.cloud_tpu import NO_CAPACITY, CloudTpu, Fault
 from tests.memory_objects import MemoryObjects
@@ -45,7 +47,7 @@ class Bench:
     def now(self) -> float:
         return self.seconds
 
-    def loop(self, owner: str = "me") -> Loop:
+    def loop(self, owner: str = "me", files: Sequence[File] = ()) -> Loop:
         client = QueuedResources(PARENT, "job", body, base=self._base, pause=lambda seconds: None)
         return Loop(
             client,
@@ -56,6 +58,8 @@ class Bench:
             say=self.said.append,
             pause=self.wait,
             accelerator_type=accelerator_type,
+            files=files,
+            redact=Redactor().text,
         )
 
     def wait(self, seconds: float) -> None:
@@ -131,6 +135,47 @@ def test_a_refusal_is_told_and_asked_again_after_a_pause(bench: Bench) -> None:
     )
     bench.turn(loop)
     assert list(bench.cloud.resources) == ["job-2"]
+
+
+def test_what_a_slice_fetches_is_there_before_it_is_asked_for(bench: Bench) -> None:
+    """Written once, and again where somebody has changed it."""
+    file, cloud, objects = File("x.whl", b"wheel"), bench.cloud, bench.bucket
+    loop = bench.loop(files=[file])
+
+    def asked() -> int:
+        return sum(request.startswith("POST") for request in cloud.requests)
+
+    def unavailable(operation: str, path: str) -> OSError | None:
+        away = path == file.path and operation == "write"
+        return UnavailableError("the bucket is away") if away else None
+
+    objects.fault = unavailable
+    with pytest.raises(UnavailableError):
+        bench.turn(loop)
+    assert asked() == 0
+    objects.fault = lambda *_: None
+    versions = []
+    for number in (1, 2, 3):
+        while asked() < number:
+            bench.turn(loop)
+            cloud.step()
+        assert objects.read(file.path).data == b"wheel"
+        versions.append(objects.read(file.path).version)
+        if number == 2:
+            objects.write(file.path, b"changed")
+        cloud.become(f"job-{number}", "SUSPENDED")
+    assert versions[0] == versions[1] != versions[2]
+
+
+def test_what_earlier_slices_fetched_is_removed_if_it_is_ours(bench: Bench) -> None:
+    old, new, objects = File("x.whl", b"old"), File("x.whl", b"new"), bench.bucket
+    foreign = [f"provision/files/{'0' * 64}/x.whl", "provision/files/notes.txt", "provision/mine"]
+    for path in (old.path, *foreign):
+        objects.write(path, old.data)
+    bench.turn(bench.loop(files=[new]))
+    assert list(bench.cloud.resources) == ["job-1"]
+    found = {path for path in objects.objects if path.startswith("provision/")}
+    assert found == {new.path, *foreign}
 
 
 def test_the_newest_loop_owns_the_job(bench: Bench) -> None:
@@ -219,9 +264,10 @@ def test_a_machine_tells_what_the_job_cannot(bench: Bench) -> None:
     loop = bench.loop()
     bench.turn(loop)
     bench.cloud.become("job-1", "ACTIVE")
-    bench.bucket.write("provision/000001.txt", b"failed at line 40\nno such package\n")
+    bench.bucket.write("provision/000001.txt", b"failed at line 40\nno https://u:hunter2@h/x\n")
     bench.turn(loop)
-    assert "slice 1 did not boot: failed at line 40: no such package" in bench.said[-1]
+    assert "slice 1 did not boot: failed at line 40: no https://[redacted]@h/x" in bench.said[-1]
+    assert b"hunter2" not in bench.bucket.read(STATE).data
     bench.cloud.step()
     bench.turn(loop)
     bench.turn(loop)
@@ -232,7 +278,14 @@ def test_a_machine_tells_what_the_job_cannot(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     ("data", "message"),
-    [(b"{}", "is not a state of version 1; remove it"), (None, "somebody has removed it")],
+    [
+        (b"{}", "is not a state of version 1; remove it"),
+        (None, "somebody has removed it"),
+        (encode(State("me", POLICY.config, rung=4096)), "asks for 4096 chips, .*; remove it"),
+        (encode(State("me", "", generation=-1)), "names the generation -1, .*; remove it"),
+        (encode(State("me", "", generation=10**40)), "names the generation 10+, .*; remove it"),
+        (encode(State("me", "", Stage.ENDED)), "is ENDED without an exit code; remove it"),
+    ],
 )
 def test_a_state_that_is_of_no_use_is_told(bench: Bench, data: bytes | None, message: str) -> None:
     loop = bench.loop()

@@ -11,13 +11,16 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor import __version__
 from supervisor.config.problems import ConfigError
 from supervisor.config.source import parse_source, written
 from supervisor.prepare import prepare
+from supervisor.provision.boot import File
 from supervisor.provision.plan import Plan, make_plan
 
 WHERE = {"project": "my-project", "zone": "us-west4-a", "runtime_version": "v2-alpha-tpuv5-lite"}
+
+
+WHEEL, LOCK = File("supervise_jax-0-py3-none-any.whl", b"wheel"), File("lock", b"lock")
 
 
 def config(**init: Any) -> dict[str, Any]:
@@ -40,7 +43,7 @@ def plan(tmp_path: Path, data: dict[str, Any], *overrides: str) -> Plan:
     path = tmp_path / "c.yaml"
     path.write_text(yaml.safe_dump(data))
     prepared = prepare(path, overrides)
-    return make_plan(prepared, prepared.redactor({}))
+    return make_plan(prepared, prepared.redactor({}), WHEEL, LOCK)
 
 
 def problems(tmp_path: Path, data: dict[str, Any]) -> list[str]:
@@ -55,9 +58,8 @@ def test_what_is_asked_for(tmp_path: Path) -> None:
     body = made.body(3, 4)
     (spec,) = body["tpu"]["nodeSpec"]
     assert spec["node"]["metadata"].keys() == {"startup-script"}
-    assert (
-        f"'supervise-jax[gcs,tpu]=={__version__}'" in spec["node"].pop("metadata")["startup-script"]
-    )
+    script = spec["node"].pop("metadata")["startup-script"]
+    assert all(file.sha256 in script for file in (WHEEL, LOCK, made.machine.config))
     assert made.parent == "projects/my-project/locations/us-west4-a"
     assert body == {
         "tpu": {
@@ -100,7 +102,7 @@ def test_whatever_reaches_the_slice_makes_another_config_of_it(tmp_path: Path) -
 
 def test_the_slice_gets_the_config_with_its_overrides(tmp_path: Path) -> None:
     made = plan(tmp_path, config(), "trainer.init.autorestart.max_num_restarts=9")
-    assert yaml.safe_load(made.machine.config)["trainer"]["init"]["autorestart"] == {
+    assert yaml.safe_load(made.machine.config.data)["trainer"]["init"]["autorestart"] == {
         "max_num_restarts": 9
     }
 
@@ -145,11 +147,15 @@ def test_phases_run_on_one_slice(tmp_path: Path) -> None:
     ("command", "key"),
     [
         ({"env": {"HF_TOKEN": "0123456789abcdef"}}, "trainer.command.env.HF_TOKEN"),
+        ({"env": {"DB_PASS": "0123456789abcdef"}}, "trainer.command.env.DB_PASS"),
+        ({"env": {"X": "AccountKey=0123456789"}}, "trainer.command.env.X"),
+        ({"env": {"X": "git+https://0123456789@host/x"}}, "trainer.command.env.X"),
+        ({"env": {"X": "https://h/x?X-Goog-Signature=0123456789"}}, "trainer.command.env.X"),
         ({"argv": ["python", "t.py", "--api-key", "0123456789abc"]}, "trainer.command.argv[3]"),
         ({"argv": ["python", "t.py", "hf_0123456789abcdef0123"]}, "trainer.command.argv[2]"),
     ],
 )
-def test_secrets_never_reach_the_metadata(
+def test_what_looks_like_a_secret_is_refused(
     tmp_path: Path, command: dict[str, Any], key: str
 ) -> None:
     data = config()
@@ -160,17 +166,29 @@ def test_secrets_never_reach_the_metadata(
 
 
 def test_nor_do_those_that_stand_elsewhere(tmp_path: Path) -> None:
-    package = "supervise-jax @ https://me:0123456789@example.org/x.whl"
-    (told,) = problems(tmp_path, config(provision=WHERE | {"package": package}))
+    lock = "https://me:0123456789@example.org/lock.txt"
+    (told,) = problems(tmp_path, config(provision=WHERE | {"lock": lock}))
     assert "holds a secret" in told
     assert "0123456789" not in told
 
 
-def test_a_config_that_no_metadata_can_hold(tmp_path: Path) -> None:
+def test_no_value_of_the_config_reaches_the_metadata(tmp_path: Path) -> None:
+    """Whatever its name: the metadata holds names and digests, and nothing that is not on the
+    list."""
     data = config()
-    data["trainer"]["command"]["argv"] += ["x" * 1000] * 300
-    (told,) = problems(tmp_path, data)
-    assert "is too large for the metadata of a machine (256 KiB)" in told
+    data["trainer"]["command"] |= {
+        "env": {"UNLISTED_NAME": "unlisted-value"},
+        "argv": ["python", "unlisted-program.py"],
+        "success": {"pattern": "unlisted-pattern"},
+    }
+    made = plan(tmp_path, data)
+    (spec,) = made.body(1, 8)["tpu"]["nodeSpec"]
+    assert spec["node"]["metadata"].keys() == {"startup-script"}
+    assert "unlisted" not in json.dumps(made.body(1, 8)).lower()
+    assert b"unlisted-value" in made.machine.config.data
+    large = config()
+    large["trainer"]["command"]["argv"] += ["x" * 1000] * 300
+    assert len(json.dumps(plan(tmp_path, large).body(1, 8))) < 16_000
 
 
 @pytest.mark.parametrize(
@@ -181,6 +199,8 @@ def test_a_config_that_no_metadata_can_hold(tmp_path: Path) -> None:
         ("runtime_version", "a b"),
         ("service_account", "me"),
         ("smaller_after", "soon"),
+        ("user", "no such; name"),
+        ("package", "supervise-jax"),
         ("region", "x"),
     ],
 )

@@ -19,10 +19,11 @@ class FakeStorage:
         self.durable: dict[str, int] = {}
         """How many bytes of a file survive the death of the machine."""
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, limit: int) -> bytes:
         """See `ports.Storage`."""
         if path not in self.content:
             raise FileNotFoundError(path)
+        assert len(self.content[path]) <= limit
         return self.content[path]
 
     def replace(self, path: str, data: bytes) -> None:

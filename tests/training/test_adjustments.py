@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +48,7 @@ def test_nothing_is_said_where_nothing_is_to_be_adjusted() -> None:
     assert Adjustments.from_environment({}) == Adjustments()
 
 
+@pytest.mark.slow
 def test_a_run_with_more_accumulation_ends_with_the_same_numbers(make_trainer: MakeTrainer) -> None:
     plain = make_trainer("plain", max_steps=5)
     assert "accumulation 1" in plain.finish()

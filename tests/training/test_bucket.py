@@ -25,16 +25,12 @@ from tests.faulty_store import RESET, SILENCE, Asked, Fault, FaultyStore, answer
 from trainer import bucket, integrity
 from trainer.checkpoint import Checkpoints, newest_step, restore, restore_parts
 from trainer.config import ConfigError, StartFrom, parse
+from trainer.fence import FencedError
 from trainer.files import files_in
 from trainer.fingerprint import fingerprint, fingerprint_across
+from trainer.marked_steps import DAMAGED, MarkedSteps
 from trainer.state import TrainState
-from trainer.steps import (
-    DAMAGED,
-    MarkedSteps,
-    NoUsableCheckpointError,
-    UnmarkedCheckpointError,
-    steps_in,
-)
+from trainer.steps import NoUsableCheckpointError, UnmarkedCheckpointError, steps_in
 
 from .harness import Trainer, assert_same_bits, blueprint, tiny
 
@@ -106,6 +102,10 @@ def names(place: Uri | Path) -> set[str]:
     return {path.name for path in bucket.path_of(place).iterdir()}
 
 
+def steps(place: Uri | Path) -> set[str]:
+    return {name for name in names(place) if name.isdecimal()}
+
+
 def path_of(saver: Saver, step: int) -> Path:
     return bucket.path_of(saver.place) / str(step)
 
@@ -135,8 +135,76 @@ def test_old_steps_go_and_the_newest_is_found(copy: Saver) -> None:
     copy.keep = 2
     copy.save(30)
     assert newest_step(copy.place) == 30
-    assert names(copy.place) == {"20", "30"}
+    assert steps(copy.place) == {"20", "30"}
     assert copy.said == []
+
+
+def test_another_jobs_steps_stay(copy: Saver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUPERVISE_JOB", "0123456789ab")
+    before = {step: bucket.objects(path_of(copy, step)) for step in (10, 20)}
+    copy.keep = 1
+    copy.save(30, 40)
+    assert steps(copy.place) == {"10", "20", "40"}
+    assert {step: bucket.objects(path_of(copy, step)) for step in (10, 20)} == before
+    (told,) = copy.said
+    assert "did not save: '10', '20'" in told
+    (bucket.path_of(copy.place) / "50" / "mine").write_text("somebody's")
+    with pytest.raises(UnmarkedCheckpointError, match="/50 is in the way of a save"):
+        copy.save(50)
+    assert names(bucket.path_of(copy.place) / "50") == {"mine"}
+
+
+class Interrupted(MarkedSteps):
+    """Steps with something that happens while one is saved."""
+
+    happens: Callable[[Path], object]
+    early = False
+    """Whether it happens before the owner is asked."""
+
+    def begin(self, step: int, say: Callable[[str], None]) -> None:
+        super().begin(step, say)
+        if self.early:
+            self.happens(self.directory / str(step))
+
+    def make_way(self, step: int, say: Callable[[str], None]) -> None:
+        if not self.early:
+            self.happens(self.directory / str(step))
+
+
+@pytest.mark.parametrize(
+    ("happens", "error", "marked"),
+    [
+        ("another owner", FencedError, False),
+        ("another's marker", FileExistsError, True),
+    ],
+)
+def test_a_marker_is_made_by_the_owners_trainer_and_only_once(
+    emulator: Emulator,
+    monkeypatch: pytest.MonkeyPatch,
+    happens: str,
+    error: type[Exception],
+    marked: bool,
+) -> None:
+    root = emulator.root / happens.replace(" ", "-").replace("'", "")
+    saver = Saver(root / "checkpoints")
+    lease = bucket.path_of(root) / "lease.json"
+    lease.write_text('{"token": "ours", "epoch": 1}')
+    monkeypatch.setenv("SUPERVISE_OWNER", "ours")
+    monkeypatch.setenv("SUPERVISE_OWNER_FILE", f"{root}/lease.json")
+    state = saver.save(10)
+    steps = Interrupted(bucket.path_of(saver.place))
+    if marked:
+        steps.happens = lambda path: (path / MARKER).write_text("another's")
+    else:
+        steps.early = True
+        steps.happens = lambda path: lease.write_text('{"token": "another"}')
+    checkpoints = Checkpoints(steps, 3, saver.print, saver.said.append)
+    checkpoints.save(state, 20, {})
+    with pytest.raises(error):
+        checkpoints.committed(wait=True)
+    assert (path_of(saver, 20) / MARKER).exists() is marked
+    if marked:
+        assert (path_of(saver, 20) / MARKER).read_text() == "another's"
 
 
 def largest(path: Path) -> str:
@@ -244,7 +312,7 @@ def test_a_save_that_is_killed_is_not_committed_and_is_cleared_away(
     assert was_committed(metadata), "nothing but the marker was missing"
     trainer.extra = dict(emulator.env)
     assert removed in trainer.finish()
-    assert names(place) == {"15", "17"}
+    assert steps(place) == {"15", "17"}
 
     local = Trainer(tmp_path, compilation_cache, 1, tiny(tmp_path / "checkpoints"))
     local.finish()
@@ -330,30 +398,30 @@ def test_a_copy_that_lost_a_file_is_damaged(copy: Saver, tmp_path: Path) -> None
 def test_on_a_mount_only_the_marker_counts_and_nothing_is_renamed(tmp_path: Path) -> None:
     """A made-up mount: an ordinary directory, by the rules for one."""
     saver, said = Saver(tmp_path / "checkpoints"), list[str]()
-    steps = MarkedSteps(tmp_path / "checkpoints")
+    directory = tmp_path / "checkpoints"
 
     def opened() -> Checkpoints:
-        return Checkpoints(steps, 3, saver.print, said.append)
+        return Checkpoints(MarkedSteps(directory), 3, saver.print, said.append)
 
     checkpoints, state = opened(), saver.blueprint.fresh()
     for step in (10, 20):
         checkpoints.save(state, step, {"next": step})
-        assert not any("tmp" in name for name in names(steps.directory))
+        assert not any("tmp" in name for name in names(directory))
         assert checkpoints.committed(wait=True) == step
     checkpoints.close()
-    shutil.copytree(steps.directory / "20", steps.directory / "30")
-    (steps.directory / "30" / MARKER).unlink()
-    with pytest.raises(UnmarkedCheckpointError, match=f"`touch {steps.directory}/30/{MARKER}`"):
+    shutil.copytree(directory / "20", directory / "30")
+    (directory / "30" / MARKER).unlink()
+    with pytest.raises(UnmarkedCheckpointError, match=f"`touch {directory}/30/{MARKER}`"):
         opened()
-    (steps.directory / "supervise_saving.txt").write_text("30")  # had it been ours
-    flip(steps.directory / "20")
+    (directory / "supervise_saving.txt").write_text("30")  # had it been ours
+    flip(directory / "20")
     found = opened().restore(saver.blueprint.abstract)
     assert found is not None
     assert found[0] == 10
     assert_same_bits(found[1].params, state.params)
-    assert {name for name in names(steps.directory) if name.isdecimal()} == {"10", "20"}
-    assert (steps.directory / "20" / DAMAGED).exists()
-    assert not (steps.directory / "20" / MARKER).exists()
+    assert steps(directory) == {"10", "20"}
+    assert (directory / "20" / DAMAGED).exists()
+    assert not (directory / "20" / MARKER).exists()
 
 
 # --- the config -----------------------------------------------------------------------------------

@@ -108,6 +108,7 @@ def filled(plan: Blueprint) -> TrainState:
     return state
 
 
+@pytest.mark.slow
 def test_down_and_up_the_ladder_it_ends_with_the_bits_of_an_undisturbed_run(
     make_trainer: MakeTrainer,
 ) -> None:

@@ -97,6 +97,7 @@ def test_nor_on_sigterm(make_trainer: MakeTrainer) -> None:
     assert "NotFiniteError" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_devices", [1, 4])
 def test_a_skipped_batch_is_skipped_the_same_way_however_often_it_is_restarted(
     make_trainer: MakeTrainer, num_devices: int

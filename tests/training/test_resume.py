@@ -12,6 +12,7 @@ from trainer.checkpoint import newest_step
 from .harness import MakeTrainer, assert_same_bits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_devices", "loop"),
     [(1, {"micro_batch_size": 4}), (4, {"micro_batch_size": 1, "fsdp": 2})],
@@ -60,15 +61,18 @@ def test_what_is_not_committed_is_neither_restored_nor_in_the_way(
     trainer = make_trainer(max_steps=5)
     trainer.finish()
     (trainer.checkpoints / "10").mkdir()
+    (trainer.checkpoints / "10" / "results.csv").write_text("1,2\n")
     temporary = trainer.checkpoints / "11.orbax-checkpoint-tmp"
     (temporary / "params").mkdir(parents=True)
 
     trainer.mapping["trainer"]["init"]["loop"]["max_steps"] = 10
     output = trainer.finish()
 
+    assert "has what this job did not save: '10', '11.orbax-checkpoint-tmp'" in output
     assert "restored step 5" in output
     assert newest_step(trainer.checkpoints) == 10
-    assert not temporary.exists()
+    assert (trainer.checkpoints / "foreign" / "10-1" / "results.csv").read_text() == "1,2\n"
+    assert (temporary / "params").is_dir()
 
 
 def test_reaching_max_steps_again_does_nothing(make_trainer: MakeTrainer) -> None:

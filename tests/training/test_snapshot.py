@@ -60,6 +60,7 @@ def killed_after_13_with_a_snapshot_of_12(trainer: Trainer, memory: int) -> None
     assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_devices", "loop"), [(1, {}), (4, {"fsdp": 2})], ids=["1 device", "4 devices"]
 )
@@ -287,6 +288,7 @@ def ends(group: list[subprocess.Popen[str]]) -> list[str]:
     return [process.communicate(timeout=120)[0] for process in group]
 
 
+@pytest.mark.slow
 def test_several_processes_use_it_only_if_all_have_the_same_step(
     make_trainer: MakeTrainer, memory: int, tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ def test_a_ready_standby_trains_to_the_same_bits(make_trainer: MakeTrainer) -> N
     assert_same_bits(warm.state(17), whole.state(17))
 
 
+@pytest.mark.slow
 def test_one_for_other_simulated_devices_trains_to_the_same_bits(
     make_trainer: MakeTrainer,
 ) -> None:

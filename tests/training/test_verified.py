@@ -166,7 +166,7 @@ def test_where_all_are_damaged_only_a_person_may_start_afresh(copy: Trainer) -> 
     failure = judge(Evidence((RankEvidence(WorkerExit(0, code=1), record),)), Success())
     assert failure is not None
     assert (failure.rule, failure.verdict) == ("no-usable-checkpoint", Verdict.FATAL)
-    assert f"remove {copy.checkpoints}/corrupt" in failure.root_cause
+    assert f"remove what was moved to {copy.checkpoints}/corrupt (10-1, 12-1" in failure.root_cause
 
     checkpoints, abstract = opened(copy, [])
     with pytest.raises(NoUsableCheckpointError):

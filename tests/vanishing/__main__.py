@@ -109,7 +109,7 @@ def _check(cloud: Cloud, job: dict[str, Any], whole: TrainState, code: int, told
 
 def _quickstart(model_dir: str) -> dict[str, Any]:
     job: dict[str, Any] = yaml.safe_load(_QUICKSTART.read_text())
-    job["trainer"]["init"]["model_dir"] = model_dir
+    job["trainer"]["init"] |= {"model_dir": model_dir, "compile_cache": {"from_bucket": True}}
     return job
 
 

@@ -4,9 +4,31 @@ from __future__ import annotations
 
 from supervisor.core.outcome import Charge
 from supervisor.core.rules.phrases import FIX_CONFIG, NONE_NEEDED
-from supervisor.core.rules.rule import FATAL, LOW, MEDIUM, OOM_KILLED, POLICY, RESTART, Rule
+from supervisor.core.rules.rule import (
+    FATAL,
+    GUARD_LOST,
+    LOW,
+    MEDIUM,
+    OOM_KILLED,
+    POLICY,
+    RESTART,
+    Rule,
+)
 
 RULES = (
+    Rule(
+        "guard-lost",
+        RESTART,
+        "the guard process was killed",
+        "The workers die with the guard process, which has started them: the program did no wrong.",
+        "See who killed it: as a rule a person, or the kernel for memory (dmesg).",
+        charge=Charge.PREEMPTIONS,
+        signals=("SIGKILL",),
+        facts=(GUARD_LOST,),
+        transient=True,
+        culprit=True,
+        confidence=MEDIUM,
+    ),
     Rule(
         "host-oom-kill",
         POLICY,

@@ -14,6 +14,8 @@ MEDIUM, LOW = Confidence.MEDIUM, Confidence.LOW
 
 OOM_KILLED = "oom-killed"
 """The kernel killed a process of the group for memory: its cgroup's counter says so."""
+GUARD_LOST = "guard-lost"
+"""The guard process was killed, with which everything of the job dies."""
 NO_SPACE = "no-space"
 """The disk of model_dir has no room."""
 

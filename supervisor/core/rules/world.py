@@ -47,6 +47,16 @@ RULES = (
         types=("NoUsableCheckpointError",),
     ),
     Rule(
+        "foreign-checkpoint",
+        FATAL,
+        "the checkpoints may be another program's",
+        "No checkpoint can be restored, and some are not known to be this job's; to pass over them "
+        "for good is not ours to decide.",
+        "Move what is not this job's away, or choose another trainer.init.checkpoint.directory; "
+        "then run the same command again.",
+        types=("ForeignCheckpointError",),
+    ),
+    Rule(
         "unmarked-checkpoint",
         FATAL,
         "a checkpoint lacks the mark of its commit",
@@ -55,6 +65,27 @@ RULES = (
         "Do as the message says: complete the copy and add the mark, or remove the step; then run "
         "the same command again.",
         types=("UnmarkedCheckpointError",),
+    ),
+    Rule(
+        "checkpoint-unreadable",
+        RESTART,
+        "storage or network trouble",
+        "Nobody can tell now whether the newest step is a committed checkpoint; to take an older "
+        "one would be to throw it away.",
+        "See that the checkpoint that the message names can be read, or move it away.",
+        types=("UnreadableCheckpointError",),
+        transient=True,
+    ),
+    Rule(
+        "fenced",
+        RESTART,
+        "the job has another owner",
+        "The trainer could not see that its supervisor still owns the job, so it committed "
+        "nothing more.",
+        "None needed where another supervisor has the job; else see that the file with its owner "
+        "can be read.",
+        types=("FencedError",),
+        transient=True,
     ),
     Rule(
         DISK_FULL,

@@ -4,6 +4,9 @@ It holds a kernel lock for as long as the process lives, so that two trainers at
 somebody other than the supervisor; and it notes which steps were committed when the process began.
 A standby is no trainer yet, and Python is past this place when it becomes one: of such attempts
 there is no statement.
+
+It also starts a process that no supervisor can recognise by its looks: in a session of its own,
+with an empty environment. None of these may outlive its attempt.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -42,6 +46,20 @@ def _testify(folder: Path) -> None:
     # `lock` stays open: the kernel gives it back when this process is gone, however it ends.
 
 
+def _hide_a_process(folder: Path) -> None:
+    process = subprocess.Popen(
+        ["/bin/sleep", "3600"],
+        env={},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    with (folder / "hidden.txt").open("a") as file:
+        file.write(f"{process.pid}\n")
+
+
 _is_trainer = sys.orig_argv[1:4] == ["-P", "-m", "trainer"]
 if "CHAOS_WITNESS" in os.environ and _is_trainer and "SUPERVISE_STANDBY" not in os.environ:
     _testify(Path(os.environ["CHAOS_WITNESS"]))
+    _hide_a_process(Path(os.environ["CHAOS_WITNESS"]))

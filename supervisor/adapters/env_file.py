@@ -1,0 +1,65 @@
+"""A file with secrets of a program: variables of its environment, which the config only names.
+
+Nobody else may be able to read it: see `protocol.secret_file`. Each line is `NAME=VALUE`. What
+follows the first `=` is the value, as it stands, to the end of the line; one pair of quotes around
+all of it is taken away. Nothing is expanded and nothing is escaped. Empty lines and lines that
+begin with `#` are skipped. No message shows a value.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from supervisor.protocol import secret_file
+from supervisor.protocol.environment import PREFIX
+from supervisor.protocol.reading import text
+
+_MAX_BYTES = 256 << 10
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """The variables in the file at `path`.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it must not be used, or a line of it is wrong. The text names file and line.
+    """
+    return parse(text(secret_file.read(path, _MAX_BYTES), path), str(path))
+
+
+def parse(content: str, name: str) -> dict[str, str]:
+    """The variables in `content`, which is that of the file `name`.
+
+    Raises:
+        ValueError: a line of it is wrong.
+    """
+    found: dict[str, str] = {}
+    for number, line in enumerate(content.split("\n"), 1):
+        line = line.removesuffix("\r")
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        try:
+            variable, value = _variable(line)
+            if variable in found:
+                raise ValueError(f"{variable} stands here twice")
+        except ValueError as error:
+            raise ValueError(f"{name}:{number}: {error}") from None
+        found[variable] = value
+    return found
+
+
+def _variable(line: str) -> tuple[str, str]:
+    name, equals, value = line.partition("=")
+    if not equals or _NAME.fullmatch(name) is None:
+        raise ValueError("is not NAME=VALUE, with a name of letters, digits and _")
+    if name.startswith(PREFIX):
+        raise ValueError(f"{name}: names with {PREFIX} are ours")
+    if "\0" in value:
+        raise ValueError(f"{name} holds a NUL, which no variable can")
+    if value[:1] in ("'", '"'):
+        if len(value) < 2 or value[-1] != value[0]:
+            raise ValueError(f"{name} begins with a quote that is not closed")
+        value = value[1:-1]
+    return name, value

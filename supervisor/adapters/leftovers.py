@@ -1,0 +1,179 @@
+"""Kills what an earlier supervisor of a model_dir left behind, and nothing else.
+
+What is read there may have been edited, and what a process says of itself may be anybody's. So a
+process is killed only where two facts agree: its pid, or the leader of its session, is on record
+*and* the start times agree; or the record names its supervisor's run, *and* it is in the cgroup of
+that run; or, where the leader of its session is gone, the session is on record *and* its
+environment names the run.
+What is below such a process is the job's as well.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from supervisor.host import cgroups, tree
+from supervisor.host.identity import Identity
+from supervisor.host.record import NAME, Origin, Recorded, folder, is_instance, is_job
+from supervisor.host.unkillable import UnkillableError, described
+from supervisor.host.waiting import has_ended
+from supervisor.protocol import environment, reading
+
+_PAUSE = 0.01
+
+
+class RecordError(Exception):
+    """The record of sessions cannot be believed; the text says why."""
+
+
+def recorded(model_dir: Path) -> Recorded | None:
+    """What an earlier supervisor of this model_dir has left on record and may still be here; None:
+    nothing can be.
+
+    Raises:
+        RecordError: it cannot be believed.
+        OSError: it cannot be read.
+    """
+    path = model_dir / NAME
+    try:
+        with reading.opened(path) as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+                raise RecordError(f"{path} may be written by others")
+            found = Recorded.from_bytes(reading.content(file, path, reading.SMALL))
+    except FileNotFoundError:
+        return None
+    except (reading.UnreadableError, ValueError) as error:
+        raise RecordError(f"{path}: {error}") from error
+    here, there = Identity.of_this_process(), found.origin.supervisor
+    if (there.boot, there.namespace) != (here.boot, here.namespace):
+        return None
+    if found.origin.folder != folder(model_dir):
+        raise RecordError(f"{path} was written in another folder, of which this is a copy")
+    return found
+
+
+def sweep(found: Recorded, timeout: float = 10.0) -> list[int]:
+    """Kill what an earlier supervisor left behind; returns the pids, confirmed gone.
+
+    Raises:
+        UnkillableError: some were still there after `timeout` seconds.
+    """
+    end = time.monotonic() + timeout
+    cgroup = _cgroup(found.origin)
+    killed: set[int] = set()
+    while left := _left(found, cgroup):
+        for pid, seen in left.items():
+            tree.send(pid, seen, signal.SIGKILL)
+        if cgroup is not None:
+            cgroups.kill(cgroup)
+        killed |= left.keys()
+        if time.monotonic() > end:
+            text = f"what an earlier supervisor left behind cannot be killed: {described(left)}"
+            raise UnkillableError(text)
+        time.sleep(_PAUSE)
+    if cgroup is not None:
+        cgroups.remove(cgroup)
+    return sorted(killed)
+
+
+def who_say_so(job: str, model_dir: Path) -> list[int]:
+    """The processes whose environment says that they are of the job, and not that they are of
+    another model_dir, of which this may be a copy: no proof, but worth a look. Not those above us:
+    `supervise run` may be started by a job."""
+    above = set(_ancestors())
+    told = {pid: _environment(pid) for pid in tree.pids() if pid not in above}
+    return [
+        pid
+        for pid, environ in told.items()
+        if job in environment.jobs(environ.get(environment.LINEAGE))
+        and not _is_elsewhere(environ.get(environment.OWNER_FILE, ""), model_dir)
+    ]
+
+
+def _is_elsewhere(owner_file: str, model_dir: Path) -> bool:
+    """Whether the owner file of a worker is in another folder. One of which nothing is left may
+    have been moved here; that of a bucket says nothing about a folder."""
+    folder = Path(owner_file).parent
+    if not folder.is_absolute() or not folder.is_dir():
+        return False
+    return not (model_dir.is_dir() and folder.samefile(model_dir))
+
+
+def says(run: str, pid: int) -> bool:
+    """Whether the environment of a process names that run of a supervisor."""
+    return run in _environment(pid).get(environment.LINEAGE, "").split("/")
+
+
+def who_may_be(found: Recorded) -> list[int]:
+    """The processes in sessions of which only the number is on record: they may be anybody's."""
+    above = set(_ancestors())
+    seen = {pid: tree.stat(pid) for pid in tree.pids() if pid not in above}
+    return [pid for pid, one in seen.items() if one is not None and found.may_be(pid, one)]
+
+
+def _left(found: Recorded, cgroup: str | None) -> dict[int, tree.Stat]:
+    """What is left of a run, and lives."""
+    above = set(_ancestors())
+    inside = set(cgroups.members(cgroup)) if cgroup is not None else set()
+    named = partial(says, found.origin.run)
+    left = {}
+    for pid in tree.pids():
+        seen = tree.stat(pid)
+        if seen is None or pid in above:
+            continue
+        if pid in inside or found.proves(pid, seen, named):
+            left[pid] = seen
+            left |= dict(tree.descendants(pid, {os.getsid(0)}))
+    return {pid: seen for pid, seen in left.items() if pid not in above and _lives(pid, seen)}
+
+
+def _lives(pid: int, seen: tree.Stat) -> bool:
+    """Whether it can still do something: of a zombie, some threads may live."""
+    if seen.state not in tree.GONE:
+        return True
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        return not has_ended(pidfd)
+    finally:
+        os.close(pidfd)
+
+
+def _cgroup(origin: Origin) -> str | None:
+    """The cgroup of a run, if it is one: below the mount of a hierarchy, of the run's name, with
+    nothing of ours in it."""
+    path = origin.cgroup
+    if path is None or path != os.path.realpath(path) or not Path(path).is_dir():
+        return None
+    name = path.rpartition("/")[2]
+    if name != origin.cgroup_name or not is_job(origin.job) or not is_instance(origin.instance):
+        return None
+    if not any(path.startswith(f"{mount}/") for mount in cgroups.mounts()):
+        return None
+    return None if any(f"{own}/".startswith(f"{path}/") for own in cgroups.own()) else path
+
+
+def _ancestors() -> Iterator[int]:
+    """This process and those above it."""
+    pid = os.getpid()
+    while pid > 0:
+        yield pid
+        seen = tree.stat(pid)
+        pid = seen.parent if seen is not None else 0
+
+
+def _environment(pid: int) -> dict[str, str]:
+    try:
+        data = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:  # it is gone, or not ours
+        return {}
+    pairs = (entry.decode(errors="replace").partition("=") for entry in data.split(b"\0"))
+    return {name: text for name, _, text in pairs}

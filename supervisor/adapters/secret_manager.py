@@ -1,0 +1,146 @@
+"""Google Secret Manager: a version of a secret by its name, with the credentials of the machine.
+
+    GET http://metadata.google.internal/.../instance/service-accounts/default/token
+    GET https://secretmanager.googleapis.com/v1/projects/P/secrets/S/versions/V:access
+
+A value is in memory alone. A token is taken only from an answer that is marked as a metadata
+server's, and goes to the one address above. No proxy is asked, and no redirection is followed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import http.client
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import SplitResult, quote, urlsplit
+
+from supervisor.protocol.reading import parse_object
+
+BASE = "https://secretmanager.googleapis.com/"
+BASE_VARIABLE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER"
+"""gcloud's own variable for another address of this API."""
+_METADATA_VARIABLE = "GCE_METADATA_HOST"
+_METADATA = "metadata.google.internal"
+_TOKEN = "/computeMetadata/v1/instance/service-accounts/default/token"
+_TIMEOUT = 10.0
+_PAUSES = (0.5, 1.0, 2.0)
+"""Between the tries of one request."""
+_MAX_ANSWER = 256 << 10
+"""Bytes: a secret has at most 64 KiB."""
+_MARK, _GOOGLE = "Metadata-Flavor", "Google"
+"""The header of what is asked of a metadata server, and of what it answers."""
+_TOKEN_FORM = re.compile(r"[!-~]+")
+"""What a header can hold."""
+
+
+class SecretError(Exception):
+    """This secret cannot be had, and that stays so until a person acts."""
+
+
+class SecretManager:
+    """The secrets that the service account of this machine may read."""
+
+    def __init__(
+        self, environ: Mapping[str, str] = os.environ, pause: Callable[[float], None] = time.sleep
+    ) -> None:
+        """`environ` may name another metadata server, and another address of the API."""
+        self._metadata = environ.get(_METADATA_VARIABLE, _METADATA)
+        self._address = environ.get(BASE_VARIABLE, BASE)
+        self._pause = pause
+        self._token = ""
+
+    def value(self, version: str) -> str:
+        """The value of projects/P/secrets/S/versions/V. A line break at its end is no part of it.
+
+        Raises:
+            SecretError: there is none, it may not be read, or it is no text.
+            OSError: it cannot be had now.
+        """
+        base = self._base()
+        self._token = self._token or self._fetch_token()
+        path = f"{base.path.rstrip('/')}/v1/{quote(version)}:access"
+        headers = {"Authorization": f"Bearer {self._token}"}
+        status, body, _ = self._get(lambda: _connection(base), path, headers)
+        if status != http.client.OK:
+            why = _object(body).get("error", {})
+            told = why.get("message") if isinstance(why, dict) else None
+            raise SecretError(f"cannot be read: HTTP {status}: {told or 'no message'}")
+        try:
+            text = base64.b64decode(_object(body)["payload"]["data"], validate=True).decode()
+        except (KeyError, TypeError, ValueError, binascii.Error):
+            raise SecretError("is not text in UTF-8") from None
+        if "\0" in text:
+            raise SecretError("holds a NUL, which no variable can")
+        return text.removesuffix("\n").removesuffix("\r")
+
+    def _base(self) -> SplitResult:
+        """The address of the API."""
+        try:
+            base = urlsplit(self._address)
+            if base.scheme in ("http", "https") and base.hostname and base.port != 0:
+                return base
+        except ValueError:  # of its port, for example
+            pass
+        raise SecretError(f"cannot be asked for: {BASE_VARIABLE} is no address such as {BASE}")
+
+    def _fetch_token(self) -> str:
+        def connect() -> http.client.HTTPConnection:
+            return http.client.HTTPConnection(self._metadata, timeout=_TIMEOUT)
+
+        status, body, mark = self._get(connect, _TOKEN, {_MARK: _GOOGLE})
+        token = _object(body).get("access_token")
+        if mark != _GOOGLE:
+            text = f"{self._metadata} is no metadata server: is this a machine of Google Cloud?"
+        elif status != http.client.OK or not isinstance(token, str):
+            text = f"HTTP {status} from {self._metadata}: has this machine a service account?"
+        elif _TOKEN_FORM.fullmatch(token) is None:
+            text = f"what {self._metadata} answers is no token"
+        else:
+            return token
+        raise SecretError(f"needs a token of this machine, which it does not get: {text}")
+
+    def _get(
+        self,
+        connect: Callable[[], http.client.HTTPConnection],
+        path: str,
+        headers: Mapping[str, str],
+    ) -> tuple[int, bytes, str | None]:
+        """The status, body and mark of the answer; tried again while it may pass."""
+        for pause in (*_PAUSES, None):
+            try:
+                connection = connect()
+            except http.client.InvalidURL as error:
+                raise SecretError(f"cannot be asked for: {error}") from None
+            try:
+                connection.request("GET", path, headers=dict(headers))
+                answer = connection.getresponse()
+                status, body = answer.status, answer.read(_MAX_ANSWER)
+            except (OSError, http.client.HTTPException) as error:
+                failure = OSError(f"{connection.host} does not answer: {error}")
+            else:
+                if status != http.client.TOO_MANY_REQUESTS and status < 500:
+                    return status, body, answer.getheader(_MARK)
+                failure = OSError(f"{connection.host} answers with HTTP {status}")
+            finally:
+                connection.close()
+            if pause is None:
+                break
+            self._pause(pause)
+        raise failure
+
+
+def _connection(base: SplitResult) -> http.client.HTTPConnection:
+    kind = http.client.HTTPSConnection if base.scheme == "https" else http.client.HTTPConnection
+    return kind(base.hostname or "", base.port, timeout=_TIMEOUT)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        return parse_object(body, "the answer")
+    except ValueError:
+        return {}

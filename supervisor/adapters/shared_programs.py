@@ -1,0 +1,178 @@
+"""Shares compiled programs with the other hosts of a job, through its bucket, as far as the config
+says whom to trust: see `core.compiled`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from contextlib import suppress
+from pathlib import Path
+
+from supervisor.core.compiled import (
+    FOLDER,
+    MACS,
+    MIN_KEY,
+    SUMS,
+    Trust,
+    is_entry,
+    macs_table,
+    parse_macs,
+)
+from supervisor.ports import MAX_OBJECT, Objects
+from supervisor.protocol import private_folder, removal, secret_file
+from supervisor.protocol.reading import UnreadableError, read
+from supervisor.protocol.removal import Place
+
+_LARGEST_KEY = 1 << 16
+_LARGEST_TABLE = 16 << 20
+_KEY = "trainer.init.limits.compile_cache"
+
+
+def read_key(path: Path) -> bytes:
+    """The key in the file `path`: all of its bytes.
+
+    Raises:
+        ValueError: others may know it (see `protocol.secret_file`), or it is no key.
+        OSError: it cannot be read.
+    """
+    key = secret_file.read(path, _LARGEST_KEY)
+    if not MIN_KEY <= len(key) <= _LARGEST_KEY:
+        raise ValueError(
+            f"{path} has {len(key)} bytes; a key has {MIN_KEY} to {_LARGEST_KEY}: "
+            f"head -c {MIN_KEY} /dev/urandom > {path}"
+        )
+    return key
+
+
+class SharedPrograms:
+    """The compiled programs of a job that are in its bucket as well as on this host.
+
+    Entries never change. On this host the limit on the compilation cache is kept by whoever owns
+    it; what is removed here is removed in the bucket too.
+    """
+
+    def __init__(self, objects: Objects, folder: Path, trust: Trust) -> None:
+        """`folder` is the job's on this host."""
+        self._objects = objects
+        self._cache = folder / FOLDER
+        self._trust = trust
+        self._macs: dict[str, str] = {}
+        """HMAC of each entry that is both on disk and in the bucket; empty without a key."""
+        self._table: bytes | None = None
+        """What is in the bucket beside the entries."""
+
+    def fetch(self, limit: int, tell: Callable[[str], None]) -> None:
+        """Bring what is trusted to this host, as far as it takes at most `limit` bytes.
+
+        Raises:
+            OSError: the bucket cannot be read, or the folder not be written.
+        """
+        if not self._trust.shares:
+            return
+        try:
+            private_folder.make(self._cache)
+        except PermissionError as error:
+            tell(f"no compiled programs are taken from the bucket: {error}")
+            return
+        there = self._objects.list(FOLDER).objects
+        macs = parse_macs(self._beside(MACS, there)) if self._trust.key is not None else {}
+        if self._trust.key is None and (sums := self._beside(SUMS, there)):
+            _write(self._cache / SUMS, sums)
+        room, refused = limit, []
+        for name, size in sorted(there.items()):
+            if not is_entry(name):
+                continue
+            if self._trust.key is not None and name not in macs:
+                refused.append(name)
+            elif size > room:
+                tell(f"the compiled program {name} in the bucket is not taken: it is beyond {_KEY}")
+            elif not self._take(name, size, macs.get(name, "")):
+                refused.append(name)
+            else:
+                room -= size
+        if refused:
+            key = "not signed with the key in compile_cache.key_file"
+            why = key if self._trust.key is not None else "not what was there a moment ago"
+            tell(
+                f"{len(refused)} of the compiled programs in the bucket are not used, as they are "
+                f"{why}: {', '.join(refused[:3])}"
+            )
+
+    def update(self) -> None:
+        """Have in the bucket what is here, signed if there is a key, and no others that were.
+
+        Raises:
+            OSError: the bucket cannot be written.
+        """
+        if not self._trust.shares or not self._is_private():
+            return
+        here = [path for path in self._cache.iterdir() if is_entry(path.name)]
+        for path in here:
+            if path.name not in self._macs:
+                # It was found damaged and removed, or is none: whoever uses the cache tells so.
+                with suppress(FileNotFoundError, UnreadableError):
+                    data = read(path, MAX_OBJECT)
+                    self._objects.write(f"{FOLDER}/{path.name}", data)
+                    self._macs[path.name] = self._trust.sign(path.name, data)
+        self._forget(self._macs.keys() - {path.name for path in here})
+        self._write_table()
+
+    def _beside(self, name: str, there: Mapping[str, int]) -> bytes:
+        """The object `name`; empty where there is none."""
+        if there.get(name, _LARGEST_TABLE + 1) > _LARGEST_TABLE:
+            return b""
+        return self._objects.read(f"{FOLDER}/{name}").data
+
+    def _take(self, name: str, size: int, mac: str) -> bool:
+        """Have an entry here, if it is to be trusted."""
+        target = self._cache / name
+        try:
+            here = read(target, size)
+        except (FileNotFoundError, UnreadableError):
+            here = b""
+        is_here = len(here) == size
+        try:
+            data = here if is_here else self._objects.read(f"{FOLDER}/{name}", size).data
+        except (FileNotFoundError, UnreadableError):
+            return False  # it is not what was listed any more
+        if not self._trust.accepts(name, data, mac):
+            return False
+        if not is_here:
+            _write(target, data)
+        self._macs[name] = mac
+        return True
+
+    def _is_private(self) -> bool:
+        """Whether what is here is ours. What is not is neither signed nor copied, and whoever uses
+        the cache tells why."""
+        try:
+            private_folder.check(self._cache)
+        except (FileNotFoundError, PermissionError):
+            return False
+        return True
+
+    def _forget(self, names: Set[str]) -> None:
+        objects = [f"{FOLDER}/{name}" for name in names]
+        removal.remote(Place.COMPILED, objects, self._objects.delete)
+        for name in names:
+            del self._macs[name]
+
+    def _write_table(self) -> None:
+        """What is beside the entries goes last: an entry counts once it is there."""
+        if self._trust.key is not None:
+            name, table = MACS, macs_table(self._macs)
+        else:
+            name = SUMS
+            try:
+                table = read(self._cache / SUMS, _LARGEST_TABLE)
+            except (FileNotFoundError, UnreadableError):
+                return
+        if table != self._table:
+            self._objects.write(f"{FOLDER}/{name}", table)
+            self._table = table
+
+
+def _write(target: Path, data: bytes) -> None:
+    temporary = target.with_name(f".{target.name}.tmp")
+    with removal.temporary(temporary, below=target.parent) as file:
+        file.write(data)
+    temporary.replace(target)

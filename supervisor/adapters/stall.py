@@ -1,0 +1,113 @@
+"""Ends a supervisor that is told to stop while its main loop hangs.
+
+The journal and run.log are written by the main loop, and a file system that hangs (a dead NFS
+server) stops it in the middle of a system call, where Python handles no signal. So a thread of its
+own looks on. Where the loop stands still and SIGTERM has come, it passes SIGTERM on to the workers,
+which may save elsewhere; and soon after the grace period it ends this process. The guard kills
+what is left, as after any death of a supervisor.
+
+A loop that stands still is left alone while nobody asks it to stop: the file system may come back.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from supervisor.ports import Loop
+
+_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_PATIENCE = 3
+"""Ticks that the loop may stand still before it is helped."""
+
+
+@contextmanager
+def watched(
+    loop: Loop,
+    grace: float,
+    terminate: Callable[[], None],
+    end: Callable[[str], None],
+    tick: float = 1.0,
+) -> Iterator[None]:
+    """Look on in the block, every `tick` seconds. `terminate` asks the workers to stop, `end` ends
+    this process, `grace` seconds later, and is told why; both are called in another thread. To be
+    entered in the main thread."""
+    heard, woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    stall = _Stall(loop, grace, terminate, end, tick)
+    main = threading.get_ident()
+    thread = threading.Thread(target=stall.watch, args=(heard, main), name="stall", daemon=True)
+    thread.start()
+    before = signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(woken)  # which ends the thread
+        thread.join()
+        os.close(heard)
+
+
+class _Stall:
+    def __init__(
+        self,
+        loop: Loop,
+        grace: float,
+        terminate: Callable[[], None],
+        end: Callable[[str], None],
+        tick: float,
+    ) -> None:
+        self._loop = loop
+        self._grace = grace
+        self._terminate = terminate
+        self._end = end
+        self._pause = tick
+        self._still = 0
+        """Ticks for which the loop has stood still, at the same place."""
+        self._late = 0
+        """Those of them since it was told to stop."""
+        self._since: float | None = None
+        self._told: float | None = None
+        """At which place of the loop a signal came."""
+
+    def watch(self, heard: int, main: int) -> None:
+        """Look on until the other end of `heard` is closed."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # those that wait are seen from here
+        while True:
+            ready, _, _ = select.select([heard], [], [], self._pause)
+            if not ready:
+                self._tick(main)
+                continue
+            numbers = os.read(heard, 64)
+            if not numbers:
+                return
+            if not _SIGNALS.isdisjoint(numbers):
+                self._told = self._loop.busy_since
+
+    def _tick(self, main: int) -> None:
+        # Counted by ticks, not by a clock: of a process that was frozen, the loop did not hang.
+        since = self._loop.busy_since
+        if since is None or since != self._since:
+            self._since, self._still, self._late = since, 0, 0
+            return
+        self._still += 1
+        unheard = self._told == since or bool(signal.sigpending() & _SIGNALS)
+        if self._still < _PATIENCE or not (unheard or self._loop.is_told_to_stop):
+            return
+        self._late += 1
+        if self._late == 1 and unheard:
+            self._terminate()
+        if (late := self._late * self._pause) > self._grace:
+            self._end(f"the main loop hangs {_place(main)}, and was told to stop {late:g} s ago")
+
+
+def _place(thread: int) -> str:
+    frame = sys._current_frames().get(thread)
+    if frame is None:
+        return "at its end"
+    return f"in {frame.f_code.co_name} ({Path(frame.f_code.co_filename).name})"

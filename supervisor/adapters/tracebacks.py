@@ -1,0 +1,26 @@
+"""Errors of our own that nobody has foreseen: their tracebacks go to standard error as Python's do,
+but without the secrets that may be in a message."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+
+
+def redact_tracebacks(redact: Callable[[str], str]) -> None:
+    """Print the traceback of every uncaught exception through `redact` from now on."""
+
+    def told(
+        kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lines = traceback.format_exception(kind, error, trace)
+        print(redact("".join(lines)), end="", file=sys.stderr, flush=True)
+
+    def told_of_a_thread(failed: threading.ExceptHookArgs) -> None:
+        told(failed.exc_type, failed.exc_value, failed.exc_traceback)
+
+    sys.excepthook = told
+    threading.excepthook = told_of_a_thread

@@ -1,0 +1,63 @@
+"""Keeps what a job leaves below model_dir within the limits of its config, while the job runs.
+
+To look through thousands of folders takes a while, and a file system may hang. So a thread of its
+own does it, some seconds after an attempt began, when nobody waits for its start any more, and now
+and then while it runs. What cannot be looked at or deleted costs nothing but its room.
+
+The journal is never cut: it is the truth. It grows by some kilobytes with each attempt, as run.log
+and attempts.jsonl do.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from supervisor.adapters.compile_cache import CompileCache
+from supervisor.adapters.space import Space
+from supervisor.config.schema import Limits
+from supervisor.core.events import WorkersStarted
+from supervisor.ports import Transition
+
+_AFTER_START = 5.0
+_INTERVAL = 300.0
+
+
+class Bounds:
+    """Applies the limits of a job, see `ports.Observer`."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        space: Space,
+        cache: CompileCache,
+        call_later: Callable[[float, Callable[[], None]], None],
+    ) -> None:
+        self._limits = limits
+        self._space = space
+        self._cache = cache
+        self._call_later = call_later
+        self._is_due = False
+        self._thread = threading.Thread()
+        """That of the last look."""
+        call_later(_INTERVAL, self._again)
+
+    def observe(self, transition: Transition) -> None:
+        """Have a look soon after an attempt has begun."""
+        if isinstance(transition.event, WorkersStarted) and not self._is_due:
+            self._is_due = True
+            self._call_later(_AFTER_START, self._look)
+
+    def _again(self) -> None:
+        self._call_later(_INTERVAL, self._again)
+        self._look()
+
+    def _look(self) -> None:
+        self._is_due = False
+        if not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._keep_within, name="bounds", daemon=True)
+            self._thread.start()
+
+    def _keep_within(self) -> None:
+        self._space.keep_within(self._limits)
+        self._cache.keep_within(self._limits.compile_cache)

@@ -1,0 +1,152 @@
+"""The supervisor's end of the socket to the guard: messages as `host.guard` describes them."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_LARGEST = 1 << 16
+_CLOSED = socket.MSG_CMSG_CLOEXEC
+PATIENCE = {"spawn": 10.0, "end": 3.0, "exited": 3.0}
+"""Seconds within which a guard answers. It never waits for anything itself; a process that it
+starts may wait for the disk where its program is, or the record."""
+_ANSWERS = ("started", "failed", "ended")
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A process that the guard has started."""
+
+    pid: int
+    pidfd: int
+
+
+class NoGuardError(OSError):
+    """The guard is gone, or does not answer."""
+
+
+class Line:
+    """Asks and hears the guard. `send` is safe in any thread; the rest belongs under a lock."""
+
+    def __init__(
+        self, connection: socket.socket, on_late: Callable[[Any, list[int]], None]
+    ) -> None:
+        """`on_late` is told each answer that came too late, with the descriptors that came with
+        it."""
+        self._connection = connection
+        self._on_late = on_late
+        connection.setblocking(False)
+        self._number = 0
+        self._sending = threading.Lock()
+        self.exits: dict[int, int] = {}
+        """The exit codes that were told and not asked for yet, as `subprocess` has them."""
+        self.watcher: tuple[int, int] | None = None
+        """Its pid, and when it started."""
+        self.broken: str | None = None
+        """The error of its own by which the guard ended."""
+
+    def send(self, *message: object, descriptors: Sequence[int] = ()) -> None:
+        """Tell it something.
+
+        Raises:
+            NoGuardError: it is gone, or has not listened for long.
+        """
+        data = [marshal.dumps(message)]  # type: ignore[arg-type]
+        try:
+            with self._sending:
+                socket.send_fds(self._connection, data, list(descriptors))
+        except OSError as error:
+            raise NoGuardError(error.errno, "the guard process does not listen") from error
+
+    def next_number(self) -> int:
+        """The number of the next request."""
+        self._number += 1
+        return self._number
+
+    def ask(
+        self, what: str, number: int, *values: object, descriptors: Sequence[int] = ()
+    ) -> tuple[Any, list[int]]:
+        """Its answer to the request with that number, with the descriptors that came with it.
+
+        Raises:
+            NoGuardError: there is none.
+        """
+        self.send(what, number, *values, descriptors=descriptors)
+        end = time.monotonic() + PATIENCE[what]
+        while (heard := self._hear(end)) is not None:
+            message, came = heard
+            if message[0] in _ANSWERS:
+                if message[1] == number:
+                    return message, came
+                self._on_late(message, came)
+        raise NoGuardError(0, "the guard process does not answer")
+
+    def hear_of(self, pid: int) -> bool:
+        """Wait until it tells how `pid` has ended, which it has; False: it does not."""
+        end = time.monotonic() + PATIENCE["exited"]
+        while pid not in self.exits:
+            if not self._take(end):
+                return False
+        return True
+
+    def hear(self) -> None:
+        """Take all that was told until now."""
+        while self._take(0.0):
+            pass
+
+    def close(self) -> None:
+        """Say no more: the guard kills what is left, and ends."""
+        self._connection.close()
+
+    def _take(self, end: float) -> bool:
+        """Take the next message, where nobody waits for an answer; False: there is none."""
+        heard = self._hear(end)
+        if heard is not None and heard[0][0] in _ANSWERS:
+            self._on_late(*heard)
+        return heard is not None
+
+    def _hear(self, end: float) -> tuple[Any, list[int]] | None:
+        """The next message, of which note is taken; None: there is none until the time `end`."""
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        if not poll.poll(1000 * max(0.0, end - time.monotonic())):
+            return None
+        try:
+            data, came, _, _ = socket.recv_fds(self._connection, _LARGEST, 4, _CLOSED)
+        except OSError:
+            return None
+        if not data:
+            return None
+        message: Any = marshal.loads(data)
+        match message:
+            case ("exited", pid, code):
+                self.exits[pid] = code
+            case ("started", _, pid, _):
+                self.exits.pop(pid, None)  # another one's, that nobody has asked for
+            case ("watcher", pid, started):
+                self.watcher = pid, started
+            case ("broken", text):
+                self.broken = text
+        return message, came
+
+
+def packed(argv: Sequence[str], env: Mapping[str, str], inherit: Sequence[int]) -> int:
+    """What is to be started, in a file without a name: it may be larger than a message."""
+    program = os.fsencode(argv[0])
+    candidates = [program]
+    if b"/" not in program:
+        folders = os.get_exec_path(env)
+        candidates = [os.path.join(os.fsencode(folder), program) for folder in folders]  # noqa: PTH118
+    environ = {os.fsencode(name): os.fsencode(text) for name, text in env.items()}
+    told = ([os.fsencode(text) for text in argv], candidates, environ, list(inherit))
+    descriptor = os.memfd_create("order")
+    with open(descriptor, "wb", closefd=False) as file:
+        marshal.dump(told, file)
+    return descriptor

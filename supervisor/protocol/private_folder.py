@@ -1,0 +1,39 @@
+"""Folders in which nobody else can put anything: fit to hold code that is run from there."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+
+def make(folder: Path) -> None:
+    """Make `folder`, or see that it is one that only this user can write to.
+
+    Raises:
+        OSError: it is not, or cannot be made.
+    """
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    check(folder)
+
+
+def check(folder: Path) -> None:
+    """See that `folder` is one that only this user can write to, and no link to one.
+
+    Raises:
+        FileNotFoundError: there is none.
+        OSError: it is not such a folder.
+    """
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or not only_we_write(status):
+        raise PermissionError(
+            f"{folder} must be a directory of this user that nobody else can write to: remove "
+            "it, and it is made so"
+        )
+
+
+def only_we_write(status: os.stat_result) -> bool:
+    """Whether something of that `status` is this user's, and nobody else can write to it."""
+    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -1,0 +1,340 @@
+"""Everything that this project removes, and the proof by which it is ours.
+
+A supervisor works in folders that people use too. A name that looks like one of ours is no proof:
+`checkpoints/2023` may be a folder of results, `attempts/1` a link to another disk. So nothing is
+removed but here, an architecture test sees to that, and every `Place` says what is removed, where,
+and why it cannot be anybody else's. A caller names a place, and a folder that it vouches for. Below
+that folder:
+
+* no link is followed: each folder on the way is opened by its own name, and what is removed is
+  removed by its name in the folder that was opened, so that nobody can put a link in between;
+* no mount point is crossed, a bind mount of the same disk included;
+* a tree is read whole before any of it is removed. One with a link, a FIFO, a device, a socket or a
+  file that is not expected is not what we wrote, and all of it stays.
+
+What is refused is an `OSError` that says why. To set something aside is to rename it: into a name
+that nobody has, on the same disk. Besides, only the standard library's `TemporaryDirectory` removes
+what it made itself, under a random name, for this user alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import Enum
+from itertools import count
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from .passage import NotOursError as NotOursError
+from .passage import entered, kind, passage, read
+
+Name = TypeVar("Name", str, int)
+
+_ROOT = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class _Ours:
+    """`name` matches the whole path below the folder that the caller vouches for (or the name of an
+    object); `proof` says why something of that name and kind is ours."""
+
+    what: str
+    name: str
+    proof: str
+
+
+class Place(Enum):
+    """All that is ever removed. Files and objects first, then trees."""
+
+    TEMPORARY = _Ours(
+        "what a write that failed, or was killed, left beside its target",
+        r"(?:[^/]+/)*\.[^/]+\.tmp",
+        "nobody else names a hidden `.tmp` after one of our files; it never holds anything whole",
+    )
+    PROBE = _Ours(
+        "the file that shows that model_dir can be written",
+        r"\.writable\.[0-9a-f]{32}",
+        "made a moment ago with O_EXCL, under a random name",
+    )
+    REQUEST = _Ours(
+        "a request of `supervise clear-quarantine`, once it was heard",
+        r"(?:requests/)?[^/]+\.clear-quarantine\.json",
+        "it is addressed to the supervisor, which has read it and keeps what it asks for",
+    )
+    OUTPUT = _Ours(
+        "the output of an attempt that is over, on a full disk or for a limit; of standbys, before "
+        "the next",
+        r"[^/]+_restartable/attempts/(?:\d+/rank\d+(?:\.first|\.previous)?|standby)\.log",
+        "the supervisor that holds the lock wrote it, in a folder that it made",
+    )
+    RECORD = _Ours(
+        "what is kept of an attempt that is over besides its output, for a limit",
+        r"[^/]+_restartable/attempts/\d+/rank\d+\.(?:(?:native-)?stacks\.txt|(?:failure|modules)\.json)",
+        "the supervisor that holds the lock, or its worker, wrote it, in a folder that it made",
+    )
+    PREFETCH_RECORD = _Ours(
+        "the failure record of an earlier prefetch of the same rung",
+        r"[^/]+_restartable/attempts/prefetch\d+/rank0\.failure\.json",
+        "the supervisor that holds the lock told the compiling process to write it there",
+    )
+    COMPILED = _Ours(
+        "an entry of the compilation cache that is damaged or not whole, or not used for longest",
+        r"(?:live/|compile_cache/)?[^/]+-cache",
+        "JAX ends the names of its entries so, and the cache's folder is the job's own",
+    )
+    EXECUTABLE = _Ours(
+        "a compiled step that is of no use, or not used for longest; and the mark of its trial",
+        r"(?:compile_cache/executables/)?[^/]+-rank\d+-[0-9a-f]{32}\.(?:executable|trial)",
+        "only this user can write to the folder (`trainer.private_files`)",
+    )
+    READING_MARK = _Ours(
+        "the mark that an unverified read of a step goes on",
+        r"\d+/supervise_reading_rank\d+",
+        "this process made it with O_EXCL, or a process of the same rank before it",
+    )
+    COMMIT_MARKER = _Ours(
+        "the mark of a commit, of a damaged step where no rename can take it out of use",
+        r"\d+/commit_success\.txt",
+        "the note beside it says that it is damaged; it can be made again with `touch`",
+    )
+    EARLIER_NOTE = _Ours(
+        "the note of an earlier version that a save was going on in a bucket",
+        r"supervise_saving\.txt",
+        "that version alone wrote it; what it said is kept in the ledger first",
+    )
+    SEGMENT = _Ours(
+        "a piece of the journal or of run.log in the bucket, once it is in a larger one",
+        r"(?:[^/]+/)*[^/]+\.parts/[^/]+",
+        "its name has its range and epoch; the lease is held, and the larger piece was written",
+    )
+    INSTALLED = _Ours(
+        "a wheel, lock or config of `supervise provision` that no slice fetches any more",
+        r"provision/files/[0-9a-f]{64}/[^/]+",
+        "its name has the digest of its content, and all slices that knew of it are gone",
+    )
+    QUEUED_RESOURCE = _Ours(
+        "a queued resource of `supervise provision`",
+        r"\d+",
+        "its generation is in the record of the provisioner, who named and made it",
+    )
+    STEP = _Ours(
+        "a step that `keep` has no room for, under its name of a moment before it is removed",
+        r"(?:\d+|\.supervise-evicted-\d+-[0-9a-f]{32})(?:/.*)?",
+        "the job's ledger has it with the time of its commit, which its metadata has too; where it "
+        "has a manifest, all of its files are in it",
+    )
+    KILLED_SAVE = _Ours(
+        "what a killed save left",
+        r"\d+(?:\.orbax-checkpoint-tmp)?(?:/.*)?",
+        "the job's ledger, written and synced before the save began, says that this step was being "
+        "saved",
+    )
+
+    def claims(self, name: str) -> bool:
+        """Whether something of this place can have that name."""
+        return re.fullmatch(self.value.name, name) is not None
+
+
+def file(place: Place, path: Path, *, below: Path) -> bool:
+    """Remove the regular file `path`; False: there is none.
+
+    Raises:
+        NotOursError: it is no file of that place, or not reached without a link or a mount.
+        OSError: it cannot be removed.
+    """
+    try:
+        with _folder_of(place, path, below) as folder:
+            status = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+            if not stat.S_ISREG(status.st_mode):
+                raise NotOursError(path, f"it is {kind(status.st_mode)}, not a regular file")
+            os.unlink(path.name, dir_fd=folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def temporary(path: Path, *, below: Path, mode: int = 0o666) -> BinaryIO:
+    """The file `path`, of the place TEMPORARY, made anew for writing; what a killed write left of
+    that name is removed first. Nothing that somebody put there is written through.
+
+    Raises:
+        NotOursError, OSError: as `file`.
+    """
+    file(Place.TEMPORARY, path, below=below)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with _folder_of(Place.TEMPORARY, path, below) as folder:
+        return os.fdopen(os.open(path.name, flags, mode, dir_fd=folder), "wb")
+
+
+def tree(
+    place: Place,
+    path: Path,
+    *,
+    below: Path,
+    is_ours: Callable[[], bool],
+    is_expected: Callable[[str], bool] = lambda name: True,
+    first: Collection[str] = (),
+    last: Collection[str] = (),
+    under: str | None = None,
+) -> bool:
+    """Remove the folder `path` with all that is in it; False: there is nothing of that name.
+
+    `is_ours` is the place's proof, asked once the tree was read; `is_expected` tells whether we
+    write a file or make a folder of that name, relative to `path`. The files named `first` go
+    first, those named `last` last; where a rename moves a folder at once, it is removed `under`
+    another name, so that a kill in between leaves no half of it under its own.
+
+    Raises:
+        NotOursError: it is not provably ours; all of it stays.
+        OSError: not all of it could be removed.
+    """
+    try:
+        with _folder_of(place, path, below) as folder:
+            mode = os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mode
+            if not stat.S_ISDIR(mode):
+                raise NotOursError(path, f"it is {kind(mode)}, not a folder")
+            with entered(path, folder) as top:
+                found = list(read(path, top, "", 0))
+                if strange := [name for name, _ in found if not is_expected(name)]:
+                    raise NotOursError(path, f"{strange[0]!r} in it is not ours")
+                if not is_ours():
+                    why = f"nothing proves that it is ours ({place.value.proof})"
+                    raise NotOursError(path, why)
+                if under is not None:
+                    if not place.claims(under):
+                        raise NotOursError(path, f"{under!r} is no name for {place.value.what}")
+                    _renamed(path, folder, top, under)
+                _empty(path, top, found, first, last)
+                if _is_still(under or path.name, folder, top):
+                    os.rmdir(under or path.name, dir_fd=folder)
+    except (FileNotFoundError, NotADirectoryError):
+        if any(os.path.lexists(path.with_name(name)) for name in (path.name, under or path.name)):
+            raise
+        return False
+    return True
+
+
+def _renamed(path: Path, folder: int, top: int, under: str) -> None:
+    """Rename the tree `top`, which was read, to `under`; what has come into its place stays."""
+    os.rename(path.name, under, src_dir_fd=folder, dst_dir_fd=folder)
+    if not _is_still(under, folder, top):
+        with suppress(OSError):
+            os.rename(under, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        raise NotOursError(path, "another folder has come into its place")
+
+
+def _is_still(name: str, folder: int, top: int) -> bool:
+    """Whether `name` in the open `folder` is the folder that is open as `top`."""
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(status, os.fstat(top))
+
+
+def _empty(
+    path: Path,
+    top: int,
+    found: Sequence[tuple[str, bool]],
+    first: Collection[str],
+    last: Collection[str],
+) -> None:
+    """Remove what was `found` in the open tree `top`, and nothing that came since. What somebody
+    else has removed meanwhile is gone as well."""
+    files = [name for name, is_folder in found if not is_folder]
+    files.sort(key=lambda name: (name in last, name not in first))
+    folders = [name for name, is_folder in found if is_folder]
+    folders.sort(key=lambda name: -name.count("/"))
+    for names, remove in ((files, os.unlink), (folders, os.rmdir)):
+        for each in names:
+            *above, name = each.split("/")
+            with suppress(FileNotFoundError), passage(path, top, above) as inner:
+                remove(name, dir_fd=inner)
+
+
+def remote(place: Place, names: Collection[Name], delete: Callable[[Name], object]) -> None:
+    """Have `delete` remove the objects (or resources) `names`.
+
+    Raises:
+        NotOursError: one is not of that place; nothing is removed.
+        Exception: whatever `delete` raises.
+    """
+    for name in names:
+        if not place.claims(str(name)):
+            raise NotOursError(Path(str(name)), f"it is not {place.value.what}")
+    for name in names:
+        delete(name)
+
+
+def set_aside(path: Path, folder: str, *, below: Path) -> Path:
+    """Rename `path`, whatever it is, to `folder/<name>-<number>`, which nobody has; a link is moved
+    itself. What it is now called; of what is no folder, in a folder of that name. An OSError where
+    it cannot be renamed: it is a mount point, or on another disk.
+    """
+    parts = path.relative_to(below).parts[:-1]
+    with _opened(below) as root, passage(path, root, parts) as here:
+        mode = os.stat(path.name, dir_fd=here, follow_symlinks=False).st_mode
+        with suppress(FileExistsError):
+            os.mkdir(folder, dir_fd=root)
+        with passage(below / folder, root, [folder]) as there:
+            name = _free_name(path.name, there)
+            target = name if stat.S_ISDIR(mode) else f"{name}/{path.name}"
+            try:
+                os.rename(path.name, target, src_dir_fd=here, dst_dir_fd=there)
+            except OSError:
+                os.rmdir(name, dir_fd=there)
+                raise
+            return below / folder / target
+
+
+def rename(path: Path, name: str) -> Path:
+    """Rename `path` within its folder to `name`; FileExistsError where somebody has that name."""
+    target = path.with_name(name)
+    if os.path.lexists(target):
+        raise FileExistsError(errno.EEXIST, "it is there already", str(target))
+    return path.rename(target)
+
+
+def rename_foreign(path: Path) -> Path:
+    """Rename `path`, which is not ours and has the name of a file of ours, within its folder to
+    `<name>.foreign-<number>`, which nobody has; what it is now called."""
+    for number in count(1):
+        with suppress(FileExistsError):
+            return rename(path, f"{path.name}.foreign-{number}")
+    raise AssertionError("unreachable")
+
+
+def _free_name(name: str, folder: int) -> str:
+    """Of a new empty folder: that it could be made is proof that the name was free, and a rename
+    puts another folder in its place."""
+    for number in count(1):
+        with suppress(FileExistsError):
+            os.mkdir(f"{name}-{number}", dir_fd=folder)
+            break
+    return f"{name}-{number}"
+
+
+@contextmanager
+def _folder_of(place: Place, path: Path, below: Path) -> Iterator[int]:
+    """The folder that holds `path`, reached from `below` without a link or a mount."""
+    parts = path.relative_to(below).parts
+    if ".." in parts or not place.claims("/".join(parts)):
+        raise NotOursError(path, f"it is not {place.value.what}")
+    with _opened(below) as root, passage(path, root, parts[:-1]) as folder:
+        yield folder
+
+
+@contextmanager
+def _opened(root: Path) -> Iterator[int]:
+    """The folder that the caller vouches for; it may be a link."""
+    descriptor = os.open(root, _ROOT)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

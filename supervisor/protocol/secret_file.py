@@ -1,0 +1,40 @@
+"""Reads a file with a secret, which a person has named, if nobody else can have read or written it.
+
+A secret that is mounted into a container is a link, and so is the folder that it is in. So links
+are followed, and what was opened is judged: a regular file of this user's or of root's, without any
+rights for its group or for others.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from .reading import UnreadableError, content, opened
+
+_OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def read(path: Path, limit: int) -> bytes:
+    """Return all of the file `path`, of at most `limit` bytes.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: there is none.
+        UnreadableError: it is no such file, or is larger.
+        OSError: it cannot be read now.
+    """
+    with opened(path, linked=True) as file:
+        if (why := exposed(os.fstat(file.fileno()), os.geteuid())) is not None:
+            raise UnreadableError(path, why, f"chown it, or chmod 600 {path}")
+        return content(file, path, limit)
+
+
+def exposed(status: os.stat_result, user: int) -> str | None:
+    """Return why somebody besides `user` and root may know a file of that `status`; None: nobody
+    does."""
+    if status.st_uid not in (user, 0):
+        return f"belongs to uid {status.st_uid}, not to us"
+    if status.st_mode & _OF_OTHERS:
+        return f"is open to others (mode {stat.S_IMODE(status.st_mode):04o})"
+    return None

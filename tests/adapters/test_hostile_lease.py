@@ -1,0 +1,57 @@
+"""A lease that somebody else wrote, or that is none: nobody renews it, and it is taken over."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from supervisor.adapters.lease import Lease, LeaseTimes, owner_of
+from supervisor.adapters.lease_places import LEASE, LeaseFile
+from supervisor.adapters.storage import LocalStorage
+
+TIMES = LeaseTimes(duration=0.3, renew=0.1, settle=0.01)
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def zeros(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def deep(path: Path) -> None:
+    path.write_bytes(b"[" * 200_000)
+
+
+def digits(path: Path) -> None:
+    path.write_bytes(b'{"token": "x", "epoch": ' + b"9" * 5000 + b"}")
+
+
+def no_owner(path: Path) -> None:
+    path.write_bytes(b'{"token": "x", "epoch": 1e999, "owner": {"host": [], "pid": -1}}')
+
+
+@pytest.mark.parametrize("plant", [fifo, zeros, deep, digits, no_owner])
+def test_what_is_no_lease_is_waited_out_and_replaced(
+    tmp_path: Path, plant: Callable[[Path], None]
+) -> None:
+    plant(tmp_path / LEASE)
+    place = LeaseFile(LocalStorage(tmp_path), TIMES.settle)
+    assert owner_of(place.read().data) == "another supervisor"
+    said: list[str] = []
+    lease = Lease(
+        place,
+        TIMES,
+        "0" * 32,
+        on_renewed=lambda seconds: None,
+        on_lost=lambda error: None,
+        say=said.append,
+    )
+    lease.acquire()
+    assert (lease.epoch, len(said)) == (1, 1)
+    lease.release()
+    assert owner_of((tmp_path / LEASE).read_bytes()) is None

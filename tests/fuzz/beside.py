@@ -1,0 +1,132 @@
+"""What is read besides a job's own state: by the trainer, of the guard, of secrets."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from supervisor.adapters.env_file import read_env_file
+from supervisor.adapters.leftovers import RecordError, recorded, says
+from supervisor.adapters.secret_manager import SecretError, SecretManager
+from supervisor.host import tree
+from supervisor.host.identity import Identity
+from supervisor.host.record import NAME, Origin, folder
+from supervisor.protocol import environment
+from tests.fuzz.target import Target, in_file
+from trainer import integrity
+from trainer.fence import Fence, FencedError
+from trainer.ledger import Ledger
+from trainer.slots import DamagedRecordError, Slots
+
+
+def beside(place: Path, host: str, answer: Callable[[bytes], None]) -> Iterator[Target]:
+    """On files below `place`; `host` answers with what `answer` was given."""
+    yield _record(place / "guarded")
+    variables = place / "variables"
+    yield in_file(
+        "env_file",
+        b"A=1\nB='two words'\n",
+        variables,
+        lambda: _variables(variables),
+        OSError,
+        ValueError,
+    )
+    yield _ledger(place / "trained")
+    yield _manifest(place / "trained" / "7")
+    yield _fence(place / "owner.json")
+    yield Target("snapshot", _snapshot(), _resumed)
+    yield _secret(host, answer)
+
+
+def _record(model_dir: Path) -> Target:
+    model_dir.mkdir()
+    origin = Origin("0" * 12, "1" * 32, Identity.of_this_process(), folder(model_dir))
+    sample = origin.to_bytes() + b'{"session": 5, "started": 7}\n'
+
+    def look() -> object:
+        found = recorded(model_dir)
+        seen = tree.stat(os.getpid())
+        who = partial(says, origin.run)
+        return found is not None and seen is not None and found.proves(os.getpid(), seen, who)
+
+    return in_file("record of sessions", sample, model_dir / NAME, look, RecordError, OSError)
+
+
+def _variables(path: Path) -> object:
+    if not path.is_symlink() and path.is_file():
+        path.chmod(0o600)
+    return read_env_file(path)
+
+
+def _ledger(directory: Path) -> Target:
+    body = {"saving": None, "committed": {"7": 17_000}, "evicting": ["5"], "told": ["2023"]}
+    ledger = Ledger(directory, {environment.JOB: "abc"})
+
+    def look() -> object:
+        return ledger.load(), ledger.has(7, directory / "7")
+
+    name = directory / "supervise_ledger_abc.json"
+    return in_file("ledger", json.dumps(body).encode(), name, look, OSError)
+
+
+def _manifest(step: Path) -> Target:
+    step.mkdir(parents=True, exist_ok=True)
+    (step / "data").write_bytes(b"content")
+    integrity.record(step, {"model": "small"}, {"step": 7})
+    sample = (step / integrity.MANIFEST).read_bytes()
+
+    def look() -> None:
+        manifest = integrity.read(step)
+        assert manifest is None or manifest.files is not None
+
+    file = step / integrity.MANIFEST
+    return in_file("manifest", sample, file, look, integrity.DamagedError, OSError)
+
+
+def _fence(owner: Path) -> Target:
+    fence = Fence("0" * 32, str(owner))
+    sample = json.dumps({"token": "0" * 32, "epoch": 3}).encode()
+    return in_file("owner, for the trainer", sample, owner, lambda: fence.check("x"), FencedError)
+
+
+_PIECE = b"x" * 1000
+
+
+def _snapshot() -> bytes:
+    memory = os.memfd_create("fuzz")
+    Slots(memory, [len(_PIECE)]).write(1, {"step": 7}, [memoryview(_PIECE)])
+    data = os.pread(memory, 2000, 0)
+    os.close(memory)
+    return data
+
+
+def _resumed(data: bytes) -> object:
+    memory = os.memfd_create("fuzz")
+    try:
+        os.pwrite(memory, data, 0)
+        slots = Slots(memory, [len(_PIECE)])
+        header = slots.newest()
+        return header is not None and list(slots.read(header, [len(_PIECE)]))
+    except DamagedRecordError:
+        return None
+    finally:
+        os.close(memory)
+
+
+def _secret(host: str, answer: Callable[[bytes], None]) -> Target:
+    body = b'{"access_token": "t", "payload": {"data": "dmFsdWU="}}'
+    head = b"HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\nContent-Length: %d\r\n\r\n" % len(body)
+    names = {
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER": f"http://{host}/",
+        "GCE_METADATA_HOST": host,
+    }
+
+    def look(data: bytes) -> object:
+        answer(data)
+        manager = SecretManager(names, lambda seconds: None)
+        return manager.value("projects/p/secrets/s/versions/1")
+
+    return Target("secret manager", head + body, look, (SecretError, OSError))

@@ -1,0 +1,55 @@
+"""Whoever does not die is named, and is not waited for without end."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from supervisor.host.unkillable import GIVE_UP_AFTER, TELL_AFTER, Patience, UnkillableError
+
+
+class Time:
+    """A clock that goes on by itself, `step` seconds at each look."""
+
+    def __init__(self, step: float) -> None:
+        self.now = 0.0
+        self.step = step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def test_who_is_left_is_named_once_and_then_given_up() -> None:
+    told: list[str] = []
+    time = Time(0.5)
+    patience = Patience(told.append, time)
+    assert patience.pause == 0.0
+    while time.now < GIVE_UP_AFTER:
+        patience.look(True, lambda: [os.getpid()])
+        assert bool(told) == (time.now > TELL_AFTER)
+    with pytest.raises(UnkillableError, match=rf"pid {os.getpid()} \(.* cannot be killed"):
+        patience.look(True, lambda: [os.getpid()])
+    assert len(told) == 1
+    assert f"pid {os.getpid()} (" in told[0]
+    assert patience.pause > 0.0
+
+
+def test_what_dies_in_time_is_forgotten() -> None:
+    told: list[str] = []
+    patience = Patience(told.append, Time(1.0))
+    for _ in range(40):
+        for _ in range(4):
+            patience.look(True, lambda: [os.getpid()])
+        patience.look(False, lambda: [os.getpid()])
+    assert told == []
+    assert patience.pause == 0.0
+
+
+def test_a_supervisor_that_was_frozen_has_not_waited() -> None:
+    told: list[str] = []
+    patience = Patience(told.append, Time(1000.0))
+    for _ in range(4):
+        patience.look(True, lambda: [os.getpid()])
+    assert told == []

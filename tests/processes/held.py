@@ -1,0 +1,88 @@
+"""Owns a folder by a lease, with one worker, beside clocks and a storage that a test disturbs.
+
+held.py FOLDER RENEW: the clocks jump by what `FOLDER/jump` says, in seconds of sleep; while
+`FOLDER/hang` is there, the storage of the lease answers nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from supervisor.adapters import clock_watch
+from supervisor.adapters.clock import SystemClock
+from supervisor.adapters.lease import LeaseExpiredError, LeaseTakenError, LeaseTimes
+from supervisor.adapters.lease_places import LeaseFile
+from supervisor.adapters.processes import WorkerProcess
+from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.storage import LocalStorage
+from supervisor.core.clocks import Clocks
+from supervisor.core.exit_codes import ExitCode
+from supervisor.exclusion import Exclusion, Home, owned
+from supervisor.guarded import guarded
+from supervisor.ports import Stored
+from supervisor.protocol.location import Uri
+
+TOKEN = "a" * 32
+
+
+class HangingPlace:
+    """A lease in a file that hangs on request."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = LeaseFile(LocalStorage(folder), settle=0.01)
+        self._hang = folder / "hang"
+
+    def read(self) -> Stored:
+        """See `lease.LeasePlace`."""
+        self._wait()
+        return self._file.read()
+
+    def write(self, data: bytes, expected: str) -> str:
+        """See `lease.LeasePlace`."""
+        self._wait()
+        return self._file.write(data, expected)
+
+    def _wait(self) -> None:
+        while self._hang.exists():
+            time.sleep(0.01)
+
+
+def clocks(folder: Path) -> Clocks:
+    """The clocks of this machine, and the sleep that the test has it sleep."""
+    now = clock_watch.read()
+    jumps = folder / "jump"
+    slept = float(jumps.read_text()) if jumps.exists() else 0.0
+    return replace(now, boot=now.boot + slept, wall=now.wall + slept)
+
+
+def end(code: ExitCode, why: str) -> None:
+    print(why, flush=True)
+    os._exit(code)
+
+
+def main(folder: Path, renew: float) -> int:
+    clock = SystemClock()
+    reactor = Reactor(clock)
+    home = Home(folder, LocalStorage(folder), (Uri("gs", "b"), HangingPlace(folder)))
+    times = LeaseTimes(duration=60.0, renew=renew)
+    exclusion = Exclusion(flock=False, lease=times, clocks=lambda: clocks(folder))
+    with guarded(reactor, clock) as guard:
+        worker = WorkerProcess(guard, ["sleep", "60"], env=os.environ, output=2)
+        try:
+            with owned(home, TOKEN, clock, reactor, guard, exclusion, print, end):
+                print(f"worker {worker.pid}", flush=True)
+                while True:
+                    for event in reactor.wait(None):
+                        print(event, flush=True)
+        except (LeaseTakenError, LeaseExpiredError) as error:
+            print(f"lost: {error}", flush=True)
+            # what loses the lease kills it, in another thread
+            return 9 if worker.wait().signal == "SIGKILL" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), float(sys.argv[2])))

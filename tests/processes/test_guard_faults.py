@@ -1,0 +1,259 @@
+"""A guard that is silent, late or dies at a bad moment: nobody else is hit, nothing stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from supervisor.adapters.guard import Guard
+from supervisor.adapters.leftovers import RecordError, recorded, says
+from supervisor.adapters.processes import WorkerProcess
+from supervisor.host import cgroups, line, tree
+from supervisor.host.identity import Identity
+from supervisor.host.record import NAME, Entry, Origin, Record, folder
+from supervisor.host.waiting import end_child, has_ended
+from tests.processes.test_guard import asleep, idle
+from tests.running import eventually, lives, runs
+
+HOST_HAS_CGROUPS = any(os.access(place, os.W_OK) for place in cgroups.own())
+LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
+
+
+def empty(model_dir: Path, kind: type[Record] = Record) -> Record:
+    """A record in which nothing is written yet."""
+    us, path = Identity.of_this_process(), model_dir / NAME
+    origin = Origin("0123456789ab", "0" * 32, us, folder(model_dir))
+
+    def replace(data: bytes) -> None:
+        path.with_suffix(".new").write_bytes(data)
+        path.with_suffix(".new").replace(path)
+
+    return kind(path, origin, replace, partial(says, origin.run))
+
+
+def written(model_dir: Path) -> Path:
+    record = empty(model_dir)
+    record.close()
+    return record.path
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Record:
+    return empty(tmp_path)
+
+
+@pytest.fixture
+def guard() -> Iterator[Guard]:
+    one = Guard(print)
+    yield one
+    one.dismiss()
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A child of ours that is not the job's."""
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+def die(guard: Guard) -> None:
+    """The guard is killed, and there is another one."""
+    os.kill(guard.pid, signal.SIGKILL)
+    assert has_ended(guard.pidfd, 30.0)
+    while not guard.mend():
+        pass
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+def lines(record: Record) -> list[bytes]:
+    """What is on record."""
+    return [text for text in record.path.read_bytes().split(b"\n")[1:] if text.strip()]
+
+
+def test_a_silent_guard_is_killed_and_replaced(
+    guard: Guard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, hidden = idle(guard)
+    first = guard.pid
+    monkeypatch.setattr(line, "PATIENCE", {"end": 0.05, "exited": 3.0})
+    os.kill(first, signal.SIGSTOP)
+    while guard.kill():
+        pass
+    assert guard.pid != first
+    assert worker.wait().signal == "SIGKILL"
+    assert not runs(hidden)
+
+
+def test_what_a_guard_starts_too_late_is_ended(
+    guard: Guard, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard.contain(record, None)
+    open_before = descriptors()
+    with monkeypatch.context() as patched:
+        patched.setattr(line, "PATIENCE", {"spawn": 0.05})
+        os.kill(guard.pid, signal.SIGSTOP)
+        with pytest.raises(OSError, match="which starts it, does not answer"):
+            asleep(guard)
+    os.kill(guard.pid, signal.SIGCONT)
+    other = asleep(guard)
+
+    def is_alone() -> bool:
+        guard.look()
+        on_record = [f'"session":{other.pid},'.encode() in text for text in lines(record)]
+        below = [one for one, _ in tree.descendants(guard.pid, set())]
+        return (below, on_record) == ([other.pid], [True])
+
+    assert eventually(is_alone)
+    other.close()
+    assert descriptors() == open_before
+
+
+class Unwritable(Record):
+    """A record on a disk that fails."""
+
+    def written(self, place: int, pid: int, entry: Entry) -> None:
+        raise OSError(5, os.strerror(5))
+
+
+def test_a_process_that_cannot_be_noted_is_not_lost(guard: Guard, tmp_path: Path) -> None:
+    guard.contain(empty(tmp_path, Unwritable), None)
+    worker = asleep(guard)
+    while guard.kill():
+        pass
+    assert worker.wait().signal == "SIGKILL"
+
+
+def test_the_end_of_a_process_is_nobodys_to_tell_after_the_dismissal() -> None:
+    guard = Guard(print)
+    worker = asleep(guard)
+    guard.dismiss()
+    assert worker.poll(0) is not None
+
+
+def test_a_number_that_was_a_watchers_may_be_anothers(stranger: subprocess.Popen[bytes]) -> None:
+    seen = tree.stat(stranger.pid)
+    assert seen is not None
+    end_child(stranger.pid, seen.started - 1)
+    assert stranger.poll() is None
+    end_child(stranger.pid, seen.started)
+    assert not lives(stranger.pid)
+
+
+def test_a_session_that_one_look_does_not_see_stays_on_record(
+    guard: Guard, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard.contain(record, None)
+    worker, hidden = idle(guard)
+    guard.look()
+    assert {worker.pid, hidden} <= record.processes.keys()
+    for _ in range(2):
+        with monkeypatch.context() as patched:  # as the kernel's list may be
+            patched.setattr(tree, "children", lambda pid: [])
+            guard.look()
+        assert {worker.pid, hidden} <= record.processes.keys()
+        guard.look()
+    while guard.kill([worker.pid]):
+        pass
+    assert record.processes.keys() == {worker.pid}
+
+
+@pytest.mark.skipif(not os.access(LAST_PID, os.W_OK), reason="NOT TESTED: needs root")
+def test_a_session_of_the_job_with_the_number_of_a_foreign_one_is_killed(
+    record: Record, stranger: subprocess.Popen[bytes]
+) -> None:
+    """After the guard's death: a number is given again once nobody has it."""
+    guard = Guard(print)
+    try:
+        guard.contain(record, None)
+        stranger.kill()
+        stranger.wait()
+        for _ in range(200):
+            LAST_PID.write_text(str(stranger.pid - 1))
+            worker = leader(guard)
+            if worker.pid == stranger.pid:
+                break
+        else:
+            pytest.skip("NOT TESTED: another process was always faster")
+        orphan = int(Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text())
+        guard.look()  # so that it is on record
+        die(guard)
+        assert not lives(orphan)
+    finally:
+        guard.dismiss()
+
+
+def leader(guard: Guard) -> WorkerProcess:
+    """A process of the job with a child in its session."""
+    reads, writes = os.pipe()
+    with os.fdopen(reads, "rb") as output, os.fdopen(writes, "wb") as theirs:
+        argv = ["sh", "-c", "sleep 60 >/dev/null & echo; wait"]
+        worker = WorkerProcess(guard, argv, env=os.environ, output=theirs.fileno())
+        theirs.close()
+        output.readline()
+    return worker
+
+
+@pytest.mark.skipif(not HOST_HAS_CGROUPS, reason="NOT TESTED: no cgroup can be made here")
+def test_what_is_in_a_cgroup_dies_by_it_when_no_other_can_be_made(
+    record: Record, stranger: subprocess.Popen[bytes]
+) -> None:
+    """Where we have a foreign child, nothing else tells that it is the job's."""
+    told: list[str] = []
+    guard = Guard(told.append)
+    cgroup = cgroups.made(f"test-{os.getpid()}")
+    assert cgroup is not None
+    try:
+        guard.contain(record, cgroup)
+        _, hidden = idle(guard)
+        (Path(cgroup) / "2").mkdir()
+        asleep(guard)
+        assert "without cgroups from now on" in told[0]
+        die(guard)
+        assert not lives(hidden)
+        assert eventually(lambda: bool(tree.children(guard.pid))), "it has a watcher"
+        assert stranger.poll() is None
+        guard.look()  # reaps what was in the cgroup
+        asleep(guard)
+        assert not list(Path(cgroup).glob("*/"))
+    finally:
+        guard.dismiss()
+        cgroups.remove(cgroup)
+
+
+def test_a_record_of_another_version_is_told_as_such(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b'"v": 1', b'"v": 2'))
+    with pytest.raises(RecordError, match="written by another version: its format is not 1"):
+        recorded(tmp_path)
+
+
+def test_the_record_that_is_read_is_the_one_that_was_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one, which everybody may write, takes its place in between."""
+    path = written(tmp_path)
+    theirs = tmp_path / "theirs"
+    theirs.write_bytes(path.read_bytes() + b'{"session":4711,"started":1}\n')
+    theirs.chmod(0o666)
+    user = os.geteuid()
+
+    def asked() -> int:
+        if theirs.exists():
+            theirs.replace(path)
+        return user
+
+    monkeypatch.setattr(os, "geteuid", asked)
+    found = recorded(tmp_path)
+    assert not theirs.exists()
+    assert found is not None
+    assert not found.processes

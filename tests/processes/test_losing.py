@@ -1,0 +1,120 @@
+"""What is told and done when the guard fails, the lease is lost, or workers do not stand still."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from supervisor import exclusion, job
+from supervisor.adapters import guard as guards
+from supervisor.adapters.clock import SystemClock
+from supervisor.adapters.guard import Guard
+from supervisor.adapters.lease import LeaseTimes
+from supervisor.adapters.processes import WorkerProcess
+from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.storage import LocalStorage
+from supervisor.core.events import Noticed
+from supervisor.core.exit_codes import ExitCode
+from supervisor.exclusion import Exclusion, Home, owned
+from supervisor.guarded import guarded
+from supervisor.host import guard as theirs
+from supervisor.host import tree
+from tests.processes.test_lease import foreign
+from tests.running import eventually
+
+
+@pytest.fixture
+def guard() -> Iterator[Guard]:
+    one = Guard(print)
+    yield one
+    one.dismiss()
+
+
+def test_who_loses_the_lease_is_told_to_end_once(
+    guard: Guard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the main thread hangs."""
+    monkeypatch.setattr(exclusion, "_LAST_WORDS", 0.0)
+    clock, lost = SystemClock(), threading.Event()
+    ended: list[tuple[ExitCode, str]] = []
+
+    def end(code: ExitCode, why: str) -> None:
+        ended.append((code, why))
+        lost.set()
+
+    home, means = Home(tmp_path, LocalStorage(tmp_path)), LeaseTimes(60.0, 0.2, 0.01)
+    leased = Exclusion(flock=False, lease=means)
+    with owned(home, "a" * 32, clock, Reactor(clock), guard, leased, print, end):
+        foreign(tmp_path)
+        assert lost.wait(30.0)
+    ((code, why),) = ended
+    assert code == ExitCode.OWNED
+    assert "taken over by supervisor" in why
+    assert "run the same command again" not in why
+
+
+def test_an_end_from_another_thread_has_the_code_that_the_config_says() -> None:
+    prepared: Any = SimpleNamespace(job=SimpleNamespace(exit_codes={int(ExitCode.OWNED): 7}))
+    pid = os.fork()
+    if pid == 0:
+        job._exit(prepared, lambda text: None, ExitCode.OWNED, "lost")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+VFORKS = """
+import os, sys
+then = [(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)]
+os.posix_spawn("/bin/true", ["true"], {}, file_actions=then)
+"""
+
+
+def test_it_is_told_that_a_worker_does_not_stand_still(guard: Guard, tmp_path: Path) -> None:
+    """It waits in the kernel for its child, which opens a FIFO before it becomes its program."""
+    os.mkfifo(tmp_path / "fifo")
+    argv = [sys.executable, "-S", "-c", VFORKS, str(tmp_path / "fifo")]
+    worker = WorkerProcess(guard, argv, env={}, output=2)
+
+    def waits() -> bool:
+        seen = tree.stat(worker.pid)
+        return seen is not None and seen.state == "D"
+
+    assert eventually(waits)
+    clock = SystemClock()
+    reactor = Reactor(clock)
+    lease: Any = None
+    exclusion._Held(guard, lease, LeaseTimes(), clock, reactor).stop("the machine slept")
+    told = [event.text for event in reactor.wait(0.0) if isinstance(event, Noticed)]
+    assert told == ["some of the workers wait in the kernel: they stand still once that is over"]
+
+
+def test_a_guard_that_fails_does_not_wait_for_a_supervisor_that_is_frozen() -> None:
+    ours, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, end:
+        with suppress(BlockingIOError):  # until nothing more gets through
+            while True:
+                end.send(b"x" * 1000, socket.MSG_DONTWAIT)
+        ours.send(b"no message")
+        number = end.fileno()
+        arguments = [str(number), str(os.getpid()), guards._ROOT, theirs.__file__]
+        command = [sys.executable, "-I", "-S", "-c", guards._PROGRAM, *arguments]
+        started = subprocess.Popen(command, pass_fds=[number], stderr=subprocess.DEVNULL)
+        assert started.wait(30.0) == 1
+
+
+def test_no_descriptor_is_left_of_a_guard() -> None:
+    clock = SystemClock()
+    reactor = Reactor(clock)
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208
+    with guarded(reactor, clock):
+        pass
+    assert os.listdir("/proc/self/fd") == before  # noqa: PTH208

@@ -1,0 +1,78 @@
+"""Google Secret Manager and a metadata server that gives a token for it, on this host."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+TOKEN = "the-token-of-this-machine"
+_TOKEN_PATH = "/computeMetadata/v1/instance/service-accounts/default/token"
+
+
+@dataclass
+class SecretStore:
+    """The secrets by version, and what befalls the next requests: a status, or None."""
+
+    secrets: dict[str, bytes] = field(default_factory=dict)
+    faults: list[int | None] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+    has_account: bool = True
+    genuine: bool = True
+    """Whether answers are marked as those of a metadata server."""
+    token: str = TOKEN
+
+    def answer(self, path: str, headers: dict[str, str]) -> tuple[int, dict[str, object]]:
+        self.requests.append(path)
+        if (fault := self.faults.pop(0) if self.faults else None) is not None:
+            return fault, {"error": {"code": fault, "message": "as the test wants it"}}
+        if path == _TOKEN_PATH:
+            assert headers["Metadata-Flavor"] == "Google"
+            return (200, {"access_token": self.token}) if self.has_account else (404, {})
+        if headers.get("Authorization") != f"Bearer {TOKEN}":
+            return 401, {"error": {"code": 401, "message": "no credentials"}}
+        version = path.removeprefix("/v1/").removesuffix(":access")
+        if version not in self.secrets:
+            return 404, {"error": {"code": 404, "message": f"Secret [{version}] not found"}}
+        data = base64.b64encode(self.secrets[version]).decode()
+        return 200, {"name": version, "payload": {"data": data}}
+
+    @contextmanager
+    def serving(self) -> Iterator[dict[str, str]]:
+        """The environment that leads to it, while it answers."""
+        http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        address = f"127.0.0.1:{http.server_address[1]}"
+        try:
+            yield {
+                "GCE_METADATA_HOST": address,
+                "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER": f"http://{address}/",
+            }
+        finally:
+            http.shutdown()
+            thread.join()
+            http.server_close()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        store = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, body = store.answer(self.path, dict(self.headers))
+                data = json.dumps(body).encode()
+                self.send_response(status)
+                if store.genuine:
+                    self.send_header("metadata-flavor", "Google")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        return Handler

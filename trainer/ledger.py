@@ -1,0 +1,151 @@
+"""The ledger of a job: which steps in a directory of checkpoints it began, and which it committed.
+
+A folder named `40` may be anybody's: an older run's, a copy that somebody is making, the results of
+a year. So before a save begins its step is written here, durably, and once it is committed, the
+time of its commit, which Orbax keeps in the step's own metadata. What the ledger does not have is
+never removed and does not count for `keep`; a step of another commit time under a name that the
+ledger has is somebody else's too.
+
+Each job has a ledger of its own in the directory, named by the job's id. A trainer that is run by
+hand has no id: all that are run by hand in one directory are one job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from supervisor.protocol import environment, removal
+from supervisor.protocol.committed import committed_at
+from supervisor.protocol.reading import UnreadableError, parse_object
+from trainer import bucket
+from trainer.files import files_in
+
+_BY_HAND = "by-hand"
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MOST_TOLD = 1000
+FOREIGN = "foreign"
+"""The folder into which goes what is in the way."""
+
+
+@dataclass
+class Entries:
+    """What a ledger says."""
+
+    saving: int | None = None
+    """The step whose save has begun, and is not known to be committed."""
+    committed: dict[int, int] = field(default_factory=dict)
+    """Time of commit (ns, from the step's metadata) by step, of those that are not evicted."""
+    evicting: set[str] = field(default_factory=set)
+    """Names of folders whose removal has begun."""
+    told: set[str] = field(default_factory=set)
+    """Names of what is not this job's that a person has been told of."""
+
+
+class Ledger:
+    """The ledger of one job in `directory`, which exists. One process at a time has it."""
+
+    def __init__(self, directory: Path, environ: Mapping[str, str] = os.environ) -> None:
+        """Nothing is read yet."""
+        job = environ.get(environment.JOB, _BY_HAND)
+        if not _ID.fullmatch(job):
+            raise ValueError(f"{environment.JOB}={job!r} is no id of a job")
+        self._directory = directory
+        self._name = f"supervise_ledger_{job}.json"
+        self._lock = Lock()
+        self.entries = Entries()
+
+    def load(self) -> str | None:
+        """Read what was written; what is wrong with it, in words, where it cannot be used: then
+        nothing in the directory is known to be this job's.
+
+        Raises:
+            OSError: it cannot be read now.
+        """
+        self.entries = Entries()
+        try:
+            self.entries = _parsed(files_in(self._directory).read(self._name), self._name)
+        except FileNotFoundError:
+            return None
+        except UnreadableError as error:
+            unknown = f"no step in {self._directory} that is there now is known to be this job's"
+            if bucket.is_in_bucket(self._directory):
+                return f"{error}; {unknown}"
+            path = self._directory / self._name
+            moved = removal.set_aside(path, FOREIGN, below=self._directory)
+            return f"{error}. It was moved to {moved}; {unknown}"
+        return None
+
+    @contextmanager
+    def change(self) -> Iterator[Entries]:
+        """Change the entries; they are durable when this returns.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        with self._lock:
+            yield self.entries
+            files_in(self._directory).replace(self._name, _encoded(self.entries))
+
+    def begin(self, step: int) -> None:
+        """Note that the save of `step` begins; errors as `change`."""
+        with self.change() as entries:
+            entries.saving = step
+            entries.committed.pop(step, None)
+
+    def end(self, step: int) -> None:
+        """Note that the save of `step` is over, and when it was committed; errors as `change`."""
+        at = committed_at(self._directory / f"{step}")
+        with self.change() as entries:
+            entries.saving = None
+            if at is not None:
+                entries.committed[step] = at
+
+    def has(self, step: int, path: Path) -> bool:
+        """Whether the committed step in `path` is the one that this job committed.
+
+        Raises:
+            OSError: nobody can look now.
+        """
+        at = self.entries.committed.get(step)
+        return at is not None and at == committed_at(path)
+
+    def may_have(self, step: int, path: Path) -> bool:
+        """The same of one that may be damaged: metadata without a time does not deny it.
+
+        Raises:
+            OSError: nobody can look now.
+        """
+        at = self.entries.committed.get(step)
+        return at is not None and committed_at(path) in (at, None)
+
+
+def _parsed(data: bytes, name: str) -> Entries:
+    body = parse_object(data, name)
+    try:
+        saving = body["saving"]
+        return Entries(
+            None if saving is None else int(saving),
+            {int(step): int(at) for step, at in body["committed"].items()},
+            {str(one) for one in body["evicting"]},
+            {str(one) for one in body["told"]},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise UnreadableError(name, f"is not a ledger ({type(error).__name__})") from None
+
+
+def _encoded(entries: Entries) -> bytes:
+    body: dict[str, Any] = {
+        "saving": entries.saving,
+        "committed": {str(step): at for step, at in sorted(entries.committed.items())},
+        "evicting": sorted(entries.evicting),
+        "told": sorted(entries.told)[:_MOST_TOLD],
+    }
+    return json.dumps(body, indent=1).encode() + b"\n"

@@ -1,0 +1,220 @@
+"""The steps in a bucket, or in a mount of one: a step has its name from the start, and only a
+marker commits it (`protocol.committed`).
+
+What lacks the marker is a save that was killed, or somebody's copy of a step from a disk. The
+ledger tells the first; a copy above all committed steps is refused, because to train on would
+overwrite it. To move a step would be to copy all of it, and a kill in between would leave two
+halves. So a damaged one gets a note that says why, and loses its marker.
+"""
+
+# mypy: allow-untyped-calls
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from supervisor.protocol import removal
+from supervisor.protocol.committed import MARKER, METADATA, committed_at, committed_steps, unmarked
+from supervisor.protocol.reading import UnreadableError
+from supervisor.protocol.removal import NotOursError, Place
+from trainer import bucket
+from trainer.files import files_in
+from trainer.integrity import MANIFEST
+from trainer.ledger import Ledger
+from trainer.steps import (
+    REMOVED,
+    Say,
+    UnmarkedCheckpointError,
+    evicting,
+    excess,
+    forget,
+    is_committed_now,
+    is_expected_in,
+    readable,
+    step_of,
+    tell_foreign,
+)
+
+DAMAGED = "supervise_damaged.txt"
+_EARLIER_NOTE = "supervise_saving.txt"
+"""In which an earlier version noted the step that it was saving."""
+
+
+_LAST = (METADATA, MANIFEST)
+"""What proves that a step is this job's is there until nothing else of it is."""
+
+
+class MarkedSteps:
+    """Steps in a bucket or in a mount of one: committed by a marker."""
+
+    commits_by_rename = False
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._ledger = Ledger(directory)
+
+    def committed(self) -> Iterator[tuple[int, Path]]:
+        """See `Steps`."""
+        return readable(committed_steps(self.directory, posix=False))
+
+    def clear(self, say: Say) -> None:
+        """See `Steps`. Of the damaged that are left, the marker is removed."""
+        if problem := self._ledger.load():
+            say(problem)
+        self._take_over_note()
+        foreign, newest = list[str](), -1
+        for step, entry in self._all():
+            committed = is_committed_now(entry, posix=False)
+            if (entry / DAMAGED).exists():
+                if committed:
+                    self._unmark(entry)
+                continue
+            newest = max(newest, step) if committed else newest
+            is_ours = self._is_own(step, entry) if committed else self._removed(step, entry, say)
+            if not is_ours:
+                if not committed and step > newest and committed_at(entry) is not None:
+                    raise UnmarkedCheckpointError(unmarked(str(entry)))
+                foreign.append(entry.name)
+        forget(self._ledger)
+        tell_foreign(self._ledger, foreign, self.directory, say)
+
+    def _is_own(self, step: int, entry: Path) -> bool:
+        """Whether the committed step is this job's."""
+        if step == self._ledger.entries.saving:
+            self.end(step)  # it was killed after its commit
+        return step in self._ledger.entries.committed
+
+    def _removed(self, step: int, entry: Path, say: Say) -> bool:
+        """Whether the step that is not committed was left by a kill of this job, and is gone."""
+        entries = self._ledger.entries
+        is_killed = step == entries.saving
+        is_evicted = entry.name in entries.evicting and self._ledger.has(step, entry)
+        if not (is_killed or is_evicted):
+            return False
+        place = Place.KILLED_SAVE if is_killed else Place.STEP
+        print(f"removing {entry}: {REMOVED[place]}", flush=True)
+        try:
+            if is_killed:
+                self._remove(place, entry, lambda: True)
+            else:
+                is_ours = partial(self._ledger.has, step, entry)
+                self._remove(place, entry, is_ours, is_expected_in(entry))
+        except NotOursError as error:
+            say(str(error))
+        with self._ledger.change():
+            entries.committed.pop(step, None)
+        return True
+
+    def begin(self, step: int, say: Say) -> None:
+        """See `Steps`. A damaged step of this job makes way to what takes its place."""
+        path = self.directory / f"{step}"
+        if list(files_in(path).names()):
+            if not ((path / DAMAGED).exists() and self._ledger.has(step, path)):
+                raise UnmarkedCheckpointError(
+                    f"{path} is in the way of a save, and nothing proves that this job saved it: "
+                    "move it away"
+                )
+            self._remove(Place.STEP, path, partial(self._ledger.has, step, path))
+        self._ledger.begin(step)
+
+    def make_way(self, step: int, say: Say) -> None:
+        """See `Steps`: it has its name already, and its marker is made only if there is none."""
+
+    def end(self, step: int) -> None:
+        """See `Steps`."""
+        self._ledger.end(step)
+
+    def evict(self, keep: int, allow: Callable[[str], None], say: Say) -> None:
+        """See `Steps`. The marker goes first: half of a step is no checkpoint."""
+        found = committed_steps(self.directory, posix=False)
+        for step, path in excess(self._ledger, found, keep):
+            allow(f"the eviction of step {step}")
+            with self._ledger.change() as entries:
+                entries.evicting.add(path.name)
+            with evicting(step, self._ledger, say):
+                is_ours = partial(self._ledger.has, step, path)
+                self._remove(Place.STEP, path, is_ours, is_expected_in(path))
+            with self._ledger.change() as entries:
+                entries.evicting.discard(path.name)
+
+    def is_own(self, step: int, path: Path) -> bool:
+        """See `Steps`."""
+        return self._ledger.may_have(step, path)
+
+    def set_aside(self, path: Path, reason: str) -> str:
+        """See `Steps`. Killed in between, `clear` goes on."""
+        files_in(path).replace(
+            DAMAGED,
+            f"{reason}\n\nTo use it all the same, remove this, and put {MARKER} in its "
+            "place.\n".encode(),
+        )
+        self._unmark(path)
+        return f"it is not used any more, {DAMAGED} in it says why"
+
+    def damaged(self) -> str | None:
+        """See `Steps`."""
+        names = [entry.name for _, entry in self._all()[::-1] if (entry / DAMAGED).exists()]
+        if not names:
+            return None
+        return (
+            f"remove the damaged ones ({', '.join(names)} in {self.directory}; {DAMAGED} in each "
+            "says why) to train from the beginning"
+        )
+
+    def _all(self) -> list[tuple[int, Path]]:
+        """All that have the name of a step, newest first."""
+        try:
+            entries = list(self.directory.iterdir())
+        except FileNotFoundError:  # a bucket has no empty folders
+            return []
+        named = [(step, one) for one in entries if (step := step_of(one.name)) is not None]
+        return sorted(named, reverse=True)
+
+    def _take_over_note(self) -> None:
+        """What an earlier version noted is in the ledger then."""
+        try:
+            noted = step_of(files_in(self.directory).read(_EARLIER_NOTE).decode().strip())
+        except (FileNotFoundError, UnreadableError, UnicodeDecodeError):
+            return
+        if noted is None:
+            return  # no note of ours
+        if self._ledger.entries.saving is None:
+            with self._ledger.change() as entries:
+                entries.saving = noted
+        self._remove_file(Place.EARLIER_NOTE, self.directory / _EARLIER_NOTE)
+
+    def _unmark(self, path: Path) -> None:
+        self._remove_file(Place.COMMIT_MARKER, path / MARKER)
+
+    def _remove_file(self, place: Place, path: Path) -> None:
+        if bucket.is_in_bucket(path):
+            bucket.remove(place, self.directory, [str(path).removeprefix(f"{self.directory}/")])
+        else:
+            removal.file(place, path, below=self.directory)
+
+    def _remove(
+        self,
+        place: Place,
+        path: Path,
+        is_ours: Callable[[], bool],
+        is_expected: Callable[[str], bool] = lambda name: True,
+    ) -> None:
+        """Remove a step; see `removal.tree`."""
+        if not bucket.is_in_bucket(path):
+            removal.tree(
+                place,
+                path,
+                below=self.directory,
+                is_ours=is_ours,
+                is_expected=is_expected,
+                first=(MARKER,),
+                last=_LAST,
+            )
+            return
+        names = sorted(bucket.objects(path), key=lambda name: (name in _LAST, name != MARKER, name))
+        if strange := [name for name in names if not is_expected(name)]:
+            raise NotOursError(path, f"{strange[0]!r} in it is not ours")
+        if not is_ours():
+            raise NotOursError(path, "it was not committed when the ledger says")
+        bucket.remove(place, self.directory, [f"{path.name}/{name}" for name in names])
