@@ -15,7 +15,7 @@ import pytest
 
 from supervisor.adapters.guard import Guard
 from supervisor.adapters.processes import WorkerProcess
-from tests.running import Result, Running, Start, command_config, eventually, lives, runs
+from tests.running import Result, Running, Start, command_config, eventually, lives
 
 Supervise = Callable[..., Result]
 HIDES = """
@@ -199,17 +199,6 @@ def test_the_processes_of_the_job_are_stopped_and_go_on(guard: Guard) -> None:
     while guard.kill():
         pass
     assert worker.wait().signal == "SIGKILL", "what is stopped can be killed"
-
-
-def test_a_guard_that_does_not_answer_is_replaced(guard: Guard) -> None:
-    worker, hidden = idle(guard)
-    os.kill(guard.pid, signal.SIGKILL)
-    assert worker.wait().signal == "SIGKILL", "it dies with the guard, and is seen to"
-    while guard.kill():
-        pass
-    assert not runs(hidden)
-    again, _ = idle(guard)
-    assert lives(again.pid)
 
 
 @pytest.mark.parametrize(

@@ -80,10 +80,41 @@ def lines(record: Record) -> list[bytes]:
     return [text for text in record.path.read_bytes().split(b"\n")[1:] if text.strip()]
 
 
-def test_a_silent_guard_is_killed_and_replaced(
-    guard: Guard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def noted(guard: Guard, record: Record) -> tuple[WorkerProcess, int]:
+    """Two processes (see `idle`) on record. By that they are the job's, even where we have children
+    that others have left here, as a run of many tests in one process may."""
+    guard.contain(record, None)
     worker, hidden = idle(guard)
+
+    def is_noted() -> bool:
+        guard.look()
+        return {worker.pid, hidden} <= record.processes.keys()
+
+    assert eventually(is_noted)
+    return worker, hidden
+
+
+def test_a_dead_guard_is_replaced(
+    stranger: subprocess.Popen[bytes], guard: Guard, record: Record
+) -> None:
+    worker, hidden = noted(guard, record)
+    os.kill(guard.pid, signal.SIGKILL)
+    assert worker.wait().signal == "SIGKILL", "it dies with the guard, and is seen to"
+    while guard.kill():
+        pass
+    assert not runs(hidden)
+    assert runs(stranger.pid)
+    again, _ = idle(guard)
+    assert lives(again.pid)
+
+
+def test_a_silent_guard_is_killed_and_replaced(
+    stranger: subprocess.Popen[bytes],
+    guard: Guard,
+    record: Record,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker, hidden = noted(guard, record)
     first = guard.pid
     monkeypatch.setattr(line, "PATIENCE", {"end": 0.05, "exited": 3.0})
     os.kill(first, signal.SIGSTOP)
@@ -92,6 +123,7 @@ def test_a_silent_guard_is_killed_and_replaced(
     assert guard.pid != first
     assert worker.wait().signal == "SIGKILL"
     assert not runs(hidden)
+    assert runs(stranger.pid)
 
 
 def test_what_a_guard_starts_too_late_is_ended(
