@@ -115,7 +115,7 @@ def run_job(prepared: Prepared, log_format: LogFormat, exclusion: Exclusion | No
         found = _accept_changes(prepared, history, config, redactor)
         reactor.stop_on_signals()
         job = history.state.job or uuid.uuid4().hex[:12]
-        stack.callback(_leave_nothing_behind, guard)
+        stack.callback(_leave_nothing_behind, guard, reactor)
         warnings = swept(prepared.job.model_dir, history.state.job)
         contain(guard, storage, prepared.job.model_dir, job, instance)
         lineage = environment.lineage(os.environ, f"{job}@{instance}")
@@ -427,12 +427,15 @@ def _let_go(mirror: Mirror, check: Check, complain: Callable[[str], None]) -> No
         complain(f"the bucket lacks the newest of the job's files, which this host has: {why}")
 
 
-def _leave_nothing_behind(guard: Guard) -> None:
+def _leave_nothing_behind(guard: Guard, reactor: Reactor) -> None:
     """Whatever ends this supervisor, an error of ours too, nothing of the job outlives it; not
     after somebody else may own model_dir.
 
     Raises:
         UnkillableError: something does.
     """
+    stops = reactor.stops
     while guard.kill():
         time.sleep(guard.pause)
+        if reactor.stops != stops:
+            guard.hurry()

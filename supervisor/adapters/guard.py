@@ -32,6 +32,8 @@ _ENVIRONMENT = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name 
 _SOCKET = 3
 _LAST_LOOK = 5.0
 _LOOK_AGAIN = 0.002
+_TO_DIE = 0.1
+"""Seconds that a guard which does not answer gets to die before it is looked at again."""
 
 
 class Guard:
@@ -136,6 +138,10 @@ class Guard:
         """Seconds to wait before `kill` is called again: none, unless something does not die."""
         return self._patience.pause
 
+    def hurry(self) -> None:
+        """Somebody waits: `kill` gives up what is left as soon as it would be named."""
+        self._patience.hurry()
+
     def look(self) -> None:
         """Take note of what has changed: from time to time, in the main thread."""
         with self._lock:
@@ -196,11 +202,12 @@ class Guard:
             tree.send(pid, seen, signal.SIGCONT)
 
     def dismiss(self) -> None:
-        """Tell the guard to kill the rest and exit. Waits at most 5 s."""
+        """Tell the guard to kill the rest and exit. Waits at most 5 s, and not for what `kill` has
+        given up."""
         with self._lock:
             self._dismissed = True
             self._line.close()
-            if has_ended(self.pidfd, _LAST_LOOK):
+            if has_ended(self.pidfd, 0.0 if self._patience.is_over else _LAST_LOOK):
                 os.waitpid(self.pid, 0)
             os.close(self.pidfd)
             if self._record is not None:
@@ -330,9 +337,8 @@ class Guard:
     def _bury(self) -> bool:
         """SIGKILL all that the guard has left to us; whether there was anything. If not, there is
         another guard now."""
-        if not self._is_dead:  # it does not answer
-            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-            has_ended(self.pidfd, _LAST_LOOK)
+        if not self._dies():
+            return True
         self._line.hear()
         self._exits |= self._line.exits
         is_left = self._kill_orphans()
@@ -361,6 +367,12 @@ class Guard:
         if watcher is not None:  # the new guard has another one
             end_child(*watcher)
         return False
+
+    def _dies(self) -> bool:
+        """End the guard where it does not answer; False while it waits in the kernel, and lives."""
+        if not self._is_dead:
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        return has_ended(self.pidfd, _TO_DIE)
 
     def _kill_orphans(self) -> bool:
         """SIGKILL what is the job's among our children, and reap it; whether there was any."""

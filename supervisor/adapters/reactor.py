@@ -25,17 +25,22 @@ class Reactor:
         self._events: deque[Event] = deque()
         self.busy_since: float | None = clock.now()
         """See `ports.Loop`."""
-        self.is_told_to_stop = False
-        """See `ports.Loop`."""
+        self.stops = 0
+        """How many requests to stop have come."""
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._selector.register(self._wake, selectors.EVENT_READ, self._woken)
 
+    @property
+    def is_told_to_stop(self) -> bool:
+        """See `ports.Loop`."""
+        return self.stops > 0
+
     def post(self, event: Event) -> None:
         """Hand an event to the runtime. Safe in any thread and in a signal handler."""
         self._events.append(event)
-        self.is_told_to_stop = self.is_told_to_stop or isinstance(event, StopRequested)
+        self.stops += isinstance(event, StopRequested)
         os.eventfd_write(self._wake, 1)
 
     def goes_on(self) -> None:
@@ -73,10 +78,7 @@ class Reactor:
             # not take for silence what it has not read yet.
             if until is not None and now >= until:
                 break
-        events = []
-        while self._events:
-            events.append(self._events.popleft())
-        return events
+        return [self._events.popleft() for _ in range(len(self._events))]
 
     def _excuse(self, late: float) -> None:
         """A look took `late` seconds too long: whoever froze us may have frozen the workers too."""
@@ -115,5 +117,8 @@ class Reactor:
         return self._timers[0][0] if self._timers else None
 
     def _run_timers(self) -> None:
-        while self._timers and self._timers[0][0] <= self._clock.now():
+        """Call each timer that is due now, once: what their callbacks add waits for the next turn,
+        so that a timer that renews itself without a delay keeps nobody else waiting."""
+        now, added = self._clock.now(), next(self._order)
+        while self._timers and self._timers[0][0] <= now and self._timers[0][1] < added:
             heapq.heappop(self._timers)[2]()

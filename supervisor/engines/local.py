@@ -13,6 +13,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from supervisor.adapters.addresses import free_ports
@@ -42,6 +43,7 @@ from supervisor.engines import committed as committed_steps
 from supervisor.engines.devices import DeviceProbe
 from supervisor.engines.group import Group, Worker
 from supervisor.engines.judging import judged, redacted
+from supervisor.engines.killing import Killing
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.placement import placed, ports_needed
 from supervisor.engines.preparing import Preparations
@@ -57,6 +59,7 @@ from supervisor.protocol.standby import OUTPUT, Mode
 
 _OBSERVE_INTERVAL = 5.0
 _DRAIN_OUTPUT = 5.0
+"""Seconds for the outputs of all workers: the main loop stands still meanwhile."""
 _LAST_WORDS = 2.0
 """Seconds for the exit handlers of a worker that has failed, at least, where there are several."""
 _READING_PAUSE = 0.5
@@ -90,6 +93,7 @@ class LocalEngine:
         self._probe = probe
         self._redact = redact
         self._group: Group | None = None
+        self._killing = Killing(reactor, guard)
         self._snapshots = SnapshotKeeper(self._notice, self._mention)
         self._ahead = Preparations(reactor, clock, guard, probe, self._notice, self._mention)
 
@@ -117,7 +121,8 @@ class LocalEngine:
         except OSError as error:
             for worker in group.workers:  # their ends are ours, and no news
                 self._reactor.forget(worker.process.pidfd)
-            self._launch_failed(group, error, argv)
+            failed = partial(self._launch_failed, group, error, argv)
+            self._killing.until_gone(lambda: self._kill(group), failed)
             return
         self._tell_start(group)
         self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(group))
@@ -172,15 +177,13 @@ class LocalEngine:
             group = None
         if group is not None:
             group.kill()
-        self._ahead.make_way()
-        self._probe.stop()
-        alive = self._guard.kill(self._ahead.pids)
-        if alive or (group is not None and not group.all_have_ended()):
-            self._reactor.call_later(self._guard.pause, lambda: self.kill(launch, exits))
-            return
-        if group is not None:
-            self._close(group)
-        self._gone(launch, tuple(group.exits) if group is not None else exits, group)
+
+        def gone() -> None:
+            if group is not None:
+                self._close(group)
+            self._gone(launch, tuple(group.exits) if group is not None else exits, group)
+
+        self._killing.until_gone(lambda: self._kill(group), gone)
 
     # --- starting ---------------------------------------------------------------------------
 
@@ -256,14 +259,7 @@ class LocalEngine:
             self._notice(f"DRILL armed: {drill.describe()}")
 
     def _launch_failed(self, group: Group, error: OSError, argv: tuple[str, ...]) -> None:
-        """Not all of the workers could be started: those that were must not stay."""
-        if self._group is not group:
-            return  # `kill` was asked for meanwhile, and has answered
-        if self._guard.kill(self._ahead.pids) or not group.all_have_ended():
-            self._reactor.call_later(
-                self._guard.pause, lambda: self._launch_failed(group, error, argv)
-            )
-            return
+        """Not all of the workers could be started, and those that were are gone."""
         self._close(group)
         failure = redacted(launch_failure(error, argv), self._redact)
         self._reactor.post(LaunchFailed(self._clock.now(), group.launch.attempt, failure))
@@ -382,14 +378,21 @@ class LocalEngine:
 
     # --- ending -----------------------------------------------------------------------------
 
+    def _kill(self, group: Group | None) -> bool:
+        """Kill all of the job but what is of no attempt; whether anything of it is left."""
+        self._ahead.make_way()
+        self._probe.stop()
+        return self._guard.kill(self._ahead.pids) or not (group is None or group.all_have_ended())
+
     def _close(self, group: Group) -> None:
         """Take what the dead workers left in their pipes, and let go of everything."""
         group.watcher.stop()
+        end = self._clock.now() + _DRAIN_OUTPUT
         for worker in group.workers:
             worker.pipe.read()
             self._reactor.forget(worker.pipe.read_end)
             self._reactor.forget(worker.process.pidfd)
-            if not worker.close(_DRAIN_OUTPUT):
+            if not worker.close(max(0.0, end - self._clock.now())):
                 self._notice("somebody outside this job still holds the worker's output open")
         pending = group.launch.pending_drills()
         for drill in group.drills:

@@ -38,6 +38,16 @@ class Patience:
         self._waited = 0.0
         self._looked: float | None = None
         self._told = False
+        self._limit = GIVE_UP_AFTER
+
+    @property
+    def is_over(self) -> bool:
+        """Whether what is left was given up."""
+        return self._waited >= self._limit
+
+    def hurry(self) -> None:
+        """Somebody waits for the end: give up what is left as soon as it would be named."""
+        self._limit = TELL_AFTER
 
     @property
     def pause(self) -> float:
@@ -52,12 +62,13 @@ class Patience:
         """
         if not is_left:
             self._waited, self._looked, self._told = 0.0, None, False
+            self._limit = GIVE_UP_AFTER
             return
         now = self._clock()
         if self._looked is not None:
             self._waited += min(now - self._looked, _LONGEST_STEP)
         self._looked = now
-        if self._waited >= GIVE_UP_AFTER:
+        if self.is_over:
             raise UnkillableError(f"{described(who())} cannot be killed: end it first")
         if self._waited >= TELL_AFTER and not self._told:
             self._told = True

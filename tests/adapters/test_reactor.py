@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 from datetime import UTC, datetime
 
 from supervisor.adapters.reactor import Reactor
-from supervisor.core.events import Noticed, SilenceExcused
+from supervisor.core.events import Noticed, SilenceExcused, StopRequested
+
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class HandClock:
@@ -66,3 +69,57 @@ def test_while_the_process_did_not_run_nobody_can_have_been_silent() -> None:
     assert "did not run for 15 s" in event.why
     os.close(read_end)
     os.close(write_end)
+
+
+class OverrunError(Exception):
+    """A turn that does not end."""
+
+
+def again_and_again(reactor: Reactor, order: list[str]) -> None:
+    """A timer that renews itself without a delay, as who kills what does not die."""
+
+    def renew() -> None:
+        order.append("again")
+        if len(order) > 100:
+            raise OverrunError
+        reactor.call_later(0.0, renew)
+
+    reactor.call_later(0.0, renew)
+
+
+def test_a_timer_that_renews_itself_keeps_nobody_waiting() -> None:
+    """Descriptors, other timers, signals and deadlines have their turn between two of its own."""
+    clock = HandClock()
+    reactor = Reactor(clock)
+    order: list[str] = []
+    read_end, write_end = os.pipe()
+
+    def read() -> None:
+        order.append(os.read(read_end, 1).decode())
+
+    again_and_again(reactor, order)
+    reactor.call_later(0.0, lambda: order.append("timer"))
+    reactor.watch(read_end, read)
+    os.write(write_end, b"xy")
+    assert reactor.wait(until=0.0) == []
+    assert order == ["x", "again", "timer", "y", "again"]
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_a_signal_is_heard_between_two_turns_of_a_timer_that_renews_itself() -> None:
+    clock = HandClock()
+    reactor = Reactor(clock)
+    order: list[str] = []
+    again_and_again(reactor, order)
+    before = {number: signal.getsignal(number) for number in STOPS}
+    reactor.stop_on_signals()
+    try:
+        os.kill(os.getpid(), signal.SIGHUP)
+        events = reactor.wait(until=5.0)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert [type(event) for event in events] == [StopRequested]
+    assert order == ["again"]
+    assert reactor.is_told_to_stop

@@ -53,3 +53,25 @@ def test_a_supervisor_that_was_frozen_has_not_waited() -> None:
     for _ in range(4):
         patience.look(True, lambda: [os.getpid()])
     assert told == []
+
+
+def test_who_waits_for_the_end_learns_of_it_once_they_are_named() -> None:
+    time = Time(0.5)
+    patience = Patience(lambda text: None, time)
+    patience.look(True, lambda: [os.getpid()])
+    patience.hurry()
+    while time.now < TELL_AFTER:
+        patience.look(True, lambda: [os.getpid()])
+        assert not patience.is_over
+    with pytest.raises(UnkillableError, match=rf"pid {os.getpid()} "):
+        patience.look(True, lambda: [os.getpid()])
+    assert patience.is_over
+
+
+def test_hurry_is_over_with_what_it_was_for() -> None:
+    patience = Patience(lambda text: None, Time(1.0))
+    patience.hurry()
+    patience.look(False, list)
+    for _ in range(int(TELL_AFTER) + 3):
+        patience.look(True, lambda: [os.getpid()])
+    assert not patience.is_over
