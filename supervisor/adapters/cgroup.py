@@ -23,10 +23,10 @@ class OomCounter:
         self._file = _counter_file(pid, root)
         self._before = self._read()
 
-    def rise(self) -> int:
-        """How many there were; 0 also where nobody counts."""
+    def rise(self) -> int | None:
+        """How many there were; None where nobody counts."""
         before, now = self._before, self._read()
-        return 0 if before is None or now is None else max(0, now - before)
+        return None if before is None or now is None else max(0, now - before)
 
     def _read(self) -> int | None:
         if self._file is None:

@@ -50,8 +50,9 @@ class RankEvidence:
 class HostFacts:
     """What the host itself knows of an attempt."""
 
-    oom_kills: int = 0
-    """How many processes of the attempt's cgroup the kernel killed for memory."""
+    oom_kills: int | None = None
+    """How many processes of the attempt's cgroup the kernel killed for memory; None: nobody counted
+    them."""
     guard_lost: bool = False
     """Whether the guard process, with which the workers die, was killed meanwhile."""
     free_disk: int | None = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from supervisor.core.failure import Failure
 
-SOUND = frozenset({"hang", "hangup", "host-oom-kill", "sigkill", "sigterm"})
+SOUND = frozenset({"hang", "hangup", "host-oom-kill", "sigkill", "sigkill-or-memory", "sigterm"})
 """The rules about ends that say nothing against the state in memory: a kill, a hang, a preemption.
 Not among them: an exception and NaN; a crash of native code, which may have written anywhere; a
 rule of the user's own, of which nobody knows."""

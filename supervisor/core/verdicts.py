@@ -17,7 +17,16 @@ from supervisor.core.outcome import Charge, Confidence, Verdict
 from supervisor.core.policy import Success
 from supervisor.core.remedy import Remedy
 from supervisor.core.rootcause import Chain, Origin, Raised, chain_of_record, chains_of_text
-from supervisor.core.rules import GUARD_LOST, NO_SPACE, OOM_KILLED, RULES, Rule, names_match, occurs
+from supervisor.core.rules import (
+    GUARD_LOST,
+    NO_OOM_KILL,
+    NO_SPACE,
+    OOM_KILLED,
+    RULES,
+    Rule,
+    names_match,
+    occurs,
+)
 from supervisor.core.signature import signature
 from supervisor.core.state import Hang
 from supervisor.protocol.messages import printable
@@ -158,8 +167,8 @@ def store_failure(error: OSError, ended: WorkerExit) -> Failure:
 def _facts(host: HostFacts) -> frozenset[str]:
     """What is known of the host, by the names that rules ask for."""
     found = set()
-    if host.oom_kills:
-        found.add(OOM_KILLED)
+    if host.oom_kills is not None:
+        found.add(OOM_KILLED if host.oom_kills else NO_OOM_KILL)
     if host.guard_lost:
         found.add(GUARD_LOST)
     if host.free_disk is not None and host.free_disk < _NO_ROOM:

@@ -46,7 +46,7 @@ def judged(
         pattern_seen=group is not None and any(w.pump.success_seen for w in group.workers),
         file_exists=file_exists,
         host=HostFacts(
-            oom_kills=group.oom.rise() if group is not None else 0,
+            oom_kills=group.oom.rise() if group is not None else None,
             guard_lost=group is not None and group.guards_lost() > 0,
             free_disk=_free_disk(launch.model_dir),
         ),

@@ -21,7 +21,7 @@ OFFERED = Use(offered=True, declined=False, committed=False)
 
 @pytest.mark.parametrize("rule", [*(rule.name for rule in RULES), "launch", "of my own"])
 def test_only_a_kill_and_a_preemption_leave_a_state_to_trust(rule: str) -> None:
-    allowed = rule in ("sigkill", "host-oom-kill", "sigterm", "hangup")
+    allowed = rule in ("sigkill", "sigkill-or-memory", "host-oom-kill", "sigterm", "hangup")
     assert (refusal(replace(RETRY, rule=rule), FIRST) is None) == allowed
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.core.failure import Evidence, RankEvidence, Verdict, WorkerExit
+from supervisor.core.failure import Evidence, HostFacts, RankEvidence, Verdict, WorkerExit
 from supervisor.core.policy import Success
 from supervisor.core.rules import RULES
 from supervisor.core.verdicts import judge, launch_failure, succeeded
@@ -70,8 +70,8 @@ def test_success(success: Success, evidence: Evidence, expected: bool) -> None:
 @pytest.mark.parametrize(
     ("rank", "rule"),
     [
-        (died(signal="SIGKILL", code=None), "sigkill"),
-        (died(137), "sigkill"),
+        (died(signal="SIGKILL", code=None), "sigkill-or-memory"),
+        (died(137), "sigkill-or-memory"),
         (died(signal="SIGTERM", code=None), "sigterm"),
         (died(143), "sigterm"),
         (died(signal="SIGSEGV", code=None), "crash"),
@@ -100,6 +100,15 @@ def test_success(success: Success, evidence: Evidence, expected: bool) -> None:
         (died(types=("trainer.devices.DevicesDiffer",), message="4, not 8"), "devices-differ"),
         (died(types=("builtins.FileNotFoundError",), message="x"), "missing-file"),
         (
+            died(types=("builtins.FileExistsError",), message="[Errno 17] File exists"),
+            "file-exists",
+        ),
+        (died(2, output="python: can't open file '/x.py': [Errno 2] No such"), "program-missing"),
+        (died(1, output="/usr/bin/python3: No module named trainr"), "program-missing"),
+        (died(127, output="run.sh: line 3: uvx: command not found"), "program-missing"),
+        (died(1, output="ERROR: No matching distribution found for jaxx"), "package-missing"),
+        (died(2, output="train.py: error: unrecognized arguments: --lr"), "usage"),
+        (
             died(types=("trainer.steps.NoUsableCheckpointError",), message="DATA_LOSS"),
             "no-usable-checkpoint",
         ),
@@ -124,6 +133,43 @@ def test_the_first_matching_rule(rank: RankEvidence, rule: str) -> None:
     assert rule_of(rank) == rule
 
 
+def told(rank: RankEvidence, host: HostFacts | None = None) -> str:
+    """What a person reads of a failure."""
+    failure = judge(Evidence((rank,), host=host or HostFacts()), ANY)
+    assert failure is not None
+    return f"{failure.cause}: {failure.reason} {failure.advice}"
+
+
+def test_a_missing_program_is_not_told_of_its_options() -> None:
+    text = told(died(2, output="python: can't open file '/x.py': [Errno 2] No such file"))
+    assert "the program is not there" in text
+    assert "directory in which supervise was started" in text
+    assert "options" not in text
+
+
+@pytest.mark.parametrize("kind", ["FileNotFoundError", "PermissionError", "IsADirectoryError"])
+def test_a_file_of_the_program_is_not_called_one_of_the_configuration(kind: str) -> None:
+    text = told(died(types=(f"builtins.{kind}",), message="'/data/train.bin'"))
+    assert "that the program uses" in text
+    assert "configuration" not in text
+
+
+@pytest.mark.parametrize(
+    ("kills", "rule", "suspected"),
+    [(None, "sigkill-or-memory", True), (0, "sigkill", False), (1, "host-oom-kill", True)],
+)
+def test_memory_is_suspected_unless_the_counter_says_otherwise(
+    kills: int | None, rule: str, suspected: bool
+) -> None:
+    killed, host = died(signal="SIGKILL", code=None), HostFacts(oom_kills=kills)
+    failure = judge(Evidence((killed,), host=host), ANY)
+    assert failure is not None
+    assert failure.rule == rule
+    text = told(killed, host)
+    assert ("It was not the kernel for memory" not in text) is suspected
+    assert ("by the kernel" in text or "out-of-memory" in text) is suspected
+
+
 def test_of_several_records_the_earliest_decides_whatever_the_exit_codes_say() -> None:
     victim = died(134, types=("x.JaxRuntimeError",), message="Socket closed", rank=0, time=9.0)
     culprit = died(134, types=("builtins.AssertionError",), message="no", rank=1, time=5.0)
@@ -143,7 +189,9 @@ def test_without_records_the_first_rank_that_ended_otherwise_than_success_asks_f
 LOST_PEER = died(types=("x.JaxRuntimeError",), message="Socket closed", rank=0)
 
 
-@pytest.mark.parametrize(("signal", "rule"), [("SIGKILL", "sigkill"), ("SIGTERM", "sigterm")])
+@pytest.mark.parametrize(
+    ("signal", "rule"), [("SIGKILL", "sigkill-or-memory"), ("SIGTERM", "sigterm")]
+)
 def test_a_rank_that_was_struck_down_is_what_its_victims_speak_of(signal: str, rule: str) -> None:
     struck = replace(died(None, signal, rank=1), fell=True)
     for ranks in ((struck, LOST_PEER), (LOST_PEER, struck)):

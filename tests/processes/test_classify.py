@@ -83,7 +83,7 @@ def test_standard_input(log: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "rule"),
     [
-        (("--signal", "kill"), "sigkill"),
+        (("--signal", "kill"), "sigkill-or-memory"),
         (("--signal", "15"), "sigterm"),
         (("--exit-code", "139"), "crash"),
         (("--exit-code", "0"), "early-exit"),

@@ -24,6 +24,7 @@ from supervisor.core.rules.exits import RULES as _OF_THE_EXIT
 from supervisor.core.rules.machine import RULES as _OF_THE_MACHINE
 from supervisor.core.rules.program import RULES as _OF_THE_PROGRAM
 from supervisor.core.rules.rule import GUARD_LOST as GUARD_LOST
+from supervisor.core.rules.rule import NO_OOM_KILL as NO_OOM_KILL
 from supervisor.core.rules.rule import NO_SPACE as NO_SPACE
 from supervisor.core.rules.rule import OOM_KILLED as OOM_KILLED
 from supervisor.core.rules.rule import Rule as Rule

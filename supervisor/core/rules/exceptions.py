@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.core.remedy import Remedy
-from supervisor.core.rules.phrases import FIX_CODE, FIX_CONFIG, NONE_NEEDED
+from supervisor.core.rules.phrases import FIX_CODE, FIX_CONFIG, FIX_PATH, NONE_NEEDED
 from supervisor.core.rules.rule import FATAL, LOW, MEDIUM, POLICY, RESTART, Rule
 
 _STATED = r"(?i)^(?!\S*(?:Xla|Jax)RuntimeError)[^\n]*\b"
@@ -32,6 +32,18 @@ _CONFIG_TYPES = (
     "ml_collections.*",
     "tyro.*",
     "draccus.*",
+)
+_MISSING = (
+    "a file is missing or may not be used",
+    "A file or folder that the program uses is not there, is of another kind, or is not allowed.",
+    FIX_PATH,
+)
+_EXISTS = (
+    "a file exists already",
+    "The program wants to make a file or folder that is there already, maybe since an earlier "
+    "attempt.",
+    "Let the program take up what is there (exist_ok=True), or move it away; run the same command "
+    "again.",
 )
 _CODE_TYPES = (
     "SyntaxError",
@@ -225,18 +237,16 @@ RULES = (
         transient=True,
         remedy=Remedy.WAIT_LONG,
     ),
+    Rule("file-exists", FATAL, *_EXISTS, types=("FileExistsError",)),
     Rule(
         "missing-file",
         FATAL,
-        "a file is missing or may not be read",
-        "A path in the configuration does not exist or is not allowed.",
-        FIX_CONFIG,
+        *_MISSING,
         types=(
             "*FileNotFoundError",
             "*PermissionError",
             "NotADirectoryError",
             "IsADirectoryError",
-            "FileExistsError",
             "*NotFound",
             "*NotFoundError",
             "Forbidden",
@@ -244,15 +254,19 @@ RULES = (
         ),
     ),
     Rule(
+        "file-exists-text",
+        FATAL,
+        *_EXISTS,
+        patterns=(r"(?i)\bfile exists\b|\[Errno 17\]|os_error_code='17'",),
+    ),
+    Rule(
         "missing-file-text",
         FATAL,
-        "a file is missing or may not be read",
-        "A path in the configuration does not exist or is not allowed.",
-        FIX_CONFIG,
+        *_MISSING,
         patterns=(
             r"(?i)no such file or directory|permission denied|read-only file system|file name too "
-            r"long|operation not permitted|is a directory\b|not a directory\b|file exists\b",
-            r"\[Errno (?:1|2|13|17|20|21|30|36)\]|os_error_code='(?:1|2|13|17|20|21|30|36)'",
+            r"long|operation not permitted|is a directory\b|not a directory\b",
+            r"\[Errno (?:1|2|13|20|21|30|36)\]|os_error_code='(?:1|2|13|20|21|30|36)'",
             r"(?i)(?:file|directory|path|folder|dataset|checkpoint|tokenizer|"
             r"shard)\b.{0,200}(?:does "
             r"not|doesn't) exist|\bnot found:? ['\"/]",

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 FIX_CODE = "Fix the program; run the same command again to go on from the newest checkpoint."
 FIX_CONFIG = "Correct the config; run the same command again."
+FIX_PATH = (
+    "Correct what the message names where it is set (the command, the config or the program), or "
+    "put it in place; run the same command again."
+)
 NONE_NEEDED = "None needed: it is restarted."
 
 STATUS = r"(?:^|[\s:(\"'])"

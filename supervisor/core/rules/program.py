@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.core.rules.phrases import FIX_CODE, FIX_CONFIG, HTTP, STATUS
+from supervisor.core.rules.phrases import FIX_CODE, FIX_CONFIG, FIX_PATH, HTTP, STATUS
 from supervisor.core.rules.rule import FATAL, MEDIUM, RESTART, Rule
 
 RULES = (
@@ -41,8 +41,8 @@ RULES = (
         "no-such-object",
         FATAL,
         "an object or repository is missing or may not be read",
-        "What the configuration names does not exist or is not allowed.",
-        FIX_CONFIG,
+        "What the program asks for does not exist there, or we may not read it.",
+        FIX_PATH,
         patterns=(
             rf"{HTTP}(?:403|404|410)\b|\b(?:403 (?:Forbidden|Client Error|GET|POST|PUT)|404 (?:Not "
             r"Found|Client Error|GET|POST)|410 Gone)|does not have (?:storage|permission)",
@@ -97,6 +97,26 @@ RULES = (
         confidence=MEDIUM,
     ),
     Rule(
+        "program-missing",
+        FATAL,
+        "the program is not there",
+        "The script, module or command that should run is not there, or may not be read or run.",
+        "Correct the command (relative paths are against the directory in which supervise was "
+        "started), or put the program in place; run the same command again.",
+        patterns=(
+            r"^\S*python\S*: (?:No module named|can't open file|Error while finding module)",
+            r"(?i)command not found|exec format error",
+        ),
+    ),
+    Rule(
+        "package-missing",
+        FATAL,
+        "a package cannot be installed",
+        "pip finds no version of a package that fits.",
+        "Correct the requirement that the message names; run the same command again.",
+        patterns=(r"(?i)could not find a version that satisfies|no matching distribution found",),
+    ),
+    Rule(
         "usage",
         FATAL,
         "the command line or config is refused",
@@ -108,10 +128,7 @@ RULES = (
             r"unknown option",
             r"(?i)no such option|missing (?:option|argument|command)\b|unexpected extra argument",
             r"Could not override|Key '.*' is not in struct|Missing mandatory value",
-            r"^\S*python\S*: (?:No module named|can't open file|Error while finding module)",
-            r"(?i)command not found|exec format error|invalid value for|\bunrecognized (?:config|"
-            r"option|argument|flag)",
-            r"(?i)could not find a version that satisfies|no matching distribution found",
+            r"(?i)invalid value for|\bunrecognized (?:config|option|argument|flag)",
         ),
     ),
 )

@@ -14,6 +14,8 @@ MEDIUM, LOW = Confidence.MEDIUM, Confidence.LOW
 
 OOM_KILLED = "oom-killed"
 """The kernel killed a process of the group for memory: its cgroup's counter says so."""
+NO_OOM_KILL = "no-oom-kill"
+"""The same counter did not rise."""
 GUARD_LOST = "guard-lost"
 """The guard process was killed, with which everything of the job dies."""
 NO_SPACE = "no-space"

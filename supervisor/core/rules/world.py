@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.core.outcome import Charge
 from supervisor.core.remedy import Remedy
-from supervisor.core.rules.phrases import FIX_CONFIG, HTTP, STATUS
+from supervisor.core.rules.phrases import FIX_PATH, HTTP, STATUS
 from supervisor.core.rules.rule import FATAL, NO_SPACE, POLICY, RESTART, Rule
 
 DISK_FULL = "disk-full"
@@ -156,8 +156,8 @@ RULES = (
         "no-such-place",
         FATAL,
         "a repository or bucket does not exist, or is closed to us",
-        "What the configuration names is not there for us, whoever we say we are.",
-        FIX_CONFIG,
+        "What the program asks for is not there for us, whoever we say we are.",
+        FIX_PATH,
         types=("RepositoryNotFoundError", "RevisionNotFoundError", "DatasetNotFoundError"),
     ),
     Rule(
