@@ -17,6 +17,7 @@ from supervisor.adapters.ahead_of_time import CompileAheadError
 from supervisor.adapters.journal import DamagedJournalError, JournalError
 from supervisor.adapters.lease import LeaseExpiredError, LeaseHeldError, LeaseTakenError
 from supervisor.adapters.lock import LockHeldError
+from supervisor.adapters.runlog import LogFormat
 from supervisor.adapters.tracebacks import redact_tracebacks
 from supervisor.adapters.trainer_check import TrainerCheckError
 from supervisor.classify import classify, list_rules, parse_signal, parse_stage
@@ -69,7 +70,7 @@ def main(argv: Sequence[str] | None = None, exclusion: Exclusion | None = None) 
         prepared = prepare(options.config, options.set)
         if options.command == "provision":
             return _provision(prepared, dry_run=options.dry_run)
-        return _run(prepared, options.log_format, exclusion)
+        return _run(prepared, options.log_format, exclusion, once=options.once)
     except ConfigError as error:
         return _tell(ExitCode.INVALID_CONFIG, map(Redactor(os.environ).problem, error.problems))
     except TrainerCheckError as error:
@@ -82,7 +83,7 @@ def _terminated(number: int, frame: FrameType | None) -> NoReturn:
     sys.exit(_complain(ExitCode.DRAINED, "told to stop before anything was started"))
 
 
-def _run(prepared: Prepared, log_format: str, exclusion: Exclusion | None) -> int:
+def _run(prepared: Prepared, log_format: str, exclusion: Exclusion | None, *, once: bool) -> int:
     redact_tracebacks(prepared.redactor(os.environ).text)
     try:
         prepared = with_secrets(prepared)
@@ -92,7 +93,8 @@ def _run(prepared: Prepared, log_format: str, exclusion: Exclusion | None) -> in
     redactor = prepared.redactor(os.environ)
     redact_tracebacks(redactor.text)
     try:
-        code = run_job(prepared, "json" if log_format == "json" else "text", exclusion)
+        form: LogFormat = "json" if log_format == "json" else "text"
+        code = run_job(prepared, form, exclusion, once=once)
     except (LockHeldError, LeaseHeldError, LeaseTakenError) as error:
         code = _complain(ExitCode.OWNED, redactor.text(str(error)))
     except NoGuardError as error:
@@ -215,6 +217,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_explaining(commands)
     _add_looking_on(commands)
+    run.add_argument(
+        "--once",
+        action="store_true",
+        help="do nothing where the job has succeeded, also if only its exit code says so: for "
+        "service managers and containers, which run the command again by themselves",
+    )
     run.add_argument(
         "--log-format",
         choices=("text", "json"),

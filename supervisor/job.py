@@ -90,8 +90,16 @@ _COMPILED_STAYS = (
 )
 
 
-def run_job(prepared: Prepared, log_format: LogFormat, exclusion: Exclusion | None = None) -> int:
+def run_job(
+    prepared: Prepared,
+    log_format: LogFormat,
+    exclusion: Exclusion | None = None,
+    *,
+    once: bool = False,
+) -> int:
     """Run the job until it ends; returns its exit code, before any mapping.
+
+    `once`: do nothing where the job has succeeded, also if only its exit code says so.
 
     Raises:
         ConfigError: model_dir cannot be used, or the config does not fit the job that is in it.
@@ -112,7 +120,7 @@ def run_job(prepared: Prepared, log_format: LogFormat, exclusion: Exclusion | No
         home = stack.enter_context(taken)
         storage, journal, history, space = home.storage, home.journal, home.history, home.space
         config = [redactor.params(plan.params) for plan in prepared.plans]
-        found = _accept_changes(prepared, history, config, redactor)
+        found = _accept_changes(prepared, history, config, redactor, once=once)
         reactor.stop_on_signals()
         job = history.state.job or uuid.uuid4().hex[:12]
         stack.callback(_leave_nothing_behind, guard, reactor)
@@ -153,7 +161,7 @@ def run_job(prepared: Prepared, log_format: LogFormat, exclusion: Exclusion | No
         grace = prepared.policy.grace_period + _CLOSING
         with stall.watched(reactor, grace, engine.pass_on_sigterm, end):
             return _run_to_the_end(
-                runtime, _started(job, prepared, history.state, clock), prepared, log
+                runtime, _started(job, prepared, history.state, clock, once=once), prepared, log
             )
 
 
@@ -318,7 +326,12 @@ def _make_model_dir(prepared: Prepared) -> None:
 
 
 def _accept_changes(
-    prepared: Prepared, history: History, config: Sequence[dict[str, Any]], redactor: Redactor
+    prepared: Prepared,
+    history: History,
+    config: Sequence[dict[str, Any]],
+    redactor: Redactor,
+    *,
+    once: bool,
 ) -> list[Change]:
     """What changed in the config since the job last ran; a secret that changed is no change.
 
@@ -330,7 +343,7 @@ def _accept_changes(
     found = changes([redactor.params(params) for params in history.config], config)
     problems = [
         Problem(prepared.job.source.name, "", message)
-        for _, message in refused(history.state, found, len(prepared.plans))
+        for _, message in refused(history.state, found, len(prepared.plans), once=once)
     ]
     if problems:
         raise ConfigError(problems)
@@ -360,7 +373,10 @@ def _tell_start(
                 "steps (to us or to jax.monitoring), a hang cannot be noticed"
             )
         if plan.success_is_default:
-            log.say(f"phase {plan.name!r} names no success: exit code 0 is taken for success")
+            log.say(
+                f"phase {plan.name!r} names no success: exit code 0 is taken for it, but is not "
+                "final: the same command runs the program again, unless it has --once"
+            )
     if history.torn:
         text = f"the journal ended in the middle of a line: {history.torn} bytes were cut off"
         log.say(text, level="warning")
@@ -383,11 +399,13 @@ def _unmarked(plan: PhasePlan) -> tuple[str, ...]:
         raise ModelDirError(text) from error
 
 
-def _started(job: str, prepared: Prepared, state: JobState, clock: Clock) -> SupervisorStarted:
+def _started(
+    job: str, prepared: Prepared, state: JobState, clock: Clock, *, once: bool
+) -> SupervisorStarted:
     phase = min(state.phase, len(prepared.plans) - 1)
     committed = newest_in(prepared, phase)
     epoch = clock.wall().timestamp() - clock.now()
-    return SupervisorStarted(clock.now(), job, prepared.policy, committed, epoch)
+    return SupervisorStarted(clock.now(), job, prepared.policy, committed, epoch, once)
 
 
 def _run_to_the_end(runtime: Runtime, first: Event, prepared: Prepared, log: RunLog) -> int:

@@ -80,13 +80,19 @@ def _moved(value: Any, old: str, new: str) -> Any:
     return value
 
 
-def refused(state: JobState, found: Sequence[Change], num_phases: int) -> Iterator[tuple[int, str]]:
-    """The changes that `state` forbids: the phase, and the message with its remedy."""
+def refused(
+    state: JobState, found: Sequence[Change], num_phases: int, *, once: bool
+) -> Iterator[tuple[int, str]]:
+    """The changes that `state` forbids: the phase, and the message with its remedy.
+
+    No phase of a job that begins anew is complete; `once`: see `SupervisorStarted`.
+    """
+    begins_anew = state.begins_anew(once=once)
     if num_phases <= state.phase:
         message = f"the job is in phase {state.phase + 1} already; give it back its phases"
         yield num_phases - 1, f"there are only {num_phases} phases left: {message}"
     for change in found:
-        if _completed(state, change.phase):
+        if not begins_anew and _completed(state, change.phase):
             last = change.phase == state.phase
             harmless = _under(change.key, _COMPUTES_NOTHING)
             if not harmless and not (last and change.key in _TARGETS and change.grows()):

@@ -37,6 +37,8 @@ class SupervisorStarted:
     """The newest committed step of the phase that the job is in."""
     epoch: float = 0.0
     """The Unix time at which this supervisor's clock shows zero."""
+    once: bool = True
+    """Whether a success by the exit code alone is final too, as it was for older supervisors."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ from supervisor.core.failure import WorkerExit
 from supervisor.core.ladder import Ladder
 from supervisor.core.liveness import Liveness
 from supervisor.core.moves import Outcome, back_off, finish
-from supervisor.core.phases import begin, next_phase, phase_begun
+from supervisor.core.phases import begin, begin_anew, next_phase, phase_begun
 from supervisor.core.placing import go_on, look_for_more, looks_for_more, makes_way, probe
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.quarantine import Quarantine
@@ -79,6 +79,7 @@ def _supervisor_started(
 ) -> Outcome:
     drained = state.drain is not None
     ended_for_good = state.exit_code is not None and ExitCode(state.exit_code).for_good
+    begins_anew = state.begins_anew(once=event.once)
     state = replace(
         state,
         job=event.job,
@@ -90,6 +91,8 @@ def _supervisor_started(
         liveness=Liveness(),
         exit_code=None,
     )
+    if begins_anew:
+        return begin_anew(state, event.at, policy)
     if state.status is Status.SUCCEEDED:
         return _reopened(state, event.at, policy)
     if state.attempt > 0:

@@ -44,22 +44,29 @@ def phase_succeeded(state: JobState, at: float, policy: RestartPolicy) -> Outcom
     if state.phase + 1 < len(policy.phases):
         if state.drain is None:
             return next_phase(state, f"phase {name!r} succeeded", at, policy)
-        return drained(_in_next_phase(state, policy), state.drain)
-    state = replace(state, reached=policy.phases[state.phase].success.step)
+        return drained(_in_phase(state, state.phase + 1, policy), state.drain)
+    success = policy.phases[state.phase].success
+    state = replace(state, reached=success.step, proven=success.is_proof)
     reason = f"phase {name!r} succeeded" if len(policy.phases) > 1 else "the job succeeded"
     return finish(state, Status.SUCCEEDED, ExitCode.SUCCEEDED, reason)
 
 
 def next_phase(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Outcome:
     """Begin the phase after this one."""
-    return begin(_in_next_phase(state, policy), reason, at, policy)
+    return begin(_in_phase(state, state.phase + 1, policy), reason, at, policy)
 
 
-def _in_next_phase(state: JobState, policy: RestartPolicy) -> JobState:
+def begin_anew(state: JobState, at: float, policy: RestartPolicy) -> Outcome:
+    """Run the whole job again as a new record. Checkpoints and the attempt numbers go on."""
+    reason = "the job had succeeded by its exit code alone, which is not final: it runs again"
+    return begin(_in_phase(replace(state, reached=None), 0, policy), reason, at, policy)
+
+
+def _in_phase(state: JobState, number: int, policy: RestartPolicy) -> JobState:
     short = state.ladder.doubtful or state.ladder.is_shrunk(policy.phases[state.phase])
     return replace(
         state,
-        phase=state.phase + 1,
+        phase=number,
         directory=None,
         budget=Budget(),
         tactics=Tactics(),

@@ -139,6 +139,8 @@ class JobState:
     exit_code: int | None = None
     reached: int | None = None
     """The success step of the last phase when the job succeeded: a higher one reopens it."""
+    proven: bool = True
+    """Whether the success of the last phase was more than an exit code: a step, pattern or file."""
 
     @property
     def deadline(self) -> float | None:
@@ -165,6 +167,10 @@ class JobState:
     def drains(self) -> bool:
         """Whether the job is stopping: not while an announced preemption leaves time to train."""
         return self.drain is not None and self.drain.begins is None
+
+    def begins_anew(self, *, once: bool) -> bool:
+        """Whether running the command again runs the job again although it succeeded."""
+        return self.status is Status.SUCCEEDED and not self.proven and not once
 
     def silence(self, now: float) -> Silence | None:
         """That the running group has been silent for too long, if so."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -175,7 +176,7 @@ def test_a_moved_model_dir_is_no_change_of_a_list_either() -> None:
 def test_what_is_refused(
     state: JobState, index: int, path: str, value: Any, message: str | None
 ) -> None:
-    found = list(refused(state, changes(CONFIG, changed(index, path, value)), 3))
+    found = list(refused(state, changes(CONFIG, changed(index, path, value)), 3, once=True))
     if message is None:
         assert found == []
     else:
@@ -198,7 +199,7 @@ def test_what_is_refused(
 def test_the_phase_of_the_job_cannot_be_taken_away(
     state: JobState, num_phases: int, allowed: bool
 ) -> None:
-    found = list(refused(state, changes(CONFIG, CONFIG[:num_phases]), num_phases))
+    found = list(refused(state, changes(CONFIG, CONFIG[:num_phases]), num_phases, once=True))
     assert (found == []) is allowed
     assert all(f"only {num_phases} phases left" in text for _, text in found)
     assert all(where == num_phases - 1 for where, _ in found)
@@ -207,4 +208,15 @@ def test_the_phase_of_the_job_cannot_be_taken_away(
 def test_every_refused_change_is_told() -> None:
     config = changed(0, "init.seed", 1)
     config[1] = changed(1, "init.model.width", 1)[1]
-    assert [index for index, _ in refused(RUNNING, changes(CONFIG, config), 3)] == [0, 1]
+    assert [index for index, _ in refused(RUNNING, changes(CONFIG, config), 3, once=True)] == [0, 1]
+
+
+@pytest.mark.parametrize(("proven", "once"), [(True, False), (False, True)])
+def test_what_has_succeeded_for_good_is_not_changed(proven: bool, once: bool) -> None:
+    state = replace(SUCCEEDED, proven=proven)
+    assert list(refused(state, changes(CONFIG, changed(0, "fit", "new")), 3, once=once))
+
+
+def test_no_phase_is_complete_where_the_job_begins_anew() -> None:
+    state = replace(SUCCEEDED, proven=False)
+    assert not list(refused(state, changes(CONFIG, changed(0, "fit", "new")), 3, once=False))

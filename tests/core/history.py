@@ -59,9 +59,10 @@ class History:
         self.decided += decisions
         return decisions
 
-    def starts(self, committed: int | None = None) -> tuple[Decision, ...]:
+    def starts(self, committed: int | None = None, *, once: bool = True) -> tuple[Decision, ...]:
         """A supervisor starts; its phase begins if it has not yet."""
-        decisions = self.happens(SupervisorStarted(self.now, "job", self.policy, committed))
+        event = SupervisorStarted(self.now, "job", self.policy, committed, once=once)
+        decisions = self.happens(event)
         if self.state.directory is None and not self.state.status.terminal:
             decisions = self.begins()
         return decisions

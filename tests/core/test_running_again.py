@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.core.budget import Budget
 from supervisor.core.decisions import (
     BeginPhase,
     KillWorkers,
+    StartWorkers,
 )
 from supervisor.core.events import (
     StopRequested,
@@ -17,9 +19,10 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import Failure, WorkerExit
 from supervisor.core.policy import PhasePolicy, Success
 from supervisor.core.state import Status
-from tests.core.history import FATAL, PREEMPTED, RETRY, TWO, policy, started
+from tests.core.history import FATAL, PREEMPTED, RETRY, TWO, History, policy, started
 
 KILLED = WorkerExit(0, signal="SIGKILL")
+UNDECLARED = Success()
 
 
 # --- the command is run again --------------------------------------------------------------------
@@ -74,6 +77,70 @@ def test_after_success_a_new_phase_is_run() -> None:
     history.starts()
     assert history.state.phase == 1
     assert history.starts_decided == [1, 2]
+
+
+def unproven(success: Success = UNDECLARED) -> History:
+    """A job of two phases that has succeeded, the second by its exit code alone."""
+    history = started(policy(TWO.phases[0], PhasePolicy("last", 3, 2, success)))
+    history.succeeds()
+    history.begins(committed=15)
+    history.fails()
+    history.succeeds()
+    assert history.state.status is Status.SUCCEEDED
+    return history
+
+
+@pytest.mark.parametrize("success", [UNDECLARED, Success(exit_code=3)])
+def test_an_exit_code_alone_is_not_final(success: Success) -> None:
+    history = unproven(success)
+    assert history.starts_decided == [1, 2, 3]
+    decisions = history.starts(once=False)
+    assert history.state.phase == 0
+    assert [type(decision) for decision in decisions] == [StartWorkers]
+    assert history.starts_decided == [1, 2, 3, 4], "attempt numbers go on"
+    assert history.state.budget == Budget(), "the counts do not"
+
+
+def test_a_record_begun_anew_can_succeed_and_begin_anew_again() -> None:
+    history = unproven()
+    history.starts(once=False)
+    history.succeeds()
+    history.begins()
+    history.succeeds()
+    assert history.state.status is Status.SUCCEEDED
+    history.starts(once=False)
+    assert history.starts_decided == [1, 2, 3, 4, 5, 6]
+
+
+def test_an_exit_code_alone_is_final_with_once_and_in_older_journals() -> None:
+    assert SupervisorStarted(0.0, "job", TWO, None).once
+    history = unproven()
+    history.decided.clear()
+    history.starts(once=True)
+    assert history.starts_decided == []
+    assert history.state.status is Status.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    "success", [Success(step=20), Success(pattern="done"), Success(file="done")]
+)
+def test_a_declared_success_is_final_without_once(success: Success) -> None:
+    history = unproven(success)
+    history.decided.clear()
+    history.starts(once=False)
+    assert history.starts_decided == []
+    assert history.state.status is Status.SUCCEEDED
+
+
+def test_what_was_interrupted_goes_on_without_once() -> None:
+    history = started(policy(PhasePolicy("only", 3, 2)))
+    history.fails()
+    history.runs()
+    history.stops()
+    history.ends(WorkerExit(0, signal="SIGTERM"))
+    history.gone(PREEMPTED)
+    history.starts(once=False)
+    assert history.state.budget.restarts == 1
 
 
 @pytest.mark.parametrize("failure", [FATAL, RETRY])

@@ -90,7 +90,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
 def test_the_image_starts_the_supervisor_from_locked_packages() -> None:
     text = (ROOT / "deploy" / "Dockerfile").read_text()
     assert "COPY supervisor/provision/requirements-tpu.lock ./\n" in text, "no link is followed"
-    assert 'ENTRYPOINT ["supervise", "run"]' in text
+    assert 'ENTRYPOINT ["supervise", "run", "--once"]' in text
     assert "--require-hashes -r requirements-tpu.lock" in text
     for source in re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE):
         for name in source.split():

@@ -98,6 +98,8 @@ class Ledger:
 
     def _noted(self, event: Event, t: Transition, policy: RestartPolicy) -> Ledger:
         match event:
+            case SupervisorStarted() if t.before.begins_anew(once=event.once):
+                return Ledger(attempts=self.attempts, looks=self.looks)
             case SupervisorStarted(committed=step):
                 again = self.ended in (ExitCode.FAILED, ExitCode.BUDGET_SPENT)
                 grown = self.ended is ExitCode.SUCCEEDED and t.after.status is not Status.SUCCEEDED

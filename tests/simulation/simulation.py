@@ -131,7 +131,8 @@ class Simulation:
             journal.record_config(clock.wall(), [{"trainer": {}}], [])
         phase = min(history.state.phase, len(self._policy.phases) - 1)
         newest, epoch = self._host.newest(phase), clock.wall().timestamp() - clock.now()
-        first = SupervisorStarted(clock.now(), "job", self._policy, newest, epoch)
+        once = self._rng.random() < 0.5
+        first = SupervisorStarted(clock.now(), "job", self._policy, newest, epoch, once)
         observers = (self, self._checker)
         runtime = Runtime(world, journal, clock, observers, history.state, self._policy)
         final = runtime.run(first)

@@ -176,6 +176,7 @@ class FakeWorld:
         self._effect(f"before {type(decision).__name__} is carried out")
         match decision:
             case BeginPhase(phase):
+                self._host.done.discard(phase)
                 self._begin(phase)
             case StartWorkers():
                 self._start(decision, state)
