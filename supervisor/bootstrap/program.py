@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from .buffering import write_by_lines
 from .endings import Ending
 from .worker import STANDBY, Worker
 
@@ -76,6 +77,7 @@ def prepare(start: str) -> Program | None:
     program = _find(sys.argv[1:], clean_path)
     if program is not None:
         program.set_sys(start)
+        write_by_lines()
         worker = Worker(os.path.dirname(start), clean_path)
         worker.begin()
         program.ending = Ending(worker)

@@ -30,6 +30,7 @@ def run_plainly(why):  # type: (str) -> None
         with open("/proc/self/cmdline", "rb") as file:
             arguments = file.read().split(b"\0")[:-1]
     arguments.remove(__file__.encode())
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")  # see `buffering`
     os.execv(sys.executable, arguments)
 
 

@@ -47,6 +47,7 @@ from supervisor.engines.killing import Killing
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.placement import placed, ports_needed
 from supervisor.engines.preparing import Preparations
+from supervisor.engines.python_program import has_bootstrap
 from supervisor.engines.snapshots import SnapshotKeeper
 from supervisor.engines.units import Answer
 from supervisor.ports import Clock
@@ -196,6 +197,9 @@ class LocalEngine:
         if why_not is not None:
             self._notice(f"the program runs as it is, without the bootstrap: {why_not}")
         inherited = launch.inherited(self._environ, values)
+        if launch.plan.is_command and not has_bootstrap(argv):
+            # It tears lines, but reaches the Python programs of any wrapper; ours flushes itself.
+            inherited.setdefault("PYTHONUNBUFFERED", "1")
         return tuple(argv), {**inherited, **self._compile_cache.environment(inherited)}
 
     def _begin(self, group: Group, start: Start, memory: SnapshotMemory | None) -> None:

@@ -53,12 +53,17 @@ def bootstrapped(argv: Sequence[str]) -> tuple[list[str], str | None]:
     return [*argv[:index], START, *argv[index:]], None
 
 
+def has_bootstrap(argv: Sequence[str]) -> bool:
+    """Whether the bootstrap is on this command line."""
+    return START in argv
+
+
 def interpreter_part(argv: Sequence[str]) -> int:
     """How many arguments come before the program, the bootstrap included; all where there is none.
 
     They decide what the interpreter is like; the others can be told to the program later.
     """
-    return argv.index(START) + 1 if START in argv else len(argv)
+    return argv.index(START) + 1 if has_bootstrap(argv) else len(argv)
 
 
 def _unknown(option: str) -> str:

@@ -13,6 +13,9 @@ from supervisor.engines.python_program import bootstrapped
 from supervisor.protocol.failure import FailureRecord, parse_failure_record
 from supervisor.protocol.messages import Message, decode
 
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+"""The environment of these tests, where Python buffers its output as it does by default."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -38,8 +41,12 @@ class Twice:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
 
-    def plainly(self, *arguments: str, python: str = sys.executable) -> Outcome:
-        return self._run([python, *arguments], {})
+    def plainly(
+        self, *arguments: str, python: str = sys.executable, env: Mapping[str, str] | None = None
+    ) -> Outcome:
+        """Unbuffered, unless `env` says otherwise: whole lines come in the same order as by the
+        bootstrap."""
+        return self._run([python, *arguments], {"PYTHONUNBUFFERED": "1", **(env or {})})
 
     def bootstrapped(
         self, *arguments: str, python: str = sys.executable, env: Mapping[str, str] | None = None
@@ -80,7 +87,7 @@ class Twice:
         done = subprocess.run(
             argv,
             cwd=self.directory,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **env},
+            env={**BUFFERED, "PYTHONDONTWRITEBYTECODE": "1", **env},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             pass_fds=() if inherit is None else (inherit,),
