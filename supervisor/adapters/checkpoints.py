@@ -51,6 +51,8 @@ class CheckpointWatcher:
         `look` finds it in `place`, or fails with an OSError: `on_error` is told that once, until it
         works again.
         """
+        self.has_news = False
+        """Whether another step was the newest than when it first looked."""
         self._place = place
         self._newest = look
         self._on_commit = on_commit
@@ -73,13 +75,16 @@ class CheckpointWatcher:
 
     def _watch(self) -> None:
         told: int | None = None
+        has_looked = False
         pause = self._pace.least
         while not self._stopped:
             newest = self._look()
             changed = newest is not None and newest != told
             if newest is not None and changed and not self._stopped:
                 told = newest
+                self.has_news = has_looked
                 self._on_commit(newest)
+            has_looked = True
             asked = self._look_now.wait(pause)
             self._look_now.clear()
             pause = self._pace.after(pause, changed=changed or asked)

@@ -13,6 +13,7 @@ from supervisor.adapters.processes import WorkerProcess
 from supervisor.adapters.progress import ProgressPipe
 from supervisor.core.failure import WorkerExit
 from supervisor.engines.launch import Launch, Start
+from supervisor.engines.settling import Settling
 from supervisor.protocol.drills import Drill
 from supervisor.protocol.messages import (
     AdjustableMessage,
@@ -28,7 +29,7 @@ from supervisor.protocol.messages import (
 from supervisor.protocol.standby import Mode
 
 _STEADY = 3
-"""Reports of steps after which the job is on its way: time to prepare for the next failure."""
+"""Reports of steps after which a worker need not be heard at once any more."""
 
 
 @dataclass(slots=True)
@@ -84,6 +85,7 @@ class Group:
     """How many guard processes have died since it was started, and the workers with them."""
     drills: list[Drill]
     """What the attempt still had before it when it started."""
+    settling: Settling
     workers: list[Worker] = field(default_factory=list)
     exits: list[WorkerExit] = field(default_factory=list)
     """In the order in which they were seen."""
@@ -113,13 +115,17 @@ class Group:
         """The last completed step that was reported."""
         return max((w.step for w in self.workers if w.step is not None), default=None)
 
+    def has_recovered(self, at: float) -> bool:
+        """Whether what prepares for the next attempt is in nobody's way at the time `at`."""
+        return self.settling.is_over(
+            at, has_stepped=self.speaker.reports > 0, has_committed=self.watcher.has_news
+        )
+
     @property
-    def is_steady(self) -> bool:
-        """Whether the attempt is on its way, and all is known that a standby needs to know."""
-        launch, plan, speaker = self.launch, self.launch.plan, self.speaker
-        trains = speaker.is_on_its_way or (plan.bootstrap and speaker.stage == Stage.TRAINING)
-        known = not plan.bootstrap or plan.preload is not None or launch.modules_file.exists()
-        return trains and known
+    def modules_are_known(self) -> bool:
+        """Whether a standby can be told what to import."""
+        launch, plan = self.launch, self.launch.plan
+        return not plan.bootstrap or plan.preload is not None or launch.modules_file.exists()
 
     def has_ended(self, worker: Worker) -> bool:
         """Whether one of them has ended; if so, its exit is known from now on."""
@@ -147,14 +153,15 @@ class Group:
                 if worker.exit is None:
                     worker.process.signal(SIGKILL)
 
-    def heard(self, worker: Worker, message: Message) -> bool:
-        """One of them said something; whether that is news of the group."""
+    def heard(self, worker: Worker, message: Message, at: float) -> bool:
+        """One of them said something at the time `at`; whether that is news of the group."""
         worker.heard(message)
         if worker is not self.speaker:
             return isinstance(message, NoticeMessage)
         match message:
-            case StageMessage(Stage.COMPILING | Stage.EVALUATING):
-                self.has_compiled = True
+            case StageMessage(stage):
+                self.settling = self.settling.entered(stage, at)
+                self.has_compiled |= stage in (Stage.COMPILING, Stage.EVALUATING)
             case RestoredMessage(step, snapshot):
                 self.resumed_from, self.from_snapshot = step, snapshot
             case DevicesMessage(platform):

@@ -48,6 +48,7 @@ from supervisor.engines.launch import Launch, Start
 from supervisor.engines.placement import placed, ports_needed
 from supervisor.engines.preparing import Preparations
 from supervisor.engines.python_program import has_bootstrap
+from supervisor.engines.settling import Settling
 from supervisor.engines.snapshots import SnapshotKeeper
 from supervisor.engines.units import Answer
 from supervisor.ports import Clock
@@ -108,7 +109,8 @@ class LocalEngine:
         began = self._clock.now()
         oom = OomCounter(os.getpid())  # which counts for the cgroups below ours too
         drills = launch.pending_drills()
-        group = Group(launch, self._watcher(launch), oom, self._guard.losses(), drills)
+        settling = Settling(began)
+        group = Group(launch, self._watcher(launch), oom, self._guard.losses(), drills, settling)
         self._group = group
         newest = self._newest(launch.plan.checkpoints)
         argv, env = self._program(launch, newest)
@@ -293,7 +295,8 @@ class LocalEngine:
 
     def _heard(self, group: Group, rank: int, message: Message) -> None:
         """A worker of `group` said something. Of one that is gone, nobody wants to know."""
-        if self._group is not group or not group.heard(group.workers[rank], message):
+        now = self._clock.now()
+        if self._group is not group or not group.heard(group.workers[rank], message, now):
             return
         match message:
             case StepMessage() if group.has_compiled:
@@ -304,9 +307,9 @@ class LocalEngine:
             case SavedMessage(_, seconds):
                 group.watcher.look_now()
                 if seconds is not None:
-                    measured = SaveMeasured(self._clock.now(), group.launch.attempt, seconds)
+                    measured = SaveMeasured(now, group.launch.attempt, seconds)
                     self._reactor.post(measured)
-        report = WorkerReported(self._clock.now(), group.launch.attempt, rank, message)
+        report = WorkerReported(now, group.launch.attempt, rank, message)
         self._reactor.post(report)
 
     def _read_progress(self, group: Group, worker: Worker) -> None:

@@ -14,7 +14,7 @@ from supervisor.engines.devices import DeviceProbe
 from supervisor.engines.group import Group
 from supervisor.engines.launch import Start
 from supervisor.engines.prefetch import Prefetcher
-from supervisor.engines.standby import Standbys, Taken, choose
+from supervisor.engines.standby import Standbys, Taken, choose, why_never
 from supervisor.ports import Clock, Starter
 from supervisor.protocol import environment
 
@@ -35,6 +35,7 @@ class Preparations:
         tell: Callable[[str], None],
     ) -> None:
         """`warn` a person of what is not as it should be, `tell` what is."""
+        self._clock = clock
         self._warn = warn
         self._probe = probe
         self._standbys = Standbys(reactor, starter, warn, tell)
@@ -46,8 +47,10 @@ class Preparations:
         return (*self._standbys.pids, *self._probe.pids, *self._prefetcher.pids)
 
     def look(self, group: Group) -> None:
-        """Go on with what is missing, if the attempt is steady."""
-        if group.is_steady and not group.exits and not group.asked_to_stop:
+        """Go on with what is missing, if the attempt has recovered and is not about to end."""
+        is_ending = group.exits or group.asked_to_stop
+        if not is_ending and group.has_recovered(self._clock.now()):
+            self._standbys.release()
             self._prepare_standbys(group)
             if not self._standbys.are_at_work:
                 self._prepare_probe(group)
@@ -58,7 +61,9 @@ class Preparations:
         return self._standbys.take(phase, start, descriptors)
 
     def make_way(self) -> None:
-        """The attempt is about to end: what competes with that waits until the next is steady."""
+        """The attempt is about to end: what competes with that, and with the recovery, waits until
+        the next attempt has recovered."""
+        self._standbys.hold()
         self._prefetcher.hold()
 
     def _prepare_standbys(self, group: Group) -> None:
@@ -67,7 +72,10 @@ class Preparations:
         if plan.standby == "off" or (plan.is_command and not plan.bootstrap):
             return
         missing = self._standbys.missing(plan.name, launch.world_size)
-        if not missing:
+        if not missing or not group.modules_are_known:
+            return
+        if (why := why_never(plan.argv, plan.env)) is not None:
+            self._standbys.give_up(plan.name, why)
             return
         extra = {}
         if plan.bootstrap and plan.preload is not None:

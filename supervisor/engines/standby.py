@@ -10,16 +10,17 @@ leaves them alone, and what ends the supervisor ends them.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from supervisor.adapters.processes import WorkerProcess
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.stacks import describe_process
+from supervisor.config import placeholders
 from supervisor.engines.launch import Start
-from supervisor.engines.python_program import interpreter_part
+from supervisor.engines.python_program import bootstrapped, interpreter_part
 from supervisor.ports import Starter
 from supervisor.protocol import environment, removal
 from supervisor.protocol.removal import Place
@@ -39,6 +40,12 @@ _OF_THE_JOB = (
     environment.WORLD_SIZE,
 )
 """What of the worker protocol's environment is the same in every attempt."""
+
+_OF_ONE_ATTEMPT = {
+    "attempt": "have the program read SUPERVISE_ATTEMPT instead",
+    "resume_step": "pass it as an argument of the program instead",
+}
+"""The placeholders that no two attempts have the same values for, and what to do without."""
 
 _IMPORTS_TAKE = 1 << 30
 """Bytes: jax, flax, optax and orbax hold 181 MB; other people's programs import more."""
@@ -72,6 +79,22 @@ def fits(prepared: Start, wanted: Start) -> bool:
     size = interpreter_part(prepared.argv)
     same = prepared.argv[:size] == wanted.argv[:size]
     return same and _deciding(prepared.env) == _deciding(wanted.env)
+
+
+def why_never(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
+    """Why nothing started with the config's `argv` and `env` can become the next attempt's worker,
+    if so. An argument of the program may differ: it is told to a standby."""
+    bootstrapped_argv, _ = bootstrapped(argv)
+    size = interpreter_part(bootstrapped_argv)
+    texts = {"the options of its interpreter": " ".join(bootstrapped_argv[:size]), **env}
+    for where, text in texts.items():
+        for name in placeholders.names(text):
+            if name in _OF_ONE_ATTEMPT:
+                return (
+                    f"{where} in the config has {{{name}}}, which differs in each attempt, and may "
+                    f"decide what the imports do: {_OF_ONE_ATTEMPT[name]}"
+                )
+    return None
 
 
 def _foreign(env: Mapping[str, str]) -> dict[str, str]:
@@ -138,12 +161,23 @@ class Standbys:
         self._standbys.append(standby)
         self._reactor.watch(standby.descriptor, lambda: self._heard(standby))
 
+    def hold(self) -> None:
+        """Have those that are still getting ready take no CPU until `release`."""
+        for standby in self._standbys:
+            standby.hold()
+
+    def release(self) -> None:
+        """Let those that are held get ready."""
+        for standby in self._standbys:
+            standby.release()
+
     def take(self, phase: str, start: Start, descriptors: Mapping[str, int]) -> Taken | None:
         """Make a standby the worker `start`, with these descriptors (see `protocol.standby`).
 
         None: there is none that is ready and fits, and `start` must be started itself.
         """
         for standby in [one for one in self._standbys if one.is_ready and one.phase == phase]:
+            standby.release()
             if (condition := describe_process(standby.process.pid)) in _OF_NO_USE:
                 self._warn(f"the standby is {condition}: a cold start")
                 self._discard(standby)
@@ -230,6 +264,7 @@ class _Standby:
         self.start = start
         self.mode: Mode = mode
         self.is_ready = False
+        self._is_held = False
         self._output = output
         self._said = b""
         self._connection, theirs = socket.socketpair()
@@ -265,6 +300,18 @@ class _Standby:
         if self._said.startswith(UNUSABLE):
             return self._said[1:].decode(errors="replace")
         return f"it ended by itself, see {self._output.name}"
+
+    def hold(self) -> None:
+        """Have it take no CPU, unless it is ready and takes none anyway."""
+        if not self.is_ready:
+            self._is_held = True
+            self.process.signal(SIGSTOP)
+
+    def release(self) -> None:
+        """Let it run again; what somebody else has stopped stays so."""
+        if self._is_held:
+            self._is_held = False
+            self.process.signal(SIGCONT)
 
     def become(self, start: Start, descriptors: Mapping[str, int]) -> None:
         """Make it the worker `start`.

@@ -80,6 +80,106 @@ def test_each_attempt_goes_on_in_the_standby_of_the_one_before(
     assert firsts[1:] == [f"True {pids[0]}", f"True {pids[1]}"]
 
 
+FIRST = PROGRAM.partition("print(")[0]
+RECOVERS = """
+def standby_log():
+    return list(model_dir.glob("*_restartable/attempts/standby.log"))
+
+for turn in ("first", "second"):
+    for stage in ("TRAINING", "COMPILING", "TRAINING"):
+        say(kind="stage", stage=stage, inferred=True)
+    say(kind="notice", text=f"the {turn} turn")
+    while f"the {turn} turn" not in log():
+        time.sleep(0.02)
+"""
+NOT_YET = 'assert not standby_log(), "too early"'
+STEPS = 'say(kind="step", step=1)'
+COMMITS = """
+step = model_dir / "checkpoints" / "1"
+step.mkdir(parents=True)
+(step / "commit_success.txt").touch()
+"""
+IS_READY = """
+while "a standby is ready" not in log():
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("sign", [STEPS, COMMITS], ids=["step", "commit"])
+def test_it_is_not_prepared_before_the_attempt_has_recovered(
+    supervise: Supervise, config: Callable[..., dict[str, Any]], sign: str
+) -> None:
+    job = config("")
+    program = "\n".join((FIRST, RECOVERS, NOT_YET, sign, IS_READY))
+    Path(job["trainer"]["command"]["argv"][1]).write_text(program)
+    result = supervise(job)
+    assert result.code == 0, result.log + result.err
+    assert result.attempts == 1
+
+
+DIES_BEFORE_IT_IS_READY = """
+import psutil
+folder = Path(os.environ["PYTHONPATH"])
+if attempt == 1:
+    say(kind="step", step=1)
+    while not (folder / "begun").exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+IS_HELD = """
+standby = psutil.Process(int((folder / "begun").read_text()))
+assert standby.status() == psutil.STATUS_STOPPED, standby.status()
+(folder / "may").touch()
+"""
+GETS_READY = """
+import os, pathlib, time
+folder = pathlib.Path(__file__).parent
+(folder / "writing").write_text(str(os.getpid()))
+(folder / "writing").rename(folder / "begun")
+while not (folder / "may").exists():
+    time.sleep(0.01)
+"""
+
+
+def test_one_that_is_not_ready_waits_until_the_next_attempt_has_recovered(
+    supervise: Supervise, config: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    (folder / "gets_ready.py").write_text(GETS_READY)
+    job = config("", preload="gets_ready")
+    job["trainer"]["command"]["env"] = {"PYTHONPATH": str(folder)}
+    program = "\n".join((FIRST, DIES_BEFORE_IT_IS_READY, RECOVERS, IS_HELD, STEPS, IS_READY))
+    Path(job["trainer"]["command"]["argv"][1]).write_text(program)
+    result = supervise(job)
+    assert result.code == 0, result.log + result.err
+    assert result.attempts == 2
+    assert f"a standby is ready (imports), pid {(folder / 'begun').read_text()}" in result.log
+
+
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [("{attempt}", "read SUPERVISE_ATTEMPT"), ("{resume_step}", "pass it as an argument")],
+)
+def test_what_can_never_fit_is_not_prepared_and_told_once(
+    supervise: Supervise, config: Callable[..., dict[str, Any]], value: str, remedy: str
+) -> None:
+    job = config("")
+    job["trainer"]["command"]["env"] = {"RUN": value}
+    told = PROGRAM.replace('log().count("a standby is ready") < attempt', TOLD)
+    Path(job["trainer"]["command"]["argv"][1]).write_text(told + DIES)
+    result = supervise(job)
+    assert result.code == 0, result.log + result.err
+    assert result.attempts == 3
+    assert result.log.count(f"no standby: RUN in the config has {value}") == 1
+    assert remedy in result.log
+    assert "a standby is ready" not in result.log
+    assert "does not fit" not in result.log
+
+
+TOLD = '"no standby:" not in log() or step < 5'
+
+
 def test_off_means_off(supervise: Supervise, config: Callable[..., dict[str, Any]]) -> None:
     job = config("")
     job["trainer"]["init"]["autorestart"]["standby"] = "off"
