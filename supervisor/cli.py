@@ -17,6 +17,7 @@ from supervisor.adapters.ahead_of_time import CompileAheadError
 from supervisor.adapters.journal import DamagedJournalError, JournalError
 from supervisor.adapters.lease import LeaseExpiredError, LeaseHeldError, LeaseTakenError
 from supervisor.adapters.lock import LockHeldError
+from supervisor.adapters.printing import UnprintableError, printing
 from supervisor.adapters.runlog import LogFormat
 from supervisor.adapters.tracebacks import redact_tracebacks
 from supervisor.adapters.trainer_check import TrainerCheckError
@@ -30,6 +31,7 @@ from supervisor.core.rules import RULES, Rule
 from supervisor.exclusion import Exclusion, JobGoneError, ModelDirError
 from supervisor.given import UnavailableSecretError, with_secrets
 from supervisor.guarded import NoGuardError
+from supervisor.host.outlet import say_on_stderr
 from supervisor.host.unkillable import UnkillableError
 from supervisor.job import run_job
 from supervisor.prepare import Prepared, own_rules, prepare
@@ -57,6 +59,19 @@ def main(argv: Sequence[str] | None = None, exclusion: Exclusion | None = None) 
 
     `exclusion` takes the place of what the file system of model_dir asks for.
     """
+    code = 0
+    try:
+        with printing():
+            code = _main(argv, exclusion)
+    except UnprintableError as error:
+        if not str(error):
+            return code
+        text = f"standard output cannot be written: {error}"
+        return _complain(ExitCode.CANNOT_WRITE, text)
+    return code
+
+
+def _main(argv: Sequence[str] | None, exclusion: Exclusion | None) -> int:
     options = _parser().parse_args(argv)
     redact_tracebacks(Redactor(os.environ).text)
     signal.signal(signal.SIGTERM, _terminated)  # until the job has a handler of its own
@@ -141,13 +156,9 @@ def _explain(options: argparse.Namespace) -> int:
     own: tuple[Rule, ...] = ()
     if options.config is not None:
         own = own_rules(load_job(options.config).phases[0])
-    try:
-        if options.command == "rules":
-            return list_rules((*own, *RULES), len(own), as_json=options.json)
-        return _classify(options, (*own, *RULES))
-    except BrokenPipeError:  # whoever read it has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    if options.command == "rules":
+        return list_rules((*own, *RULES), len(own), as_json=options.json)
+    return _classify(options, (*own, *RULES))
 
 
 def _look_on(options: argparse.Namespace) -> int:
@@ -186,7 +197,7 @@ def _complain(code: int, text: str) -> int:
 def _tell(code: int, lines: Iterable[str]) -> int:
     """Print what ends us; `lines` hold no secrets."""
     for line in lines:
-        print(f"supervise: {line}", file=sys.stderr)
+        say_on_stderr(f"supervise: {line}")
     return int(code)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,6 @@ from typing import Any
 from supervisor.adapters import stall
 from supervisor.adapters.clock import SystemClock
 from supervisor.adapters.compile_cache import CompileCache
-from supervisor.adapters.console import PlainConsole
 from supervisor.adapters.guard import Guard
 from supervisor.adapters.journal import FileJournal, History, JournalError, phases_on_record
 from supervisor.adapters.lease import LeaseExpiredError, LeaseTakenError
@@ -30,7 +28,6 @@ from supervisor.adapters.space import RoomMakingStorage, Space
 from supervisor.adapters.status_file import StatusFile
 from supervisor.adapters.storage import LocalStorage, make_durably
 from supervisor.adapters.summary import Summary
-from supervisor.adapters.systemd import service_manager
 from supervisor.bounds import Bounds
 from supervisor.config.plan import PhasePlan
 from supervisor.config.problems import ConfigError, Problem
@@ -60,7 +57,9 @@ from supervisor.exclusion import (
     owned,
 )
 from supervisor.guarded import contain, guarded, swept
+from supervisor.host.outlet import say_on_stderr
 from supervisor.host.unkillable import UnkillableError
+from supervisor.onlookers import Onlookers, screen, told_systemd
 from supervisor.ports import Clock, Observer, Storage
 from supervisor.prepare import Prepared
 from supervisor.protocol import environment, removal, simulated
@@ -130,8 +129,8 @@ def run_job(
         preemption = _watch_for_preemption(
             prepared, guard, job, lineage, clock, reactor, stack, redactor
         )
-        screen = _screen(prepared, clock, stack)
-        log = RunLog(storage, clock, prepared.policy, screen.line, log_format, redactor.text)
+        shown = screen(prepared, clock, reactor.post, stack)
+        log = RunLog(storage, clock, prepared.policy, shown.line, log_format, redactor.text)
         _tell_start(log, prepared, history, found, warnings)
         if history.config != config:
             journal.record_config(clock.wall(), config, [str(change) for change in found])
@@ -144,19 +143,20 @@ def run_job(
         simulation = prepared.job.model_dir / simulated.FILE
         probe = DeviceProbe(reactor, guard, _marked(job, lineage), simulation)
         engine = LocalEngine(
-            reactor, clock, guard, os.environ, screen.mirror, cache, probe, redactor.text
+            reactor, clock, guard, os.environ, shown.mirror, cache, probe, redactor.text
         )
         space.in_use = lambda: engine.directory
         world = LocalWorld(
             job, lineage, prepared, config, storage, clock, reactor, engine, space, home.ownership
         )
-        systemd = _service_manager(prepared, clock, reactor, stack)
+        systemd = told_systemd(prepared, clock, reactor.call_later, stack)
         ours: tuple[Observer, ...] = (log, summary, space, bounds)
-        observers = [*ours, *home.observers, *screen.observers, *systemd]
+        everyone = (*ours, *home.observers, *shown.observers, *systemd)
+        onlookers = Onlookers(everyone, lambda text: reactor.post(Noticed(clock.now(), text)))
         if (doom := preemption.standing(_FIRST_LOOK)) is not None:
             log.say(f"a preemption is announced: {doom}; nothing is started here", level="warning")
             return int(ExitCode.DRAINED)
-        runtime = Runtime(world, journal, clock, observers, history.state, prepared.policy)
+        runtime = Runtime(world, journal, clock, (onlookers,), history.state, prepared.policy)
         end = partial(_end, prepared, guard, complain)
         grace = prepared.policy.grace_period + _CLOSING
         with stall.watched(reactor, grace, engine.pass_on_sigterm, end):
@@ -237,29 +237,9 @@ def _compile_cache(prepared: Prepared, clock: Clock, reactor: Reactor) -> Compil
     return CompileCache(prepared.job.model_dir / compiled.FOLDER, tell)
 
 
-@dataclass(frozen=True, slots=True)
-class _Screen:
-    """Where a person looks on."""
-
-    line: Callable[[str], None]
-    mirror: Callable[[bytes], None] | None
-    observers: tuple[Observer, ...] = ()
-
-
-def _screen(prepared: Prepared, clock: Clock, stack: ExitStack) -> _Screen:
-    if not sys.stdout.isatty():
-        console = PlainConsole(sys.stdout.fileno())
-        return _Screen(console.line, console.mirror)
-    from supervisor.adapters.terminal import TerminalView  # rich, only where somebody looks
-
-    view = TerminalView(prepared.plans, prepared.policy, clock)
-    stack.callback(view.close)
-    return _Screen(view.line, None, (view,))
-
-
 def _complain(redactor: Redactor, text: str) -> None:
-    """Before there is a run.log."""
-    print(f"supervise: {redactor.text(text)}", file=sys.stderr, flush=True)
+    """Where there is no run.log, or no time for it."""
+    say_on_stderr(f"supervise: {redactor.text(text)}")
 
 
 def _watch_for_preemption(
@@ -290,16 +270,6 @@ def _marked(job: str, lineage: str) -> dict[str, str]:
     """Our environment for what is no worker, but is killed and swept like one."""
     ours = {environment.JOB: job, environment.LINEAGE: lineage}
     return {**environment.scrubbed(os.environ), **ours}
-
-
-def _service_manager(
-    prepared: Prepared, clock: Clock, reactor: Reactor, stack: ExitStack
-) -> tuple[Observer, ...]:
-    manager = service_manager(os.environ, prepared.policy, clock, reactor.call_later)
-    if manager is None:
-        return ()
-    stack.callback(manager.close)
-    return (manager,)
 
 
 def _make_model_dir(prepared: Prepared) -> None:

@@ -2,50 +2,36 @@
 
 from __future__ import annotations
 
-import os
-import select
-import threading
+from collections.abc import Callable, Iterator, Sequence
 
-_PATIENCE = 1.0
+from supervisor.host.outlet import LAST_WORDS, Outlet, Part, write
 
 
 class PlainConsole:
-    """Writes to a descriptor and never waits long: a reader that stopped must not stop training."""
+    """Writes to a descriptor; whoever reads it never makes the main loop wait."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, tell: Callable[[str], None]) -> None:
+        """`tell` is told once why it cannot be written."""
         self._descriptor = descriptor
-        self._lock = threading.Lock()
-        self._at_line_start = True
-        self._dropped = 0
+        self._is_at_line_start = True
+        self._outlet = Outlet(self._show, tell)
 
     def line(self, text: str) -> None:
         """Write one line of our own, on a line of its own."""
-        with self._lock:
-            start = b"" if self._at_line_start else b"\n"
-            self._write(start + text.encode("utf-8", "replace") + b"\n")
-            self._at_line_start = True
+        self._outlet.line(text.encode("utf-8", "replace"))
 
     def mirror(self, chunk: bytes) -> None:
-        """Pass on a part of a worker's output."""
-        with self._lock:
-            self._write(chunk)
-            self._at_line_start = chunk.endswith(b"\n")
+        """Pass on a part of a worker's output, as it is."""
+        self._outlet.output(chunk)
 
-    def _write(self, data: bytes) -> None:
-        if self._dropped and self._ready(0):
-            note = f"\n[supervise: {self._dropped} bytes were not shown: nobody read them]\n"
-            self._dropped = 0
-            data = note.encode() + data
-        rest = memoryview(data)
-        while rest:
-            if not self._ready(0 if self._dropped else _PATIENCE):
-                self._dropped += len(rest)
-                return
-            try:
-                rest = rest[os.write(self._descriptor, rest[: select.PIPE_BUF]) :]
-            except OSError:  # the reader is gone for good; run.log has it all
-                self._dropped += len(rest)
-                return
+    def close(self, patience: float = LAST_WORDS) -> None:
+        """Write what is left, and wait at most `patience` seconds for it."""
+        self._outlet.close(patience)
 
-    def _ready(self, patience: float) -> bool:
-        return bool(select.select([], [self._descriptor], [], patience)[1])
+    def _show(self, parts: Sequence[Part]) -> Iterator[int]:
+        for part in parts:
+            start = b"\n" if part.is_ours and not self._is_at_line_start else b""
+            end = b"\n" if part.is_ours else b""
+            data = start + part.data + end
+            yield from write(self._descriptor, data)
+            self._is_at_line_start = data.endswith(b"\n")

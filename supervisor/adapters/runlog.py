@@ -65,22 +65,24 @@ class RunLog:
         said = printable(self._redact(text))
         mark = "" if level == "info" else f"{level.upper()}: "
         line = f"{stamp} [{source}] {mark}{said}"
-        self._to_file(line + "\n")
         fields = {"time": stamp, "level": level, "source": source, "event": said}
         self._console(line if self._format == "text" else json.dumps(fields))
+        self._waiting.append(line + "\n")
+        self._write()
 
-    def _to_file(self, text: str) -> None:
-        self._waiting.append(text)
+    def _write(self) -> None:
+        """Write what waits, if that can be done; a full disk is tried again with the next line."""
         if self._directory is None:
             return
         data = "".join(self._waiting).encode("utf-8", "replace")
         try:
             self._storage.append(f"{self._directory}/{RUN_LOG}", data)
         except OSError as error:
-            if not self._broken:
-                self._console(f"{RUN_LOG} cannot be written: {error.strerror}")
-            self._broken = True
             del self._waiting[:-_MAX_WAITING]
+            if not self._broken:
+                self._broken = True
+                why = error.strerror or str(error)
+                self.say(f"{RUN_LOG} cannot be written: {why}", level="warning")
             return
         self._waiting.clear()
         self._broken = False

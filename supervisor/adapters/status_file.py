@@ -21,6 +21,7 @@ class StatusFile:
         self._storage = storage
         self._policy = policy
         self._on_error = on_error
+        self._is_broken = False
 
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""
@@ -39,5 +40,8 @@ class StatusFile:
         }
         try:
             self._storage.replace(STATUS, json.dumps(body).encode() + b"\n")
+            self._is_broken = False
         except OSError as error:
-            self._on_error(f"{STATUS} cannot be written: {error.strerror}")
+            if not self._is_broken:
+                self._on_error(f"{STATUS} cannot be written: {error.strerror or error}")
+            self._is_broken = True

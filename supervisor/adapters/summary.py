@@ -91,7 +91,7 @@ class Summary:
             self._broken.discard(name)
         except OSError as error:
             if name not in self._broken:
-                self._on_error(f"{name} cannot be written: {error.strerror}")
+                self._on_error(f"{name} cannot be written: {error.strerror or error}")
             self._broken.add(name)
 
     def _take(self, transition: Transition) -> bool:

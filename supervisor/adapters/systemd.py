@@ -90,7 +90,7 @@ class ServiceManager:
     def _send(self, *assignments: str) -> None:
         self._unsent += assignments
         try:
-            self._socket.sendto("\n".join(self._unsent).encode(), self._address)
+            self._socket.sendto("\n".join(self._unsent).encode("utf-8", "replace"), self._address)
         except OSError:  # systemd is busy, or being replaced
             del self._unsent[:-_MAX_UNSENT]
         else:
@@ -109,5 +109,6 @@ def service_manager(
         return None
     period = environ.get("WATCHDOG_USEC", "")
     ours = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-    watchdog = int(period) / 1e6 if period.isdecimal() and ours else None
+    asked = period.isdecimal() and ours and int(period) > 0
+    watchdog = int(period) / 1e6 if asked else None
     return ServiceManager(address, watchdog, policy, clock, call_later)

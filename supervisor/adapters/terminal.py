@@ -1,9 +1,20 @@
-"""The live view in a terminal: where the job stands, below the log lines that scroll by."""
+"""The live view in a terminal: where the job stands, below what scrolls by.
+
+Our own lines and the output of rank 0 scroll. Of the output only text is shown: an escape sequence
+could do harm, and of a progress bar only what it comes to is worth a line. All that is written to
+the terminal is written by the thread of an `Outlet`.
+"""
 
 from __future__ import annotations
 
+import io
+import os
+import re
+import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, cast
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -15,10 +26,16 @@ from supervisor.config.plan import PhasePlan
 from supervisor.core.events import PhaseBegun, WorkerReported, WorkersGone
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
+from supervisor.host.outlet import LAST_WORDS, Outlet, Part, write
 from supervisor.ports import Clock, Transition
-from supervisor.protocol.messages import StepMessage
+from supervisor.protocol.messages import StepMessage, printable
 
 _RATE_WINDOW = 20.0
+_PERIOD = 0.25
+"""Seconds between two pictures."""
+_MAX_LINE = 64 * 1024
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+"""Colours, movements of the cursor, titles and links."""
 _STYLES = {
     Status.RUNNING: "bold green",
     Status.SUCCEEDED: "bold green",
@@ -31,57 +48,116 @@ _STYLES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Picture:
+    """What the view shows of the job."""
+
+    state: JobState
+    step: int | None = None
+    loss: float | None = None
+    rate: float | None = None
+    """Steps a second."""
+
+
 class TerminalView:
     """Shows the state of the job, and what happened last, until it is closed."""
 
-    def __init__(self, plans: Sequence[PhasePlan], policy: RestartPolicy, clock: Clock) -> None:
+    def __init__(
+        self,
+        plans: Sequence[PhasePlan],
+        policy: RestartPolicy,
+        clock: Clock,
+        tell: Callable[[str], None],
+        descriptor: int = 1,
+    ) -> None:
+        """`descriptor` is the terminal; `tell` is told once why it cannot be used any more."""
         self._plans = plans
         self._policy = policy
         self._clock = clock
-        self._state = JobState()
-        self._loss: float | None = None
         self._steps: deque[tuple[float, int]] = deque()
-        self._step: int | None = None
+        self._picture = _Picture(JobState())
+        """Made in the main thread, shown in the other."""
         self._last = ""
-        self._console = Console(highlight=False)
+        self._unfinished = b""
+        """The output after its last whole line."""
+        screen = cast("IO[str]", _Screen(descriptor))
         self._live = Live(
-            get_renderable=self._render, console=self._console, refresh_per_second=4, screen=False
+            get_renderable=self._render,
+            console=Console(file=screen, highlight=False),
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
-        self._live.start()
+        self._outlet = Outlet(self._show, tell, period=_PERIOD, end=self._end)
 
-    def close(self) -> None:
+    def close(self, patience: float = LAST_WORDS) -> None:
         """Leave the last picture on the screen and give the terminal back."""
-        self._live.stop()
+        self._outlet.close(patience)
 
     def line(self, text: str) -> None:
-        """Print a log line above the picture."""
+        """Show a log line above the picture."""
         self._last = text.partition("] ")[2]
-        self._live.console.print(Text(text, style=_line_style(text)))
+        self._outlet.line(text.encode("utf-8", "replace"))
+
+    def mirror(self, chunk: bytes) -> None:
+        """Show a part of a worker's output above the picture."""
+        self._outlet.output(chunk)
 
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""
-        self._state = transition.after
+        step, loss = self._picture.step, self._picture.loss
         match transition.event:
-            case WorkerReported(at, _, _, StepMessage(step, metrics)):
-                self._step = step
-                self._loss = metrics.get("loss", self._loss)
+            case WorkerReported(at, _, _, StepMessage(done, metrics)):
+                step, loss = done, metrics.get("loss", loss)
                 self._steps.append((at, step))
                 while at - self._steps[0][0] > _RATE_WINDOW:
                     self._steps.popleft()
             case WorkersGone():
                 self._steps.clear()
             case PhaseBegun():
-                self._step = self._loss = None
+                step = loss = None
+        self._picture = _Picture(transition.after, step, loss, self._rate())
+
+    def _rate(self) -> float | None:
+        if len(self._steps) < 2:
+            return None
+        (start, first), (end, last) = self._steps[0], self._steps[-1]
+        return (last - first) / (end - start) if end > start else None
+
+    def _show(self, parts: Sequence[Part]) -> Iterator[int]:
+        self._live.start()  # nothing where it has started
+        lines = [line for part in parts for line in self._lines(part)]
+        if lines:
+            self._live.console.print(Text("\n").join(lines), soft_wrap=True)
+        self._live.refresh()
+        yield sum(len(part.data) for part in parts)
+
+    def _end(self) -> None:
+        if self._unfinished:
+            self._live.console.print(Text(_shown(self._unfinished)), soft_wrap=True)
+        self._live.stop()
+
+    def _lines(self, part: Part) -> Iterator[Text]:
+        """The lines to show of `part`, all that is no text taken out."""
+        if part.is_ours:
+            text = part.data.decode()
+            yield Text(text, style=_line_style(text))
+            return
+        *lines, rest = (self._unfinished + part.data).split(b"\n")
+        self._unfinished = rest[-_MAX_LINE:]
+        for line in lines:
+            yield Text(_shown(line))
 
     def _render(self) -> Panel:
-        state = self._state
+        picture = self._picture
+        state = picture.state
         plan = self._plans[state.phase]
         limits = self._policy.phases[state.phase]
         table = Table.grid(padding=(0, 3))
         phase = f"{plan.name} ({state.phase + 1} of {len(self._plans)})"
-        table.add_row("phase", phase, "step", self._steps_done(plan))
-        table.add_row("attempt", str(state.attempt), "loss", _number(self._loss, ".4f"))
-        table.add_row("status", self._status(), "steps/s", _number(self._rate(), ".2f"))
+        table.add_row("phase", phase, "step", _steps_done(picture, plan))
+        table.add_row("attempt", str(state.attempt), "loss", _number(picture.loss, ".4f"))
+        table.add_row("status", self._status(state), "steps/s", _number(picture.rate, ".2f"))
         table.add_row(
             "restarts used",
             f"{state.budget.restarts} of {limits.max_num_restarts}",
@@ -95,26 +171,50 @@ class TerminalView:
         last = Text(self._last, style="dim", no_wrap=True, overflow="ellipsis")
         return Panel(Group(table, last), title=f"supervise · job {state.job}", title_align="left")
 
-    def _status(self) -> Text:
-        status = Text(self._state.status.value, style=_STYLES.get(self._state.status, "bold"))
-        if self._state.liveness.stage is not None:
-            status.append(f" · {self._state.liveness.stage.value}", style="default")
-        if self._state.backoff is not None:
-            left = max(0.0, self._state.backoff.until - self._clock.now())
+    def _status(self, state: JobState) -> Text:
+        status = Text(state.status.value, style=_STYLES.get(state.status, "bold"))
+        if state.liveness.stage is not None:
+            status.append(f" · {state.liveness.stage.value}", style="default")
+        if state.backoff is not None:
+            left = max(0.0, state.backoff.until - self._clock.now())
             status.append(f" · next attempt in {left:.0f} s", style="default")
         return status
 
-    def _steps_done(self, plan: PhasePlan) -> str:
-        step = self._state.liveness.step
-        step = step if step is not None else self._step
-        of = f" of {plan.max_steps}" if plan.max_steps is not None else ""
-        return "-" if step is None else f"{step}{of}"
 
-    def _rate(self) -> float | None:
-        if len(self._steps) < 2:
-            return None
-        (start, first), (end, last) = self._steps[0], self._steps[-1]
-        return (last - first) / (end - start) if end > start else None
+class _Screen(io.TextIOBase):
+    """A terminal as rich wants it. Nothing waits in it: what is to be written at the very end of
+    this process would make that wait for its reader."""
+
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._is_terminal = os.isatty(descriptor)  # one that is closed is none any more
+
+    def write(self, text: str) -> int:
+        for _ in write(self._descriptor, text.encode(self.encoding, "replace")):
+            pass
+        return len(text)
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+
+def _steps_done(picture: _Picture, plan: PhasePlan) -> str:
+    step = picture.state.liveness.step
+    step = step if step is not None else picture.step
+    of = f" of {plan.max_steps}" if plan.max_steps is not None else ""
+    return "-" if step is None else f"{step}{of}"
+
+
+def _shown(line: bytes) -> str:
+    """What a line of output leaves on the screen: the last of what was written over one another."""
+    over = line.rstrip(b"\r").rpartition(b"\r")[2]
+    text = _ESCAPE.sub("", over.decode("utf-8", "replace"))
+    return printable(text.expandtabs())
 
 
 def _number(value: float | None, form: str) -> str:

@@ -9,6 +9,8 @@ import traceback
 from collections.abc import Callable
 from types import TracebackType
 
+from supervisor.host.outlet import say_on_stderr
+
 
 def redact_tracebacks(redact: Callable[[str], str]) -> None:
     """Print the traceback of every uncaught exception through `redact` from now on."""
@@ -17,7 +19,7 @@ def redact_tracebacks(redact: Callable[[str], str]) -> None:
         kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
     ) -> None:
         lines = traceback.format_exception(kind, error, trace)
-        print(redact("".join(lines)), end="", file=sys.stderr, flush=True)
+        say_on_stderr(redact("".join(lines)).rstrip())
 
     def told_of_a_thread(failed: threading.ExceptHookArgs) -> None:
         told(failed.exc_type, failed.exc_value, failed.exc_traceback)

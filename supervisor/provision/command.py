@@ -14,11 +14,13 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from supervisor.adapters.clock import SystemClock
+from supervisor.adapters.console import PlainConsole
 from supervisor.adapters.queued_resources import BASE, BASE_VARIABLE, QueuedResources
 from supervisor.config.problems import ConfigError
 from supervisor.config.source import parse_source, written
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.redaction import Redactor
+from supervisor.host.outlet import say_on_stderr
 from supervisor.narrative.line import count
 from supervisor.prepare import Prepared
 from supervisor.protocol.messages import printable
@@ -56,8 +58,14 @@ def provision(prepared: Prepared, *, dry_run: bool) -> int:
             print(line)  # of a secret the plan would not have been made
         return 0
     signal.signal(signal.SIGTERM, _terminated)
+    console = PlainConsole(1, lambda why: say_on_stderr(f"supervise: {why}"))
     try:
-        end = _loop(plan, redactor).run()
+        end = _loop(plan, redactor, console).run()
+        text = (
+            f"{redactor.text(printable(end.reason))}; exit code {end.exit_code}, no slice is left"
+        )
+        console.line(text)
+        return end.exit_code
     except TakenOverError:
         text = "another `supervise provision` looks after this job now"
         raise ProvisionError(ExitCode.OWNED, text) from None
@@ -69,8 +77,8 @@ def provision(prepared: Prepared, *, dry_run: bool) -> int:
         raise ProvisionError(ExitCode.INVALID_CONFIG, str(error)) from error
     except OSError as error:
         raise ProvisionError(ExitCode.CANNOT_WRITE, _left(plan, str(error))) from error
-    print(f"{redactor.text(printable(end.reason))}; exit code {end.exit_code}, no slice is left")
-    return end.exit_code
+    finally:
+        console.close()
 
 
 def described(plan: Plan) -> Iterator[str]:
@@ -133,14 +141,14 @@ def _base() -> str:
     return f"{os.environ.get(BASE_VARIABLE, BASE).rstrip('/')}/"
 
 
-def _loop(plan: Plan, redactor: Redactor) -> Loop:
+def _loop(plan: Plan, redactor: Redactor, console: PlainConsole) -> Loop:
     from supervisor.adapters.bucket import bucket  # its imports cost what no other command needs
 
     clock = SystemClock()
 
     def say(text: str) -> None:
         stamp = clock.wall().isoformat(sep=" ", timespec="milliseconds")
-        print(f"{stamp} [provision] {printable(redactor.text(text))}", flush=True)
+        console.line(f"{stamp} [provision] {printable(redactor.text(text))}")
 
     slices = QueuedResources(plan.parent, plan.name, plan.body, base=_base())
     return Loop(

@@ -133,7 +133,7 @@ class Onlookers:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.said: list[str] = []
-        self._view = TerminalView([PLAN], POLICY, Ticking())
+        self._view = TerminalView([PLAN], POLICY, Ticking(), pytest.fail)
         storage = LocalStorage(directory)
         self._journal = FileJournal(storage)
         log = RunLog(storage, Ticking(), POLICY, self._line, "text", Redactor().text)
@@ -182,7 +182,7 @@ slow = settings(suppress_health_check=list(HealthCheck), deadline=None, max_exam
 @given(lines, st.data())
 def test_the_progress_pipe(
     tmp_path_factory: pytest.TempPathFactory,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
     sent: list[bytes],
     data: st.DataObject,
 ) -> None:
@@ -206,14 +206,14 @@ def test_the_progress_pipe(
         onlookers.happens(Noticed(0.0, f"a message of rank 0 was refused: {why}"))
     assert len(refused) <= 1
     onlookers.close()
-    onlookers.check(capsys.readouterr().out)
+    onlookers.check(capfd.readouterr().out)
 
 
 @slow
 @given(st.one_of(record, record, record, st.binary(max_size=300)), evil_text)
 def test_the_failure_record(
     tmp_path_factory: pytest.TempPathFactory,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
     left: bytes,
     output: str,
 ) -> None:
@@ -230,7 +230,7 @@ def test_the_failure_record(
     onlookers.happens(WorkersGone(0.0, 1, failure, None, None, None))
     assert onlookers.state.last_failure == failure
     onlookers.close()
-    onlookers.check(capsys.readouterr().out)
+    onlookers.check(capfd.readouterr().out)
 
 
 def test_steps_in_a_row_become_one_and_keep_their_place() -> None:

@@ -1,0 +1,188 @@
+"""Shows people what happens, and never makes the job wait for them.
+
+A terminal that is paused (Ctrl-S), a pipe that nobody reads or a disk that hangs blocks whoever
+writes to it; a terminal that is closed fails. So a thread of its own writes. What waits to be
+written is bounded: what does not fit is dropped, and the reader is told how much that was.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from errno import EDQUOT, ENOSPC
+
+LAST_WORDS = 3.0
+"""Seconds that a reader gets for what is left at the end."""
+
+_MAX_OUTPUT = 256 * 1024
+"""Bytes that may wait until no more of a worker's output is taken."""
+_MAX_ALL = _MAX_OUTPUT + 64 * 1024
+"""Bytes that may wait until our own lines are dropped too: a flood of output hides none of them."""
+_PATIENCE = 1.0
+"""Seconds that a worker's output waits for a reader who falls behind."""
+_MAY_PASS = (ENOSPC, EDQUOT)
+"""A disk that is full may have room again. A reader that is gone does not come back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A line of our own (without its end), or a chunk of a worker's output."""
+
+    data: bytes
+    is_ours: bool
+
+
+Show = Callable[[Sequence[Part]], Iterator[int]]
+"""Shows parts, and yields how many bytes are done, as they are. May block and raise."""
+
+
+class Outlet:
+    """Has everything that is handed to it shown, in order, by a thread of its own."""
+
+    def __init__(
+        self,
+        show: Show,
+        tell: Callable[[str], None],
+        *,
+        period: float | None = None,
+        end: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`show` gets each part as it comes; with a `period` all of them, perhaps none, each so
+        many seconds. `end` is called after the last ones. `tell` is told once why nothing can be
+        shown: what may pass is tried again with the next part, and else nothing more is shown."""
+        self._show = show
+        self._tell = tell
+        self._period = period
+        self._end = end
+        self._parts: deque[Part] = deque()
+        self._size = 0
+        """Bytes that are not shown yet."""
+        self._dropped = 0
+        self._is_open = True
+        self._is_broken = False
+        self._changed = threading.Condition()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="outlet", daemon=True)
+        self._thread.start()
+
+    def line(self, data: bytes) -> None:
+        """Show a line of our own. Never waits."""
+        self._put(Part(data, is_ours=True), _MAX_ALL, 0.0)
+
+    def output(self, data: bytes) -> None:
+        """Show a worker's output. Where each part is shown as it comes, a reader who falls behind
+        slows the worker down; one who does not read stops it once, for a second."""
+        self._put(
+            Part(data, is_ours=False), _MAX_OUTPUT, _PATIENCE if self._period is None else 0.0
+        )
+
+    def close(self, patience: float = LAST_WORDS) -> None:
+        """Show what is left, and wait at most `patience` seconds for it."""
+        self._shut()
+        self._closing.set()
+        self._thread.join(patience)
+
+    def _put(self, part: Part, limit: int, patience: float) -> None:
+        with self._changed:
+            if not self._dropped:
+                self._changed.wait_for(lambda: self._size < limit or not self._is_open, patience)
+            if self._size >= limit:
+                self._dropped += len(part.data)
+                return
+            if self._dropped:
+                text = f"[supervise: {self._dropped} bytes were not shown: nobody read them]"
+                self._dropped = 0
+                self._add(Part(text.encode(), is_ours=True))
+            self._add(part)
+
+    def _add(self, part: Part) -> None:
+        if self._is_open:
+            self._parts.append(part)
+            self._size += len(part.data)
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        try:
+            while (parts := self._next()) is not None:
+                self._show_some(parts)
+            self._end()
+        except Exception as error:
+            self._shut()
+            why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+            self._tell(f"standard output is not used any more: {why}")
+
+    def _show_some(self, parts: Sequence[Part]) -> None:
+        """Show `parts`.
+
+        Raises:
+            OSError: that cannot be done any more.
+        """
+        left = sum(len(part.data) for part in parts)
+        try:
+            for done in self._show(parts):
+                left -= done
+                self._done(done)
+            self._is_broken = False
+        except OSError as error:
+            if error.errno not in _MAY_PASS:
+                raise
+            if not self._is_broken:
+                self._tell(f"standard output cannot be written: {error.strerror}")
+            self._is_broken = True
+        finally:
+            self._done(left)
+
+    def _next(self) -> Sequence[Part] | None:
+        """What is to be shown next; None: nothing ever."""
+        if self._period is not None:
+            self._closing.wait(self._period)
+        with self._changed:
+            if self._period is None:
+                self._changed.wait_for(lambda: self._parts or not self._is_open)
+            if not self._parts and not self._is_open:
+                return None
+            number = 1 if self._period is None else len(self._parts)
+            return [self._parts.popleft() for _ in range(number)]
+
+    def _done(self, size: int) -> None:
+        with self._changed:
+            self._size -= size
+            self._changed.notify_all()
+
+    def _shut(self) -> None:
+        """Take nothing more."""
+        with self._changed:
+            self._is_open = False
+            self._changed.notify_all()
+
+
+def write(descriptor: int, data: bytes) -> Iterator[int]:
+    """Write `data`, however long that takes; yields how many bytes were written, as they are."""
+    rest = memoryview(data)
+    while rest:
+        try:
+            written = os.write(descriptor, rest[: select.PIPE_BUF])
+        except BlockingIOError:  # whoever shares it with us has made it so
+            poll = select.poll()
+            poll.register(descriptor, select.POLLOUT)
+            poll.poll()
+            continue
+        yield written
+        rest = rest[written:]
+
+
+def say_on_stderr(text: str) -> None:
+    """Write `text` and a newline to standard error, unless nobody takes it within some seconds."""
+    data = text.encode("utf-8", "replace") + b"\n"
+
+    def show(parts: Sequence[Part]) -> Iterator[int]:
+        for part in parts:
+            yield from write(2, part.data)
+
+    outlet = Outlet(show, lambda why: None)
+    outlet.line(data)
+    outlet.close()

@@ -1,0 +1,80 @@
+"""Everything that only looks on: it is told of each transition, and can do nothing to the job.
+
+An onlooker that fails is told of once, and is off from then on; the job and the others go on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from supervisor.adapters.console import PlainConsole
+from supervisor.adapters.systemd import service_manager
+from supervisor.core.events import Noticed
+from supervisor.ports import Clock, Observer, Post, Transition
+from supervisor.prepare import Prepared
+
+
+class Onlookers:
+    """Observers that neither the job nor one another can be harmed by."""
+
+    def __init__(self, observers: Sequence[Observer], tell: Callable[[str], None]) -> None:
+        """`tell` is told of an observer that failed."""
+        self._observers = list(observers)
+        self._tell = tell
+
+    def observe(self, transition: Transition) -> None:
+        """See `ports.Observer`."""
+        for observer in tuple(self._observers):
+            try:
+                observer.observe(transition)
+            except Exception as error:
+                self._observers.remove(observer)
+                sys.excepthook(type(error), error, error.__traceback__)
+                name = type(observer).__name__
+                self._tell(f"{name} failed ({error!r}): it is off, and the job goes on")
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Where a person looks on."""
+
+    line: Callable[[str], None]
+    """Shows a line of our own."""
+    mirror: Callable[[bytes], None]
+    """Shows the output of rank 0."""
+    observers: tuple[Observer, ...] = ()
+
+
+def screen(prepared: Prepared, clock: Clock, post: Post, stack: ExitStack) -> Screen:
+    """What shows the job on our standard output, until `stack` ends."""
+
+    def tell(text: str) -> None:
+        post(Noticed(clock.now(), text))
+
+    if not os.isatty(1):
+        console = PlainConsole(1, tell)
+        stack.callback(console.close)
+        return Screen(console.line, console.mirror)
+    from supervisor.adapters.terminal import TerminalView  # rich, only where somebody looks
+
+    view = TerminalView(prepared.plans, prepared.policy, clock, tell)
+    stack.callback(view.close)
+    return Screen(view.line, view.mirror, (view,))
+
+
+def told_systemd(
+    prepared: Prepared,
+    clock: Clock,
+    call_later: Callable[[float, Callable[[], None]], None],
+    stack: ExitStack,
+) -> tuple[Observer, ...]:
+    """What tells systemd, until `stack` ends; nothing where it does not listen."""
+    manager = service_manager(os.environ, prepared.policy, clock, call_later)
+    if manager is None:
+        return ()
+    stack.callback(manager.close)
+    return (manager,)

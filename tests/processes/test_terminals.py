@@ -1,0 +1,225 @@
+"""Whatever becomes of the terminal, of standard output and of standard error: the job goes on, is
+stopped as it should be, and ends with the right exit code."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.running import MARK, command_config, eventually, gone
+
+PATIENCE = 60.0
+CTRL_S = b"\x13"
+GONE = "WARNING: standard output is not used any more: Input/output error"
+
+
+class Terminal:
+    """A `supervise run` in a terminal of its own."""
+
+    def __init__(self, config: Path, *, controls: bool, mark: str) -> None:
+        """`controls`: it is the controlling terminal, whose end the kernel tells by SIGHUP."""
+        self._master, slave = os.openpty()
+        termios.tcsetwinsize(slave, (40, 200))
+        name = os.ttyname(slave)
+        self.shown = b""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "supervisor", "run", str(config)],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=(lambda: os.close(os.open(name, os.O_RDWR))) if controls else None,
+            env={**os.environ, "TERM": "xterm-256color", MARK: mark},
+        )
+        os.close(slave)
+
+    def wait_for(self, text: str) -> None:
+        """Read until `text` is shown."""
+        while text.encode() not in self.shown:
+            ready, _, _ = select.select([self._master], [], [], PATIENCE)
+            assert ready, self.shown.decode(errors="replace")
+            self.shown += os.read(self._master, 65536)
+
+    def all(self) -> str:
+        """Everything that is shown until its end."""
+        with suppress(OSError):  # EIO: nobody has it open any more
+            while chunk := os.read(self._master, 65536):
+                self.shown += chunk
+        return self.shown.decode(errors="replace")
+
+    def type(self, keys: bytes) -> None:
+        """Press keys."""
+        os.write(self._master, keys)
+
+    def close(self) -> None:
+        """Close the window, or lose the connection."""
+        if self._master >= 0:
+            os.close(self._master)
+        self._master = -1
+
+
+@contextmanager
+def in_a_terminal(
+    config: dict[str, Any], folder: Path, *, controls: bool = True
+) -> Iterator[Terminal]:
+    path = folder / "trainer.yaml"
+    path.write_text(yaml.safe_dump(config))
+    mark = uuid.uuid4().hex
+    terminal = Terminal(path, controls=controls, mark=mark)
+    try:
+        yield terminal
+    finally:
+        if terminal.process.poll() is None:
+            terminal.process.kill()
+        terminal.process.wait()
+        terminal.close()
+    assert gone(f"{MARK}={mark}")
+
+
+def log(model_dir: Path) -> str:
+    return "".join(path.read_text() for path in sorted(model_dir.glob("*_restartable/run.log")))
+
+
+def saves(model_dir: Path) -> dict[str, Any]:
+    """A program that saves when it is told to stop."""
+    return command_config(model_dir, "save-on-sigterm", success={"step": 500})
+
+
+def shell(model_dir: Path, script: str) -> dict[str, Any]:
+    config = command_config(model_dir)
+    config["trainer"]["command"] = {"argv": ["sh", "-c", script]}
+    return config
+
+
+def test_a_closed_terminal_is_a_drain(model_dir: Path, tmp_path: Path) -> None:
+    with in_a_terminal(saves(model_dir), tmp_path) as terminal:
+        terminal.wait_for("ready to save")
+        terminal.close()
+        assert terminal.process.wait(PATIENCE) == 75
+    assert re.search("checkpoint of step 300 (is|was) committed", log(model_dir))
+    assert "DRAINED, exit code 75" in log(model_dir)
+
+
+def test_a_job_goes_on_without_its_terminal(model_dir: Path, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    config = shell(model_dir, f"echo waits; cat {go}; echo goes on; exit 0")
+    with in_a_terminal(config, tmp_path, controls=False) as terminal:
+        terminal.wait_for("waits")
+        terminal.close()
+        assert eventually(lambda: GONE in log(model_dir))
+        go.write_text("go")
+        assert terminal.process.wait(PATIENCE) == 0
+    assert log(model_dir).count(GONE) == 1
+
+
+@pytest.mark.parametrize("keys", [b"", CTRL_S], ids=["full", "paused"])
+def test_a_terminal_that_nobody_reads_holds_nobody_up(
+    model_dir: Path, tmp_path: Path, keys: bytes
+) -> None:
+    with in_a_terminal(saves(model_dir), tmp_path) as terminal:
+        terminal.wait_for("ready to save")
+        terminal.type(keys)
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.process.wait(PATIENCE) == 75
+    assert re.search("checkpoint of step 300 (is|was) committed", log(model_dir))
+
+
+def test_a_failure_is_told_in_a_terminal_that_nobody_reads(model_dir: Path, tmp_path: Path) -> None:
+    """What ends the run goes to standard error, which is the same terminal."""
+    flood = "i=0; while [ $i -lt 20000 ]; do echo 'much to tell'; i=$((i+1)); done; exit 3"
+    with in_a_terminal(shell(model_dir, flood), tmp_path) as terminal:
+        assert terminal.process.wait(PATIENCE) == 76
+    assert "FAILED, exit code 76" in log(model_dir)
+
+
+def test_output_scrolls_above_the_view_without_what_could_do_harm(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    script = (
+        r"printf 'one\n\033[31mred\033[0m\n\033]0;owned\007title\n\033[2Jclear\n\377\376\n'; "
+        r"printf ' 1%%\r 50%%\r100%%\n\ttab\nwithout an end'"
+    )
+    with in_a_terminal(shell(model_dir, script), tmp_path) as terminal:
+        shown = terminal.all()
+        assert terminal.process.wait(PATIENCE) == 0
+    lines = [line.rstrip() for line in re.split("[\r\n]", re.sub(r"\x1b\[[\d;?]*\w", "", shown))]
+    for line in ("one", "red", "title", "clear", "\ufffd\ufffd", "100%", "        tab"):
+        assert line in lines
+    assert "without an end" in lines
+    assert " 50%" not in shown
+    for harm in ("\x1b[31mred", "owned", "\x1b[2J"):
+        assert harm not in shown
+
+
+def in_a_shell(command: str, redirection: str) -> subprocess.CompletedProcess[str]:
+    """`supervise COMMAND REDIRECTION` as a person types it."""
+    line = f"set -o pipefail; {sys.executable} -m supervisor {command} {redirection}"
+    return subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+
+
+EVERYWHERE = [">&-", "2>&-", "<&-", ">&- 2>&- <&-", ">/dev/full", "2>/dev/full", "| true"]
+
+
+@pytest.mark.parametrize("redirection", EVERYWHERE)
+def test_a_run_needs_neither_output_nor_error(
+    model_dir: Path, tmp_path: Path, redirection: str
+) -> None:
+    path = tmp_path / "trainer.yaml"
+    path.write_text(yaml.safe_dump(shell(model_dir, "echo hello; exit 0")))
+    done = in_a_shell(f"run {path}", redirection)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert "SUCCEEDED, exit code 0" in log(model_dir)
+    (output,) = model_dir.glob("*_restartable/attempts/0001/rank0.log")
+    assert output.read_text() == "hello\n", "no file has taken the place of standard output"
+
+
+@pytest.mark.parametrize("command", ["validate", "rules", "--help"])
+@pytest.mark.parametrize(
+    ("redirection", "code", "complaint"),
+    [
+        ("| true", 0, ""),
+        (">&-", 0, ""),
+        ("2>&-", 0, ""),
+        ("<&-", 0, ""),
+        (
+            ">/dev/full",
+            74,
+            "supervise: standard output cannot be written: No space left on device\n",
+        ),
+    ],
+)
+def test_what_is_printed_may_go_anywhere(
+    tmp_path: Path, command: str, redirection: str, code: int, complaint: str
+) -> None:
+    path = tmp_path / "trainer.yaml"
+    path.write_text(yaml.safe_dump(command_config(tmp_path / "run")))
+    done = in_a_shell(command if command == "--help" else f"{command} {path}", redirection)
+    assert (done.returncode, done.stderr) == (code, complaint)
+
+
+def test_where_a_job_stands_may_be_told_to_nobody(model_dir: Path, tmp_path: Path) -> None:
+    path = tmp_path / "trainer.yaml"
+    path.write_text(yaml.safe_dump(shell(model_dir, "exit 0")))
+    assert in_a_shell(f"run {path}", "").returncode == 0
+    done = in_a_shell(f"status {model_dir}", "| true")
+    assert (done.returncode, done.stderr) == (0, "")
+    done = in_a_shell(f"status {model_dir}", ">/dev/full")
+    assert done.returncode == 74
+    assert done.stderr == "supervise: standard output cannot be written: No space left on device\n"
