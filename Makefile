@@ -22,7 +22,7 @@ test: install check
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # The storms and the longest runs of real training, one after the other: what compiles in the
-# background runs at idle priority, and gets nothing beside another of these. CI does both.
+# background gets a tenth of a core beside another of these. CI does both.
 test-slow: install
 	$(BIN)/python -m pytest -m slow
 

@@ -58,6 +58,7 @@ def main() -> None:
         "same_rung_standby": [],
         "smaller_standby": [],
         "lost_device": [],
+        "prefetch": [],
         "group_down": [],
         "group_next_step": [],
     }
@@ -93,6 +94,7 @@ def _restarts(found: dict[str, list[float]], rates: dict[str, list[float]]) -> t
     was, in seconds from the first step."""
     with _run(ELASTIC) as run:
         began, ended = _prefetched(run)
+        found["prefetch"].append(ended - began)
         rates["while_prefetching"].append(_rate(run, began, ended))
         _ready(run, 0)
         found["same_rung"].append(_killed(run, 1))

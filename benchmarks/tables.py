@@ -93,6 +93,7 @@ TABLES = {
             "same_rung_standby_s": "restart on the same rung, with a standby",
             "smaller_standby_s": "restart on a smaller rung, with a standby of the larger one",
             "lost_device_s": "the same from the loss of the device",
+            "prefetch_s": "a prefetch beside the training, seconds",
             "while_prefetching_over_alone": "steps per second while prefetching over without",
             "group_down_s": "one of 4 workers killed -> none left, seconds",
             "group_next_step_s": "-> the next group's first step",

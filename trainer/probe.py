@@ -26,7 +26,7 @@ import sys
 import traceback
 from typing import Any, NoReturn
 
-from supervisor.protocol import idle
+from supervisor.protocol import background
 
 
 def main() -> NoReturn:
@@ -42,7 +42,7 @@ def main() -> NoReturn:
 
 def _answer(connection: socket.socket) -> None:
     is_ahead = not select.select([connection], [], [], 0)[0]
-    is_idle = is_ahead and idle.become()
+    nice = background.enter() if is_ahead else None
     import jax
 
     from trainer import placement, soundness
@@ -51,8 +51,8 @@ def _answer(connection: socket.socket) -> None:
         question = lines.readline()
         if not question:  # nobody needs it any more
             return
-        if is_idle:
-            idle.end()
+        if nice is not None:
+            background.leave(nice)
         asked = json.loads(question)
         os.environ.update(asked["environment"])
         if (why_not := placement.adopt()) is not None:

@@ -1,9 +1,10 @@
 """Compiles ahead of time for the rungs that the job may be on next, while it trains on another.
 
-Each is compiled by a process with that number of devices (`trainer.prefetch`), one at a time, in
-short bursts while others want the CPU, and within bounds of time and memory. What comes of it lies
-where a worker on that rung looks for it. Nobody waits for it: what ends the worker group, or asks
-it to stop, holds it, until the next group is on its way and it is seen whether it is still wanted.
+Each is compiled by a process with that number of devices (`trainer.prefetch`), one at a time, with
+a tenth of a core while others want the CPU, and within bounds of time and memory. What comes of it
+lies where a worker on that rung looks for it. Nobody waits for it: what ends the worker group, or
+asks it to stop, holds it, until the next group has recovered and it is seen whether it is still
+wanted.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from supervisor.engines.launch import Launch, Start
 from supervisor.engines.placement import placed
 from supervisor.engines.throttle import Throttle
 from supervisor.ports import Clock, Starter
-from supervisor.protocol import environment, idle, removal
+from supervisor.protocol import environment, removal
 from supervisor.protocol.removal import Place
 from supervisor.protocol.writing import opened
 
@@ -156,7 +157,7 @@ class Prefetcher:
         except OSError as error:
             self._failed(program, str(error))
             return
-        throttle = Throttle(self._reactor, process)
+        throttle = Throttle(self._reactor, self._clock, process)
         compilation = _Compilation(program, launch, process, throttle, available // 2)
         self._running = compilation
         self._reactor.watch(process.pidfd, lambda: self._ended(compilation))
@@ -166,7 +167,6 @@ class Prefetcher:
     def _watch(self, compilation: _Compilation) -> None:
         """See that it does not take the time or the memory that others need."""
         if self._running is compilation:
-            idle.make(compilation.process.pid)
             held = memory.resident(compilation.process.pid)
             if held > compilation.memory:
                 self._end(compilation, f"took {held >> 20} MiB of memory")
@@ -250,7 +250,6 @@ def _started(starter: Starter, launch: Launch, start: Start) -> WorkerProcess:
     log = launch.file(0, "log")
     with opened(log, new=True, below=log.parents[3]) as output:
         process = WorkerProcess(starter, argv, env=env, output=output.fileno())
-    idle.make(process.pid)
     with suppress(psutil.NoSuchProcess):  # it has ended, which is seen elsewhere
         psutil.Process(process.pid).ionice(psutil.IOPRIO_CLASS_IDLE)
     return process

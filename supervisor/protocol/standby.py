@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
-from . import environment, idle
+from . import background, environment
 
 Mode = Literal["imports", "ready"]
 """`imports`: the modules are loaded, no backend is touched. `ready`: all but the state is there."""
@@ -67,7 +67,7 @@ class Standby:
         self._connection = connection
         self._began = time.time_ns()
         self._environ = dict(os.environ)
-        self._is_idle = idle.become()
+        self._nice = background.enter()
 
     @classmethod
     def from_environment(cls) -> Standby | None:
@@ -101,8 +101,8 @@ class Standby:
         self._connection.sendall(READY)
         orders = self._receive()
         _set_environment(orders.env, own)
-        if self._is_idle:
-            idle.end()
+        if self._nice is not None:
+            background.leave(self._nice)
         if (why := _changed_file(loaded, self._began) or problem(orders)) is not None:
             print(f"the standby does not fit any more ({why}): a cold start", flush=True)
             os.execvpe(orders.argv[0], list(orders.argv), orders.env)

@@ -129,14 +129,13 @@ def status(pid: int) -> str:
     return str(psutil.Process(pid).status())
 
 
-def test_it_runs_when_nobody_else_wants_to_and_holds_still_at_once(prefetching: Prefetch) -> None:
+def test_it_is_never_starved_and_holds_still_at_once(prefetching: Prefetch) -> None:
     one = prefetching(TAKES_ITS_TIME)
     one.look()
     (pid,) = one.prefetcher.pids
-    assert os.sched_getscheduler(pid) == os.SCHED_IDLE
+    assert os.sched_getscheduler(pid) == os.SCHED_OTHER
+    assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, 0)
     assert psutil.Process(pid).ionice().ioclass == psutil.IOPRIO_CLASS_IDLE
-    if (group := Path(f"/proc/{pid}/autogroup")).exists():
-        assert group.read_text().endswith(" nice 19\n"), "each session would get the same share"
     for _ in range(3):
         one.prefetcher.hold()
         one.let_pass(0.5)

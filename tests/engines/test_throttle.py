@@ -1,4 +1,4 @@
-"""What runs in the background rests while others want the CPU, and only then."""
+"""What runs in the background has a tenth of a core while others want the CPU, else all of it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from signal import SIGKILL
 
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from supervisor.adapters.clock import SystemClock
 from supervisor.adapters.contention import ran_and_waited
 from supervisor.adapters.processes import WorkerProcess
 from supervisor.adapters.reactor import Reactor
-from supervisor.engines.throttle import Throttle
+from supervisor.engines.throttle import Throttle, rest_after
 from tests.running import eventually, shared_guard
 
 Begin = Callable[[], WorkerProcess]
@@ -70,26 +72,49 @@ def test_nobody_is_gone_for_nothing() -> None:
     assert ran_and_waited(ended.pid) == (0, 0)
 
 
-def test_it_rests_most_of_the_time_while_others_want_the_cpu(begin: Begin) -> None:
+SECONDS = st.floats(0.001, 100.0)
+
+
+@given(SECONDS, st.floats(0.0, 8.0))
+def test_while_others_want_the_cpu_it_has_a_tenth_of_a_core_or_what_it_gets(
+    wall: float, cores: float
+) -> None:
+    passed = wall + rest_after(wall, ran=wall * cores, waited=wall)
+    assert wall * cores / passed == pytest.approx(min(cores, 0.1))
+
+
+@given(SECONDS, SECONDS)
+def test_it_rests_only_if_it_had_to_wait_and_had_more_than_its_share(
+    wall: float, ran: float
+) -> None:
+    assert rest_after(wall, ran, waited=0.0) == 0.0
+    assert rest_after(wall, ran, waited=0.09 * ran) == 0.0
+    assert (rest_after(wall, ran, waited=0.11 * ran) > 0.0) == (ran / 0.1 > wall)
+
+
+def test_beside_a_busy_process_it_rests_and_goes_on(begin: Begin) -> None:
     reactor, one = Reactor(SystemClock()), begin()
     begin()
-    throttle = Throttle(reactor, one)
-    assert spent(one, reactor, 5.0) < 1.0, "half of it is its share"
-    assert 0 < throttle.ran < 1.0
+    throttle = Throttle(reactor, SystemClock(), one)
+
+    def turn(state: bool) -> bool:
+        return eventually(lambda: waited(reactor) or rests(one) == state, 30.0)
+
+    for _ in range(3):
+        assert turn(True), "half of the core is its share, and more than a tenth"
+        assert turn(False), "it is not left there"
+    throttle.end()
 
 
-@pytest.mark.parametrize(("waited", "is_in_the_way"), [(11, True), (9, False), (0, False)])
-def test_it_rests_if_it_had_to_wait(begin: Begin, waited: int, is_in_the_way: bool) -> None:
-    reactor, process = Reactor(SystemClock()), begin()
-    measured = iter([(1000, 500), (1100, 500 + waited)])
-    Throttle(reactor, process, lambda _: next(measured, (1100, 500)))
-    reactor.wait(SystemClock().now() + 0.3)
-    assert rests(process) == is_in_the_way
+def waited(reactor: Reactor) -> bool:
+    """Let its timers run."""
+    reactor.wait(SystemClock().now() + 0.01)
+    return False
 
 
 def test_where_the_kernel_does_not_count_it_rests(begin: Begin) -> None:
     reactor, process = Reactor(SystemClock()), begin()
-    Throttle(reactor, process, lambda _: (0, 0))
+    Throttle(reactor, SystemClock(), process, lambda _: (0, 0))
     reactor.wait(SystemClock().now() + 0.3)
     assert rests(process)
 
@@ -97,7 +122,7 @@ def test_where_the_kernel_does_not_count_it_rests(begin: Begin) -> None:
 def test_what_is_held_does_not_run_until_it_is_released(begin: Begin) -> None:
     reactor, process = Reactor(SystemClock()), begin()
     ran = count()
-    throttle = Throttle(reactor, process, lambda _: (next(ran), 0))
+    throttle = Throttle(reactor, SystemClock(), process, lambda _: (next(ran), 0))
     throttle.hold()
     throttle.hold()
     assert eventually(lambda: rests(process))
@@ -110,7 +135,7 @@ def test_what_is_held_does_not_run_until_it_is_released(begin: Begin) -> None:
 
 def test_what_has_ended_is_left_alone(begin: Begin) -> None:
     reactor, process = Reactor(SystemClock()), begin()
-    throttle = Throttle(reactor, process)
+    throttle = Throttle(reactor, SystemClock(), process)
     throttle.end()
     reactor.wait(SystemClock().now() + 0.5)
     assert throttle.ran == 0.0
