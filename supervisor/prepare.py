@@ -181,6 +181,7 @@ def _phase_policy(job: Job, index: int, plan: PhasePlan) -> PhasePolicy:
         name=plan.name,
         max_num_restarts=restart.max_num_restarts,
         max_num_preemptions=restart.max_num_preemptions,
+        max_total_restarts=restart.max_total_restarts,
         repeated_failure_limit=restart.repeated_failure_limit,
         reports_stages=not plan.is_command,
         deadlines={Stage(name): limit for name, limit in restart.deadlines.items()},

@@ -62,6 +62,9 @@ def show_status(place: Path | Uri) -> None:
     if state.exit_code is not None:
         _tell(f"exit code {state.exit_code}")
     _tell(budget_used(state, policy))
+    if state.livelock.is_one:
+        again = f"{state.livelock.times} times, each time after a new checkpoint"
+        _tell(f"progress livelock: the same failure came {again}: {state.livelock.failure}")
     phase = policy.phases[state.phase]
     for line in (*_rung(state, phase), *_quarantine(state, phase)):
         _tell(line)

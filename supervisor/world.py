@@ -23,6 +23,7 @@ from supervisor.core.decisions import (
     ProbeDevices,
     SignalWorkers,
     StartWorkers,
+    TellLivelock,
     TellRecovery,
     Wait,
 )
@@ -127,7 +128,7 @@ class LocalWorld:
                 self._engine.terminate(attempt)
             case KillWorkers(attempt, exits):
                 self._engine.kill(self._launch(attempt, state), exits)
-            case Wait() | TellRecovery() | FinishJob():
+            case Wait() | TellRecovery() | TellLivelock() | FinishJob():
                 pass  # only told: the runtime waits and ends by the state
 
     def _prepare_for(self, failure: Failure | None) -> None:

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import Any
 
 from supervisor.config.plan import PhasePlan
-from supervisor.core.decisions import FinishJob, TellRecovery
+from supervisor.core.decisions import FinishJob, TellLivelock, TellRecovery
 from supervisor.core.events import (
     LaunchFailed,
     PhaseBegun,
@@ -59,6 +59,8 @@ class Summary:
         self._older = _Older(self._storage, path)
         self._ended: Counter[str] = Counter()
         self._attempts: list[dict[str, Any]] = []
+        self._livelock: TellLivelock | None = None
+        """The last one that was told."""
 
     def replay(self, transitions: Sequence[Transition]) -> None:
         """Take in the transitions of earlier supervisors."""
@@ -79,6 +81,7 @@ class Summary:
         counts = self._ended + Counter(map(_status, self._attempts))
         return {
             **_job(state, self._plans),
+            "livelock": _livelock(self._livelock),
             "num_attempts": counts.total(),
             "num_by_status": dict(sorted(counts.items())),
             "attempts": self._attempts,
@@ -99,6 +102,9 @@ class Summary:
         told = [d for d in transition.decisions if isinstance(d, TellRecovery)]
         for recovery in told:
             self._record(recovery.attempt)["recovery"] = _recovery(recovery)
+        self._livelock = next(
+            (d for d in transition.decisions if isinstance(d, TellLivelock)), self._livelock
+        )
         return self._take_event(transition) or bool(told)
 
     def _take_event(self, transition: Transition) -> bool:
@@ -216,6 +222,18 @@ def _job(state: JobState, plans: Sequence[PhasePlan]) -> dict[str, Any]:
         "highest_committed_step": state.budget.highest,
         "restarts_used": state.budget.restarts,
         "preemptions_used": state.budget.preemptions,
+        "restarts_in_all": state.budget.total,
+    }
+
+
+def _livelock(told: TellLivelock | None) -> dict[str, Any] | None:
+    if told is None:
+        return None
+    return {
+        "failure": told.failure,
+        "times": told.times,
+        "seconds": round(told.seconds, 4),
+        "goodput": round(told.goodput, 4),
     }
 
 

@@ -15,6 +15,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -180,6 +181,8 @@ class Autorestart(Section):
 
     max_num_restarts: Annotated[int, Field(ge=0)]
     max_num_preemptions: Annotated[int, Field(ge=0)] = 20
+    max_total_restarts: Annotated[int, Field(ge=0)] | None = None
+    """Charged restarts of the phase in all, which nothing refills; None: any number."""
     min_num_devices: Annotated[int, Field(ge=1)] = 1
     wait_for_capacity: Seconds = 600.0
     """How long to wait for devices below the smallest rung, before the job ends with 69."""
@@ -202,6 +205,17 @@ class Autorestart(Section):
     repeated_failure_limit: Annotated[int | None, Field(ge=0)] = None
     rules: list[RuleConfig] = Field(default_factory=list)
     preemption: Preemption = Preemption()
+
+    @field_validator("max_total_restarts")
+    @classmethod
+    def _bears_those_in_a_row(cls, total: int | None, info: ValidationInfo) -> int | None:
+        in_a_row = info.data.get("max_num_restarts")
+        if total is not None and in_a_row is not None and total < in_a_row:
+            raise ValueError(
+                f"is less than max_num_restarts ({in_a_row}), which could never be spent: raise "
+                "it, or leave it out for any number"
+            )
+        return total
 
 
 class CompileCacheConfig(Section):

@@ -4,6 +4,9 @@
 every earlier one of the phase sets the counts to zero; the failure that finds `max_num_restarts`
 already spent ends the job. So there are exactly N restarts in a row, whether or not the first
 failure made progress.
+
+`max_total_restarts`, where it is set, bounds all charged restarts of the phase, and nothing refills
+it.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ class Budget:
     highest: int | None = None
     signatures: tuple[str, ...] = ()
     """Those of the failures since the last progress, as far as they had one."""
+    total: int = 0
+    """Charged restarts of the phase, whatever progress there was between."""
 
     @property
     def failures(self) -> int:
@@ -37,7 +42,7 @@ class Budget:
         """After a checkpoint of `step` was seen committed: refilled where that is progress."""
         if step is None or (self.highest is not None and step <= self.highest):
             return self
-        return Budget(highest=step)
+        return Budget(highest=step, total=self.total)
 
     def failed(self, signature: str | None, policy: PhasePolicy) -> Budget:
         """After a failure of that signature, which counts where the policy limits repetitions."""
@@ -61,12 +66,25 @@ class Budget:
 
     def charge(self, kind: Charge, policy: PhasePolicy) -> Budget | None:
         """After a failure that spends `kind`; None: that budget was already spent."""
+        if kind is Charge.NOTHING:
+            return self
+        if self._all_spent(policy):
+            return None
         if kind is Charge.RESTARTS:
             if self.restarts >= policy.max_num_restarts:
                 return None
-            return replace(self, restarts=self.restarts + 1)
-        if kind is Charge.PREEMPTIONS:
-            if self.preemptions >= policy.max_num_preemptions:
-                return None
-            return replace(self, preemptions=self.preemptions + 1)
-        return self
+            return replace(self, restarts=self.restarts + 1, total=self.total + 1)
+        if self.preemptions >= policy.max_num_preemptions:
+            return None
+        return replace(self, preemptions=self.preemptions + 1, total=self.total + 1)
+
+    def why_spent(self, kind: Charge, policy: PhasePolicy) -> str:
+        """Why `charge` finds nothing left."""
+        if self._all_spent(policy):
+            limit = policy.max_total_restarts
+            return f"all {limit} restarts of max_total_restarts are spent, which nothing refills"
+        limit = getattr(policy, f"max_num_{kind}")
+        return f"the budget of {limit} {kind} without a new checkpoint is spent"
+
+    def _all_spent(self, policy: PhasePolicy) -> bool:
+        return policy.max_total_restarts is not None and self.total >= policy.max_total_restarts

@@ -97,6 +97,25 @@ class TellRecovery:
 
 
 @dataclass(frozen=True, slots=True)
+class TellLivelock:
+    """Tell that the same failure comes again and again, each time after a new checkpoint."""
+
+    failure: str
+    times: int
+    total: int
+    """Charged restarts of the phase so far."""
+    seconds: float
+    """For how long it has been so, as far as this supervisor knows."""
+    productive: float
+    """Seconds of them that became committed steps; at most, if the workers tell no steps."""
+
+    @property
+    def goodput(self) -> float:
+        """The share of the time that became committed steps."""
+        return min(1.0, self.productive / self.seconds) if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class FinishJob:
     """The job ends."""
 
@@ -114,6 +133,7 @@ Decision = (
     | KillWorkers
     | Wait
     | TellRecovery
+    | TellLivelock
     | FinishJob
 )
 

@@ -11,10 +11,11 @@ from dataclasses import replace
 
 from supervisor.core.backoff import backoff_delay
 from supervisor.core.budget import Charge
-from supervisor.core.decisions import KillWorkers
+from supervisor.core.decisions import KillWorkers, TellLivelock
 from supervisor.core.events import DevicesProbed, LaunchFailed, WorkersGone
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import Failure, Verdict, WorkerExit
+from supervisor.core.livelock import Goodput
 from supervisor.core.liveness import Liveness
 from supervisor.core.moves import Outcome, back_off, drained, finish, start
 from supervisor.core.phases import phase_succeeded
@@ -59,11 +60,14 @@ def workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) -> 
     group = state.group
     if group is None or group.attempt != event.attempt or not group.killing:
         return state, ()
-    budget = state.budget.committed(event.committed)
-    recovery = state.recovery.gone(event.at, event.step)
-    ladder = replace(state.ladder, larger_since=None, look_at=None)
+    state = state.committed(event.committed, event.at)
     state = replace(
-        state, group=None, budget=budget, liveness=Liveness(), recovery=recovery, ladder=ladder
+        state,
+        group=None,
+        liveness=Liveness(),
+        recovery=state.recovery.gone(event.at, event.step),
+        goodput=state.goodput.gone(),
+        ladder=replace(state.ladder, larger_since=None, look_at=None),
     )
     # A trainer that is asked to stop saves and exits 0: that alone is no sign of finished work.
     asked = state.drains or group.hang is not None or group.makes_way
@@ -180,14 +184,9 @@ def _charged(
         return finish(state, Status.FAILED, ExitCode.FAILED, _repeated(failure, repeated))
     budget = state.budget.charge(failure.charge, limits)
     if budget is None:
-        limit = getattr(limits, f"max_num_{failure.charge}")
-        return finish(
-            state,
-            Status.FAILED,
-            ExitCode.BUDGET_SPENT,
-            f"the budget of {limit} {failure.charge} without a new checkpoint is spent",
-        )
-    state = replace(state, budget=budget)
+        why = state.budget.why_spent(failure.charge, limits)
+        return finish(state, Status.FAILED, ExitCode.BUDGET_SPENT, why)
+    state, warning = _counted(replace(state, budget=budget), failure, at)
     told = f"; {course.told}" if course.told else ""
     reason = f"attempt {state.attempt} failed: {failure.cause}{told}"
     failures = budget.failures if course.backoff is None else course.backoff
@@ -196,8 +195,26 @@ def _charged(
     if failure.charge is Charge.PREEMPTIONS:
         delay = max(delay, policy.corroboration)
     if delay <= 0:
-        return proceed(state, reason, at, policy)
-    return back_off(state, delay, reason, at)
+        state, decisions = proceed(state, reason, at, policy)
+    else:
+        state, decisions = back_off(state, delay, reason, at)
+    return state, (*decisions, *warning)
+
+
+def _counted(
+    state: JobState, failure: Failure, at: float
+) -> tuple[JobState, tuple[TellLivelock, ...]]:
+    """The same failure again and again, each time after a new checkpoint, is told."""
+    if failure.charge is not Charge.RESTARTS:
+        return state, ()
+    before, after = state.livelock, state.livelock.failed(failure)
+    goodput = Goodput(at) if after.failure != before.failure else state.goodput
+    state = replace(state, livelock=after, goodput=goodput)
+    if after.times == before.times or not after.is_due:
+        return state, ()
+    seconds = max(0.0, at - goodput.began)
+    words, total = failure.root_cause, state.budget.total
+    return state, (TellLivelock(words, after.times, total, seconds, goodput.productive),)
 
 
 def _repeated(failure: Failure, times: int) -> str:

@@ -45,6 +45,7 @@ from supervisor.core.events import (
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import WorkerExit
 from supervisor.core.ladder import Ladder
+from supervisor.core.livelock import Goodput, Livelock
 from supervisor.core.liveness import Liveness
 from supervisor.core.moves import Outcome, back_off, finish
 from supervisor.core.phases import begin, begin_anew, next_phase, phase_begun
@@ -97,11 +98,12 @@ def _supervisor_started(
         return _reopened(state, event.at, policy)
     if state.attempt > 0:
         state = replace(state, recovery=Recovery(event.at, reached=state.recovery.reached))
-    state = replace(state, budget=state.budget.committed(event.committed))
+    state = replace(state.committed(event.committed, event.at), goodput=Goodput(event.at))
     if ended_for_good:
         state = replace(
             state,
             budget=state.budget.fresh(),
+            livelock=Livelock(),
             tactics=state.tactics.fresh(),
             ladder=replace(state.ladder, struck=()),
             directory=None,
@@ -149,7 +151,8 @@ def _reopened(state: JobState, at: float, policy: RestartPolicy) -> Outcome:
     """A job that succeeded is run again: over, unless there is more to do than there was."""
     target = policy.phases[state.phase].success.step
     if state.reached is not None and target is not None and target > state.reached:
-        state = replace(state, budget=state.budget.fresh(), directory=None)
+        fresh = state.budget.fresh()
+        state = replace(state, budget=fresh, livelock=Livelock(), directory=None)
         reason = f"the target grew from step {state.reached} to {target}"
         return begin(state, reason, at, policy)
     if state.phase + 1 < len(policy.phases):
@@ -180,7 +183,8 @@ def _workers_started(state: JobState, event: WorkersStarted, policy: RestartPoli
         return state, ()
     group = replace(group, world_size=len(event.pids))
     recovery = state.recovery.started(event.began, event.at, standby=event.standby)
-    state = replace(state, recovery=recovery)
+    goodput = state.goodput.trains(event.at)
+    state = replace(state, recovery=recovery, goodput=goodput)
     phase = policy.phases[state.phase]
     if phase.reports_stages:
         state = replace(state, liveness=state.liveness.started(event.at, phase.deadlines))
@@ -198,7 +202,8 @@ def _worker_reported(state: JobState, event: WorkerReported, policy: RestartPoli
     overrides = policy.phases[state.phase].deadlines
     liveness = state.liveness.heard(event.message, event.at, overrides)
     recovery, decisions = _recovering(state, event)
-    return replace(state, liveness=liveness, recovery=recovery), decisions
+    goodput = state.goodput.trains(event.at) if decisions else state.goodput
+    return replace(state, liveness=liveness, recovery=recovery, goodput=goodput), decisions
 
 
 def _recovering(state: JobState, event: WorkerReported) -> tuple[Recovery, tuple[Decision, ...]]:
@@ -231,7 +236,7 @@ def _checkpoint_committed(
 ) -> Outcome:
     if event.phase != state.phase:
         return state, ()
-    state = replace(state, budget=state.budget.committed(event.step))
+    state = state.committed(event.step, event.at)
     group = state.group
     undisturbed = state.status is Status.RUNNING and state.drain is None
     if group is not None and undisturbed and makes_way(state, event.at, policy):

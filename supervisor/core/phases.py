@@ -9,6 +9,7 @@ from supervisor.core.decisions import BeginPhase
 from supervisor.core.events import PhaseBegun
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.ladder import Ladder
+from supervisor.core.livelock import Livelock
 from supervisor.core.moves import Outcome, drained, finish
 from supervisor.core.placing import go_on
 from supervisor.core.policy import RestartPolicy
@@ -30,8 +31,8 @@ def phase_begun(state: JobState, event: PhaseBegun, policy: RestartPolicy) -> Ou
     """The phase has its directory: its first attempt can start."""
     if event.phase != state.phase or state.directory is not None:
         return state, ()
-    budget = state.budget.committed(event.committed)
-    state = replace(state, directory=event.directory, budget=budget, begin_again=None)
+    state = state.committed(event.committed, event.at)
+    state = replace(state, directory=event.directory, begin_again=None)
     if state.drain is not None:
         return drained(state, state.drain)
     name = policy.phases[event.phase].name
@@ -69,6 +70,7 @@ def _in_phase(state: JobState, number: int, policy: RestartPolicy) -> JobState:
         phase=number,
         directory=None,
         budget=Budget(),
+        livelock=Livelock(),
         tactics=Tactics(),
         ladder=Ladder(doubtful=short),
         recovery=Recovery(),

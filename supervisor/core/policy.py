@@ -44,6 +44,9 @@ class PhasePolicy:
     repeated_failure_limit: int | None = None
     """How often the same failure may come back without progress; 0: as often as the budget bears;
     None: twice before the phase's first checkpoint, three times after it."""
+    max_total_restarts: int | None = None
+    """How many charged restarts there may be in all, whatever progress is made; None: any number.
+    """
     rungs: tuple[int, ...] = ()
     """The ladder: device counts, the full one first; empty: nobody knows how many there are."""
     units: tuple[str, ...] = ()

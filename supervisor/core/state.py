@@ -9,6 +9,7 @@ from supervisor.core.budget import Budget
 from supervisor.core.events import StopSource
 from supervisor.core.failure import Failure, WorkerExit
 from supervisor.core.ladder import Ladder
+from supervisor.core.livelock import Goodput, Livelock
 from supervisor.core.liveness import Liveness, Silence
 from supervisor.core.quarantine import Quarantine
 from supervisor.core.recovery import Recovery
@@ -124,6 +125,8 @@ class JobState:
     group: Group | None = None
     liveness: Liveness = field(default_factory=Liveness)
     recovery: Recovery = field(default_factory=Recovery)
+    livelock: Livelock = field(default_factory=Livelock)
+    goodput: Goodput = field(default_factory=Goodput)
     backoff: Backoff | None = None
     ladder: Ladder = field(default_factory=Ladder)
     quarantine: Quarantine = field(default_factory=Quarantine)
@@ -172,6 +175,14 @@ class JobState:
         """Whether running the command again runs the job again although it succeeded."""
         return self.status is Status.SUCCEEDED and not self.proven and not once
 
+    def committed(self, step: int | None, at: float) -> JobState:
+        """After a checkpoint of `step` was seen committed, at the time `at`."""
+        budget = self.budget.committed(step)
+        if budget == self.budget:
+            return self
+        livelock, goodput = self.livelock.committed(), self.goodput.committed(at)
+        return replace(self, budget=budget, livelock=livelock, goodput=goodput)
+
     def silence(self, now: float) -> Silence | None:
         """That the running group has been silent for too long, if so."""
         if self.group is None or self.group.deadline is not None:
@@ -180,4 +191,4 @@ class JobState:
 
     def durable(self) -> JobState:
         """The part of this state that replaying the journal gives."""
-        return replace(self, liveness=Liveness(), recovery=Recovery())
+        return replace(self, liveness=Liveness(), recovery=Recovery(), goodput=Goodput())

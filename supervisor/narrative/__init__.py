@@ -18,6 +18,7 @@ from supervisor.core.decisions import (
     ProbeDevices,
     SignalWorkers,
     StartWorkers,
+    TellLivelock,
     TellRecovery,
     Wait,
 )
@@ -42,6 +43,7 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import Drain, JobState, Status
 from supervisor.narrative import devices
+from supervisor.narrative.findings import found
 from supervisor.narrative.line import MAIN as MAIN
 from supervisor.narrative.line import Level as Level
 from supervisor.narrative.line import Line as Line
@@ -103,8 +105,8 @@ def _tell_decision(decision: Any, t: Transition, policy: RestartPolicy) -> Itera
         case Wait(seconds, _):
             text = f"waiting {seconds:.1f} s before attempt {state.attempt + 1}"
             yield Line(MAIN, text)
-        case TellRecovery():
-            yield Line(attempt_source(decision.attempt), _recovery(decision))
+        case TellRecovery() | TellLivelock():
+            yield from found(decision)
         case FinishJob(status, code, reason):
             level: Level = "error" if status is Status.FAILED else "info"
             yield Line(MAIN, f"{status}, exit code {code:d}: {reason}", level)
@@ -125,12 +127,6 @@ def _tell_order(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition) 
             yield Line(attempt_source(attempt), text, "warning")
         case KillWorkers(attempt, (), reason):
             yield Line(attempt_source(attempt), f"killing what is left of it: {reason}", "warning")
-
-
-def _recovery(told: TellRecovery) -> str:
-    parts = ", ".join(f"{part} {seconds:.2f}" for part, seconds in told.parts.items())
-    lost = "" if told.lost is None else f"; lost work: {count(told.lost, 'step')}"
-    return f"resumed at step {told.step} in {told.seconds:.2f} s: {parts}{lost}"
 
 
 def _step(step: int | None, without: str, text: str) -> str:

@@ -32,9 +32,12 @@ def count(number: int, thing: str) -> str:
 
 
 def budget_used(state: JobState, policy: RestartPolicy) -> str:
-    """What the phase has spent since its last progress."""
+    """What the phase has spent since its last progress, and in all."""
     limits = policy.phases[state.phase]
     text = f"{state.budget.restarts} of {limits.max_num_restarts} restarts"
     if state.budget.preemptions:
         text += f" and {state.budget.preemptions} of {limits.max_num_preemptions} preemptions"
-    return text + " used since the last progress"
+    text += " used since the last progress"
+    if limits.max_total_restarts is not None:
+        return f"{text}, {state.budget.total} of {limits.max_total_restarts} in all"
+    return f"{text}, {state.budget.total} in all" if state.budget.total else text

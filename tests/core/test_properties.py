@@ -56,6 +56,7 @@ POLICY = RestartPolicy(
             reports_stages=True,
             rungs=(4, 2),
             units=("0", "1", "2", "3"),
+            max_total_restarts=3,
         ),
         PhasePolicy("b", 1, 0, Success(step=10)),
     ),
@@ -134,6 +135,7 @@ def check_state(before: JobState, event: Event, state: JobState) -> None:
     limits = POLICY.phases[state.phase]
     assert 0 <= state.budget.restarts <= limits.max_num_restarts
     assert 0 <= state.budget.preemptions <= limits.max_num_preemptions
+    assert state.budget.total <= (limits.max_total_restarts or state.budget.total)
     if state.phase == before.phase:
         assert (state.budget.highest or -1) >= (before.budget.highest or -1)
     if before.status.terminal and not isinstance(event, SupervisorStarted):

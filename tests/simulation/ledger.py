@@ -55,6 +55,8 @@ class Ledger:
     phase: int = 0
     restarts: int = 0
     preemptions: int = 0
+    total: int = 0
+    """Charged restarts of the phase, whatever was committed between."""
     failed: tuple[str, ...] = ()
     """The signatures of what failed without progress, in order."""
     highest: int | None = None
@@ -105,7 +107,7 @@ class Ledger:
                 grown = self.ended is ExitCode.SUCCEEDED and t.after.status is not Status.SUCCEEDED
                 ledger = self if self.ended is ExitCode.SUCCEEDED else self._committed(step)
                 if again or grown:
-                    ledger = replace(ledger, restarts=0, preemptions=0, failed=())
+                    ledger = replace(ledger, restarts=0, preemptions=0, total=0, failed=())
                 ledger = replace(ledger, struck=frozenset()) if again else ledger
                 treatment = ledger.treatment.after_the_end() if again else ledger.treatment
                 ledger = replace(ledger, treatment=treatment.begun())
@@ -227,7 +229,7 @@ class Ledger:
         if charge is Charge.PREEMPTIONS:
             spent, limit = self.preemptions, limits.max_num_preemptions
         if charge is not Charge.NOTHING:
-            if spent == limit:
+            if spent == limit or self.total == limits.max_total_restarts:
                 require(
                     ends is ExitCode.BUDGET_SPENT, "a spent budget does not end the job with 76"
                 )
@@ -246,8 +248,8 @@ class Ledger:
 
     def _spend(self, charge: Charge) -> Ledger:
         if charge is Charge.RESTARTS:
-            return replace(self, restarts=self.restarts + 1)
-        return replace(self, preemptions=self.preemptions + 1)
+            return replace(self, restarts=self.restarts + 1, total=self.total + 1)
+        return replace(self, preemptions=self.preemptions + 1, total=self.total + 1)
 
     def _check_delay(
         self, decision: Decision | None, charge: Charge, policy: RestartPolicy, require: Require

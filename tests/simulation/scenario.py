@@ -169,14 +169,16 @@ def _phase(rng: Random, name: str, target: int) -> PhasePolicy:
         )
     )
     deadlines = {Stage.STARTING: 40.0, Stage.TRAINING: rng.uniform(20.0, 100.0)}
+    restarts = rng.randint(0, 4)
     return PhasePolicy(
         name,
-        rng.randint(0, 4),
+        restarts,
         rng.randint(0, 3),
         success,
         reports_stages=rng.choice((False, True)),
         deadlines=rng.choice(({}, deadlines)),
         repeated_failure_limit=rng.choice((None, None, 0, 1, 2)),
+        max_total_restarts=rng.choice((None, None, restarts, restarts + 3)),
     )
 
 

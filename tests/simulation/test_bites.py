@@ -84,6 +84,16 @@ def same_step_is_progress_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Budget, "committed", bug)
 
 
+def progress_refills_what_nothing_refills(monkeypatch: pytest.MonkeyPatch) -> None:
+    committed = Budget.committed
+
+    def bug(self: Budget, step: int | None) -> Budget:
+        after = committed(self, step)
+        return after if after == self else replace(after, total=0)
+
+    monkeypatch.setattr(Budget, "committed", bug)
+
+
 def the_same_failure_may_come_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Budget, "repetition_limit", lambda self, policy: 0)
 
@@ -201,6 +211,7 @@ PLANTED: tuple[Plant, ...] = (
     stale_observation_is_believed,
     next_attempt_before_the_last_is_gone,
     same_step_is_progress_again,
+    progress_refills_what_nothing_refills,
     the_same_failure_may_come_for_ever,
     another_failure_counts_as_the_same,
     acts_before_it_writes,

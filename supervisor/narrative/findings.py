@@ -1,0 +1,34 @@
+"""What the decision core found out and only tells: the parts of a recovery, a progress livelock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from supervisor.core.decisions import TellLivelock, TellRecovery
+from supervisor.narrative.line import MAIN, Line, attempt_source, count
+
+
+def found(told: TellRecovery | TellLivelock) -> Iterator[Line]:
+    """The line of a finding."""
+    match told:
+        case TellRecovery():
+            yield Line(attempt_source(told.attempt), _recovery(told))
+        case TellLivelock():
+            yield Line(MAIN, _livelock(told), "warning")
+
+
+def _recovery(told: TellRecovery) -> str:
+    parts = ", ".join(f"{part} {seconds:.2f}" for part, seconds in told.parts.items())
+    lost = "" if told.lost is None else f"; lost work: {count(told.lost, 'step')}"
+    return f"resumed at step {told.step} in {told.seconds:.2f} s: {parts}{lost}"
+
+
+def _livelock(told: TellLivelock) -> str:
+    return (
+        f"progress livelock: the same failure came {told.times} times, each time after a new "
+        f"checkpoint, which refills the restart budget: {told.failure}; of the last "
+        f"{told.seconds:.0f} s, {told.goodput:.0%} became committed steps. What to do: mend that "
+        "failure, or save more often, so that less is lost each time; "
+        "autorestart.max_total_restarts ends such a job (76), which has had "
+        f"{count(told.total, 'restart')} so far"
+    )
