@@ -39,7 +39,8 @@ class OutputPatterns:
     """What to look for in the output, line by line."""
 
     step: re.Pattern[str] | None = None
-    on_step: Callable[[int], None] = field(default=lambda step: None)
+    on_step: Callable[[int, int], None] = field(default=lambda first, last: None)
+    """Called once for all steps that are read at once."""
     success: re.Pattern[str] | None = None
 
 
@@ -99,16 +100,16 @@ class OutputPump:
         # A progress bar ends what it shows with a carriage return.
         *lines, self._line = (self._line + chunk).replace(b"\r", b"\n").split(b"\n")
         self._line = self._line[-_MAX_LINE:]
-        newest: int | None = None
+        steps: list[int] = []
         for raw in lines:
             text = raw.decode("utf-8", "replace")
             if self._patterns.step is not None and (match := self._patterns.step.search(text)):
                 step = _step(match[1])
-                newest = newest if step is None else step
+                steps += [] if step is None else [step]
             if self._patterns.success is not None and self._patterns.success.search(text):
                 self.success_seen = True
-        if newest is not None:
-            self._patterns.on_step(newest)
+        if steps:
+            self._patterns.on_step(steps[0], steps[-1])
 
 
 def _step(text: str | None) -> int | None:

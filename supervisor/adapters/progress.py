@@ -1,7 +1,7 @@
 """Reads a worker's progress pipe: bounded, and trusting nothing that comes out of it.
 
-Of steps that were reported in a row only the last is handed on: a worker that floods the pipe, or a
-supervisor that was busy for a while, costs no more than the newest news.
+Steps that were reported in a row are handed on as one message, with the first and the last: a
+worker that floods the pipe, or a supervisor that was busy for a while, costs no more than that.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 from supervisor.protocol import environment
 from supervisor.protocol.messages import MAX_LINE, Message, ProtocolError, StepMessage, decode
@@ -86,7 +87,8 @@ class ProgressPipe:
             self._refuse(str(error))
             return
         if isinstance(message, StepMessage):
-            self._step = message
+            earlier = self._step
+            self._step = message if earlier is None else replace(message, first=earlier.earliest)
         elif message is not None:
             self._hand_on_step()
             self._on_message(message)

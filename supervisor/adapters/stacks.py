@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from supervisor.host import tree
 from supervisor.ports import Starter
 from supervisor.protocol.writing import opened
 
@@ -28,6 +29,20 @@ def dump_native_stacks(starter: Starter, pid: int, path: Path) -> None:
         argv = [tool, "dump", "--native", "--pid", str(pid)]
         started = starter.start(argv, os.environ, file.fileno(), file.fileno())
     os.close(started.pidfd)
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process and all below it, also of children that have ended."""
+    below = [child for child, _ in tree.descendants(pid, frozenset())]
+    return sum(map(_cpu_seconds, (pid, *below)))
+
+
+def _cpu_seconds(pid: int) -> float:
+    try:
+        used = psutil.Process(pid).cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(used.user + used.system + used.children_user + used.children_system)
 
 
 def describe_process(pid: int) -> str:

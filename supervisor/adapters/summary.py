@@ -254,13 +254,13 @@ def _outcome(event: WorkersGone, transition: Transition) -> dict[str, Any]:
         status = "SUCCEEDED"
     else:
         status = str(Status.DRAINED) if transition.before.drains else "FAILED"
-    start = event.resumed_from or 0
+    start = event.resumed_from if event.starting_step is None else event.starting_step
     return {
         "status": status,
-        "starting_step": event.resumed_from,
+        "starting_step": start,
         "from_snapshot": event.from_snapshot,
         "ending_step": event.step,
-        "steps_progressed": max(0, event.step - start) if event.step is not None else 0,
+        "steps_progressed": max(0, event.step - (start or 0)) if event.step is not None else 0,
         "newest_committed_step": event.committed,
         "failure": _failure(transition.after) if status == "FAILED" else None,
     }

@@ -57,6 +57,8 @@ class Worker:
         if path:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
             faulthandler.register(_signal.SIGUSR2, descriptor, all_threads=True, chain=False)
+            if not faulthandler.is_enabled():  # a person wants it on standard error
+                faulthandler.enable(descriptor, all_threads=True)
             os.register_at_fork(after_in_child=_dump_no_more)
             _tell_that_stacks_are_dumped()
         self.when_imported("jax.monitoring", self._watch_jax)

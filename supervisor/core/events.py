@@ -154,6 +154,8 @@ class WorkersGone:
     from_snapshot: bool = False
     """Whether `resumed_from` is of a snapshot in memory: then it may be above all that was ever
     committed, and is no progress."""
+    starting_step: int | None = None
+    """The step that the attempt began at, also where it did not say so; None: nothing tells."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ Each stage has a time limit of its own, so that a long compilation, a slow evalu
 is not taken for a hang. What recurs within an attempt is learned from the attempt itself: the gap
 between steps, an evaluation, a save. What comes once (a compilation, a restore) is not: the next
 attempt may find a cold cache where this one found a warm one. All of it is volatile and begins anew
-with every attempt, so that no mark of a dead worker group can condemn a living one.
+with every attempt, so that no mark of a dead worker group can condemn a living one. Steps in the
+output may come in lumps: what is learned from them makes a limit longer, never shorter.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ class Liveness:
     expires: float | None = None
     inferred: bool = False
     """Whether the stage is a guess: then TRAINING may be an evaluation, or anything."""
+    in_output: bool = False
+    """Whether steps were found in the output: a buffer may hold back the next ones."""
     learned: Mapping[Stage, Durations] = field(default_factory=dict)
 
     def started(self, at: float, overrides: Mapping[Stage, float]) -> Liveness:
@@ -95,7 +98,9 @@ class Liveness:
                 # A step is a sign of training, also from a program that names no stages.
                 training = self.stage is Stage.TRAINING
                 after = self._learn(at) if training and self.step is not None else self
-                return replace(after, step=step)._in(Stage.TRAINING, at, overrides)
+                in_output = self.in_output or message.in_output
+                after = replace(after, step=step, in_output=in_output)
+                return after._in(Stage.TRAINING, at, overrides)
             case _:
                 return self
 
@@ -117,6 +122,8 @@ class Liveness:
         if self.inferred and stage is Stage.TRAINING and self.step is None:
             return replace(self, stage=stage, since=at, expires=None)
         learned = durations.limit(stage) if stage in _WARM_UP and not self.inferred else None
+        if learned is not None and self.in_output:
+            learned = max(learned, DEFAULT_DEADLINES[stage])
         limit = overrides.get(stage, learned or DEFAULT_DEADLINES[stage])
         return replace(self, stage=stage, since=at, expires=at + limit)
 

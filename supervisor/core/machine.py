@@ -216,8 +216,8 @@ def _recovering(state: JobState, event: WorkerReported) -> tuple[Recovery, tuple
             return recovery.left(doing.stage, event.at, inferred=doing.inferred), ()
         case RestoredMessage(step):
             return replace(recovery, restored=step or 0), ()
-        case StepMessage(step):
-            whole = recovery.left(doing.stage, event.at)
+        case StepMessage():
+            whole, step = recovery.left(doing.stage, event.at), event.message.earliest
             return Recovery(), (TellRecovery(event.attempt, step, whole.parts, whole.lost),)
         case _:
             return recovery, ()

@@ -11,6 +11,7 @@ from supervisor.adapters.checkpoints import CheckpointWatcher
 from supervisor.adapters.output import OutputPump
 from supervisor.adapters.processes import WorkerProcess
 from supervisor.adapters.progress import ProgressPipe
+from supervisor.adapters.stacks import cpu_seconds
 from supervisor.core.failure import WorkerExit
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.settling import Settling
@@ -47,8 +48,14 @@ class Worker:
     dumps_stacks: bool = False
     stage: Stage | None = None
     step: int | None = None
+    first_step: int | None = None
+    """The first completed step that it told."""
     reports: int = 0
     """How many times it has told a step."""
+    has_spoken: bool = True
+    """Since the last look."""
+    silence: tuple[float, float] = (0.0, 0.0)
+    """The time of the first look after its last word, and what CPU time it had used by then."""
 
     @property
     def is_on_its_way(self) -> bool:
@@ -57,15 +64,30 @@ class Worker:
 
     def heard(self, message: Message) -> None:
         """It said something."""
+        self.has_spoken = True
         match message:
             case StageMessage(stage, step):
                 self.stage = stage
                 self.step = step if step is not None else self.step
             case StepMessage(step):
+                if self.first_step is None:
+                    self.first_step = message.earliest
                 self.step = step
                 self.reports += 1
             case StacksMessage():
                 self.dumps_stacks = True
+
+    def look(self, now: float) -> None:
+        """Note what CPU time it has used, if it has spoken since the last look."""
+        if self.has_spoken:
+            self.has_spoken = False
+            self.silence = now, cpu_seconds(self.process.pid)
+
+    def cpu_time_in_silence(self, now: float) -> str:
+        """How busy it was since it fell silent, for people: it decides nothing."""
+        since, before = self.silence
+        used = max(0.0, cpu_seconds(self.process.pid) - before)
+        return f"it used {used:.1f} s of CPU time in the last {now - since:.1f} s"
 
     def close(self, drain_output: float) -> bool:
         """Let go of everything; False if somebody still holds the output after so many seconds."""
@@ -86,6 +108,8 @@ class Group:
     drills: list[Drill]
     """What the attempt still had before it when it started."""
     settling: Settling
+    committed: int | None = None
+    """The newest committed step when it started."""
     workers: list[Worker] = field(default_factory=list)
     exits: list[WorkerExit] = field(default_factory=list)
     """In the order in which they were seen."""
@@ -94,6 +118,8 @@ class Group:
     asked_to_stop: bool = False
     has_compiled: bool = False
     """Since its compilations were last taken over."""
+    has_told_start: bool = False
+    """Whether it said what it resumed from."""
     resumed_from: int | None = None
     from_snapshot: bool = False
     adjustable: tuple[str, ...] = ()
@@ -120,6 +146,17 @@ class Group:
         return self.settling.is_over(
             at, has_stepped=self.speaker.reports > 0, has_committed=self.watcher.has_news
         )
+
+    @property
+    def starting_step(self) -> int | None:
+        """The step that the attempt began at: as it said; else the newest checkpoint of that time,
+        where its first step comes after that; else the one before its first step."""
+        told = [each.first_step for each in self.workers if each.first_step is not None]
+        if self.has_told_start or not told:
+            return self.resumed_from
+        first = min(told)
+        before = self.committed is not None and self.committed < first
+        return self.committed if before else max(0, first - 1)
 
     @property
     def modules_are_known(self) -> bool:
@@ -163,6 +200,7 @@ class Group:
                 self.settling = self.settling.entered(stage, at)
                 self.has_compiled |= stage in (Stage.COMPILING, Stage.EVALUATING)
             case RestoredMessage(step, snapshot):
+                self.has_told_start = True
                 self.resumed_from, self.from_snapshot = step, snapshot
             case DevicesMessage(platform):
                 self.platform = platform

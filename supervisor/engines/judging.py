@@ -20,6 +20,11 @@ from supervisor.protocol.failure import MAX_RECORD, FailureRecord, parse_failure
 from supervisor.protocol.location import Uri
 from supervisor.protocol.reading import read
 
+_CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL")
+"""Signals on which `faulthandler` writes the Python stacks."""
+_MAX_STACKS = 1 << 20
+"""Bytes: 100 threads of 100 frames each."""
+
 Tell = Callable[[str], None]
 
 
@@ -51,15 +56,19 @@ def judged(
             free_disk=_free_disk(launch.model_dir),
         ),
     )
+    failure = unanswered or judge(evidence, launch.success, launch.rules)
+    if failure is not None and not failure.traceback:
+        failure = replace(failure, traceback=_stacks_of_crash(launch, exits, failure.rank, tell))
     return WorkersGone(
         at,
         launch.attempt,
-        unanswered or judge(evidence, launch.success, launch.rules),
+        failure,
         resumed_from=group.resumed_from if group is not None else None,
         step=step,
         committed=committed,
         adjustable=group.adjustable if group is not None else (),
         from_snapshot=group is not None and group.from_snapshot,
+        starting_step=group.starting_step if group is not None else None,
     )
 
 
@@ -97,6 +106,22 @@ def _failure_record(launch: Launch, rank: int, tell: Tell) -> FailureRecord | No
     except OSError as error:
         tell(f"the failure record of rank {rank} cannot be used: {error}")
         return None
+
+
+def _stacks_of_crash(launch: Launch, exits: Sequence[WorkerExit], rank: int, tell: Tell) -> str:
+    """The Python stacks that a worker left whose native code crashed."""
+    if not any(ended.rank == rank and ended.signal in _CRASHES for ended in exits):
+        return ""
+    path = launch.file(rank, "stacks.txt")
+    try:
+        place = aside(str(launch.model_dir))
+        data = place.ask(lambda: read(path, _MAX_STACKS, below=launch.model_dir))
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        tell(f"the stacks of rank {rank} cannot be used: {error}")
+        return ""
+    return data.decode("utf-8", "replace")
 
 
 def _output(launch: Launch, rank: int, tell: Tell) -> str:

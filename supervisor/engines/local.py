@@ -112,7 +112,7 @@ class LocalEngine:
         settling = Settling(began)
         group = Group(launch, self._watcher(launch), oom, self._guard.losses(), drills, settling)
         self._group = group
-        newest = self._newest(launch.plan.checkpoints)
+        group.committed = newest = self._newest(launch.plan.checkpoints)
         argv, env = self._program(launch, newest)
         memories = self._snapshot_memories(launch, newest)
         try:
@@ -234,6 +234,7 @@ class LocalEngine:
             undo.pop_all()
         pipe.close_write_end()
         worker = Worker(rank, start, process, standby, pump, pipe)
+        worker.look(self._clock.now())
         group.workers.append(worker)
         pump.start()
         self._reactor.watch(pipe.read_end, lambda: self._read_progress(group, worker))
@@ -281,7 +282,9 @@ class LocalEngine:
         progress, success = launch.plan.progress_pattern, launch.success.pattern
         return OutputPatterns(
             step=re.compile(progress) if progress is not None else None,
-            on_step=lambda step: self._heard(group, rank, StepMessage(step)),
+            on_step=lambda first, last: self._heard(
+                group, rank, StepMessage(last, first=first, in_output=True)
+            ),
             success=re.compile(success) if success is not None else None,
         )
 
@@ -336,6 +339,8 @@ class LocalEngine:
     def _look_again(self, group: Group) -> None:
         if self._group is group:
             self._guard.look()
+            for worker in group.workers:
+                worker.look(self._clock.now())
             self._observe(group)
             self._ahead.look(group)
             self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(group))
@@ -361,6 +366,7 @@ class LocalEngine:
     def _dump_stacks(self, group: Group, worker: Worker) -> None:
         rank, pid, launch = worker.rank, worker.process.pid, group.launch
         found = describe_process(pid)  # before the signal wakes it up
+        busy = worker.cpu_time_in_silence(self._clock.now())
         if worker.dumps_stacks:
             worker.process.signal(STACK_SIGNAL)
         try:
@@ -368,7 +374,7 @@ class LocalEngine:
         except OSError as error:
             self._notice(f"the native stacks of rank {rank} cannot be taken: {error}")
         where = attempt_folder(launch.attempt)
-        self._notice(f"rank {rank} (pid {pid}) is {found}; its stacks are in {where}")
+        self._notice(f"rank {rank} (pid {pid}) is {found}; {busy}; its stacks are in {where}")
 
     def _notice(self, text: str) -> None:
         self._reactor.post(Noticed(self._clock.now(), text))

@@ -59,10 +59,22 @@ class StageMessage:
 
 @dataclass(frozen=True, slots=True)
 class StepMessage:
-    """Optimizer step `step` is complete. `metrics` are floats such as `loss`."""
+    """Optimizer step `step` is complete. `metrics` are floats such as `loss`.
+
+    The reader adds the rest, which is not on the wire.
+    """
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
+    first: int | None = None
+    """The first of the steps that were read at once, where `step` is the last of several."""
+    in_output: bool = False
+    """It was found in the output, which a buffer may hold back for any time."""
+
+    @property
+    def earliest(self) -> int:
+        """The first step that this message stands for."""
+        return self.step if self.first is None else self.first
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +158,9 @@ Message = (
     | NoticeMessage
 )
 
+_OF_THE_READER = frozenset({"first", "in_output"})
+"""Fields that are not on the wire."""
+
 _NAMES: dict[type[Any], str] = {
     StageMessage: "stage",
     StepMessage: "step",
@@ -165,6 +180,8 @@ def encode(message: Message) -> bytes:
     body: dict[str, Any] = {"v": PROTOCOL_VERSION, "kind": _NAMES[type(message)]}
     longest = MAX_NOTICE if isinstance(message, NoticeMessage) else _MAX_TEXT
     for name in message.__slots__:
+        if name in _OF_THE_READER:
+            continue
         value = getattr(message, name)
         if isinstance(value, Mapping):
             value = dict(value)

@@ -1,4 +1,4 @@
-"""Stack dumps on request: what every thread was doing when the supervisor took it for hung.
+"""Stack dumps: what every thread was doing when the supervisor took it for hung, or it crashed.
 
 `faulthandler` writes from the signal handler itself, so it also works while the interpreter is
 deadlocked. The supervisor sends the signal only to a worker that has said it listens.
@@ -18,10 +18,13 @@ STACK_SIGNAL = signal.SIGUSR2
 
 
 def enable_stack_dumps(reporter: Reporter, environ: Mapping[str, str] = os.environ) -> None:
-    """Dump all stacks to the supervisor's file on `STACK_SIGNAL`; nothing without a supervisor."""
+    """Dump all stacks to the supervisor's file on `STACK_SIGNAL` and when native code crashes;
+    nothing without a supervisor."""
     path = environ.get(environment.STACKS_FILE)
     if not path:
         return
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=True, chain=False)
+    if not faulthandler.is_enabled():  # a person wants it on standard error
+        faulthandler.enable(descriptor, all_threads=True)
     reporter.dumps_stacks()

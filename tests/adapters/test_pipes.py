@@ -23,7 +23,7 @@ from supervisor.adapters.checkpoints import CheckpointWatcher, Pace, newest_comm
 from supervisor.adapters.console import PlainConsole
 from supervisor.adapters.output import OutputPatterns, OutputPump, read_evidence
 from supervisor.adapters.progress import ProgressPipe
-from supervisor.protocol.messages import MAX_LINE, Message, SavedMessage, Stage, encode
+from supervisor.protocol.messages import MAX_LINE, Message, SavedMessage, Stage, StepMessage, encode
 from supervisor.protocol.reporter import Reporter
 from tests.running import eventually
 
@@ -87,6 +87,16 @@ def test_many_messages_in_one_read(heard: Heard) -> None:
     assert saved(heard) == list(range(1000, 1000 + count))
 
 
+def test_steps_in_one_read_are_one_observation(heard: Heard) -> None:
+    for step in range(31, 100):
+        os.write(heard.pipe.write_end, encode(StepMessage(step, {"loss": 1.0 / step})))
+    os.write(heard.pipe.write_end, line(99) + encode(StepMessage(100)))
+    assert heard.pipe.read()
+    together = StepMessage(99, {"loss": 1.0 / 99}, first=31)
+    assert heard.messages == [together, SavedMessage(99), StepMessage(100)]
+    assert together.earliest == 31
+
+
 def test_garbage_is_told_once_and_passed_over(heard: Heard) -> None:
     heard.say(line(1) + b"garbage\n\xff\xfe\n\n{}\n" + line(2))
     assert saved(heard) == [1, 2]
@@ -147,16 +157,21 @@ class Pumped:
 
     def __init__(self, path: Path, step: str | None = None, success: str | None = None) -> None:
         self.steps: list[int] = []
+        self.firsts: list[int] = []
         self.errors: list[str] = []
         self.mirrored = b""
         patterns = OutputPatterns(
             step=re.compile(step) if step else None,
-            on_step=self.steps.append,
+            on_step=self._step,
             success=re.compile(success) if success else None,
         )
         self.pump = OutputPump(path, patterns, self._mirror, self.errors.append)
         self.worker = os.dup(self.pump.write_end)
         self.pump.start()
+
+    def _step(self, first: int, last: int) -> None:
+        self.firsts.append(first)
+        self.steps.append(last)
 
     def _mirror(self, chunk: bytes) -> None:
         self.mirrored = (self.mirrored + chunk)[-1_000_000:]
@@ -207,6 +222,16 @@ def test_steps_in_the_output(chunks: list[bytes], steps: list[int], tmp_path: Pa
     # How the chunks are read is up to the kernel: of several steps the newest counts.
     assert pumped.steps[-1:] == steps[-1:]
     assert set(pumped.steps) <= set(steps) | {1, 2, 6}
+
+
+def test_a_lump_of_steps_is_one_observation(tmp_path: Path) -> None:
+    """8 KiB is what Python collects before it writes."""
+    pumped = Pumped(tmp_path / "log", step=r"step (\d+)")
+    lump = b"".join(b"epoch 0, step %d, loss 0.123456789012\n" % step for step in range(31, 231))
+    assert len(lump) > 4096
+    pumped.say(lump)
+    pumped.end()
+    assert (pumped.firsts, pumped.steps) == ([31], [230])
 
 
 @pytest.mark.parametrize(

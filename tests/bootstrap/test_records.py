@@ -184,3 +184,21 @@ def test_the_protocol_is_spelled_right() -> None:
     for name in ("FAILURE_FILE", "PROGRESS_FD", "PROGRESS_PIPE", "STACKS_FILE", "RANK"):
         assert getattr(worker, name) == getattr(environment, name)
     assert encode(StacksMessage()) == worker.STACKS_LINE
+
+
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGBUS"])
+@pytest.mark.parametrize("python", SUPPORTED)
+def test_a_crash_of_native_code_leaves_the_stacks(twice: Twice, name: str, python: str) -> None:
+    crash = f"import os, signal\ndef native(): os.kill(os.getpid(), signal.{name})\nnative()"
+    twice.write({"program.py": crash})
+    ours = twice.bootstrapped("program.py", python=python)
+    assert ours == twice.plainly("program.py", python=python)
+    stacks = (twice.directory.parent / "stacks.txt").read_text()
+    assert "in native" in stacks
+
+
+def test_a_person_who_wants_the_stacks_on_standard_error_gets_them_there(twice: Twice) -> None:
+    twice.write({"program.py": "import os\nos.abort()"})
+    ours = twice.bootstrapped("-X", "faulthandler", "program.py")
+    assert b"Fatal Python error: Aborted" in ours.stderr
+    assert (twice.directory.parent / "stacks.txt").read_text() == ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from supervisor.core.decisions import DumpStacks, KillWorkers, SignalWorkers
 from supervisor.core.events import DeadlineReached, SilenceExcused, WorkerReported
@@ -117,6 +119,17 @@ def test_the_gap_between_steps_is_learned_without_the_warm_up() -> None:
 
 def test_what_is_learned_is_never_below_ten_seconds() -> None:
     assert limit(trained([0.1] * 30)) == 10.0
+
+
+@given(st.lists(st.floats(0.0, 300.0), min_size=20, max_size=40))
+def test_what_is_learned_from_the_output_only_makes_a_limit_longer(gaps: list[float]) -> None:
+    """A buffer may let 15 steps through at once, and then none for an hour."""
+    history = watched()
+    says(history, StageMessage(Stage.TRAINING))
+    for step, gap in enumerate(gaps):
+        says(history, StepMessage(step, in_output=True), after=gap)
+    learned = 5 * max(gaps[6:])
+    assert limit(history) == pytest.approx(max(DEFAULT_DEADLINES[Stage.TRAINING], learned))
 
 
 def test_an_interruption_of_training_is_not_a_gap_between_steps() -> None:

@@ -357,3 +357,8 @@ def test_replaying_the_journal_does_not_depend_on_it() -> None:
     told(history, *DEATH)
     assert history.state.recovery != Recovery()
     assert history.state.durable().recovery == Recovery()
+
+
+def test_of_several_steps_at_once_the_first_ends_the_recovery() -> None:
+    (recovery,) = told(job(), *DEATH, says(13.0, StepMessage(99, first=31, in_output=True)))
+    assert recovery.step == 31

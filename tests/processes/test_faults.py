@@ -45,6 +45,8 @@ def test_worth_another_try(
     assert failure["root_cause"].startswith(root_cause)
     assert f"failed: {failure['cause']}; root cause: {root_cause}" in result.log
     assert "1 of 1 restarts used" in result.log
+    if misbehaviour in ("SIGSEGV", "SIGABRT") and at:
+        assert "in misbehave" in failure["traceback"], "where Python was"
     resumed = b"starts after step 2" if at == 3 else b"starts after step 0"
     assert resumed in result.rank_log(2)
 
