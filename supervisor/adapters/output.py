@@ -31,6 +31,10 @@ checkpoint of any model worth supervising."""
 
 _PARTS = 3
 _CHUNK = 64 * 1024
+_SAYS_SIGTERM = b"] SIGTERM caught at "
+_SIGTERM = re.compile(rb"\bpreemption_notifier\.cc:\d+" + re.escape(_SAYS_SIGTERM))
+_MAX_SAYING = 60
+"""Bytes of it at most; it may come in two reads."""
 _MAX_LINE = 64 * 1024
 
 
@@ -42,6 +46,8 @@ class OutputPatterns:
     on_step: Callable[[int, int], None] = field(default=lambda first, last: None)
     """Called once for all steps that are read at once."""
     success: re.Pattern[str] | None = None
+    on_sigterm: Callable[[], None] = field(default=lambda: None)
+    """Called where jax, which takes SIGTERM for itself, says that one came."""
 
 
 class OutputPump:
@@ -84,11 +90,16 @@ class OutputPump:
         return self._file.evidence()
 
     def _pump(self) -> None:
+        recent = b""
         looking = self._patterns.step is not None or self._patterns.success is not None
         while chunk := os.read(self._read_end, _CHUNK):
             self._file.write(chunk)
             if self._mirror is not None:
                 self._mirror(chunk)
+            if _SAYS_SIGTERM in (recent := recent[-_MAX_SAYING:] + chunk) and _SIGTERM.search(
+                recent
+            ):
+                self._patterns.on_sigterm()
             if looking:
                 self._look(chunk)
         if looking and self._line:

@@ -32,6 +32,8 @@ _WRITE_BLOCKED = (
     "/jax/orbax/write/async/blocking_duration_secs",
 )
 _WRITTEN = "/jax/orbax/write/success"
+_PREEMPTED = "/jax/orbax/write/preemption"
+"""Orbax was told by jax, which takes SIGTERM for itself, that all processes stop at this step."""
 _READ_BEGINS = ("/jax/orbax/read/start", "/jax/orbax/read/async/start")
 _READ = "/jax/orbax/read/success"
 _JAX = "/jax/"
@@ -51,9 +53,12 @@ class Monitor:
         reporter: Reporter,
         environ: Mapping[str, str],
         learn: Callable[[], None] = lambda: None,
+        told_to_stop: Callable[[], None] = lambda: None,
     ) -> None:
-        """`learn` is called whenever the program has shown a new side of itself."""
+        """`learn` is called whenever the program has shown a new side of itself, `told_to_stop`
+        once it was told of a SIGTERM."""
         self._learn = learn
+        self._told_to_stop = told_to_stop
         self._reporter = reporter
         self._tells_steps = STEPS_FROM_OUTPUT not in environ
         self._told: Stage | None = None
@@ -118,7 +123,7 @@ class Monitor:
             self._tell()
 
     def on_event(self, event: str, **data: Any) -> None:
-        """A save or a restore begins, or is done."""
+        """A save or a restore begins or is done, or the program is told to stop."""
         if event in _WRITE_BEGINS:
             self._writing = True
             self._write_began = monotonic()
@@ -130,6 +135,9 @@ class Monitor:
                 began, self._write_began = self._write_began, None
                 seconds = monotonic() - began if began is not None else None
                 self._reporter.saved(self._reporter.current[1], seconds)
+            return
+        elif event == _PREEMPTED:
+            self._told_to_stop()
             return
         else:
             return

@@ -12,6 +12,7 @@ import stat
 import sys
 
 from .arrivals import Arrivals
+from .sigterm import Sigterm
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ RANK = "SUPERVISE_RANK"
 STANDBY = "SUPERVISE_STANDBY"
 STACKS_FILE = "SUPERVISE_STACKS_FILE"
 STACKS_LINE = b'{"v":1,"kind":"stacks"}\n'
+SIGTERM_LINE = b'{"v":1,"kind":"sigterm"}\n'
 
 
 class Worker:
@@ -45,6 +47,7 @@ class Worker:
         self._failure_file = os.environ.get(FAILURE_FILE)
         self._arrivals = Arrivals()
         self._monitor: Monitor | None = None
+        self._told_to_stop = False
 
     @property
     def is_here(self) -> bool:
@@ -60,12 +63,18 @@ class Worker:
             if not faulthandler.is_enabled():  # a person wants it on standard error
                 faulthandler.enable(descriptor, all_threads=True)
             os.register_at_fork(after_in_child=_dump_no_more)
-            _tell_that_stacks_are_dumped()
+            _say(STACKS_LINE)
+        self.when_imported("signal", Sigterm(self.told_to_stop, self.forget_frames).watch)
         self.when_imported("jax.monitoring", self._watch_jax)
 
     def when_imported(self, name: str, arrived: Callable[[ModuleType], None]) -> None:
         """Call `arrived` with the module `name` once the program has imported it."""
         self._arrivals.expect(name, arrived)
+
+    def told_to_stop(self) -> None:
+        """The program got SIGTERM, or was told of one."""
+        if self.is_here and not self._told_to_stop:
+            self._told_to_stop = _say(SIGTERM_LINE)
 
     def forget_frames(self, error: BaseException) -> None:
         """Take the bootstrap's own frames off the traceback of `error`."""
@@ -109,7 +118,7 @@ class Worker:
         try:
             reporter = self._import("protocol.reporter").Reporter.connect()
             monitor = self._import("bootstrap.monitoring").Monitor(
-                reporter, os.environ, self._learn()
+                reporter, os.environ, self._learn(), self.told_to_stop
             )
             monitor.listen(monitoring)
             self._monitor = monitor
@@ -143,16 +152,18 @@ class Worker:
             sys.path[:] = path
 
 
-def _tell_that_stacks_are_dumped() -> None:
-    """On the progress pipe, if that is what the descriptor is."""
+def _say(line: bytes) -> bool:
+    """Whether `line` could be said on the progress pipe, if that is what the descriptor is."""
     try:
         descriptor = int(os.environ.get(PROGRESS_FD, ""))
         status = os.fstat(descriptor)
         identity = f"{status.st_dev}:{status.st_ino}"
         if stat.S_ISFIFO(status.st_mode) and identity == os.environ.get(PROGRESS_PIPE):
-            os.write(descriptor, STACKS_LINE)
+            os.write(descriptor, line)
+            return True
     except (ValueError, OSError):
-        return
+        pass
+    return False
 
 
 def _dump_no_more() -> None:

@@ -44,6 +44,13 @@ class RankEvidence:
     stage: str | None = None
     fell: bool = False
     """Whether it is known to have ended before we killed any of the others."""
+    told_to_stop: bool = False
+    """Whether it got a SIGTERM that the supervisor did not send."""
+
+    @property
+    def end(self) -> str:
+        """How it ended, for people."""
+        return f"SIGTERM, then {self.exit}" if self.told_to_stop else str(self.exit)
 
 
 @dataclass(frozen=True, slots=True)

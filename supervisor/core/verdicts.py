@@ -23,6 +23,7 @@ from supervisor.core.rules import (
     NO_SPACE,
     OOM_KILLED,
     RULES,
+    TOLD_TO_STOP,
     Rule,
     names_match,
     occurs,
@@ -75,8 +76,13 @@ class _Judgement:
 
 
 def succeeded(evidence: Evidence, success: Success) -> bool:
-    """Whether the attempt has done the work of its phase."""
+    """Whether the attempt has done the work of its phase.
+
+    Who was told to stop may end well without having done it: then the exit code proves nothing.
+    """
     if any(rank.exit.code != success.exit_code for rank in evidence.ranks) or not evidence.ranks:
+        return False
+    if not success.is_proof and any(rank.told_to_stop for rank in evidence.ranks):
         return False
     if success.step is not None:
         step = evidence.committed
@@ -97,7 +103,7 @@ def judge(evidence: Evidence, success: Success, rules: tuple[Rule, ...] = RULES)
     found = [
         judgement
         for number, rank in enumerate(ranks)
-        for judgement in _Judge(rank, number, success, rules, facts).judgements()
+        for judgement in _Judge(rank, number, success, rules, facts | _known_of(rank)).judgements()
     ]
     return _failure(min(found, key=lambda judgement: judgement.order), evidence)
 
@@ -174,6 +180,11 @@ def _facts(host: HostFacts) -> frozenset[str]:
     if host.free_disk is not None and host.free_disk < _NO_ROOM:
         found.add(NO_SPACE)
     return frozenset(found)
+
+
+def _known_of(rank: RankEvidence) -> frozenset[str]:
+    """The same of one rank."""
+    return frozenset({TOLD_TO_STOP}) if rank.told_to_stop else frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +277,7 @@ def _signal(ended: WorkerExit) -> str | None:
 
 def _failure(judgement: _Judgement, evidence: Evidence) -> Failure:
     rule, rank, chain, member = judgement.rule, judgement.rank, judgement.chain, judgement.member
-    line = member.line if member is not None else str(rank.exit)
+    line = member.line if member is not None else rank.end
     return Failure(
         cause=rule.cause,
         verdict=rule.verdict,

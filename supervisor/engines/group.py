@@ -22,6 +22,7 @@ from supervisor.protocol.messages import (
     Message,
     NoticeMessage,
     RestoredMessage,
+    SigtermMessage,
     StacksMessage,
     Stage,
     StageMessage,
@@ -46,6 +47,8 @@ class Worker:
     pipe: ProgressPipe
     exit: WorkerExit | None = None
     dumps_stacks: bool = False
+    told_to_stop: bool = False
+    """By somebody else, before the supervisor asked the group to stop."""
     stage: Stage | None = None
     step: int | None = None
     first_step: int | None = None
@@ -190,8 +193,17 @@ class Group:
                 if worker.exit is None:
                     worker.process.signal(SIGKILL)
 
+    def _told_to_stop(self, worker: Worker) -> bool:
+        """A worker got SIGTERM; whether that is news: it may be ours."""
+        if self.asked_to_stop or worker.told_to_stop:
+            return False
+        worker.told_to_stop = True
+        return True
+
     def heard(self, worker: Worker, message: Message, at: float) -> bool:
         """One of them said something at the time `at`; whether that is news of the group."""
+        if isinstance(message, SigtermMessage):
+            return self._told_to_stop(worker)
         worker.heard(message)
         if worker is not self.speaker:
             return isinstance(message, NoticeMessage)

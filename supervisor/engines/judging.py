@@ -91,7 +91,9 @@ def _ranks(
         else:
             worker = group.workers[ended.rank]
             fell = group.fallen is None or number < group.fallen
-            yield RankEvidence(ended, record, worker.pump.evidence(), worker.stage, fell)
+            yield RankEvidence(
+                ended, record, worker.pump.evidence(), worker.stage, fell, worker.told_to_stop
+            )
 
 
 def _failure_record(launch: Launch, rank: int, tell: Tell) -> FailureRecord | None:

@@ -55,7 +55,13 @@ from supervisor.ports import Clock
 from supervisor.protocol import environment
 from supervisor.protocol.attempts import attempt_folder
 from supervisor.protocol.location import Uri
-from supervisor.protocol.messages import Message, RestoredMessage, SavedMessage, StepMessage
+from supervisor.protocol.messages import (
+    Message,
+    RestoredMessage,
+    SavedMessage,
+    SigtermMessage,
+    StepMessage,
+)
 from supervisor.protocol.stacks import STACK_SIGNAL
 from supervisor.protocol.standby import OUTPUT, Mode
 
@@ -286,6 +292,7 @@ class LocalEngine:
                 group, rank, StepMessage(last, first=first, in_output=True)
             ),
             success=re.compile(success) if success is not None else None,
+            on_sigterm=lambda: self._heard(group, rank, SigtermMessage()),
         )
 
     def _watcher(self, launch: Launch) -> CheckpointWatcher:

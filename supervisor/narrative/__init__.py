@@ -57,6 +57,7 @@ from supervisor.protocol.messages import (
     EvaluatedMessage,
     NoticeMessage,
     RestoredMessage,
+    SigtermMessage,
     Stage,
     StageMessage,
 )
@@ -182,9 +183,8 @@ def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> It
         case EvaluatedMessage(step, metrics):
             shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
             yield Line(source, f"evaluation after step {step}: {shown}")
-        case NoticeMessage(text):
-            who = f"rank {event.rank}: " if event.rank else ""
-            yield Line(source, who + text, "warning")
+        case NoticeMessage() | SigtermMessage() as message:
+            yield Line(source, _warning(message, event.rank), "warning")
         case CompiledMessage(seconds, name, ""):
             yield Line(source, f"compiled {name or 'a program'} in {seconds:.1f} s")
         case CompiledMessage(seconds, name, where):
@@ -193,6 +193,12 @@ def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> It
             return  # there are hundreds; the long ones are told when they are done
         case StageMessage(stage) if stage not in (Stage.TRAINING, Stage.EVALUATING):
             yield Line(source, f"stage {stage}")
+
+
+def _warning(message: NoticeMessage | SigtermMessage, rank: int) -> str:
+    if isinstance(message, SigtermMessage):
+        return f"rank {rank} got a SIGTERM that the supervisor did not send"
+    return f"rank {rank}: {message.text}" if rank else message.text
 
 
 def _newest_below(step: int | None, highest: int | None) -> str:

@@ -132,6 +132,11 @@ class StacksMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class SigtermMessage:
+    """The worker got SIGTERM, or was told of one that another process of the group got."""
+
+
+@dataclass(frozen=True, slots=True)
 class AdjustableMessage:
     """What of `adjustments.Adjustments` this worker could do (more of) in the next attempt."""
 
@@ -154,6 +159,7 @@ Message = (
     | DevicesMessage
     | CompiledMessage
     | StacksMessage
+    | SigtermMessage
     | AdjustableMessage
     | NoticeMessage
 )
@@ -170,6 +176,7 @@ _NAMES: dict[type[Any], str] = {
     DevicesMessage: "devices",
     CompiledMessage: "compiled",
     StacksMessage: "stacks",
+    SigtermMessage: "sigterm",
     AdjustableMessage: "adjustable",
     NoticeMessage: "notice",
 }
@@ -320,6 +327,7 @@ _PARSERS: dict[str, Callable[[dict[str, Any]], Message]] = {
         _seconds(body), _text(body, "name"), _text(body, "source")
     ),
     "stacks": lambda body: StacksMessage(),
+    "sigterm": lambda body: SigtermMessage(),
     "adjustable": lambda body: AdjustableMessage(_names(body)),
     "notice": lambda body: NoticeMessage(_text(body, "text", MAX_NOTICE)),
 }

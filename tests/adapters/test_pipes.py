@@ -159,10 +159,12 @@ class Pumped:
         self.steps: list[int] = []
         self.firsts: list[int] = []
         self.errors: list[str] = []
+        self.sigterms: list[int] = []
         self.mirrored = b""
         patterns = OutputPatterns(
             step=re.compile(step) if step else None,
             on_step=self._step,
+            on_sigterm=lambda: self.sigterms.append(1),
             success=re.compile(success) if success else None,
         )
         self.pump = OutputPump(path, patterns, self._mirror, self.errors.append)
@@ -195,6 +197,26 @@ def test_all_output_is_kept_and_passed_on(tmp_path: Path) -> None:
     assert read_evidence(tmp_path / "log").endswith("no end")
     assert read_evidence(tmp_path / "nothing") == ""
     assert pumped.errors == []
+
+
+CAUGHT = b"W1122 13:59:05.468181   29360 preemption_notifier.cc:90] SIGTERM caught at 2026-11-22T"
+
+
+@pytest.mark.parametrize(
+    ("chunks", "told"),
+    [
+        ([b"before\n" + CAUGHT + b"13:59:05\nafter"], True),
+        ([CAUGHT[:60], CAUGHT[60:], b"\n"], True),
+        ([CAUGHT[:60], b" and ", CAUGHT[60:]], False),
+        ([b"preemption_notifier.cc:90] Reporting\n", b"SIGTERM caught at noon\n"], False),
+        ([b"x" * 70_000, CAUGHT], True),
+    ],
+)
+def test_what_jax_says_of_a_sigterm(chunks: list[bytes], told: bool, tmp_path: Path) -> None:
+    pumped = Pumped(tmp_path / "log")
+    pumped.say(*chunks)
+    pumped.end()
+    assert bool(pumped.sigterms) == told
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,42 @@ PROGRAMS: dict[str, str] = {
         "signal.signal(signal.SIGUSR2, lambda *a: print('mine', a[0]))\n"
         "os.kill(os.getpid(), signal.SIGTERM); os.kill(os.getpid(), signal.SIGUSR2)"
     ),
+    "what it knows of its signal handlers": (
+        "import signal\ndef stop(*a): pass\n"
+        "print(signal.signal(15, stop) is signal.SIG_DFL, signal.getsignal(15) is stop)\n"
+        "print(signal.signal(signal.SIGTERM, signal.SIG_IGN) is stop, signal.getsignal(15))\n"
+        "print(signal.signal.__name__, signal.getsignal.__doc__, signal.sigwait.__name__)"
+    ),
+    "a signal handler that raises": (
+        "import os, signal\ndef stop(*a): raise ValueError('told')\n"
+        "signal.signal(signal.SIGTERM, stop)\nos.kill(os.getpid(), signal.SIGTERM)"
+    ),
+    "a signal handler that exits": (
+        "import os, signal, sys\nsignal.signal(signal.SIGTERM, lambda *a: sys.exit('saved'))\n"
+        "os.kill(os.getpid(), signal.SIGTERM)"
+    ),
+    "a signal handler that calls the one before": (
+        "import os, signal\nsignal.signal(15, lambda *a: print('first', a[0]))\n"
+        "before = signal.signal(15, lambda *a: (before(*a), print('second')))\n"
+        "os.kill(os.getpid(), 15)"
+    ),
+    "a signal handler that is none": "import signal; signal.signal(signal.SIGTERM, 'stop')",
+    "a signal handler of a thread": (
+        "import signal, threading\n"
+        "threading.Thread(target=signal.signal, args=(15, print), name='one').start()"
+    ),
+    "a signal that is waited for": (
+        "import os, signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, {15})\n"
+        "for wait in (signal.sigwait, signal.sigwaitinfo, lambda s: signal.sigtimedwait(s, 9)):\n"
+        "    os.kill(os.getpid(), 15); print(type(wait({15})))\n"
+        "print(signal.sigtimedwait({15}, 0))\nsignal.sigwait({0})"
+    ),
+    "an event loop with signal handlers": (
+        "import asyncio, os, signal\nasync def main():\n    stop = asyncio.Event()\n"
+        "    loop = asyncio.get_running_loop()\n    loop.add_signal_handler(15, stop.set)\n"
+        "    os.kill(os.getpid(), 15)\n    await stop.wait()\n"
+        "    print(loop.remove_signal_handler(15), signal.getsignal(15))\nasyncio.run(main())"
+    ),
     "warnings": (
         "import warnings\nwarnings.warn('plain')\nwarnings.warn('old', DeprecationWarning)\n"
         "open('program.py')\n"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.running import Result
+from supervisor.adapters.addresses import free_ports
+from tests.running import Result, Start
 
 Supervise = Callable[..., Result]
 
@@ -163,3 +167,49 @@ def test_the_stacks_of_a_hang_are_dumped(
     assert result.code == 0, result.log
     (stacks,) = model_dir.glob("*_restartable/attempts/0001/rank0.stacks.txt")
     assert "in stuck" in stacks.read_text()
+
+
+PREEMPTIBLE = r"""
+import os, sys, time
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+
+port, where = sys.argv[1:]
+jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=1, process_id=0)
+with ocp.CheckpointManager(where) as manager:
+    start = manager.latest_step() or 0
+    for number in range(start + 1, start + 1000):
+        if start and number == start + 3:
+            break
+        if number == 2:
+            os.write(1, b"it trains\n")
+        if manager.reached_preemption(number):
+            manager.save(number, args=ocp.args.StandardSave({"x": jnp.eye(2)}), force=True)
+            manager.wait_until_finished()
+            sys.exit()
+        time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("quiet", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_orbax_s_own_way_to_be_preempted(
+    start: Start, model_dir: Path, tmp_path: Path, quiet: bool
+) -> None:
+    """Of a SIGTERM that jax takes, Orbax tells by an event, and jax itself unless it is quiet."""
+    program = tmp_path / "train.py"
+    program.write_text(PREEMPTIBLE)
+    (port,) = free_ports(1)
+    argv = [sys.executable, str(program), str(port), "{model_dir}/checkpoints"]
+    env = {"TF_CPP_MIN_LOG_LEVEL": "3" if quiet else "0"}
+    running = start(config(model_dir, argv, env=env))
+    running.wait_for("it trains")
+    told = re.search(r"running as pid (\d+);", running.wait_for("; output in "))
+    assert told is not None
+    os.kill(int(told[1]), signal.SIGTERM)
+    result = running.result(timeout=120)
+    assert (result.code, result.attempts) == (0, 2), result.log
+    assert b"SIGTERM caught" in result.rank_log(1) or quiet
+    assert "rank 0 got a SIGTERM that the supervisor did not send" in result.log
+    assert "starting attempt 2 from committed step" in result.log
+    assert result.summary["attempts"][0]["failure"]["charge"] == "preemptions"

@@ -50,6 +50,70 @@ def test_what_a_signal_alone_tells() -> None:
     assert (failure.signature, failure.remedy, failure.step) == (None, None, None)
 
 
+def told_to_stop(rank: RankEvidence) -> RankEvidence:
+    return replace(rank, told_to_stop=True)
+
+
+DONE = RankEvidence(WorkerExit(0, code=0))
+
+
+@pytest.mark.parametrize(
+    ("rank", "rule"),
+    [
+        (DONE, "ended-on-sigterm"),
+        (RankEvidence(WorkerExit(0, code=1)), "ended-on-sigterm"),
+        (recorded("train.Evicted", "by the handler"), "exception-on-sigterm"),
+        (RankEvidence(WorkerExit(0, signal="SIGTERM")), "sigterm"),
+    ],
+)
+def test_who_was_told_to_stop_is_preempted(rank: RankEvidence, rule: str) -> None:
+    failure = judged(told_to_stop(rank))
+    assert (failure.rule, failure.charge) == (rule, Charge.PREEMPTIONS)
+    assert (failure.verdict, failure.signature) == (Verdict.RESTART, None)
+
+
+@pytest.mark.parametrize(
+    ("rank", "rule"),
+    [
+        (recorded("jaxlib.JaxRuntimeError", "RESOURCE_EXHAUSTED: Out of memory"), "out-of-memory"),
+        (recorded("builtins.AssertionError", ""), "assertion"),
+        (RankEvidence(WorkerExit(0, signal="SIGSEGV")), "crash"),
+    ],
+)
+def test_what_says_more_than_a_sigterm_decides(rank: RankEvidence, rule: str) -> None:
+    assert judged(told_to_stop(rank)).rule == judged(rank).rule == rule
+
+
+def test_how_it_ended_is_told_with_the_sigterm_before_it() -> None:
+    assert judged(told_to_stop(DONE)).root_cause == "SIGTERM, then exit code 0"
+
+
+@pytest.mark.parametrize("other", [0, 137])
+def test_one_rank_that_was_told_to_stop_is_enough(other: int) -> None:
+    ranks = (told_to_stop(DONE), RankEvidence(WorkerExit(1, code=other)))
+    failure = judged(*ranks)
+    assert (failure.rule, failure.rank) == ("ended-on-sigterm", 0)
+
+
+def test_after_a_sigterm_a_proof_of_success_is_believed_and_an_exit_code_is_not() -> None:
+    evidence = Evidence((told_to_stop(DONE),), step=5, pattern_seen=True)
+    assert judge(evidence, Success(pattern="done")) is None
+    assert judge(evidence, Success(step=5)) is None
+    for success in (Success(), Success(step=6), Success(file="done")):
+        failure = judge(evidence, success)
+        assert failure is not None
+        assert failure.rule == "ended-on-sigterm"
+
+
+@pytest.mark.parametrize("said", ["15", "Signals.SIGTERM", "SIGTERM"])
+def test_what_torchrun_says_of_a_sigterm(said: str) -> None:
+    error = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: "
+    text = TRACEBACK.format(place="main", error=error + said)
+    failure = judged(printed(text))
+    assert (failure.rule, failure.charge) == ("launcher-sigterm", Charge.PREEMPTIONS)
+    assert judged(printed(text.replace(said, "2"))).rule != "launcher-sigterm"
+
+
 def test_what_a_record_tells() -> None:
     failure = judged(recorded("jaxlib.JaxRuntimeError", "RESOURCE_EXHAUSTED: Out of memory"))
     assert failure.verdict is Verdict.POLICY

@@ -24,6 +24,7 @@ from supervisor.protocol.messages import (
     ProtocolError,
     RestoredMessage,
     SavedMessage,
+    SigtermMessage,
     Stage,
     StageMessage,
     StepMessage,
@@ -44,6 +45,7 @@ messages = st.one_of(
     st.builds(EvaluatedMessage, steps, metrics),
     st.builds(DevicesMessage, short, st.integers(min_value=0, max_value=10**6), short),
     st.builds(NoticeMessage, short),
+    st.builds(SigtermMessage),
 )
 
 

@@ -128,6 +128,8 @@ class Group:
     printed: bool = False
     """It said that its work is done."""
     dying: bool = False
+    told_to_stop: set[int] = field(default_factory=set)
+    """The ranks that got a SIGTERM that the supervisor did not send."""
 
     @property
     def workers(self) -> list[int]:
@@ -339,6 +341,11 @@ class Host:
             self._finish(group)
             return
         rank = self._rng.choice(group.ranks)
+        if self.happens(self.faults.preempted / 2):
+            self._tell(f"attempt {group.attempt} rank {rank} gets a SIGTERM: all save and exit")
+            group.told_to_stop.add(rank)
+            self._finish(group)
+            return
         self._die(group, *self._accident(group, rank))
 
     def _die(self, group: Group, ended: WorkerExit, record: FailureRecord | None) -> None:
@@ -407,7 +414,8 @@ class Host:
         codes = [known.code for known in group.exits]
         if codes != [group.success.exit_code] * len(group.ranks):
             return False
-        return group.printed if group.success.is_proof else not group.asked
+        stopped = group.asked or group.told_to_stop
+        return group.printed if group.success.is_proof else not stopped
 
     def terminate(self, group: Group) -> None:
         """SIGTERM from the supervisor: save and exit, unless it is hung or does not want to."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from supervisor.core.outcome import Charge
 from supervisor.core.remedy import Remedy
-from supervisor.core.rules.phrases import FIX_CODE, FIX_CONFIG, FIX_PATH, NONE_NEEDED
-from supervisor.core.rules.rule import FATAL, LOW, MEDIUM, POLICY, RESTART, Rule
+from supervisor.core.rules.phrases import FIX_CODE, FIX_CONFIG, FIX_PATH, NONE_NEEDED, PREEMPTED
+from supervisor.core.rules.rule import FATAL, LOW, MEDIUM, POLICY, RESTART, TOLD_TO_STOP, Rule
 
 _STATED = r"(?i)^(?!\S*(?:Xla|Jax)RuntimeError)[^\n]*\b"
 """A line of any exception but the runtime's, which uses such words of passing troubles too."""
@@ -354,6 +355,19 @@ RULES = (
             r"registered|defined|consumed|set))\b",
             _STATED + r"Internal: src/\w+\.cc|please (?:set|specify|provide|install|use)\b",
         ),
+        confidence=MEDIUM,
+    ),
+    Rule(
+        "exception-on-sigterm",
+        RESTART,
+        PREEMPTED,
+        "It ended by an exception after a SIGTERM from somebody else; its handler raises it, or "
+        "the save did not get done.",
+        "None needed: it is restarted. If no checkpoint comes of it, read the traceback.",
+        charge=Charge.PREEMPTIONS,
+        types=("BaseException",),
+        facts=(TOLD_TO_STOP,),
+        transient=True,
         confidence=MEDIUM,
     ),
     Rule(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.core.outcome import Charge
-from supervisor.core.rules.phrases import FIX_CONFIG, NONE_NEEDED
+from supervisor.core.rules.phrases import FIX_CONFIG, NONE_NEEDED, PREEMPTED
 from supervisor.core.rules.rule import (
     FATAL,
     GUARD_LOST,
@@ -13,6 +13,7 @@ from supervisor.core.rules.rule import (
     OOM_KILLED,
     POLICY,
     RESTART,
+    TOLD_TO_STOP,
     Rule,
 )
 
@@ -44,7 +45,7 @@ RULES = (
     Rule(
         "sigterm",
         RESTART,
-        "preempted (SIGTERM that the supervisor did not send)",
+        PREEMPTED,
         "Somebody else told the worker to stop: as a rule the machine is being taken away.",
         NONE_NEEDED,
         charge=Charge.PREEMPTIONS,
@@ -122,6 +123,18 @@ RULES = (
         "A shell or wrapper could not find or run the command.",
         FIX_CONFIG,
         exit_codes=(126, 127),
+        confidence=MEDIUM,
+    ),
+    Rule(
+        "ended-on-sigterm",
+        RESTART,
+        PREEMPTED,
+        "It ended after a SIGTERM from somebody else: it has saved, as a rule, and is not done.",
+        "If it comes back because the program itself sends SIGTERM, declare `command.success`.",
+        charge=Charge.PREEMPTIONS,
+        facts=(TOLD_TO_STOP,),
+        transient=True,
+        culprit=True,
         confidence=MEDIUM,
     ),
     Rule(

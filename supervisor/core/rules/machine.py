@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from supervisor.core.outcome import Charge
 from supervisor.core.remedy import Remedy
-from supervisor.core.rules.phrases import FIX_CODE, FIX_CONFIG, NONE_NEEDED, STATUS
+from supervisor.core.rules.phrases import FIX_CODE, FIX_CONFIG, NONE_NEEDED, PREEMPTED, STATUS
 from supervisor.core.rules.rule import FATAL, MEDIUM, RESTART, Rule
 
 _SEE_PEERS = "None needed: it is restarted. If it comes back, read the other ranks' logs first."
@@ -158,6 +159,17 @@ RULES = (
         transient=True,
         confidence=MEDIUM,
         hardware=True,
+    ),
+    Rule(
+        "launcher-sigterm",
+        RESTART,
+        PREEMPTED,
+        "torchrun ends with an exception when somebody tells it to stop.",
+        NONE_NEEDED,
+        charge=Charge.PREEMPTIONS,
+        types=("SignalException",),
+        patterns=(r"got signal: (?:15|(?:Signals\.)?SIGTERM)\b",),
+        transient=True,
     ),
     Rule(
         "lost-peer",

@@ -9,6 +9,7 @@ FIX_PATH = (
     "put it in place; run the same command again."
 )
 NONE_NEEDED = "None needed: it is restarted."
+PREEMPTED = "preempted (SIGTERM that the supervisor did not send)"
 
 STATUS = r"(?:^|[\s:(\"'])"
 """What stands before the name of an absl status."""

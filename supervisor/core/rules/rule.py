@@ -18,6 +18,8 @@ NO_OOM_KILL = "no-oom-kill"
 """The same counter did not rise."""
 GUARD_LOST = "guard-lost"
 """The guard process was killed, with which everything of the job dies."""
+TOLD_TO_STOP = "told-to-stop"
+"""The rank got a SIGTERM that the supervisor did not send."""
 NO_SPACE = "no-space"
 """The disk of model_dir has no room."""
 

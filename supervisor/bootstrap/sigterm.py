@@ -1,0 +1,102 @@
+"""Notices each SIGTERM that the program takes itself.
+
+The default action of SIGTERM shows in the wait status. What the program makes of it may not: one
+that saves and exits with 0 looks as if its work were done. So a handler for SIGTERM that the
+program sets is called by way of one of ours, and what waits for signals tells us what came.
+
+The program sees none of this: `getsignal` and the return value of `signal` are its own handler, and
+our frame is taken off the traceback of what the handler raises. The wakeup fd stays free for the
+event loops that want it (asyncio, trio, uvloop), which set a Python handler besides: were it ours,
+a thread would have to stand between a signal and their loop.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType, TracebackType
+    from typing import Any
+
+_WAITS = "sigwait", "sigwaitinfo", "sigtimedwait"
+
+
+class Sigterm:
+    """Watches the module `signal` of the program."""
+
+    def __init__(
+        self, noticed: Callable[[], None], forget_frames: Callable[[BaseException], None]
+    ) -> None:
+        """Call `noticed` at each SIGTERM, before the program's own handler.
+
+        `forget_frames` takes our frames off the traceback of an exception.
+        """
+        self.noticed = noticed
+        self._forget_frames = forget_frames
+
+    def watch(self, module: ModuleType) -> None:
+        """The program has imported `module`, which is `signal`."""
+        from functools import wraps  # `signal` has imported it
+
+        set_handler, get_handler = module.signal, module.getsignal
+
+        @wraps(set_handler)
+        def signal(signalnum: Any, handler: Any) -> Any:
+            if signalnum == _signal.SIGTERM and callable(handler):
+                handler = _Handler(handler, self)
+            with self:
+                return _given(set_handler(signalnum, handler))
+
+        @wraps(get_handler)
+        def getsignal(signalnum: Any) -> Any:
+            with self:
+                return _given(get_handler(signalnum))
+
+        module.signal, module.getsignal = signal, getsignal  # type: ignore[attr-defined]
+        for name in _WAITS:
+            setattr(
+                module, name, wraps(getattr(module, name))(self._waiting(getattr(module, name)))
+            )
+
+    def _waiting(self, wait: Callable[..., Any]) -> Callable[..., Any]:
+        def waited(*arguments: Any) -> Any:
+            with self:
+                found = wait(*arguments)
+            if getattr(found, "si_signo", found) == _signal.SIGTERM:
+                self.noticed()
+            return found
+
+        return waited
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """What leaves us is raised again without our frames."""
+        if error is not None:
+            self._forget_frames(error)
+
+
+class _Handler:
+    """What the interpreter calls in the place of the program's handler."""
+
+    def __init__(self, given: Callable[[Any, Any], Any], watch: Sigterm) -> None:
+        self.given = given
+        self._watch = watch
+
+    def __call__(self, signalnum: Any, frame: Any) -> Any:
+        self._watch.noticed()
+        with self._watch:
+            return self.given(signalnum, frame)
+
+
+def _given(handler: Any) -> Any:
+    """The handler as the program has given it."""
+    return handler.given if isinstance(handler, _Handler) else handler
