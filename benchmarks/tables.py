@@ -42,6 +42,8 @@ _PEERS = {
     "ft_launcher": "NVRx `ft_launcher`",
 }
 
+_BASH_WITH_CACHE = "bash `until`, with the compilation cache"
+
 TABLES = {
     "recovery": Table(
         ("kill -9 -> next optimizer step", "seconds: median (least to most)", "steps lost"),
@@ -54,6 +56,18 @@ TABLES = {
             **{name: f"{what}, with the compilation cache" for name, what in _PEERS.items()},
         },
         ("{0_s} ({0_least_s} to {0_most_s})", "{0_lost_steps}"),
+    ),
+    "orbax_recovery": Table(
+        ("kill -9 of an Orbax script -> next step", "seconds: median (least to most)", "of bash"),
+        {
+            "imports": "supervise, standby `imports`",
+            "off": "supervise, no standby",
+            "bash": _BASH_WITH_CACHE,
+            "loaded_imports": "beside busy processes: supervise, standby `imports`",
+            "loaded_off": "beside busy processes: supervise, no standby",
+            "loaded_bash": f"beside busy processes: {_BASH_WITH_CACHE}",
+        },
+        ("{0_s} ({0_least_s} to {0_most_s})", "{0_over_bash}"),
     ),
     "floor": Table(
         ("death of a trivial child -> the next one's first line", "ms: median (least to most)"),

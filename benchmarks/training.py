@@ -143,7 +143,7 @@ def training(
         params.write_text(yaml.safe_dump(plan.params, sort_keys=False))
         argv = [part.replace("{params}", str(params)) for part in plan.argv]
         command = contestant.peer.prepared(argv, folder)
-        environ |= {**plan.env, **_devices(plan), **_cache(folder)}
+        environ |= {**plan.env, **_devices(plan), **cache(folder)}
     with running(command, environ, folder) as process:
         yield Training(process, folder)
 
@@ -170,7 +170,8 @@ def _devices(plan: PhasePlan) -> dict[str, str]:
     return {NUM_CPU_DEVICES: str(plan.num_devices)}
 
 
-def _cache(folder: Path) -> dict[str, str]:
+def cache(folder: Path) -> dict[str, str]:
+    """The compilation cache that a peer could have had, as environment."""
     return {
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compile_cache"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

@@ -1,0 +1,134 @@
+"""How long somebody else's program stands still after a kill -9: a plain loop with Orbax.
+
+    python -m benchmarks.orbax_recovery [--quick] [--json FILE]
+
+The same script (`orbax_loop.py`) as a `command` of supervise, with a standby and without, and in a
+bash loop with the same compilation cache: once on the machine as it is, once beside twice as many
+busy processes as there are cores (`loaded`). All are killed in turns, with a checkpoint there and a
+standby ready. Seconds from the SIGKILL to the next completed step, as the script itself tells of
+it; `samples` has what supervise says that they were spent on. The first recovery of a run is not
+counted: a restored state is laid out as a new one is not, and its step is compiled once more.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contest import ROOT, FailedError, running, supervise
+from benchmarks.peers import BASH
+from benchmarks.report import Report, options
+from benchmarks.training import Training, cache
+
+_STANDBY_TAKES = 300.0
+"""Seconds at most: it is prepared with what the training leaves of the processor."""
+_BUSY = "while True: pass"
+_EVERY = 20
+"""Steps between checkpoints, as the script has it."""
+_FRESH = 8
+"""Steps since the newest checkpoint, at least, so that it is committed."""
+
+_SUPERVISE: Mapping[str, str] = {"imports": "imports", "off": "off"}
+_BASH = "bash"
+NAMES = (*_SUPERVISE, _BASH)
+
+
+def main() -> None:
+    """Measure in turns, and report."""
+    given = options(__doc__)
+    rounds, kills = (1, 1) if given.quick else (3, 4)
+    report = Report("orbax_recovery")
+    told: dict[str, Any] = {}
+    for prefix, burners in {"": 0, "loaded_": 2 * len(os.sched_getaffinity(0))}.items():
+        seconds: dict[str, list[float]] = {name: [] for name in NAMES}
+        with _busy(burners):
+            for _ in range(rounds):
+                for name in NAMES:
+                    try:
+                        found, says = _one(name, kills)
+                    except FailedError as error:
+                        report.left_out[prefix + name] = str(error)
+                        continue
+                    seconds[name] += found
+                    told.setdefault(prefix + name, []).extend(says)
+            report.figure(f"{prefix}load", os.getloadavg()[0])
+        for name, taken in seconds.items():
+            report.spread(prefix + name, "s", taken)
+        for name in _SUPERVISE:
+            report.ratio(f"{prefix}{name}_over_bash", f"{prefix}{name}_s", f"{prefix}{_BASH}_s")
+    report.samples["told"] = {name: says for name, says in told.items() if says}
+    report.finish(given.json)
+
+
+def _one(name: str, kills: int) -> tuple[list[float], list[dict[str, Any]]]:
+    """Seconds of each recovery of one run, and what supervise tells of them."""
+    seconds = []
+    with tempfile.TemporaryDirectory() as folder, _loop(name, Path(folder)) as run:
+        step = run.wait_for_step(1)
+        for number in range(1, kills + 2):
+            run.wait_for_step(_next_save(step.number) + _FRESH, since=step.at)
+            if name == "imports":
+                _wait_for_standby(run, number)
+            began = time.monotonic()
+            last = run.kill_trainer()
+            step = run.wait_for_step(0, since=began, not_by=last.pid)
+            seconds.append(step.at - began)
+        if name in _SUPERVISE:
+            run.wait_for("what supervise tells", lambda: len(run.told_recoveries()) > kills)
+        return seconds[1:], run.told_recoveries()[1:]
+
+
+def _wait_for_standby(run: Training, number: int) -> None:
+    ready = "a standby is ready"
+    run.wait_for(f"standby {number}", lambda: run.said(ready) >= number, _STANDBY_TAKES)
+
+
+def _next_save(step: int) -> int:
+    return (step // _EVERY + 1) * _EVERY
+
+
+@contextmanager
+def _loop(name: str, folder: Path) -> Iterator[Training]:
+    """The script, kept running by the contestant `name`."""
+    (folder / "steps").touch()
+    place = folder / "run" / "checkpoints"
+    script = str(ROOT / "benchmarks" / "orbax_loop.py")
+    argv = [sys.executable, "-P", script, str(place), str(folder / "steps")]
+    environ = {"JAX_PLATFORMS": "cpu"}
+    if name == _BASH:
+        command = BASH.prepared(argv, folder)
+        environ |= cache(folder)
+    else:
+        restart = {
+            "max_num_restarts": 1000,
+            "backoff": {"first": 0.0},
+            "standby": _SUPERVISE[name],
+        }
+        init = {"model_dir": str(folder / "run"), "autorestart": restart}
+        pattern = {"pattern": r"^step (\d+)"}
+        trainer = {"init": init, "command": {"argv": argv, "progress": pattern}}
+        command = supervise({"trainer": trainer}, folder)
+    with running(command, environ, folder) as process:
+        yield Training(process, folder)
+
+
+@contextmanager
+def _busy(number: int) -> Iterator[None]:
+    """So many processes that always want the processor."""
+    with ExitStack() as stack:
+        for _ in range(number):
+            process = subprocess.Popen([sys.executable, "-S", "-c", _BUSY], start_new_session=True)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+        yield
+
+
+if __name__ == "__main__":
+    main()
