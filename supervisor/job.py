@@ -67,6 +67,7 @@ from supervisor.protocol.committed import unmarked
 from supervisor.protocol.removal import Place
 from supervisor.remote import brought, cache_trust, lease_place, reach
 from supervisor.runtime import Runtime
+from supervisor.whereabouts import Whereabouts
 from supervisor.world import LocalWorld, newest_in
 
 _LAST_WORDS = 20.0
@@ -140,6 +141,13 @@ def run_job(
         history.transitions.clear()  # of thousands of attempts they are some tens of MB
         cache = _compile_cache(prepared, clock, reactor)
         bounds = Bounds(prepared.job.phases[0].init.limits, space, cache, reactor.call_later)
+        whereabouts = Whereabouts(
+            prepared.plans,
+            prepared.job.model_dir,
+            reactor.call_later,
+            lambda text: log.say(text, level="warning"),
+            lambda text: reactor.post(Noticed(clock.now(), text)),
+        )
         simulation = prepared.job.model_dir / simulated.FILE
         probe = DeviceProbe(reactor, guard, _marked(job, lineage), simulation)
         engine = LocalEngine(
@@ -150,7 +158,7 @@ def run_job(
             job, lineage, prepared, config, storage, clock, reactor, engine, space, home.ownership
         )
         systemd = told_systemd(prepared, clock, reactor.call_later, stack)
-        ours: tuple[Observer, ...] = (log, summary, space, bounds)
+        ours: tuple[Observer, ...] = (log, summary, space, bounds, whereabouts)
         everyone = (*ours, *home.observers, *shown.observers, *systemd)
         onlookers = Onlookers(everyone, lambda text: reactor.post(Noticed(clock.now(), text)))
         if (doom := preemption.standing(_FIRST_LOOK)) is not None:

@@ -36,6 +36,8 @@ _SIGTERM = re.compile(rb"\bpreemption_notifier\.cc:\d+" + re.escape(_SAYS_SIGTER
 _MAX_SAYING = 60
 """Bytes of it at most; it may come in two reads."""
 _MAX_LINE = 64 * 1024
+_SHOWN = 120
+"""Bytes of a line that a person is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,12 @@ class OutputPump:
         """Write to `path` and, if given, to `mirror`. `write_end` is for the worker."""
         self.success_seen = False
         """Whether the success pattern occurred."""
+        self.lines = 0
+        """How many lines were looked at, none where there is no pattern for steps."""
+        self.last_line = ""
+        """The beginning of the last of them that is not empty."""
+        self.step_seen = False
+        """Whether one of them held a step."""
         self._patterns = patterns
         self._mirror = mirror
         self._file = OutputFile(path, on_error)
@@ -119,7 +127,13 @@ class OutputPump:
                 steps += [] if step is None else [step]
             if self._patterns.success is not None and self._patterns.success.search(text):
                 self.success_seen = True
+        if self._patterns.step is not None:
+            self.lines += len(lines)
+            shown = next((line for raw in reversed(lines) if (line := raw.strip())), b"")
+            if shown:
+                self.last_line = shown[:_SHOWN].decode("utf-8", "replace")
         if steps:
+            self.step_seen = True
             self._patterns.on_step(steps[0], steps[-1])
 
 

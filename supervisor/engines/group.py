@@ -134,6 +134,11 @@ class Group:
         return tuple(worker.process.pid for worker in self.workers)
 
     @property
+    def pumps(self) -> tuple[OutputPump, ...]:
+        """Of the workers, what reads their output."""
+        return tuple(worker.pump for worker in self.workers)
+
+    @property
     def speaker(self) -> Worker:
         """Who speaks for the group, because what all of them do need be told only once: the one
         of the lowest rank that lives."""

@@ -51,6 +51,7 @@ from supervisor.engines.python_program import has_bootstrap
 from supervisor.engines.settling import Settling
 from supervisor.engines.snapshots import SnapshotKeeper
 from supervisor.engines.units import Answer
+from supervisor.engines.unmatched import Unmatched
 from supervisor.ports import Clock
 from supervisor.protocol import environment
 from supervisor.protocol.attempts import attempt_folder
@@ -102,6 +103,7 @@ class LocalEngine:
         self._redact = redact
         self._group: Group | None = None
         self._killing = Killing(reactor, guard)
+        self._unmatched = Unmatched(self._notice)
         self._snapshots = SnapshotKeeper(self._notice, self._mention)
         self._ahead = Preparations(reactor, clock, guard, probe, self._notice, self._mention)
 
@@ -348,6 +350,7 @@ class LocalEngine:
             self._guard.look()
             for worker in group.workers:
                 worker.look(self._clock.now())
+            self._unmatched.look(group.launch, group.pumps, self._clock.now())
             self._observe(group)
             self._ahead.look(group)
             self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(group))
@@ -414,6 +417,8 @@ class LocalEngine:
             self._reactor.forget(worker.process.pidfd)
             if not worker.close(max(0.0, end - self._clock.now())):
                 self._notice("somebody outside this job still holds the worker's output open")
+        if all(ended.clean for ended in group.exits):
+            self._unmatched.look(group.launch, group.pumps, self._clock.now(), over=True)
         pending = group.launch.pending_drills()
         for drill in group.drills:
             if drill not in pending:

@@ -55,3 +55,15 @@ def test_the_restart_point_is_that_of_the_program(
     first, second = result.summary["attempts"]
     assert (first["starting_step"], first["steps_progressed"]) == (0, 45)
     assert (second["starting_step"], second["steps_progressed"]) == (30, 69)
+
+
+def test_a_pattern_that_matches_nothing_is_told(supervise: Supervise, model_dir: Path) -> None:
+    config = {
+        "trainer": {
+            "init": {"model_dir": str(model_dir), "autorestart": {"max_num_restarts": 0}},
+            "command": {"argv": ["echo", "Iteration 5"], "progress": {"pattern": r"step (\d+)"}},
+        }
+    }
+    result = supervise(config)
+    assert result.code == 0
+    assert "WARNING: trainer.command.progress.pattern 'step (\\\\d+)' found no step" in result.log

@@ -1,0 +1,72 @@
+"""Whether a program seems to make checkpoints that are not seen where they are looked for.
+
+Then its progress refills no budget, and a job that goes on well ends with 76. A fold over the
+transitions of a phase: what the program shows of its saves, against what was seen committed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from supervisor.core.events import CheckpointCommitted, Event, WorkerReported, WorkersGone
+from supervisor.protocol.messages import SavedMessage, StepMessage
+
+_ENOUGH_SAVES = 2
+"""Of a single one the commit may be still to come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """What the current attempt of a phase has shown."""
+
+    newest: int | None = None
+    """The highest step that was ever committed when the attempt began."""
+    first: int | None = None
+    """The attempt's first step."""
+    earlier: int | None = None
+    """The first step of the attempt before it."""
+    saves: int = 0
+    """How often the program said that it saved."""
+    committed: bool = False
+    """Whether a higher step was seen committed in the phase: all is as it should be."""
+    ended: bool = False
+
+    def begun(self, newest: int | None) -> Unseen:
+        """Another attempt begins; `newest` is the highest step that was ever committed."""
+        earlier = self.earlier if self.first is None else self.first
+        return Unseen(newest, earlier=earlier, committed=self.committed)
+
+    def after(self, event: Event) -> Unseen:
+        """With what the event tells of the attempt."""
+        match event:
+            case WorkerReported(_, _, _, StepMessage() as message) if self.first is None:
+                return replace(self, first=message.earliest)
+            case WorkerReported(_, _, _, SavedMessage()):
+                return replace(self, saves=self.saves + 1)
+            case CheckpointCommitted(_, _, step):
+                return replace(self, committed=self.committed or self._is_new(step))
+            case WorkersGone(committed=step):
+                committed = self.committed or (step is not None and self._is_new(step))
+                return replace(self, committed=committed, ended=True)
+            case _:
+                return self
+
+    @property
+    def reason(self) -> str | None:
+        """What tells that checkpoints are not seen; None: nothing does."""
+        if self.committed:
+            return None
+        if self.first is not None:
+            if self.newest is not None and self.ended and self.first < self.newest:
+                return (
+                    f"the program began at step {self.first}, and step {self.newest} was there "
+                    "before: only a step above that is progress"
+                )
+            if self.newest is None and self.earlier is not None and self.first > self.earlier:
+                return f"the program goes on at step {self.first}, so it has saved"
+        if self.saves >= (1 if self.ended else _ENOUGH_SAVES):
+            return "the program has saved"
+        return None
+
+    def _is_new(self, step: int) -> bool:
+        return self.newest is None or step > self.newest

@@ -1,0 +1,45 @@
+"""Tells of a pattern for steps that matches nothing: without steps no hang in training is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from supervisor.adapters.output import OutputPump
+from supervisor.engines.launch import Launch
+
+_FIRST_MINUTES = 180.0
+"""Seconds of output without a step in it: much of that may be imports and compilation."""
+
+
+class Unmatched:
+    """Tells it once a phase."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._settled: set[int] = set()
+        """Phases of which it was told, or whose pattern has matched."""
+        self._attempt = 0
+        self._since = 0.0
+        """When output of that attempt was first seen."""
+
+    def look(
+        self, launch: Launch, pumps: Sequence[OutputPump], now: float, *, over: bool = False
+    ) -> None:
+        """Look at what `pumps` have read by now; `over`: no more comes, of a program that ended
+        well."""
+        pattern = launch.plan.progress_pattern
+        lines = sum(pump.lines for pump in pumps)
+        if pattern is None or not lines or launch.phase in self._settled:
+            return
+        if self._attempt != launch.attempt:
+            self._attempt, self._since = launch.attempt, now
+        matched = any(pump.step_seen for pump in pumps)
+        if matched or over or now - self._since >= _FIRST_MINUTES:
+            self._settled.add(launch.phase)
+        if not matched and launch.phase in self._settled:
+            last = next(pump.last_line for pump in pumps if pump.lines)
+            self._tell(
+                f"trainer.command.progress.pattern {pattern!r} found no step in the first {lines} "
+                "lines of output: no step is known, and a hang in training is not noticed; "
+                f"correct the pattern, whose one group is the step; the last line is {last!r}"
+            )

@@ -1,0 +1,89 @@
+"""A program that saves where nobody looks: one warning, which names what was found."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import Result
+
+Supervise = Callable[..., Result]
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+
+name, model_dir = sys.argv[1], Path(sys.argv[2])
+folder = model_dir / name
+done = max((int(path.name.strip("step-ckpt")) for path in folder.glob("*[0-9]")), default=0)
+for step in range(done + 1, done + 6):
+    os.write(1, b"step %d\\n" % step)
+checkpoint = folder / (sys.argv[3] % step)
+checkpoint.mkdir(parents=True)
+(checkpoint / sys.argv[4]).touch()
+sys.exit(1)
+"""
+
+
+def job(tmp_path: Path, model_dir: Path, *arguments: str, **restart: Any) -> dict[str, Any]:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    argv = [sys.executable, str(program), arguments[0], "{model_dir}", *arguments[1:]]
+    restart = {"max_num_restarts": 2, "backoff": {"first": 0.01}, "standby": "off", **restart}
+    return {
+        "trainer": {
+            "init": {"model_dir": str(model_dir), "autorestart": restart},
+            "command": {"argv": argv, "progress": {"pattern": r"step (\d+)"}},
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (
+            ("actor", "%d", "commit_success.txt"),
+            "committed checkpoints are in {model_dir}/actor (newest: step 10): "
+            "set trainer.init.checkpoint.directory",
+        ),
+        (
+            ("checkpoints", "ckpt%d", "model.pt"),
+            "new there, but in no layout that is known: {model_dir}/checkpoints/ckpt10,",
+        ),
+    ],
+)
+def test_checkpoints_that_are_not_seen_are_named_once(
+    supervise: Supervise, tmp_path: Path, model_dir: Path, arguments: tuple[str, ...], found: str
+) -> None:
+    result = supervise(job(tmp_path, model_dir, *arguments))
+    assert result.code == 76, result.log
+    assert result.log.count("WARNING: the program goes on at step 6, so it has saved") == 1
+    assert f"no new checkpoint is seen in {model_dir}/checkpoints" in result.log
+    assert found.format(model_dir=model_dir) in result.log
+
+
+def test_higher_steps_of_an_old_run_are_named(
+    supervise: Supervise, tmp_path: Path, model_dir: Path
+) -> None:
+    old = model_dir / "checkpoints" / "9000"
+    old.mkdir(parents=True)
+    (old / "commit_success.txt").touch()
+    result = supervise(
+        job(tmp_path, model_dir, "other", "%d", "commit_success.txt", max_num_restarts=0)
+    )
+    assert result.code == 76, result.log
+    assert "the program began at step 1, and step 9000 was there before" in result.log
+
+
+def test_commits_that_are_seen_are_no_reason(
+    supervise: Supervise, tmp_path: Path, model_dir: Path
+) -> None:
+    config = job(tmp_path, model_dir, "checkpoints", "%d", "commit_success.txt")
+    config["trainer"]["command"]["success"] = {"step": 15, "exit_code": 1}
+    result = supervise(config)
+    assert result.code == 0, result.log
+    assert "no new checkpoint is seen" not in result.log
