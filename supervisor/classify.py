@@ -106,6 +106,7 @@ def _body(failure: Failure) -> dict[str, object]:
         "cause": failure.cause,
         "rule": failure.rule,
         "root_line": failure.root_cause,
+        "where": failure.where,
         "rank": failure.rank,
         "signature": failure.signature,
         "confidence": str(failure.confidence),
@@ -120,6 +121,8 @@ def _told(failure: Failure, logs: Sequence[str]) -> Iterator[str]:
     where = f" (rank {failure.rank}: {name})" if len(logs) > 1 else ""
     yield f"what happened: {failure.cause}{where}"
     yield f"    {failure.root_cause}"
+    if failure.where:
+        yield f"    at {failure.where}"
     yield f"verdict:       {_DOES[failure.verdict]}"
     sure = _SURE[failure.confidence]
     yield f"why:           {failure.reason} (rule {failure.rule!r}; confidence {sure})"

@@ -24,10 +24,11 @@ from supervisor.adapters.lock import living_owner
 from supervisor.adapters.requests import ask_to_clear, to_clear
 from supervisor.adapters.storage import LocalStorage
 from supervisor.core.policy import PhasePolicy, RestartPolicy
-from supervisor.core.state import JobState
+from supervisor.core.state import JobState, Status
 from supervisor.host.identity import Identity
 from supervisor.narrative import status_line
 from supervisor.narrative.devices import unit
+from supervisor.narrative.failures import at
 from supervisor.narrative.line import budget_used
 from supervisor.ports import Objects
 from supervisor.protocol.location import Uri
@@ -61,6 +62,9 @@ def show_status(place: Path | Uri) -> None:
     _tell(status_line(state, policy))
     if state.exit_code is not None:
         _tell(f"exit code {state.exit_code}")
+    failure = state.last_failure
+    if failure is not None and state.status is not Status.SUCCEEDED:
+        _tell(f"last failure: {failure.cause}: {failure.root_cause}{at(failure)}")
     _tell(budget_used(state, policy))
     if state.livelock.is_one:
         again = f"{state.livelock.times} times, each time after a new checkpoint"

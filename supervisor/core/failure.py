@@ -116,6 +116,9 @@ class Failure:
     """Whether it speaks against the host of its rank, if it comes again and again."""
     traceback: str = ""
     """The traceback as the worker recorded it; empty where it left no record."""
+    where: str = ""
+    """The place in the user's own code that the root cause passed through last: `FILE:LINE in
+    FUNCTION`; empty where that is not known."""
 
     @property
     def ends_the_job(self) -> bool:

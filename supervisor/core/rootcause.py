@@ -16,7 +16,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import NamedTuple
 
+from supervisor.core.signature import is_own
 from supervisor.protocol.failure import ExceptionInfo, FailureRecord
 
 _MAX_LINE = 4000
@@ -45,7 +47,7 @@ _SPECULATION = re.compile(
 _WHEN = re.compile(r"[IWEF](\d\d)(\d\d) |\d{4}-(\d\d)-(\d\d)[ T]")
 _TIME = re.compile(r"\d\d:\d\d:\d\d(?:[.,]\d+)?")
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_FRAME = re.compile(r'\s+File "([^"]*)", line \d+(?:, in (.*))?$')
+_FRAME = re.compile(r'\s+File "([^"]*)", line (\d+)(?:, in (.*))?$')
 _EXCEPTION = re.compile(
     r"((?:[A-Za-z_][\w<>]*\.)*[A-Za-z_]\w*)(?:\(([A-Za-z_][\w.]*)\))?(?::(?: (.*))?)?$"
 )
@@ -94,6 +96,18 @@ _WRAPPERS = frozenset(
 """Exceptions that only carry another one, where that is known."""
 
 
+class Frame(NamedTuple):
+    """A line of a traceback."""
+
+    path: str
+    line: str
+    function: str
+
+    def __str__(self) -> str:
+        within = f" in {self.function}" if self.function not in ("", "<module>") else ""
+        return f"{self.path}:{self.line}{within}"
+
+
 class Origin(IntEnum):
     """How an error came to be printed; what is more certain to have ended the program is less."""
 
@@ -118,6 +132,9 @@ class Raised:
     text: str
     bases: tuple[str, ...] = ()
     """Its base classes, where they are known."""
+    at: str = ""
+    """The innermost place in the user's own code that it passed through, else of all; `FILE:LINE in
+    FUNCTION`. Empty where no traceback says so."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -171,11 +188,39 @@ def chains_of_text(text: str) -> list[Chain]:
 
 def chain_of_record(record: FailureRecord) -> Chain | None:
     """The errors of a failure record."""
+    lines = record.traceback.splitlines()
+    printed = [each for chain in _Reader(lines).chains() for each in chain.members]
     members = tuple(
-        inner for info in reversed(record.exceptions) for inner in _members_of_info(info)
+        inner if inner.at else replace(inner, at=_printed_at(inner, printed))
+        for info in reversed(record.exceptions)
+        for inner in _members_of_info(info)
     )
-    frames = tuple(_frames(record.traceback.splitlines()))[-_MAX_FRAMES:]
+    frames = tuple(_frames(lines))[-_MAX_FRAMES:]
     return _unwrapped(Chain(members, Origin.MAIN, frames)) if members else None
+
+
+def place(frames: Sequence[Frame]) -> str:
+    """See `Raised.at`."""
+    innermost = next((each for each in reversed(frames) if is_own(each.path)), None)
+    if innermost is None and frames:
+        innermost = frames[-1]
+    return str(innermost) if innermost is not None else ""
+
+
+def _printed_at(raised: Raised, printed: Sequence[Raised]) -> str:
+    """Where the traceback has an error of the record: by its message, else by its type (the message
+    of a SyntaxError is printed without its place)."""
+    same = [each for each in printed if _kind(each) == _kind(raised)]
+    same.sort(key=lambda each: _message(each) != _message(raised))
+    return same[0].at if same else ""
+
+
+def _kind(raised: Raised) -> str:
+    return raised.type.rpartition(".")[2]
+
+
+def _message(raised: Raised) -> str:
+    return raised.line.partition(": ")[2].rstrip()[: _MAX_LINE // 2]
 
 
 def _members_of_info(info: ExceptionInfo) -> Iterator[Raised]:
@@ -209,7 +254,7 @@ def _clean(line: str) -> str:
 def _frames(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     for line in lines:
         if match := _FRAME.match(line):
-            yield match[1], match[2] or ""
+            yield match[1], match[3] or ""
 
 
 @dataclass(slots=True)
@@ -220,7 +265,7 @@ class _Reader:
     open: int = 0
     """Tracebacks that began and whose exception is still to come."""
     origin: Origin = Origin.LOGGED
-    frames: list[tuple[str, str]] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
     ignored: bool = False
     members: list[Raised] = field(default_factory=list)
     chained: bool = False
@@ -240,7 +285,7 @@ class _Reader:
             if _HEADER in line:
                 self._begin(number, inside=raised is not None)
             elif match := _FRAME.match(line):
-                self._frame(match[1], match[2] or "")
+                self._frame(Frame(match[1], match[2], match[3] or ""))
         yield from self._finish()
 
     def _expects(self, number: int) -> bool:
@@ -264,9 +309,10 @@ class _Reader:
         elif before.startswith(("Exception in thread", "Process ")):
             self.origin = Origin.THREAD
 
-    def _frame(self, path: str, function: str) -> None:
+    def _frame(self, frame: Frame) -> None:
         self.open = max(self.open, 1)
-        self.frames.append((path, function))
+        self.frames.append(frame)
+        function = frame.function
         if function == "<module>" or (not function and self.origin is Origin.LOGGED):
             self.origin = Origin.MAIN if self.origin is Origin.LOGGED else self.origin
 
@@ -298,7 +344,7 @@ class _Reader:
             return
         if self.members and not self.chained and not self._inside(raised):
             yield from self._finish(keep=True)
-        self.members.append(raised)
+        self.members.append(replace(raised, at=place(self.frames)))
         self.chained = False
         if not self.open:
             self._settle()
@@ -310,7 +356,7 @@ class _Reader:
     # The origin and frames belong to the traceback that is being read; a chain gets the best of
     # those of its members.
     _best: Origin = Origin.LOGGED
-    _all: list[tuple[str, str]] = field(default_factory=list)
+    _all: list[Frame] = field(default_factory=list)
     _since: str = ""
 
     def _settle(self) -> None:
@@ -325,7 +371,8 @@ class _Reader:
         else:
             self._settle()
         if self.members:
-            yield Chain(tuple(self.members), self._best, tuple(self._all), self._since)
+            passed = tuple((frame.path, frame.function) for frame in self._all)
+            yield Chain(tuple(self.members), self._best, passed, self._since)
         self.members, self._best, self._all = [], Origin.LOGGED, []
         if keep:
             self.origin, self.frames = origin, frames
@@ -348,7 +395,7 @@ def _opened(member: Raised) -> Iterator[Raised]:
     if callback is not None:
         inner = _EMBEDDED.match(member.line[callback.end() :])
         if inner is not None:
-            yield Raised(inner[1], f"{inner[1]}: {inner[2]}", member.text)
+            yield Raised(inner[1], f"{inner[1]}: {inner[2]}", member.text, at=member.at)
     yield member
 
 

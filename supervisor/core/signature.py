@@ -31,12 +31,15 @@ def signature(
     step: int | None,
 ) -> str:
     """A short name of the failure: its type, then a hash of all that identifies it."""
-    own = [
-        f"{path.rpartition('/')[2]}:{name}" for path, name in frames if not _FOREIGN.search(path)
-    ]
+    own = [f"{path.rpartition('/')[2]}:{name}" for path, name in frames if is_own(path)]
     parts = (kind, normalised(message), *own[-_FRAMES:], stage or "", str(step))
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
     return f"{kind.rpartition('.')[2] or 'status'}-{digest}"
+
+
+def is_own(path: str) -> bool:
+    """Whether a file is the user's own code, and of no library."""
+    return _FOREIGN.search(path) is None
 
 
 def normalised(message: str) -> str:

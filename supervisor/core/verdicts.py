@@ -299,6 +299,7 @@ def _failure(judgement: _Judgement, evidence: Evidence) -> Failure:
         and not rule.victim,
         step=rank.record.step if rank.record is not None else None,
         traceback=rank.record.traceback if rank.record is not None else "",
+        where=printable(member.at[:_MAX_ROOT_CAUSE]) if member is not None else "",
     )
 
 

@@ -78,6 +78,7 @@ def redacted(failure: Failure, redact: Callable[[str], str]) -> Failure:
         failure,
         root_cause=redact(failure.root_cause),
         traceback=redact(failure.traceback),
+        where=redact(failure.where),
     )
 
 

@@ -43,6 +43,7 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import Drain, JobState, Status
 from supervisor.narrative import devices
+from supervisor.narrative.failures import at, end_of_traceback
 from supervisor.narrative.findings import found
 from supervisor.narrative.line import MAIN as MAIN
 from supervisor.narrative.line import Level as Level
@@ -189,9 +190,7 @@ def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> It
             yield Line(source, f"compiled {name or 'a program'} in {seconds:.1f} s")
         case CompiledMessage(seconds, name, where):
             yield Line(source, f"loaded {name or 'a program'} from {where} in {seconds:.2f} s")
-        case StageMessage(Stage.COMPILING, _, inferred=True) if _trains(t):
-            return  # there are hundreds; the long ones are told when they are done
-        case StageMessage(stage) if stage not in (Stage.TRAINING, Stage.EVALUATING):
+        case StageMessage(stage) if _is_told(event.message, t):
             yield Line(source, f"stage {stage}")
 
 
@@ -199,6 +198,18 @@ def _warning(message: NoticeMessage | SigtermMessage, rank: int) -> str:
     if isinstance(message, SigtermMessage):
         return f"rank {rank} got a SIGTERM that the supervisor did not send"
     return f"rank {rank}: {message.text}" if rank else message.text
+
+
+def _is_told(message: StageMessage, t: Transition) -> bool:
+    """Whether a person wants to know of a stage; not where its end is told, or it comes often."""
+    match message.stage:
+        case Stage.TRAINING | Stage.EVALUATING:
+            return False
+        case Stage.SAVING:  # the commit is told
+            return t.after.drains
+        case Stage.COMPILING:  # there are hundreds; the long ones are told when they are done
+            return not (message.inferred and _trains(t))
+    return True
 
 
 def _newest_below(step: int | None, highest: int | None) -> str:
@@ -282,9 +293,11 @@ def _failed(
 ) -> Iterator[Line]:
     failure = state.last_failure
     assert failure is not None
-    where = f" (rank {failure.rank})" if several else ""
-    text = f"failed: {failure.cause}; root cause: {failure.root_cause}{where}"
+    rank = f" (rank {failure.rank})" if several else ""
+    text = f"failed: {failure.cause}; root cause: {failure.root_cause}{rank}{at(failure)}"
     yield Line(source, text, "error")
+    for line in end_of_traceback(failure.traceback):
+        yield Line(source, f"| {line}", "error")
     text = f"verdict {failure.verdict} (rule {failure.rule!r}): {failure.reason}"
     yield Line(source, text, "error")
     limit = state.budget.repetition_limit(policy.phases[state.phase])

@@ -62,28 +62,28 @@ def told(tmp_path: Path) -> Told:
 
 
 def test_a_flood_of_one_kind_hides_no_other(told: Told) -> None:
-    told.enters(*[Stage.COMPILING, Stage.SAVING] * 200, Stage.RESTORING)
-    assert told.count("stage COMPILING") == told.count("stage SAVING") == 20
+    told.enters(*[Stage.COMPILING, Stage.FINISHING] * 200, Stage.RESTORING)
+    assert told.count("stage COMPILING") == told.count("stage FINISHING") == 20
     assert told.count("stage RESTORING") == 1
     told.time = 100.0
-    told.enters(*[Stage.COMPILING, Stage.SAVING] * 200)
+    told.enters(*[Stage.COMPILING, Stage.FINISHING] * 200)
     assert told.count("stage COMPILING") == 30, "in the long run one in ten seconds"
 
 
 def test_what_was_left_out_is_counted_now_and_then_and_in_the_end(told: Told) -> None:
     for told.time in (0.0, 1.0, 59.0, 61.0):
-        told.enters(*[Stage.COMPILING, Stage.SAVING] * 100)
+        told.enters(*[Stage.COMPILING, Stage.FINISHING] * 100)
     counted = [line for line in told.lines if "more reports" in line]
     assert len(counted) == 2
     told.fails()
     counted = [line for line in told.lines if "more reports" in line]
     assert len(counted) == 3
-    shown = told.count("stage COMPILING") + told.count("stage SAVING")
+    shown = told.count("stage COMPILING") + told.count("stage FINISHING")
     assert sum(int(line.split()[-9]) for line in counted) + shown == 800
 
 
 def test_the_next_attempt_may_say_as_much(told: Told) -> None:
-    told.enters(*[Stage.COMPILING, Stage.SAVING] * 200)
+    told.enters(*[Stage.COMPILING, Stage.FINISHING] * 200)
     told.fails()
-    told.enters(Stage.SAVING)
-    assert told.count("stage SAVING") == 21
+    told.enters(Stage.FINISHING)
+    assert told.count("stage FINISHING") == 21

@@ -30,6 +30,7 @@ KEYS = [
     "cause",
     "rule",
     "root_line",
+    "where",
     "rank",
     "signature",
     "confidence",
@@ -57,13 +58,20 @@ def test_the_json_form(log: Path) -> None:
     assert list(found) == KEYS
     assert found["verdict"] == "FATAL"
     assert found["root_line"] == "ValueError: bad record 7"
+    assert found["where"] == "/app/train.py:141"
     assert (found["rank"], found["confidence"]) == (0, "medium")
     assert found["signature"].startswith("ValueError-")
 
 
 def test_the_text_form_says_what_happened_why_and_what_to_do(log: Path) -> None:
     done = supervise("classify", log)
-    for part in ("what happened:", "ValueError: bad record 7", "verdict:", "why:", "what to do:"):
+    for part in (
+        "what happened:",
+        "bad record 7\n    at /app/train.py:141\n",
+        "verdict:",
+        "why:",
+        "what to do:",
+    ):
         assert part in done.stdout
 
 

@@ -1,0 +1,25 @@
+"""Where a failure happened, in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from supervisor.core.failure import Failure
+
+_LINES = 6
+_MARKS = re.compile(r"\s*[\^~]+\s*$")
+"""What Python puts below the part of a line that failed."""
+
+
+def at(failure: Failure) -> str:
+    """Where the root cause was raised, as the end of a sentence; empty if that is not known."""
+    return f", at {failure.where}" if failure.where else ""
+
+
+def end_of_traceback(traceback: str) -> Sequence[str]:
+    """The last lines of a traceback, from a frame on: where it failed, and with what."""
+    lines = [line for line in traceback.splitlines() if line.strip() and not _MARKS.match(line)]
+    lines = lines[-_LINES:]
+    first = next((n for n, line in enumerate(lines) if line.startswith("  File ")), 0)
+    return lines[first:]
