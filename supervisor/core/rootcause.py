@@ -13,12 +13,11 @@ Pure text work, line by line, every regular expression anchored or without neste
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import NamedTuple
 
-from supervisor.core.signature import is_own
+from supervisor.core.frames import Frame, frame_in, place
 from supervisor.protocol.failure import ExceptionInfo, FailureRecord
 
 _MAX_LINE = 4000
@@ -47,7 +46,6 @@ _SPECULATION = re.compile(
 _WHEN = re.compile(r"[IWEF](\d\d)(\d\d) |\d{4}-(\d\d)-(\d\d)[ T]")
 _TIME = re.compile(r"\d\d:\d\d:\d\d(?:[.,]\d+)?")
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_FRAME = re.compile(r'\s+File "([^"]*)", line (\d+)(?:, in (.*))?$')
 _EXCEPTION = re.compile(
     r"((?:[A-Za-z_][\w<>]*\.)*[A-Za-z_]\w*)(?:\(([A-Za-z_][\w.]*)\))?(?::(?: (.*))?)?$"
 )
@@ -94,18 +92,6 @@ _WRAPPERS = frozenset(
     }
 )
 """Exceptions that only carry another one, where that is known."""
-
-
-class Frame(NamedTuple):
-    """A line of a traceback."""
-
-    path: str
-    line: str
-    function: str
-
-    def __str__(self) -> str:
-        within = f" in {self.function}" if self.function not in ("", "<module>") else ""
-        return f"{self.path}:{self.line}{within}"
 
 
 class Origin(IntEnum):
@@ -195,16 +181,13 @@ def chain_of_record(record: FailureRecord) -> Chain | None:
         for info in reversed(record.exceptions)
         for inner in _members_of_info(info)
     )
-    frames = tuple(_frames(lines))[-_MAX_FRAMES:]
-    return _unwrapped(Chain(members, Origin.MAIN, frames)) if members else None
+    frames = [frame for line in lines if (frame := frame_in(line))][-_MAX_FRAMES:]
+    return _unwrapped(Chain(members, Origin.MAIN, _passed(frames))) if members else None
 
 
-def place(frames: Sequence[Frame]) -> str:
-    """See `Raised.at`."""
-    innermost = next((each for each in reversed(frames) if is_own(each.path)), None)
-    if innermost is None and frames:
-        innermost = frames[-1]
-    return str(innermost) if innermost is not None else ""
+def _passed(frames: Sequence[Frame]) -> tuple[tuple[str, str], ...]:
+    """See `Chain.frames`."""
+    return tuple((frame.path, frame.function) for frame in frames)
 
 
 def _printed_at(raised: Raised, printed: Sequence[Raised]) -> str:
@@ -251,12 +234,6 @@ def _clean(line: str) -> str:
     return _GROUP_BAR.sub("", _PREFIX.sub("", line, count=1), count=1) if line else line
 
 
-def _frames(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    for line in lines:
-        if match := _FRAME.match(line):
-            yield match[1], match[3] or ""
-
-
 @dataclass(slots=True)
 class _Reader:
     """Reads tracebacks line by line. Threads write over one another: it expects no good order."""
@@ -284,8 +261,8 @@ class _Reader:
                 yield from self._take(raised)
             if _HEADER in line:
                 self._begin(number, inside=raised is not None)
-            elif match := _FRAME.match(line):
-                self._frame(Frame(match[1], match[2], match[3] or ""))
+            elif frame := frame_in(line):
+                self._frame(frame)
         yield from self._finish()
 
     def _expects(self, number: int) -> bool:
@@ -333,7 +310,7 @@ class _Reader:
         for line in self.lines[number : number + _MAX_CONTINUATION]:
             if _HEADER in line or line in _CAUSED or _MEMBER.match(line):
                 return
-            if _FRAME.match(line) or _LOGGED.match(line) or _STACK.match(line):
+            if frame_in(line) or _LOGGED.match(line) or _STACK.match(line):
                 return
             yield line
 
@@ -371,8 +348,7 @@ class _Reader:
         else:
             self._settle()
         if self.members:
-            passed = tuple((frame.path, frame.function) for frame in self._all)
-            yield Chain(tuple(self.members), self._best, passed, self._since)
+            yield Chain(tuple(self.members), self._best, _passed(self._all), self._since)
         self.members, self._best, self._all = [], Origin.LOGGED, []
         if keep:
             self.origin, self.frames = origin, frames
@@ -418,7 +394,7 @@ def _last_lines(lines: Sequence[str]) -> Chain | None:
     for line in reversed(lines[-500:]):
         if len(said) == _MAX_LAST_LINES:
             break
-        told = line.strip() and not (_INFO.match(line) or _STACK.match(line) or _FRAME.match(line))
+        told = line.strip() and not (_INFO.match(line) or _STACK.match(line) or frame_in(line))
         if told and not _NOISE.search(line):
             said.append(Raised("", line.strip(), line))
     return Chain(tuple(reversed(said)), Origin.OUTPUT) if said else None
