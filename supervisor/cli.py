@@ -24,16 +24,18 @@ from supervisor.adapters.trainer_check import TrainerCheckError
 from supervisor.classify import classify, list_rules, parse_signal, parse_stage
 from supervisor.config.load import load_job
 from supervisor.config.problems import ConfigError
+from supervisor.config.secret_names import without_secrets
 from supervisor.config.topology import parse_topology
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.redaction import Redactor
 from supervisor.core.rules import RULES, Rule
 from supervisor.exclusion import Exclusion, JobGoneError, ModelDirError
-from supervisor.given import UnavailableSecretError, with_secrets
+from supervisor.given import UnavailableSecretError, with_env_files, with_secrets
 from supervisor.guarded import NoGuardError
 from supervisor.host.outlet import say_on_stderr
 from supervisor.host.unkillable import UnkillableError
 from supervisor.job import run_job
+from supervisor.preflight import check
 from supervisor.prepare import Prepared, own_rules, prepare
 from supervisor.protocol.location import Uri
 from supervisor.status import clear_quarantine, show_quarantine, show_status
@@ -51,7 +53,8 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(ExitCode.USAGE, f"{self.prog}: {message}\n")
+        text = without_secrets(Redactor(os.environ).text(message))
+        self.exit(ExitCode.USAGE, f"{self.prog}: {text}\n")
 
 
 def main(argv: Sequence[str] | None = None, exclusion: Exclusion | None = None) -> int:
@@ -139,8 +142,7 @@ def _provision(prepared: Prepared, *, dry_run: bool) -> int:
 def _validate(options: argparse.Namespace) -> int:
     """Check the config; with --aot for that slice instead of the devices that it names."""
     if options.aot is None:
-        show(prepare(options.config, options.set))
-        return 0
+        return _validate_here(with_env_files(prepare(options.config, options.set)))
     devices = f"trainer.init.devices={{platform: tpu, type: {options.aot.type}}}"
     prepared = prepare(options.config, [*options.set, devices])
     show(prepared)
@@ -149,6 +151,17 @@ def _validate(options: argparse.Namespace) -> int:
     except CompileAheadError as error:
         return _complain(ExitCode.USAGE, str(error))
     return 0 if good else int(ExitCode.INVALID_CONFIG)
+
+
+def _validate_here(prepared: Prepared) -> int:
+    """Also check what `run` checks on this machine before it starts anything."""
+    try:
+        check(prepared)
+    except ModelDirError as error:
+        code = _complain(ExitCode.CANNOT_WRITE, prepared.redactor(os.environ).text(str(error)))
+        return prepared.job.exit_codes.get(code, code)
+    show(prepared)
+    return 0
 
 
 def _explain(options: argparse.Namespace) -> int:

@@ -1,16 +1,19 @@
 """Loads a command's secret variables: `env_file`, `env_secrets`.
 
-It is read once, when the job is run, kept in memory alone, and known to the redactor as secret.
+They are read once, kept in memory alone, and known to the redactor as secret. Files are read by
+`validate` too; a secret store is asked only when the job is run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from supervisor.adapters.env_file import read_env_file
+from supervisor.config.places import where_it_is
 from supervisor.config.plan import PhasePlan
-from supervisor.config.problems import ConfigError, Location, Problem
+from supervisor.config.problems import ConfigError, Problem
 from supervisor.prepare import Prepared
 
 
@@ -19,24 +22,39 @@ class UnavailableSecretError(Exception):
 
 
 def with_secrets(prepared: Prepared) -> Prepared:
-    """`prepared`, its plans with what their programs are to be given.
+    """`prepared`, its plans with what their programs are to be given, all of it; see below."""
+    return with_stored_secrets(with_env_files(prepared))
+
+
+def with_env_files(prepared: Prepared) -> Prepared:
+    """`prepared`, its plans with what is in the files of secrets.
 
     Raises:
-        ConfigError: a file or a secret cannot be used.
+        ConfigError: a file cannot be used.
+    """
+    config = prepared.job.source.name
+    return _with(prepared, "env_file", lambda plan: _from_file(plan, config))
+
+
+def with_stored_secrets(prepared: Prepared) -> Prepared:
+    """`prepared`, its plans also with what is in the secret store.
+
+    Raises:
+        ConfigError: a secret cannot be used.
         UnavailableSecretError: it may pass.
     """
+    return _with(prepared, "env_secrets", _from_store)
+
+
+def _with(prepared: Prepared, key: str, get: Callable[[PhasePlan], dict[str, str]]) -> Prepared:
     problems: list[Problem] = []
     plans = []
     for index, plan in enumerate(prepared.plans):
-        command = (*prepared.job.locations[index], "command")
-        secrets: dict[str, str] = {}
-        for where, get in ((("env_file",), _from_file), (("env_secrets",), _from_store)):
-            try:
-                secrets |= get(plan)
-            except _UnusableError as error:
-                location: Location = (*command, *where, *error.below)
-                problems.append(prepared.job.source.problem(location, str(error)))
-        plans.append(replace(plan, secrets=secrets))
+        try:
+            plans.append(replace(plan, secrets={**plan.secrets, **get(plan)}))
+        except _UnusableError as error:
+            where = ("command", key, *error.below)
+            problems.append(prepared.job.problem(index, where, str(error)))
     if problems:
         raise ConfigError(problems)
     return replace(prepared, plans=tuple(plans))
@@ -50,12 +68,15 @@ class _UnusableError(Exception):
         self.below = below
 
 
-def _from_file(plan: PhasePlan) -> dict[str, str]:
+def _from_file(plan: PhasePlan, config: str) -> dict[str, str]:
     if plan.env_file is None:
         return {}
     path = Path(plan.env_file).expanduser()
     try:
         return read_env_file(path)
+    except FileNotFoundError as error:
+        hint = where_it_is(str(path), config)
+        raise _UnusableError(f"no such file: {plan.env_file}{hint}") from error
     except ValueError as error:
         raise _UnusableError(f"cannot be used: {error}") from error
     except OSError as error:

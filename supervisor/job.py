@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from errno import EDQUOT, EIO, ENOSPC, EROFS, ESTALE
 from functools import partial
 from typing import Any
 
@@ -26,7 +25,7 @@ from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.runlog import LogFormat, RunLog
 from supervisor.adapters.space import RoomMakingStorage, Space
 from supervisor.adapters.status_file import StatusFile
-from supervisor.adapters.storage import LocalStorage, make_durably
+from supervisor.adapters.storage import LocalStorage
 from supervisor.adapters.summary import Summary
 from supervisor.bounds import Bounds
 from supervisor.config.plan import PhasePlan
@@ -61,11 +60,11 @@ from supervisor.host.outlet import say_on_stderr
 from supervisor.host.unkillable import UnkillableError
 from supervisor.onlookers import Onlookers, screen, told_systemd
 from supervisor.ports import Clock, Observer, Storage
+from supervisor.preflight import Checked, check, make_model_dir, notes
 from supervisor.prepare import Prepared
-from supervisor.protocol import environment, removal, simulated
+from supervisor.protocol import environment, simulated
 from supervisor.protocol.committed import unmarked
-from supervisor.protocol.removal import Place
-from supervisor.remote import brought, cache_trust, lease_place, reach
+from supervisor.remote import brought, lease_place
 from supervisor.runtime import Runtime
 from supervisor.whereabouts import Whereabouts
 from supervisor.world import LocalWorld, newest_in
@@ -109,14 +108,14 @@ def run_job(
         JournalError, ModelDirError: model_dir cannot be written (any more).
         JobGoneError, NoGuardError: see there.
     """
-    clock = SystemClock()
+    clock, checked = SystemClock(), check(prepared)
     with ExitStack() as stack:
         instance = uuid.uuid4().hex
         redactor = prepared.redactor(os.environ)
         complain = partial(_complain, redactor)
         reactor = Reactor(clock)
         guard = stack.enter_context(guarded(reactor, clock))
-        taken = _taken(prepared, instance, clock, reactor, guard, exclusion, complain)
+        taken = _taken(prepared, checked, instance, clock, reactor, guard, exclusion, complain)
         home = stack.enter_context(taken)
         storage, journal, history, space = home.storage, home.journal, home.history, home.space
         config = [redactor.params(plan.params) for plan in prepared.plans]
@@ -124,7 +123,7 @@ def run_job(
         reactor.stop_on_signals()
         job = history.state.job or uuid.uuid4().hex[:12]
         stack.callback(_leave_nothing_behind, guard, reactor)
-        warnings = swept(prepared.job.model_dir, history.state.job)
+        warnings = [*notes(prepared), *swept(prepared.job.model_dir, history.state.job)]
         contain(guard, storage, prepared.job.model_dir, job, instance)
         lineage = environment.lineage(os.environ, f"{job}@{instance}")
         preemption = _watch_for_preemption(
@@ -188,6 +187,7 @@ class _Taken:
 @contextmanager
 def _taken(
     prepared: Prepared,
+    checked: Checked,
     token: str,
     clock: Clock,
     reactor: Reactor,
@@ -197,8 +197,8 @@ def _taken(
 ) -> Iterator[_Taken]:
     """Own model_dir, and have on this host what is in it."""
     model_dir = prepared.job.model_dir
-    objects, trust = reach(prepared.job), cache_trust(prepared.job)
-    _make_model_dir(prepared)
+    objects, trust = checked.objects, checked.trust
+    make_model_dir(prepared)
     means = exclusion or Exclusion.of(model_dir, in_bucket=objects is not None)
 
     def notice(text: str) -> None:
@@ -278,29 +278,6 @@ def _marked(job: str, lineage: str) -> dict[str, str]:
     """Our environment for what is no worker, but is killed and swept like one."""
     ours = {environment.JOB: job, environment.LINEAGE: lineage}
     return {**environment.scrubbed(os.environ), **ours}
-
-
-def _make_model_dir(prepared: Prepared) -> None:
-    """Make model_dir and see that it can be written.
-
-    Raises:
-        ConfigError: it never can be.
-        ModelDirError: it cannot be now: the disk may be mended.
-    """
-    model_dir = prepared.job.model_dir
-    try:
-        make_durably(model_dir)
-        probe = model_dir / f".writable.{uuid.uuid4().hex}"
-        probe.touch(exist_ok=False)
-        removal.file(Place.PROBE, probe, below=model_dir)
-    except OSError as error:
-        if error.errno in (EROFS, EIO, ESTALE):
-            raise ModelDirError(f"{model_dir} cannot be written: {error.strerror}") from error
-        if error.errno in (ENOSPC, EDQUOT):
-            return  # room is made where it can be, and where not it is told, once we own it
-        location = (*prepared.job.locations[0], "init", "model_dir")
-        message = f"cannot be written: {error.strerror} ({error.filename})"
-        raise ConfigError([prepared.job.source.problem(location, message)]) from error
 
 
 def _accept_changes(

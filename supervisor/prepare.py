@@ -22,9 +22,10 @@ from supervisor.config.load import Job, load_job
 from supervisor.config.plan import PhasePlan, plan_phases
 from supervisor.config.problems import ConfigError, Problem, key_path, shown, unknown_key
 from supervisor.config.schema import Phase
+from supervisor.config.secret_names import flags, is_hidden
 from supervisor.core.outcome import Charge, Verdict
 from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
-from supervisor.core.redaction import Redactor, flags, flags_in, ours
+from supervisor.core.redaction import Redactor, flags_in, ours
 from supervisor.core.remedy import Remedy
 from supervisor.core.rules import RULES, Rule, in_a_bucket
 from supervisor.protocol.location import Uri
@@ -149,11 +150,13 @@ def _trainer_problems(job: Job, index: int, answer: dict[str, Any]) -> list[Prob
         location = (*job.locations[index], *error["loc"][1:])
         value, known = error.get("value"), error.get("known")
         if known:
-            message = unknown_key(str(location[-1]), value, known)
+            message = unknown_key(location, value, known)
+        elif is_hidden(location):
+            message = "cannot be used"  # the words of the check may quote the value
         elif value is None:
             message = error["message"]
         else:
-            message = f"{error['message']} (value {shown(value)})"
+            message = f"{error['message']} (value {shown(value, location)})"
         problems.append(Problem(job.source.origin(location), key_path(location), message))
     return problems
 

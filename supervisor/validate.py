@@ -6,19 +6,16 @@ What is no part of the config stands in comments, so that the output is YAML.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from supervisor.adapters import ahead_of_time
-from supervisor.adapters.env_file import read_env_file
 from supervisor.config.ladder import Ladder, Rung
-from supervisor.config.placeholders import names
 from supervisor.config.plan import PhasePlan
 from supervisor.config.topology import Slice
+from supervisor.preflight import notes
 from supervisor.prepare import Prepared
 
 
@@ -29,8 +26,10 @@ def show(prepared: Prepared) -> None:
         print(f"# phase {plan.name}: {redactor.text(' '.join(plan.argv))}")
         params = redactor.params(plan.params)
         print(yaml.safe_dump(params, sort_keys=False, allow_unicode=True), end="")
-        for line in (*describe(ladder), *_missing_programs(plan), *_given(plan)):
+        for line in (*describe(ladder), *_given(plan)):
             print(f"# {redactor.text(line)}")
+    for line in notes(prepared):
+        print(f"# {redactor.text(line)}")
 
 
 def compile_ahead(prepared: Prepared, whole: Slice) -> bool:
@@ -119,28 +118,9 @@ def _ranges(counts: Sequence[int]) -> str:
 
 
 def _given(plan: PhasePlan) -> Iterator[str]:
-    """What is given to a command that the config does not hold, by names alone. The file need not
-    be on this machine; secrets are not asked for."""
-    if plan.env_file is not None:
-        try:
-            names = ", ".join(read_env_file(Path(plan.env_file).expanduser())) or "nothing"
-        except OSError as error:
-            yield f"command.env_file: {plan.env_file}: {error.strerror}"
-        except ValueError as error:
-            yield f"command.env_file: {error}"
-        else:
-            yield f"command.env_file holds {names}"
+    """What is given to a command that the config does not hold, by names alone; no secret store is
+    asked."""
+    if plan.secrets:
+        yield f"command.env_file holds {', '.join(plan.secrets)}"
     for name, version in plan.env_secrets.items():
         yield f"{name} comes from {version}"
-
-
-def _missing_programs(plan: PhasePlan) -> Iterator[str]:
-    """What of a command is not to be found from here; what has placeholders is not looked for."""
-    if not plan.is_command:
-        return
-    program, script = plan.argv[0], plan.argv[1] if len(plan.argv) > 1 else ""
-    path = plan.env.get("PATH", os.environ.get("PATH"))
-    if not names(program) and shutil.which(program, path=path) is None:
-        yield f"not found, or not executable: {program}"
-    if script.endswith(".py") and not names(script) and not Path(script).is_file():
-        yield f"no such file: {script}"

@@ -10,13 +10,16 @@ from supervisor.config.command import Command
 from supervisor.config.ladder import ladder_conflicts
 from supervisor.config.problems import Location, shown
 from supervisor.config.schema import TRAINER_SECTIONS, Phase
+from supervisor.config.secret_names import is_hidden
 from supervisor.protocol.location import Uri
 
 
 def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
     """What does not fit together inside a phase, with the key to change."""
-    if (phase.fit is None) == (phase.command is None):
+    if phase.fit is None and phase.command is None:
         yield (), "needs either fit (our trainer) or command (any other program)"
+    if phase.fit is not None and phase.command is not None:
+        yield ("command",), "stands beside fit: keep command (any program) or fit (our trainer)"
     restart = phase.init.autorestart
     yield from ladder_conflicts(phase)
     if phase.init.workers > 1:
@@ -146,7 +149,9 @@ def _placeholder_conflicts(
     for name in placeholders.names(text):
         if name not in known:
             names = ", ".join(f"{{{name}}}" for name in known)
-            yield where, f"unknown placeholder {{{name}}} (value {shown(text)}); known: {names}"
+            value = shown(text, where)
+            told = "" if is_hidden(where) else f" {{{name}}}"
+            yield where, f"unknown placeholder{told} (value {value}); known: {names}"
         elif name == "num_devices" and devices is None:
             yield where, "{num_devices} needs init.devices with a count"
         elif name == "per_device_batch" and (devices is None or not _global_batch(phase)):

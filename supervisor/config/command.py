@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+import re
+import shlex
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from supervisor.config.fields import Section, compiled, local_place
+from supervisor.config.fields import Section, compiled, local_place, no_variable
+from supervisor.config.problems import shown
 
 
 class SuccessConfig(Section):
@@ -15,7 +18,7 @@ class SuccessConfig(Section):
     exit_code: Annotated[int, Field(ge=0, le=255)] = 0
     step: Annotated[int, Field(ge=0)] | None = None
     pattern: str | None = None
-    file: str | None = None
+    file: Annotated[str, AfterValidator(no_variable)] | None = None
 
     @field_validator("pattern")
     @classmethod
@@ -48,10 +51,28 @@ SecretVersion = Annotated[
 ]
 
 
+_SHELL = re.compile(r"[|&;<>()$`*?\n]|(?:^|\s)~")
+
+
+def words_needed(text: str) -> str:
+    """What is wrong with a command that is given as one text, and how it is written instead."""
+    try:
+        words = ["bash", "-c", text] if _SHELL.search(text) else shlex.split(text)
+    except ValueError:  # a quote that is not closed
+        words = ["bash", "-c", text]
+    return f"is text, but no shell splits it into words: write {shown(words)}"
+
+
+def _words(value: Any) -> Any:
+    if isinstance(value, str):
+        raise ValueError(words_needed(value))
+    return value
+
+
 class Command(Section):
     """Any program in place of our trainer."""
 
-    argv: Annotated[list[str], Field(min_length=1)]
+    argv: Annotated[list[str], Field(min_length=1), BeforeValidator(_words)]
     env: dict[Annotated[str, Field(pattern=r"^[^=]+$")], str] = Field(default_factory=dict)
     env_file: Annotated[str, Field(min_length=1), AfterValidator(local_place)] | None = None
     """A file on the machine, open to nobody else, with more variables: those that are secret."""

@@ -39,8 +39,21 @@ def steps_or_duration(value: Any) -> Any:
     return value
 
 
+_VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{\w+\})")
+
+
+def no_variable(value: str) -> str:
+    """`value`, a path without variables of a shell: a folder of that name would be made."""
+    if (found := _VARIABLE.search(value)) is not None:
+        raise ValueError(
+            f"{found[0]} is not expanded here: write ~ for the home directory, or the whole path"
+        )
+    return value
+
+
 def place(value: str) -> str:
     """`value`, a path or the URI of something in a bucket."""
+    no_variable(value)
     if Uri.parse(value) is not None:
         return value
     try:

@@ -22,6 +22,7 @@ from supervisor.config.problems import (
     unknown_key,
 )
 from supervisor.config.schema import Phase
+from supervisor.config.secret_names import is_hidden
 from supervisor.config.source import Source, read_source
 from supervisor.host.state_folder import state_folder
 from supervisor.protocol.location import Uri
@@ -52,6 +53,11 @@ class Job:
         if self.remote is not None:
             return state_folder(str(self.remote))
         return Path(self.phases[0].init.model_dir).expanduser().absolute()
+
+    def problem(self, index: int, where: Location, message: str) -> Problem:
+        """The problem of the phase `index` at a place of the schema."""
+        location = _in_data(self.source.data, self.locations[index], where)
+        return self.source.problem(location, message)
 
     @property
     def place(self) -> Path | Uri:
@@ -98,6 +104,7 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
         ]
     if problems:
         raise ConfigError(problems)
+    source.data = _without_extensions(data)
     return Job(source, tuple(phases), tuple(locations), exit_codes)
 
 
@@ -120,8 +127,8 @@ def _mapping(source: Source) -> dict[str, Any]:
 def _unknown_at_top(source: Source, data: Mapping[str, Any]) -> Iterator[Problem]:
     known = ("trainer", "exit_codes")
     for key, value in data.items():
-        if key not in known:
-            yield source.problem((key,), unknown_key(key, value, known))
+        if key not in known and not key.startswith(_EXTENSION):
+            yield source.problem((key,), unknown_key((key,), value, known))
 
 
 def _phase_locations(source: Source, trainer: Any) -> list[Location]:
@@ -171,6 +178,12 @@ def _at(data: Any, location: Location) -> Any:
     return data
 
 
+def _without_extensions(data: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if not key.startswith(_EXTENSION)}
+
+
+_EXTENSION = "x-"
+"""Keys at the top that are for anchors alone, as in a file for Docker Compose."""
 _WORDS = {
     "model_type": "is not a mapping",
     "dict_type": "is not a mapping",
@@ -185,14 +198,15 @@ def _problems(source: Source, base: Location, error: ValidationError) -> Iterato
         value = item["input"]
         if item["type"] == "extra_forbidden":
             known = known_keys(Phase, location[len(base) : -1])
-            yield source.problem(location, unknown_key(str(location[-1]), value, known))
+            yield source.problem(location, unknown_key(location, value, known))
         elif item["type"] == "missing":
             yield source.problem(location, "is required")
+        elif item["type"] == "value_error" and is_hidden(location):
+            yield source.problem(location, "cannot be used")  # our own words quote the value
         else:
             message = _WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
-            yield source.problem(
-                location, f"{message[0].lower()}{message[1:]} (value {shown(value)})"
-            )
+            text = f"{message[0].lower()}{message[1:]} (value {shown(value, location)})"
+            yield source.problem(location, text)
 
 
 def _in_data(data: Any, base: Location, relative: Sequence[str | int]) -> Location:

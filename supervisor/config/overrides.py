@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from supervisor.config.problems import ConfigError, Location, Problem
-from supervisor.config.source import Source, parse_scalar
+from supervisor.config.problems import ConfigError, Location, Problem, key_path
+from supervisor.config.secret_names import REDACTED, is_hidden
+from supervisor.config.source import Source, parse_value
 
+_WORD = re.compile(r"[\w-]+")
+_KEY = re.compile(r"[\w.\[\]-]*")
 _STEP = re.compile(r"([A-Za-z_][\w-]*)|\[(\d+)\]")
 
 
@@ -21,17 +24,35 @@ def apply_override(source: Source, override: str) -> None:
     path = _parse_path(key)
     if not equals or path is None or path[0] != "trainer" or len(path) < 2:
         message = "is not KEY=VALUE with a KEY such as trainer.init.seed or trainer[1].init.seed"
-        raise ConfigError([Problem(f"--set {override}", "", message)])
+        raise ConfigError([Problem(f"--set {_told_wrong(override)}", "", message)])
+    told = _told(path, text)
     try:
         for location in _expanded(source, path):
             # Parsed once for each place: no two phases share a value.
-            _assign(source.data, location, parse_scalar(text))
-            source.overridden(location, override)
+            _assign(source.data, location, parse_value(text, path))
+            source.overridden(location, told)
     except _NoPlaceError as error:
-        raise ConfigError([Problem(f"--set {override}", key, str(error))]) from None
+        raise ConfigError([Problem(f"--set {told}", key_path(path), str(error))]) from None
     except ConfigError as error:
-        found = [Problem(f"--set {override}", key, problem.message) for problem in error.problems]
+        found = [
+            Problem(f"--set {told}", key_path(path), problem.message) for problem in error.problems
+        ]
         raise ConfigError(found) from None
+
+
+def _told(path: Location, text: str) -> str:
+    """An option as complaints name it: without its value, if that is or may hold a secret."""
+    if is_hidden((*path, *_WORD.findall(text))):
+        return f"{key_path(path)}={REDACTED}"
+    return f"{key_path(path)}={text}"
+
+
+def _told_wrong(override: str) -> str:
+    """An option that is not KEY=VALUE, as complaints name it."""
+    if not is_hidden(_WORD.findall(override)):
+        return override
+    path = _parse_path(_KEY.match(override)[0])  # type: ignore[index]  # it matches anything
+    return f"{key_path(path or ())}={REDACTED}"
 
 
 class _NoPlaceError(Exception):

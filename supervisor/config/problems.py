@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from supervisor.config.secret_names import REDACTED, is_hidden, shown_of, without_secrets
 from supervisor.protocol.messages import printable
 
 Location = tuple[str | int, ...]
@@ -44,9 +45,9 @@ class ConfigError(Exception):
 
 
 def key_path(location: Location) -> str:
-    """`trainer[1].init.seed` for ("trainer", 1, "init", "seed")."""
+    """`trainer[1].init.seed` for ("trainer", 1, "init", "seed"); down to the name of a secret."""
     path = ""
-    for part in location:
+    for part in location[: shown_of(location)]:
         if isinstance(part, int):
             path += f"[{part}]"
         else:
@@ -54,8 +55,11 @@ def key_path(location: Location) -> str:
     return path
 
 
-def shown(value: Any) -> str:
-    """`value` as it stands in the config, bounded."""
+def shown(value: Any, location: Location = ()) -> str:
+    """`value` as it stands in the config at `location`, bounded and without secrets."""
+    if is_hidden(location):
+        return REDACTED
+    value = without_secrets(value)
     try:
         text = json.dumps(value, default=str)
     except (TypeError, ValueError):
@@ -63,8 +67,9 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def unknown_key(key: str, value: Any, known: Sequence[str]) -> str:
+def unknown_key(location: Location, value: Any, known: Sequence[str]) -> str:
     """The message for a key that nobody knows, with the nearest known one."""
+    key = str(location[-1])
     near = _HINTS.get(key) or next(iter(difflib.get_close_matches(key, known, n=1)), None)
     remedy = f"did you mean {near!r}?" if near else f"known here: {', '.join(sorted(known))}"
-    return f"unknown key (value {shown(value)}); {remedy}"
+    return f"unknown key (value {shown(value, location)}); {remedy}"

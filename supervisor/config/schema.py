@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from supervisor.config.command import Command
+from supervisor.config.command import Command, words_needed
 from supervisor.config.fields import (
     Bytes,
     Seconds,
@@ -355,4 +355,6 @@ class Phase(Section):
     @field_validator("command", mode="before")
     @classmethod
     def _short_form(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            raise ValueError(words_needed(value))
         return {"argv": value} if isinstance(value, list) else value

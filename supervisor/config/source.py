@@ -1,8 +1,8 @@
 """Reads YAML into plain data and remembers on which line each key stands.
 
 The YAML 1.2 core schema: `1e-3` is a number and `off` is a string, unlike in PyYAML's default.
-Duplicate keys and tags beyond the core schema are refused; aliases work, merge keys (`<<`) are not
-part of YAML 1.2.
+Duplicate keys and tags beyond the core schema are refused. Aliases work, and so do merge keys
+(`<<: *defaults`), which are no part of YAML 1.2 but in many a config.
 """
 
 from __future__ import annotations
@@ -16,11 +16,16 @@ from typing import Any
 import yaml
 
 from supervisor.config.problems import ConfigError, Location, Problem, key_path, shown
+from supervisor.config.secret_names import is_hidden
 
 _MAX_BYTES = 1 << 20
 _MAX_VALUES = 100_000
 """Aliases of aliases grow exponentially: a small file must not fill the memory."""
 _MAX_DEPTH = 50
+_MERGE = "<<"
+_QUOTED = re.compile(r"\b(alias|anchor|handle|tag) .*", re.DOTALL)
+_NEEDS_QUOTES = r"\1; text that begins with *, & or ! needs quotes"
+"""Where PyYAML's words quote the file, which may be a secret that begins with `*`, `&` or `!`."""
 _MAX_DIGITS = 3000
 """Python writes no integer of more than 4300, in whatever base it was read."""
 _TAG = "tag:yaml.org,2002:"
@@ -65,6 +70,8 @@ class Source:
     data: Any
     lines: dict[Location, int] = field(default_factory=dict)
     overrides: dict[Location, str] = field(default_factory=dict)
+    values: int = 0
+    """How many were read, what was merged and is overridden included."""
 
     def origin(self, location: Location) -> str:
         """`file:line` of the key, or of the nearest key above it; or the option that set it."""
@@ -125,7 +132,8 @@ def _compose(name: str, text: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{name}:{mark.line + 1}" if mark is not None else name
-        raise _refused(where, f"not valid YAML: {error.problem}") from error
+        problem = _QUOTED.sub(_NEEDS_QUOTES, error.problem or "")
+        raise _refused(where, f"not valid YAML: {problem}") from None  # it quotes the line
     except RecursionError as error:
         raise _refused(name, "nested too deeply") from error
     except (yaml.YAMLError, ValueError, OverflowError) as error:
@@ -133,9 +141,10 @@ def _compose(name: str, text: str) -> yaml.Node | None:
         raise _refused(name, f"not valid YAML: {str(error).splitlines()[0]}") from error
 
 
-def parse_scalar(text: str) -> Any:
-    """The value that `text` has in a config: for `--set key=text`."""
-    return parse_source("--set", text).data if text.strip() else None
+def parse_value(text: str, location: Location) -> Any:
+    """The value that `text` has at a place of the config: for `--set key=text`."""
+    root = _compose("--set", text) if text.strip() else None
+    return None if root is None else _plain(root, location, Source("--set", None), depth=0)
 
 
 class _CoreDumper(yaml.SafeDumper):
@@ -157,7 +166,8 @@ def _plain(node: yaml.Node, location: Location, source: Source, depth: int) -> A
     """The data of `node`, its lines noted in `source`."""
     if depth > _MAX_DEPTH:
         raise _refused_node(source, node, location[:1], "nested too deeply")
-    if len(source.lines) > _MAX_VALUES:
+    source.values += 1
+    if source.values > _MAX_VALUES:
         raise _refused_node(source, node, location[:1], f"more than {_MAX_VALUES} values")
     source.lines.setdefault(location, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
@@ -169,28 +179,30 @@ def _plain(node: yaml.Node, location: Location, source: Source, depth: int) -> A
         ]
     if isinstance(node, yaml.ScalarNode):
         return _scalar(node, location, source)
-    raise _refused_node(source, node, location, f"tag {node.tag} does not belong in a config")
+    raise _refused_tag(source, node, location)
 
 
 def _scalar(node: yaml.ScalarNode, location: Location, source: Source) -> Any:
     pattern, construct = _SCALARS.get(node.tag, (None, str))
     if pattern is None:
-        raise _refused_node(source, node, location, f"tag {node.tag} does not belong in a config")
+        raise _refused_tag(source, node, location)
     text = _text(node, location, source)
     if pattern.match(text) is None:
         kind = node.tag.removeprefix(_TAG)
-        raise _refused_node(source, node, location, f"is not of type {kind} (value {shown(text)})")
+        message = f"is not of type {kind} (value {shown(text, location)})"
+        raise _refused_node(source, node, location, message)
     try:
         return construct(text)
     except ValueError:  # more digits than Python reads
-        message = f"cannot be read (value {shown(text)})"
+        message = f"cannot be read (value {shown(text, location)})"
         raise _refused_node(source, node, location, message) from None
 
 
 def _text(node: yaml.ScalarNode, location: Location, source: Source) -> str:
     text = str(node.value)
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-        message = f"holds a character that no file name or argument can (value {shown(text)})"
+        value = shown(text, location)
+        message = f"holds a character that no file name or argument can (value {value})"
         raise _refused_node(source, node, location, message)
     return text
 
@@ -199,19 +211,53 @@ def _items(
     node: yaml.MappingNode, location: Location, source: Source, depth: int
 ) -> Iterator[tuple[str, Any]]:
     seen: set[str] = set()
+    merged: list[yaml.Node] = []
     for key_node, value_node in node.value:
         if not isinstance(key_node, yaml.ScalarNode):
             raise _refused_node(source, key_node, location, "a key must be text")
         key = _text(key_node, location, source)
+        if key == _MERGE and key_node.style is None:
+            merged.append(value_node)
+            continue
         if key in seen:
             raise _refused_node(source, key_node, (*location, key), "stands here twice")
         seen.add(key)
         source.lines[(*location, key)] = key_node.start_mark.line + 1
         yield key, _plain(value_node, (*location, key), source, depth + 1)
+    for value_node in merged:
+        for key, value in _merged(value_node, location, source, depth + 1):
+            if key not in seen:
+                seen.add(key)
+                yield key, value
+
+
+def _merged(
+    node: yaml.Node, location: Location, source: Source, depth: int
+) -> Iterator[tuple[str, Any]]:
+    """What a merge key brings: the mappings that it names, an earlier one before a later one."""
+    nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
+    for each in nodes:
+        if not isinstance(each, yaml.MappingNode):
+            message = (
+                "`<<` merges mappings: give an alias of one (<<: *defaults), or a list of them"
+            )
+            raise _refused_node(source, each, location, message)
+        apart = Source(source.name, None, values=source.values)
+        apart.data = _plain(each, location, apart, depth)
+        source.values = apart.values
+        for where, line in apart.lines.items():  # those of what overrides it stay
+            source.lines.setdefault(where, line)
+        yield from apart.data.items()
 
 
 def _refused(name: str, message: str) -> ConfigError:
     return ConfigError([Problem(name, "", message)])
+
+
+def _refused_tag(source: Source, node: yaml.Node, location: Location) -> ConfigError:
+    told = "its tag" if is_hidden(location) else f"tag {node.tag}"
+    message = f"{told} does not belong in a config; text that begins with ! needs quotes"
+    return _refused_node(source, node, location, message)
 
 
 def _refused_node(source: Source, node: yaml.Node, location: Location, message: str) -> ConfigError:

@@ -11,42 +11,24 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 from urllib.parse import quote, quote_plus
 
 from supervisor.config.problems import Problem
-from supervisor.core.secret_forms import FORMS, REDACTED, Form
+from supervisor.config.secret_names import (
+    REDACTED,
+    flags,
+    is_secret,
+    without_flag_values,
+)
+from supervisor.core.secret_forms import FORMS, Form
 
 _MIN_VALUE = 8
 """A shorter value says nothing, and replacing it would garble innocent text."""
 
 _MAX_SHOWN_TWICE = 256
 """Characters; a key file is longer, and each form of it takes memory."""
-
-_SECRET_NAME = re.compile(
-    r"(?:^|[_-])(?:token|key|secret|pat|pass|auth|cookies?|dsn|creds?)$|[_-]pwd$|pgpass$"
-    r"|passw(?:or)?d|passphrase|secret|credential|api_?key|connection_?string|webhook"
-    r"|(?:access|account|auth|private|shared)key$|(?:access|auth|bearer|refresh)token$"
-    r"|(?:^|_)(?:database|db|redis|mongo(?:db)?|postgres|mysql|broker|amqp)_ur[il]$",
-    re.IGNORECASE,
-)
-_NO_SECRET_NAME = re.compile(
-    r"(?:^|[_-])(?:eos|bos|pad|unk|mask|sep|cls)_token(?:_ids?)?$|[_-](?:file|path|dir)$",
-    re.IGNORECASE,
-)
-_SECRET_WORD = re.compile(r"(?:^|[_-])(?:token|key|secret|pass|pwd|auth)\d*[_-]", re.IGNORECASE)
-"""In the middle of a name: `OPENAI_KEY_1`, `SLACK_TOKEN_BOT`."""
-_NO_SECRET_WORD = re.compile(
-    r"^-*(?:num|max|min|n)[_-]|(?:^|[_-])(?:key[_-]values?|pass[_-](?:rate|through))(?:[_-]|$)"
-    r"|[_-](?:sock|length|len|count|size|bits|heads|dim|types?|ids?|name|url|ttl|timeout|expiry"
-    r"|enabled|method|mode)$",
-    re.IGNORECASE,
-)
-_SETTING = re.compile(r"[-+.,e\d]{1,7}|true|false|yes|no|on|off|none|null", re.IGNORECASE)
-_MAY_BEGIN_LIKE_A_PATH = re.compile(r"passw|secret|token", re.IGNORECASE)
-_VALUE_SHOWN = re.compile(r"\(value .*\)", re.DOTALL)
 
 _OURS = frozenset({"autorestart", "provision"})
 """Sections of `init` that the trainer does not read."""
@@ -84,12 +66,9 @@ class Redactor:
         return _without(FORMS, text)
 
     def problem(self, problem: Problem) -> str:
-        """A problem of a config as it is told: of a key that is secret, without its value."""
-        message, name = problem.message, problem.key.rpartition(".")[2]
-        if ".env." in problem.key or is_secret(name):
-            message = _VALUE_SHOWN.sub(f"(value {REDACTED})", message)
+        """A problem of a config as it is told; of what keys say is secret, it holds no value."""
         where = f"{problem.key}: " if problem.key else ""
-        return f"{self.text(problem.origin)}: {where}{self.text(message)}"
+        return f"{self.text(problem.origin)}: {where}{self.text(problem.message)}"
 
     def params(self, params: dict[str, Any]) -> dict[str, Any]:
         """The resolved config of a phase as files show it.
@@ -117,16 +96,6 @@ def _strings(value: Any, clean: Callable[[str], str]) -> Any:
     if isinstance(value, list):
         return [_strings(item, clean) for item in value]
     return clean(value) if isinstance(value, str) else value
-
-
-def is_secret(name: str, value: str = "") -> bool:
-    """Whether a variable is a secret by its name; where a key file lies is none."""
-    has_word = _SECRET_WORD.search(name) and not _NO_SECRET_WORD.search(name)
-    is_named = _SECRET_NAME.search(name) or (has_word and not _SETTING.fullmatch(value))
-    if not is_named or _NO_SECRET_NAME.search(name):
-        return False
-    is_path = value.startswith(("/", "~/", "./", "../"))
-    return not is_path or bool(_MAY_BEGIN_LIKE_A_PATH.search(name))
 
 
 def _without(forms: Iterable[Form], text: str) -> str:
@@ -175,15 +144,6 @@ def _shown_by_python(value: str) -> set[str]:
     return {mark.join(body) for body in bodies for mark in ("'", "\\'")}
 
 
-def flags(argv: Sequence[str]) -> dict[str, str]:
-    """The values of `--flag VALUE` and `--flag=VALUE`, by flag: variables by another name."""
-    found = dict(word.partition("=")[::2] for word in argv if word.startswith("-"))
-    for flag, value in pairwise(argv):
-        if flag.startswith("-") and "=" not in flag and not value.startswith("-"):
-            found[flag] = value
-    return found
-
-
 def flags_in(value: Any) -> Iterator[dict[str, str]]:
     """The same of every list of words in a config: each may be an argv."""
     if isinstance(value, dict):
@@ -205,17 +165,5 @@ def _without_flags(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_flags(item) for key, item in value.items()}
     if _is_argv(value):
-        return _without_flag_values(value)
+        return without_flag_values(value)
     return [_without_flags(item) for item in value] if isinstance(value, list) else value
-
-
-def _without_flag_values(argv: list[str]) -> list[str]:
-    clean: list[str] = []
-    for before, word in zip(["", *argv], argv, strict=False):
-        flag, equals, value = word.partition("=")
-        if equals and flag.startswith("-") and is_secret(flag, value):
-            word = f"{flag}={REDACTED}"
-        elif flags((before, word)).get(before) and is_secret(before, word):
-            word = REDACTED
-        clean.append(word)
-    return clean

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-REDACTED = "[redacted]"
+from supervisor.config.secret_names import REDACTED as REDACTED
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from supervisor import bootstrap
 START = str(Path(bootstrap.__file__).absolute().parent / "start.py")
 
 _INTERPRETER = re.compile(r"python(\d+(\.\d+)?t?)?")
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 _FLAGS = frozenset("bBdEIOPqRsStuv")
 _WITH_VALUE = frozenset("WX")
 _LONG_WITH_VALUE = "--check-hash-based-pycs"
@@ -56,6 +57,23 @@ def bootstrapped(argv: Sequence[str]) -> tuple[list[str], str | None]:
 def has_bootstrap(argv: Sequence[str]) -> bool:
     """Whether the bootstrap is on this command line."""
     return START in argv
+
+
+def script_of(argv: Sequence[str]) -> int | None:
+    """Where in `argv` the script stands that an interpreter is to run; None: there is none."""
+    if is_shell(argv[0]):
+        return 1 if len(argv) > 1 and not argv[1].startswith(("-", "+")) else None
+    words, _ = bootstrapped(argv)
+    if START not in words:
+        return None
+    index = words.index(START)  # the program takes its place; flags before it may be written apart
+    behind = len(words) - index - 1
+    return None if words[index + 1].startswith(("-c", "-m")) else len(argv) - behind
+
+
+def is_shell(program: str) -> bool:
+    """Whether a program is a shell: what it runs is its own to read."""
+    return Path(program).name in _SHELLS
 
 
 def interpreter_part(argv: Sequence[str]) -> int:

@@ -74,12 +74,38 @@ def test_aliases_stand_for_what_they_name() -> None:
     assert data["a"]["k"] is not data["b"]["k"]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a: &x {k: 1, l: 2}\nb: {<<: *x, l: 3}", {"k": 1, "l": 3}),
+        ("a: &x {k: 1}\nb: {l: 3, <<: *x}", {"l": 3, "k": 1}),
+        ("a: &x {k: 1}\ny: &y {k: 2, m: 4}\nb: {<<: [*x, *y]}", {"k": 1, "m": 4}),
+        ("a: &x {k: 1}\ny: &y {<<: *x, m: 4}\nb: {<<: *y}", {"k": 1, "m": 4}),
+        ("b: {<<: {}}", {}),
+        ("b: {'<<': 1}", {"<<": 1}),
+    ],
+)
+def test_merge_keys_bring_what_is_not_there(text: str, expected: dict[str, Any]) -> None:
+    assert parse_source("c.yaml", text).data["b"] == expected
+
+
+def test_a_complaint_names_the_line_that_counts() -> None:
+    source = parse_source("c.yaml", "a: &x\n  k: 1\n  l: 2\nb:\n  l: 3\n  <<: *x\n")
+    assert source.origin(("b", "l")) == "c.yaml:5"
+    assert source.origin(("b", "k")) == "c.yaml:2"
+
+
 def test_a_byte_order_mark_is_not_text() -> None:
     assert parse_source("c.yaml", "\ufefftrainer: 1").data == {"trainer": 1}
 
 
 GROWING = "a0: &a0 [x, x]\n" + "".join(
     f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}, *a{n - 1}]\n" for n in range(1, 30)
+)
+
+
+MERGING = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}, *a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 30)
 )
 
 
@@ -104,6 +130,11 @@ GROWING = "a0: &a0 [x, x]\n" + "".join(
         ("[" * 20_000, "c.yaml: nested too deeply"),
         ("a: &a [*a]", "c.yaml:1: a: nested too deeply"),
         (GROWING, "more than 100000 values"),
+        (MERGING, "more than 100000 values"),
+        ("a: &a {<<: *a}", "c.yaml:1: a: nested too deeply"),
+        ("a: {<<: 1}", "c.yaml:1: a: `<<` merges mappings: give an alias of one"),
+        ("a: &x {k: 1}\nb: {<<: [*x, 2]}", "c.yaml:2: b: `<<` merges mappings"),
+        ("a: !secret x", "tag !secret does not belong in a config; text that begins with ! needs"),
         ("#" * (1 << 20) + "#", "c.yaml: larger than 1048576 bytes"),
         ("a: !!python/object/apply:os.system [ls]", "python/object/apply:os.system does not"),
         ("a: !!python/name:os.system ''", "python/name:os.system does not belong"),
@@ -144,9 +175,10 @@ def test_a_tag_runs_nothing(tmp_path: Path) -> None:
     assert not there.exists()
 
 
-def test_growing_aliases_take_little_time() -> None:
+@pytest.mark.parametrize("text", [GROWING, MERGING])
+def test_growing_aliases_take_little_time(text: str) -> None:
     start = time.process_time()
-    problems(GROWING)
+    problems(text)
     assert time.process_time() - start < 5
 
 

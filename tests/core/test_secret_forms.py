@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.redaction import Redactor, is_secret
+from supervisor.config.secret_names import is_secret
+from supervisor.core.redaction import Redactor
 from supervisor.core.secret_forms import FORMS, REDACTED
 
 R = REDACTED

@@ -34,7 +34,7 @@ from supervisor.adapters.requests import taken
 from supervisor.adapters.storage import LocalStorage
 from supervisor.adapters.summary import Summary
 from supervisor.config.problems import ConfigError
-from supervisor.config.source import parse_scalar
+from supervisor.config.source import parse_value
 from supervisor.core.events import SupervisorStarted
 from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.core.machine import step
@@ -239,7 +239,7 @@ def _piped(data: bytes) -> object:
 
 
 def _scalar(data: bytes) -> object:
-    return parse_scalar(data.decode("utf-8", "replace"))
+    return parse_value(data.decode("utf-8", "replace"), ())
 
 
 def _cache(folder: Path) -> Iterator[Target]:

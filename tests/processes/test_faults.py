@@ -116,8 +116,8 @@ def test_an_uncommitted_checkpoint_is_no_progress(supervise: Supervise, model_di
 @pytest.mark.parametrize(
     ("argv", "root_cause"),
     [
-        (["./no-such-program"], "./no-such-program: No such file or directory"),
-        (["/etc/passwd"], "/etc/passwd: Permission denied"),
+        (["{model_dir}/no-such-program"], "/no-such-program: No such file or directory"),
+        (["{model_dir}"], ": Permission denied"),
     ],
 )
 def test_a_command_that_cannot_be_started(

@@ -75,21 +75,18 @@ def test_a_record_that_is_not_as_the_config_says_is_named(tmp_path: Path, model_
 
 
 @pytest.mark.parametrize(
-    ("argv", "missing"),
+    "argv",
     [
-        (["no-such-program"], "not found, or not executable: no-such-program"),
-        ([sys.executable, "no_such.py"], "no such file: no_such.py"),
-        (["{model_dir}/train", "x"], None),
-        ([sys.executable, "{model_dir}/train.py"], None),
-        ([sys.executable, "-m", "train"], None),
+        ["{model_dir}/train", "x"],
+        [sys.executable, "{model_dir}/train.py"],
+        [sys.executable, "-m", "train"],
+        ["bash", "-c", "no-such-program"],
     ],
 )
-def test_a_command_that_is_not_there_is_told(
-    tmp_path: Path, model_dir: Path, argv: list[str], missing: str | None
+def test_what_is_known_only_when_it_runs_is_not_looked_for(
+    tmp_path: Path, model_dir: Path, argv: list[str]
 ) -> None:
     job = command_config(model_dir)
     job["trainer"]["command"] = argv
     done = validate(tmp_path, job)
-    assert done.returncode == 0
-    told = [line for line in done.stdout.splitlines() if "not found" in line or "no such" in line]
-    assert told == ([] if missing is None else [f"# {missing}"])
+    assert (done.returncode, done.stderr) == (0, "")

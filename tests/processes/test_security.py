@@ -232,7 +232,7 @@ def test_what_a_program_is_given_in_secret_is_nowhere(
         (
             {"env_file": "nowhere"},
             78,
-            "env_file: cannot be used: nowhere: No such file or directory",
+            "env_file: no such file: nowhere; a relative path is against the working directory",
         ),
         (
             {"env_secrets": {"X": VERSION}},

@@ -1,0 +1,195 @@
+"""What is looked at on this machine before anything is started.
+
+`run` refuses what cannot run here, and `validate` says the same, because both call `check`. It
+changes nothing: where model_dir is to be, a file is made under a random name and removed at once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from errno import EACCES, EDQUOT, EIO, ENAMETOOLONG, ENOSPC, EROFS, ESTALE
+from pathlib import Path
+
+from supervisor.adapters.storage import make_durably
+from supervisor.config import placeholders
+from supervisor.config.places import where_it_is
+from supervisor.config.plan import PhasePlan
+from supervisor.config.problems import ConfigError, Location, Problem
+from supervisor.core.compiled import Trust
+from supervisor.engines.python_program import is_shell, script_of
+from supervisor.exclusion import ModelDirError
+from supervisor.ports import Objects
+from supervisor.prepare import Prepared
+from supervisor.protocol import removal
+from supervisor.protocol.removal import Place
+from supervisor.protocol.segments import JOURNAL
+from supervisor.remote import cache_trust, reach
+
+_MAX_FIRST_LINE = 256
+_MAX_NAME = 255
+_SHEBANG = re.compile(rb"#![ \t]*([^ \t\n]+)")
+_UNEXPANDED = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})|(?:^|=)(~)(?:/|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was found on the way."""
+
+    objects: Objects | None
+    """The bucket of the job, which answers; None: it is in a directory."""
+    trust: Trust
+
+
+def check(prepared: Prepared) -> Checked:
+    """See that the job can be started here.
+
+    Raises:
+        ConfigError: it never can be, with everything that was found.
+        ModelDirError: model_dir cannot be used now; it may pass.
+    """
+    problems = [
+        prepared.job.problem(index, ("command", *where), message)
+        for index, plan in enumerate(prepared.plans)
+        if plan.is_command
+        for where, message in _program_problems(plan, prepared.job.source.name)
+    ]
+    problems += _model_dir_problems(prepared, _existing(prepared.job.model_dir))
+    if problems:
+        raise ConfigError(problems)
+    return Checked(reach(prepared.job), cache_trust(prepared.job))
+
+
+def make_model_dir(prepared: Prepared) -> None:
+    """Make model_dir and see that it can be written.
+
+    Raises:
+        ConfigError: it never can be.
+        ModelDirError: it cannot be now: the disk may be mended.
+    """
+    model_dir = prepared.job.model_dir
+    try:
+        make_durably(model_dir)
+    except OSError as error:
+        problems = list(_refusals(prepared, model_dir, error))
+    else:
+        problems = list(_model_dir_problems(prepared, model_dir))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _existing(path: Path) -> Path:
+    """`path`, or the nearest above it that is there."""
+    return next(each for each in (path, *path.parents) if os.path.lexists(each))
+
+
+def _model_dir_problems(prepared: Prepared, folder: Path) -> Iterator[Problem]:
+    """Try to make a file in `folder`, which is model_dir or will have it in it."""
+    if any(len(os.fsencode(part)) > _MAX_NAME for part in prepared.job.model_dir.parts):
+        error = OSError(ENAMETOOLONG, os.strerror(ENAMETOOLONG))
+        yield from _refusals(prepared, folder, error)
+        return
+    probe = folder / f".writable.{uuid.uuid4().hex}"
+    try:
+        probe.touch(exist_ok=False)
+        removal.file(Place.PROBE, probe, below=folder)
+    except OSError as error:
+        yield from _refusals(prepared, folder, error)
+
+
+def _refusals(prepared: Prepared, folder: Path, error: OSError) -> Iterator[Problem]:
+    model_dir = prepared.job.model_dir
+    if error.errno in (EROFS, EIO, ESTALE):
+        raise ModelDirError(f"{model_dir} cannot be written: {error.strerror}") from error
+    if error.errno not in (ENOSPC, EDQUOT):  # room is made once we own it, or it is told then
+        message = f"{model_dir} cannot be written: {error.strerror} ({folder})"
+        yield prepared.job.problem(0, ("init", "model_dir"), message)
+
+
+def _program_problems(plan: PhasePlan, config: str) -> Iterator[tuple[Location, str]]:
+    """What of a command is not there; what has placeholders is not looked for."""
+    program = plan.argv[0]
+    if not placeholders.names(program):
+        path = plan.env.get("PATH", plan.secrets.get("PATH", os.environ.get("PATH")))
+        if (found := shutil.which(program, path=path)) is None:
+            yield ("argv", 0), _why_not(program, config)
+        elif (problem := _interpreter_problem(Path(found))) is not None:
+            yield ("argv", 0), problem
+    index = script_of(plan.argv)
+    if index is None or placeholders.names(plan.argv[index]):
+        return
+    script = plan.argv[index]
+    try:
+        Path(script).stat()
+    except FileNotFoundError:
+        yield ("argv", index), f"no such file: {script}{where_it_is(script, config)}"
+    except OSError as error:
+        yield ("argv", index), f"cannot be read: {script}: {error.strerror}"
+    else:
+        if not os.access(script, os.R_OK):
+            yield ("argv", index), f"cannot be read: {script}: {os.strerror(EACCES)}"
+
+
+def _why_not(program: str, config: str) -> str:
+    """Why a program cannot be started."""
+    path = Path(program)
+    if "/" not in program and program != "~":
+        if " " in program:
+            return f"no program is called {program!r}: write each word as an item of its own"
+        beside = f"; write ./{program} for the file here" if path.is_file() else ""
+        return f"no such program in PATH: {program}{beside}"
+    if path.is_dir():
+        return f"is a directory: {program}"
+    if path.exists():
+        return f"is not executable: {program} (chmod +x {program})"
+    return f"no such file: {program}{where_it_is(program, config)}"
+
+
+def _interpreter_problem(program: Path) -> str | None:
+    """The kernel says only "No such file" where the interpreter of a script is missing."""
+    try:
+        with program.open("rb") as file:
+            line = file.readline(_MAX_FIRST_LINE)
+    except OSError:  # it may be run without being read
+        return None
+    match = _SHEBANG.match(line)
+    if match is None or Path(interpreter := os.fsdecode(match[1])).exists():
+        return None
+    if line.endswith(b"\r\n"):
+        return f"{program} has the line ends of Windows: no system finds its interpreter then"
+    return f"{program} names an interpreter that is not there: {interpreter}"
+
+
+def notes(prepared: Prepared) -> list[str]:
+    """What may not be meant so, although it can be started."""
+    job = prepared.job
+    told = [
+        f"{name!r} is given to the program as it stands: no shell expands it ({where})"
+        for plan in prepared.plans
+        if plan.is_command and not is_shell(plan.argv[0])
+        for where, text in _texts(plan)
+        for name in _unexpanded(text)
+    ]
+    given = job.phases[0].init.model_dir
+    if job.remote is None and not job.model_dir.exists() and not Path(given).is_absolute():
+        beside = Path(job.source.name).absolute().parent / given
+        if (beside / JOURNAL).exists():
+            told.append(f"a new job begins in {job.model_dir}; beside the config there is {beside}")
+    return told
+
+
+def _texts(plan: PhasePlan) -> Iterator[tuple[str, str]]:
+    yield from ((f"command.argv[{index}]", word) for index, word in enumerate(plan.argv))
+    yield from ((f"command.env.{name}", text) for name, text in plan.env.items())
+
+
+def _unexpanded(text: str) -> Iterator[str]:
+    """The variables of our environment, and the home directory, as a shell would expand them."""
+    for match in _UNEXPANDED.finditer(text):
+        name = match[1] or match[2]
+        if match[3] or name in os.environ:
+            yield "~" if match[3] else f"${name}"

@@ -1,0 +1,235 @@
+"""`validate` finds what `run` finds: configs as strangers write them, the message and code of both.
+
+What is refused is refused before anything is started, so both commands are called in this process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.cli import main
+
+INIT = "init: {model_dir: run, autorestart: {max_num_restarts: 0}}"
+PYTHON = sys.executable
+
+
+def command(text: str, init: str = INIT) -> str:
+    """A config with this command."""
+    return f"trainer:\n  {init}\n  command: {text}\n"
+
+
+def model_dir(text: str) -> str:
+    """A config with this model_dir."""
+    return command("[python, there.py]", INIT.replace("run,", f"{text},"))
+
+
+THERE = command("[python, there.py]")
+LONG = "n" * 256
+REFUSED: dict[str, tuple[str | bytes, str]] = {
+    # --- no config
+    "empty": ("", "c.yaml: is empty; a config starts with `trainer:`"),
+    "only a comment": ("# later\n", "c.yaml: is empty"),
+    "a list": ("- trainer\n", 'c.yaml:1: is not a mapping (value ["trainer"])'),
+    "a tab": ("trainer:\n\tinit: 1\n", "c.yaml:2: not valid YAML: found character '\\t'"),
+    "a key twice": (THERE + "trainer: 1\n", "c.yaml:4: trainer: stands here twice"),
+    "Latin-1": ("a: \xff".encode("latin-1"), "c.yaml: is not UTF-8 text (byte 3)"),
+    "two documents": (THERE + "---\n" + THERE, "c.yaml:4: not valid YAML: but found another"),
+    "JSON that is cut off": ('{"trainer": {', "c.yaml:1: not valid YAML"),
+    # --- the command
+    "text": (command("python there.py --lr 1"), 'write ["python", "there.py", "--lr", "1"]'),
+    "text for a shell": (command("a && b"), 'write ["bash", "-c", "a && b"]'),
+    "argv as text": (command("{argv: python x.py}"), 'command.argv: is text, but no shell splits'),
+    "one word": (command("['python there.py']"), "no program is called 'python there.py': write"),
+    "a number": (command("[python, there.py, --lr, 1]"), "command[3]: input should be a valid str"),
+    "beside fit": (THERE + "  fit: {}\n", "c.yaml:3: trainer.command: stands beside fit: keep"),
+    "neither": (f"trainer:\n  {INIT}\n", "trainer: needs either fit (our trainer) or command"),
+    # --- the program
+    "no script": (command("[python, gone.py]"), "c.yaml:3: trainer.command[1]: no such file: gone"),
+    "no script, by options": (command(f"[{PYTHON}, -u, -W, error, gone.py, x]"), "command[4]: no"),
+    "no script for a shell": (command("[bash, gone.sh]"), "trainer.command[1]: no such file: gone"),
+    "no script in the long form": (command("{argv: [python, gone.py]}"), "trainer.command.argv[1]"),
+    "no program": (command("[no-such-program]"), "command[0]: no such program in PATH: no-such-pr"),
+    "no interpreter": (command("[/no/python3, there.py]"), "no such file: /no/python3"),
+    "not in PATH": (command("[there.sh]"), "no such program in PATH: there.sh; write ./there.sh"),
+    "not executable": (command("[./there.py]"), "is not executable: ./there.py (chmod +x ./there"),
+    "a directory": (command("[./folder]"), "command[0]: is a directory: ./folder"),
+    "line ends of Windows": (command("[./windows.sh]"), "windows.sh has the line ends of Windows"),
+    "no such shebang": (command("[./shebang.sh]"), "names an interpreter that is not there: /no/"),
+    "home": (command("[python, ~/gone.py]"), f"~ is not expanded here: write {Path.home()}/gone"),
+    "a variable": (command("[$HOME/python, there.py]"), "variables are not expanded here, no s"),
+    "beside the config": (command("[python, beside.py]"), "beside the config: write {conf}/beside"),
+    "its env_file": (command("{argv: [a], env_file: gone.env}"), "command.env_file: no such file"),
+    "env_file beside": (command("{argv: [a], env_file: e.env}"), "write {conf}/e.env, or run "),
+    "open env_file": (command("{argv: [a], env_file: open.env}"), "is open to others (mode 0644)"),
+    # --- model_dir
+    "a file": (model_dir("there.py"), "model_dir: {cwd}/there.py cannot be written: Not a directo"),
+    "below a file": (model_dir("there.py/x"), "there.py/x cannot be written: Not a dir"),
+    "a link to nothing": (model_dir("dangling"), "dangling cannot be written: No such "),
+    "below /proc": (model_dir("/proc/runs"), "c.yaml:2: trainer.init.model_dir: /proc/runs cannot"),
+    "a long name": (model_dir(LONG), "cannot be written: File name too long"),
+    "in a variable": (model_dir("$HOME/run"), "model_dir: $HOME is not expanded here: write ~ for"),
+    # --- YAML that many believe in
+    "an unknown alias": (command("*python"), "c.yaml:3: not valid YAML: found undefined alias; te"),
+    "a merged list": (THERE + "  <<: [1]\n", "`<<` merges mappings: give an alias of one"),
+    "a tag": (command("!mine [a]"), "tag !mine does not belong in a config; text that begins with"),
+    "yes": (command("{argv: [a], bootstrap: yes}"), 'should be a valid boolean (value "yes")'),
+    "an unknown x- key": (command("[a]") + "  x-mine: 1\n", "trainer.x-mine: unknown key (value 1"),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A working directory, and another folder with the config."""
+    conf, cwd = tmp_path / "conf", tmp_path / "cwd"
+    for folder in (conf, cwd, cwd / "folder"):
+        folder.mkdir()
+    for script in ("there.py", "there.sh", "windows.sh", "shebang.sh", "open.env"):
+        (cwd / script).write_text("import sys\nprint('ran', *sys.argv[1:])\n")
+    (cwd / "windows.sh").write_text("#!/bin/sh\r\ntrue\r\n", newline="")
+    (cwd / "shebang.sh").write_text("#!/no/sh\ntrue\n")
+    (cwd / "open.env").write_text("A=1\n")
+    for script in ("windows.sh", "shebang.sh"):
+        (cwd / script).chmod(0o755)
+    (cwd / "open.env").chmod(0o644)
+    (cwd / "dangling").symlink_to("nowhere")
+    (conf / "beside.py").touch()
+    (conf / "e.env").touch()
+    monkeypatch.chdir(cwd)
+    before, hook = signal.getsignal(signal.SIGTERM), sys.excepthook
+    yield
+    signal.signal(signal.SIGTERM, before)
+    sys.excepthook = hook
+
+
+def written(tmp_path: Path, text: str | bytes) -> str:
+    path = tmp_path / "conf" / "c.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_both_refuse_it_with_the_same_words(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text, expected = REFUSED[name]
+    path, before = written(tmp_path, text), sorted(tmp_path.rglob("*"))
+    told = []
+    for what in ("validate", "run"):
+        code = main([what, path])
+        out, err = capfd.readouterr()
+        told.append((code, out, err))
+        assert sorted(tmp_path.rglob("*")) == before, "it left something behind"
+    assert told[0] == told[1]
+    code, out, err = told[0]
+    assert (code, out) == (78, "")
+    expected = expected.replace("{conf}", f"{tmp_path}/conf").replace("{cwd}", f"{tmp_path}/cwd")
+    assert expected in err
+    assert len(err.splitlines()) == 1, "one mistake is told once"
+    assert len(err) < 600
+
+
+@pytest.mark.parametrize("name", ["missing", "directory"])
+def test_both_tell_of_a_config_that_cannot_be_read(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "conf" / ("gone.yaml" if name == "missing" else "")
+    told = [(main([what, str(path)]), capfd.readouterr()) for what in ("validate", "run")]
+    assert told[0] == told[1]
+    assert told[0][0] == 78
+
+
+def test_both_tell_of_a_disk_that_cannot_be_written_now(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, model_dir("/sys/fs/run"))
+    told = [(main([what, path]), capfd.readouterr().err) for what in ("validate", "run")]
+    assert told[0][0] == told[1][0]
+    assert told[0][0] in (74, 78)
+    assert all("/sys/fs/run cannot be written" in err for _, err in told)
+
+
+ANCHORS = f"""\
+x-init: &init
+  model_dir: run
+  autorestart: &restart {{max_num_restarts: 5, grace_period: 1}}
+trainer:
+  init:
+    <<: *init
+    autorestart: {{<<: *restart, max_num_restarts: 0, standby: off}}
+  command: {{argv: [{PYTHON}, there.py, '$HOME', ~], env: {{A: "1"}}}}
+""".replace(", ~]", ", '~']")
+ACCEPTED: dict[str, tuple[str | bytes, str]] = {
+    "anchors and merges": (ANCHORS, "ran $HOME ~"),
+    "CRLF": (THERE.replace("\n", "\r\n"), "ran"),
+    "a byte order mark": (b"\xef\xbb\xbf" + THERE.encode(), "ran"),
+    "JSON": (
+        '{"trainer": {"init": {"model_dir": "run", "autorestart": {"max_num_restarts": 0}},\n'
+        '"command": ["python", "there.py", "x"]}}',
+        "ran x",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_both_take_it(name: str, tmp_path: Path) -> None:
+    text, expected = ACCEPTED[name]
+    path = written(tmp_path, text)
+    done = [
+        subprocess.run(
+            [PYTHON, "-m", "supervisor", what, path],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        for what in ("validate", "run")
+    ]
+    assert [(each.returncode, each.stderr) for each in done] == [(0, ""), (0, "")]
+    assert expected in done[1].stdout
+    if "$HOME" in expected:
+        for each in done:
+            told = "'$HOME' is given to the program as it stands: no shell expands it"
+            assert told in each.stdout
+    assert not (tmp_path / "conf" / "run").exists()
+
+
+def test_validate_leaves_no_trace_where_all_is_well(tmp_path: Path) -> None:
+    path, before = written(tmp_path, THERE), sorted(tmp_path.rglob("*"))
+    assert main(["validate", path]) == 0
+    assert sorted(tmp_path.rglob("*")) == sorted({*before, Path(path)})
+
+
+def test_a_config_may_come_from_a_pipe(tmp_path: Path) -> None:
+    for what, text, code in (
+        ("validate", THERE, 0),
+        ("validate", "trainer: 1", 78),
+        ("run", THERE, 0),
+        ("run", "trainer: 1", 78),
+    ):
+        done = subprocess.run(
+            [PYTHON, "-m", "supervisor", what, "/dev/stdin"],
+            input=text.encode(),
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == code, done.stderr
+    assert os.path.lexists("run")
+
+
+def test_a_job_beside_the_config_is_told_where_another_begins(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "conf" / "run").mkdir()
+    (tmp_path / "conf" / "run" / "journal.jsonl").touch()
+    assert main(["validate", written(tmp_path, THERE)]) == 0
+    told = f"a new job begins in {tmp_path}/cwd/run; beside the config there is {tmp_path}/conf/run"
+    assert told in capfd.readouterr().out
