@@ -26,6 +26,7 @@ from supervisor.exclusion import ModelDirError
 from supervisor.ports import Objects
 from supervisor.prepare import Prepared
 from supervisor.protocol import removal
+from supervisor.protocol.reading import opened
 from supervisor.protocol.removal import Place
 from supervisor.protocol.segments import JOURNAL
 from supervisor.remote import cache_trust, reach
@@ -152,7 +153,7 @@ def _why_not(program: str, config: str) -> str:
 def _interpreter_problem(program: Path) -> str | None:
     """The kernel says only "No such file" where the interpreter of a script is missing."""
     try:
-        with program.open("rb") as file:
+        with opened(program, linked=True) as file:
             line = file.readline(_MAX_FIRST_LINE)
     except OSError:  # it may be run without being read
         return None
