@@ -58,7 +58,7 @@ from supervisor.exclusion import (
 from supervisor.guarded import contain, guarded, swept
 from supervisor.host.outlet import say_on_stderr
 from supervisor.host.unkillable import UnkillableError
-from supervisor.onlookers import Onlookers, screen, told_systemd
+from supervisor.onlookers import Onlookers, last_words, screen, told_systemd
 from supervisor.ports import Clock, Observer, Storage
 from supervisor.preflight import Checked, check, make_model_dir, notes
 from supervisor.prepare import Prepared
@@ -158,7 +158,13 @@ def run_job(
         )
         systemd = told_systemd(prepared, clock, reactor.call_later, stack)
         ours: tuple[Observer, ...] = (log, summary, space, bounds, whereabouts)
-        everyone = (*ours, *home.observers, *shown.observers, *systemd)
+        everyone = (
+            *ours,
+            *home.observers,
+            *shown.observers,
+            *systemd,
+            *last_words(prepared, complain),
+        )
         onlookers = Onlookers(everyone, lambda text: reactor.post(Noticed(clock.now(), text)))
         if (doom := preemption.standing(_FIRST_LOOK)) is not None:
             log.say(f"a preemption is announced: {doom}; nothing is started here", level="warning")

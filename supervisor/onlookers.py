@@ -13,7 +13,10 @@ from dataclasses import dataclass
 
 from supervisor.adapters.console import PlainConsole
 from supervisor.adapters.systemd import service_manager
+from supervisor.core.decisions import FinishJob
 from supervisor.core.events import Noticed
+from supervisor.core.state import Status
+from supervisor.narrative.failures import last_word
 from supervisor.ports import Clock, Observer, Post, Transition
 from supervisor.prepare import Prepared
 
@@ -36,6 +39,27 @@ class Onlookers:
                 sys.excepthook(type(error), error, error.__traceback__)
                 name = type(observer).__name__
                 self._tell(f"{name} failed ({error!r}): it is off, and the job goes on")
+
+
+class LastWord:
+    """Tells whoever sent standard output elsewhere why the job has failed."""
+
+    def __init__(self, place: str, complain: Callable[[str], None]) -> None:
+        """The job is in `place`; `complain` says it on standard error."""
+        self._place = place
+        self._complain = complain
+
+    def observe(self, transition: Transition) -> None:
+        """See `ports.Observer`."""
+        for decision in transition.decisions:
+            if isinstance(decision, FinishJob) and decision.status is Status.FAILED:
+                self._complain(last_word(decision, transition.after, self._place))
+
+
+def last_words(prepared: Prepared, complain: Callable[[str], None]) -> tuple[Observer, ...]:
+    """A `LastWord`, unless standard error shows what standard output does."""
+    same = os.path.samestat(os.fstat(1), os.fstat(2))
+    return () if same else (LastWord(str(prepared.job.place), complain),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from supervisor.core.decisions import FinishJob
 from supervisor.core.failure import Failure
+from supervisor.core.state import JobState
+from supervisor.protocol.messages import printable
+from supervisor.protocol.segments import RUN_LOG
 
 _LINES = 6
 _MARKS = re.compile(r"\s*[\^~]+\s*$")
@@ -23,3 +27,14 @@ def end_of_traceback(traceback: str) -> Sequence[str]:
     lines = lines[-_LINES:]
     first = next((n for n, line in enumerate(lines) if line.startswith("  File ")), 0)
     return lines[first:]
+
+
+def last_word(end: FinishJob, state: JobState, place: str) -> str:
+    """Why the job in `place` has failed, for somebody who sees nothing else of it."""
+    parts = [f"{end.status}, exit code {end.exit_code:d}: {end.reason}"]
+    if (failure := state.last_failure) is not None:
+        parts.append(f"root cause: {failure.root_cause}{at(failure)}")
+        parts.append(f"what to do: {failure.advice}")
+    if state.directory is not None:
+        parts.append(f"more: {place}/{state.directory}/{RUN_LOG}")
+    return printable("; ".join(parts))

@@ -223,3 +223,19 @@ def test_where_a_job_stands_may_be_told_to_nobody(model_dir: Path, tmp_path: Pat
     done = in_a_shell(f"status {model_dir}", ">/dev/full")
     assert done.returncode == 74
     assert done.stderr == "supervise: standard output cannot be written: No space left on device\n"
+
+
+def test_a_job_that_fails_says_why_on_standard_error_once(model_dir: Path, tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("raise ValueError('bad record 7')\n")
+    config = command_config(model_dir, argv=[sys.executable, str(program)])
+    path = tmp_path / "trainer.yaml"
+    path.write_text(yaml.safe_dump(config))
+    done = in_a_shell(f"run {path}", f"> {tmp_path / 'out'}")
+    assert done.returncode == 70
+    (word,) = done.stderr.splitlines()
+    assert word.startswith("supervise: FAILED, exit code 70: ")
+    assert f"root cause: builtins.ValueError: bad record 7, at {program}:1; what to do: " in word
+    assert Path(word.rpartition("more: ")[2]).is_file()
+    done = in_a_shell(f"run {path}", "2>&1")
+    assert done.stdout.count("FAILED, exit code 70") == 1, "not doubled where both are one file"
