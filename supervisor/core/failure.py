@@ -21,6 +21,8 @@ class WorkerExit:
     rank: int
     code: int | None = None
     signal: str | None = None
+    told_to_stop: bool = False
+    """Whether it got a SIGTERM before that the supervisor did not send."""
 
     @property
     def clean(self) -> bool:
@@ -30,7 +32,9 @@ class WorkerExit:
     def __str__(self) -> str:
         if self.signal is not None:
             return f"killed by {self.signal}"
-        return f"exit code {self.code}" if self.code is not None else "ended unseen"
+        if self.code is None:
+            return "ended unseen"
+        return f"exit code {self.code}" + (" after SIGTERM" if self.told_to_stop else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +48,6 @@ class RankEvidence:
     stage: str | None = None
     fell: bool = False
     """Whether it is known to have ended before we killed any of the others."""
-    told_to_stop: bool = False
-    """Whether it got a SIGTERM that the supervisor did not send."""
-
-    @property
-    def end(self) -> str:
-        """How it ended, for people."""
-        return f"SIGTERM, then {self.exit}" if self.told_to_stop else str(self.exit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ def succeeded(evidence: Evidence, success: Success) -> bool:
     """
     if any(rank.exit.code != success.exit_code for rank in evidence.ranks) or not evidence.ranks:
         return False
-    if not success.is_proof and any(rank.told_to_stop for rank in evidence.ranks):
+    if not success.is_proof and any(rank.exit.told_to_stop for rank in evidence.ranks):
         return False
     if success.step is not None:
         step = evidence.committed
@@ -184,7 +184,7 @@ def _facts(host: HostFacts) -> frozenset[str]:
 
 def _known_of(rank: RankEvidence) -> frozenset[str]:
     """The same of one rank."""
-    return frozenset({TOLD_TO_STOP}) if rank.told_to_stop else frozenset()
+    return frozenset({TOLD_TO_STOP}) if rank.exit.told_to_stop else frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +277,7 @@ def _signal(ended: WorkerExit) -> str | None:
 
 def _failure(judgement: _Judgement, evidence: Evidence) -> Failure:
     rule, rank, chain, member = judgement.rule, judgement.rank, judgement.chain, judgement.member
-    line = member.line if member is not None else rank.end
+    line = member.line if member is not None else str(rank.exit)
     return Failure(
         cause=rule.cause,
         verdict=rule.verdict,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from signal import SIGKILL
 
 from supervisor.adapters.cgroup import OomCounter
@@ -175,8 +175,8 @@ class Group:
     def has_ended(self, worker: Worker) -> bool:
         """Whether one of them has ended; if so, its exit is known from now on."""
         if worker.exit is None and (ended := worker.process.poll(worker.rank)) is not None:
-            worker.exit = ended
-            self.exits.append(ended)
+            worker.exit = replace(ended, told_to_stop=worker.told_to_stop)
+            self.exits.append(worker.exit)
         return worker.exit is not None
 
     def has_failed(self, worker: Worker) -> bool:

@@ -91,10 +91,10 @@ def _ranks(
             yield RankEvidence(ended, record, _output(launch, ended.rank, tell))
         else:
             worker = group.workers[ended.rank]
+            # What is in its output may be read only after its exit is known.
+            told = replace(ended, told_to_stop=worker.told_to_stop)
             fell = group.fallen is None or number < group.fallen
-            yield RankEvidence(
-                ended, record, worker.pump.evidence(), worker.stage, fell, worker.told_to_stop
-            )
+            yield RankEvidence(told, record, worker.pump.evidence(), worker.stage, fell)
 
 
 def _failure_record(launch: Launch, rank: int, tell: Tell) -> FailureRecord | None:

@@ -45,7 +45,7 @@ NOW = datetime(2025, 3, 4, 5, 6, 7, 890, tzinfo=UTC)
 POLICY = RestartPolicy((PhasePolicy("one", 2, 3, Success(step=10, committed=True)),))
 KILLED = Failure("killed", Verdict.RESTART, "rule", "why", "what", "SIGKILL", 0, "exit",
                  Charge.RESTARTS, traceback="trace\nback")  # fmt: skip
-EXITS = (WorkerExit(0, signal="SIGKILL"),)
+EXITS = (WorkerExit(0, signal="SIGKILL", told_to_stop=True),)
 
 STORY: tuple[Event, ...] = (
     SupervisorStarted(0.0, "job", POLICY, None),

@@ -51,7 +51,7 @@ def test_what_a_signal_alone_tells() -> None:
 
 
 def told_to_stop(rank: RankEvidence) -> RankEvidence:
-    return replace(rank, told_to_stop=True)
+    return replace(rank, exit=replace(rank.exit, told_to_stop=True))
 
 
 DONE = RankEvidence(WorkerExit(0, code=0))
@@ -85,7 +85,7 @@ def test_what_says_more_than_a_sigterm_decides(rank: RankEvidence, rule: str) ->
 
 
 def test_how_it_ended_is_told_with_the_sigterm_before_it() -> None:
-    assert judged(told_to_stop(DONE)).root_cause == "SIGTERM, then exit code 0"
+    assert judged(told_to_stop(DONE)).root_cause == "exit code 0 after SIGTERM"
 
 
 @pytest.mark.parametrize("other", [0, 137])

@@ -329,7 +329,8 @@ class Host:
         code = group.success.exit_code
         spread = 20.0 if self.happens(self.faults.slow) else 2.0
         for rank in group.ranks:
-            self._end_later(self.between(0.0, spread), group, WorkerExit(rank, code=code))
+            ended = WorkerExit(rank, code=code, told_to_stop=rank in group.told_to_stop)
+            self._end_later(self.between(0.0, spread), group, ended)
 
     def _fail(self, group: Group) -> None:
         """A rank fails in one of many ways; the others are left waiting for it."""

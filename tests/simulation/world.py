@@ -393,16 +393,9 @@ class FakeWorld:
         """What is left of the attempt; of another supervisor's, only what that one had written."""
         exits = tuple(group.exits) if group is not None else known
         records = group.records if group is not None else {}
-        told = group.told_to_stop if group is not None else set()
         return Evidence(
             ranks=tuple(
-                RankEvidence(
-                    ended,
-                    records.get(ended.rank),
-                    fell=ended in known,
-                    told_to_stop=ended.rank in told,
-                )
-                for ended in exits
+                RankEvidence(ended, records.get(ended.rank), fell=ended in known) for ended in exits
             ),
             step=group.step if group is not None else None,
             committed=committed,
