@@ -16,6 +16,8 @@ from supervisor.protocol import environment
 from supervisor.protocol.messages import MAX_LINE, Message, ProtocolError, StepMessage, decode
 
 _PIPE_SIZE = 1 << 18
+_SHARE = 4 * MAX_LINE
+"""Bytes that are read in one turn of the main loop: a pipe's worth of messages takes a second."""
 
 
 class ProgressPipe:
@@ -58,16 +60,20 @@ class ProgressPipe:
         """Nothing more is expected."""
         os.close(self.read_end)
 
-    def read(self) -> bool:
-        """Read up to one pipe's worth; False once the last writer has closed it."""
+    def read(self, most: int = _SHARE) -> bool:
+        """Read a part; False once the last writer has closed it."""
         try:
-            chunk = os.read(self.read_end, _PIPE_SIZE)
+            chunk = os.read(self.read_end, most)
         except BlockingIOError:
             return True
         self.is_calm = len(chunk) <= MAX_LINE
         self._take(chunk)
         self._hand_on_step()
         return bool(chunk)
+
+    def drain(self) -> None:
+        """Read a whole pipe's worth: who has written it has ended."""
+        self.read(_PIPE_SIZE)
 
     def _take(self, chunk: bytes) -> None:
         *lines, self._line = (self._line + chunk).split(b"\n")

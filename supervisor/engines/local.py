@@ -339,7 +339,7 @@ class LocalEngine:
 
     def _worker_ended(self, group: Group, worker: Worker) -> None:
         for each in group.workers:
-            each.pipe.read()  # what was said before comes first
+            each.pipe.drain()  # what was said before comes first
         if group.has_ended(worker):
             self._ahead.make_way()
             self._reactor.forget(worker.process.pidfd)
@@ -412,7 +412,7 @@ class LocalEngine:
         group.watcher.stop()
         end = self._clock.now() + _DRAIN_OUTPUT
         for worker in group.workers:
-            worker.pipe.read()
+            worker.pipe.drain()
             self._reactor.forget(worker.pipe.read_end)
             self._reactor.forget(worker.process.pidfd)
             if not worker.close(max(0.0, end - self._clock.now())):

@@ -10,6 +10,8 @@ from signal import SIGKILL
 
 from supervisor.host import tree
 
+_TO_DIE = 1.0
+
 
 def has_ended(pidfd: int, patience: float | None = 0.0) -> bool:
     """Whether the process has ended, or does so within `patience` seconds; None: wait for it."""
@@ -28,8 +30,12 @@ def reaped(pid: int) -> int | None:
 
 
 def end_child(pid: int, started: int) -> None:
-    """Kill a child, and wait for it, unless the number is another process's by now."""
+    """Kill a child, unless the number is another process's by now, and wait for it: a moment, as it
+    may wait in the kernel."""
     seen = tree.stat(pid)
     if seen is not None and seen.started == started and tree.send(pid, seen, SIGKILL):
-        with suppress(ChildProcessError):
-            os.waitpid(pid, 0)
+        with suppress(ProcessLookupError):
+            pidfd = os.pidfd_open(pid)
+            has_ended(pidfd, _TO_DIE)
+            os.close(pidfd)
+        reaped(pid)

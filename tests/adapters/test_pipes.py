@@ -79,12 +79,18 @@ def test_lines_come_in_pieces(size: int, heard: Heard) -> None:
     assert heard.refused == []
 
 
-def test_many_messages_in_one_read(heard: Heard) -> None:
-    count = 60_000 // len(line(1000))
-    for step in range(1000, 1000 + count):
+def test_a_flood_is_read_by_parts_and_the_rest_of_a_dead_worker_at_once(heard: Heard) -> None:
+    """A pipe's worth of messages in one turn kept the main loop from its signals for a second."""
+    steps = list(range(1000, 1000 + 60_000 // len(line(1000))))
+    for step in steps:
         os.write(heard.pipe.write_end, line(step))
     assert heard.pipe.read()
-    assert saved(heard) == list(range(1000, 1000 + count))
+    told = saved(heard)
+    assert told == steps[: len(told)]
+    assert len(told) <= 4 * MAX_LINE // len(line(1000))
+    assert not heard.pipe.is_calm, "so that it is not left for a while"
+    heard.pipe.drain()
+    assert saved(heard) == steps
 
 
 def test_steps_in_one_read_are_one_observation(heard: Heard) -> None:
