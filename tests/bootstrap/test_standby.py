@@ -99,7 +99,7 @@ def test_the_program_sees_the_world_of_the_worker(
     plainly = subprocess.run(
         [sys.executable, "program.py", "of", "the worker"],
         cwd=tmp_path,
-        env=env,
+        env={**env, "PYTHONUNBUFFERED": "1"},  # as the bootstrap has it for children
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=True,
