@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# What a test starts a thousand times need not be compiled a thousand times.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install run test test-slow check simulate fuzz chaos vanishing mutants bench lock clean
 
 install: $(STAMP)

@@ -11,7 +11,7 @@ from hypothesis import settings
 from tests.corpus.cases import judged, read_cases
 from tests.corpus_report import report
 from tests.emulators import Emulator, gcs_emulator, s3_emulator
-from tests.running import Result, Start, starting
+from tests.running import Result, Start, children, eventually, starting
 
 # A busy machine is no failure.
 settings.register_profile("no deadline", deadline=None)
@@ -25,6 +25,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("verdicts about the corpus of failures")
         for line in report(judged(read_cases())):
             terminalreporter.line(line)
+
+
+@pytest.fixture(autouse=True)
+def _no_child_is_left() -> Iterator[None]:
+    """To the guard of a later test, a child that an earlier one left is a stranger's."""
+    before = children()
+    yield
+    eventually(lambda: children().keys() <= before.keys())
+    left = {pid: command for pid, command in children().items() if pid not in before}
+    assert not left, f"the test leaves child processes behind: {left}"
 
 
 @pytest.fixture

@@ -140,6 +140,23 @@ def marked(mark: str) -> dict[int, str]:
     return found
 
 
+def children() -> dict[int, str]:
+    """The living children of this process, less those that stay to its end: command lines by pid.
+
+    Less the guard that tests share, and the resource tracker of multiprocessing.
+    """
+    guard = shared_guard().pid if shared_guard.cache_info().currsize else None
+    found = {}
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # the thread is gone
+            for pid in map(int, (task / "children").read_text().split()):
+                with suppress(OSError):
+                    command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+                    if runs(pid) and pid != guard and b"resource_tracker" not in command:
+                        found[pid] = command.decode(errors="replace")
+    return found
+
+
 def lives(pid: int) -> bool:
     """Whether there is such a process, not only its zombie."""
     try:
@@ -219,6 +236,44 @@ def starting(folder: Path) -> Iterator[Start]:
             process.communicate()
     mark = f"{name}={value}"
     assert gone(mark), f"outlived the supervisor: {marked(mark)}"
+
+
+class Preloaded:
+    """Supervisors that need not import anything, one after the other (see `preloaded.py`)."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def start(self, *arguments: str) -> int:
+        """Start one; returns its pid."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(arguments) + "\n")
+        self._process.stdin.flush()
+        return self.answer()
+
+    def answer(self) -> int:
+        """The pid of the one that started, or how it ended."""
+        assert self._process.stdout is not None
+        return int(self._process.stdout.readline())
+
+
+@contextmanager
+def preloaded(folder: Path) -> Iterator[Preloaded]:
+    """Supervisors that write what they say to a file in `folder`; in the end none may be left."""
+    value = uuid.uuid4().hex
+    with (
+        (folder / "said.txt").open("wb") as said,
+        subprocess.Popen(
+            [sys.executable, str(Path(TOY).with_name("preloaded.py"))],
+            env={**os.environ, MARK: value},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+        ) as process,
+    ):
+        yield Preloaded(process)
+    assert gone(f"{MARK}={value}")
 
 
 def command_config(

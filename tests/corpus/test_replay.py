@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.outcome import Verdict
 from tests.corpus.cases import CANNOT_BE_TOLD, Case, judge_together, read_cases
-from tests.running import Result, Start
+from tests.running import Preloaded, Result, preloaded
 
 TRAINER = str(Path(__file__).with_name("trainer.py"))
 
 
-def replay(case: Case, start: Start, model_dir: Path) -> Result:
+@pytest.fixture(scope="module")
+def supervisors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Preloaded]:
+    with preloaded(tmp_path_factory.mktemp("supervisors")) as one:
+        yield one
+
+
+def replay(case: Case, supervisors: Preloaded, model_dir: Path) -> Result:
     """The case's failure at every attempt of a job that may be restarted once."""
     log = model_dir.with_name("case.log")
     log.write_text(case.output, encoding="utf-8")
@@ -28,12 +36,17 @@ def replay(case: Case, start: Start, model_dir: Path) -> Result:
             "command": [sys.executable, "-S", "-E", TRAINER, str(log), *how],
         }
     }
-    return start(config).result()
+    path = model_dir.with_name("trainer.yaml")
+    path.write_text(yaml.safe_dump(config))
+    supervisors.start("run", str(path))
+    return Result(supervisors.answer(), "", "", model_dir)
 
 
 @pytest.mark.parametrize("case", read_cases(), ids=lambda case: case.id)
-def test_the_job_ends_or_goes_on_as_it_should(case: Case, start: Start, model_dir: Path) -> None:
-    done = replay(case, start, model_dir)
+def test_the_job_ends_or_goes_on_as_it_should(
+    case: Case, supervisors: Preloaded, model_dir: Path
+) -> None:
+    done = replay(case, supervisors, model_dir)
     if case.verdict == Verdict.FATAL and case.id not in CANNOT_BE_TOLD:
         assert (done.code, done.attempts) == (ExitCode.FAILED, 1)
     else:

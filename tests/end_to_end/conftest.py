@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.end_to_end.test_training import config
+from tests.running import starting
+from tests.training.harness import final_state
+from trainer.state import TrainState
+
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
@@ -13,3 +18,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, cache: dict[str, str]) -> TrainState:
+    """What the job of `config` ends with on one device where nothing strikes it."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    job = config(folder / "run")
+    with starting(folder) as start:
+        assert start(job, env=cache).result().code == 0
+    return final_state(job, folder / "run")

@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.end_to_end.test_training import config
-from tests.running import Result, Running, Start, eventually
+from tests.running import Running, Start, eventually
 from tests.training.harness import assert_same_bits, final_state, newest_snapshot
 from trainer.checkpoint import newest_step
-
-Supervise = Callable[..., Result]
+from trainer.state import TrainState
 
 
 def trainer_of(running: Running, attempt: int) -> int:
@@ -38,16 +36,10 @@ def newest_in_memory(pid: int) -> int | None:
 
 @pytest.mark.slow
 def test_used_after_a_kill_once_and_not_after_an_exception(
-    start: Start,
-    supervise: Supervise,
-    tmp_path: Path,
-    cache: dict[str, str],
+    start: Start, tmp_path: Path, cache: dict[str, str], undisturbed: TrainState
 ) -> None:
     """Attempt 2, a standby, has the snapshot of step 12, attempt 3 not, because 2 got no further
     than 1; attempt 4 has the one of 3; attempt 5 has none, because 4 failed of an exception."""
-    whole = config(tmp_path / "whole")
-    assert supervise(whole, env=cache).code == 0
-
     hangs: list[dict[str, Any]] = [{"step": step, "hang": True} for step in (13, 14, 15)]
     fails = {"step": 16, "exception": "RuntimeError", "message": "an odd batch"}
     job = config(tmp_path / "run", faults=[*hangs, fails])
@@ -84,4 +76,4 @@ def test_used_after_a_kill_once_and_not_after_an_exception(
         "after this failure (an exception) the state in memory is not trusted",
     ]
     assert "3 of 4 restarts used since the last progress" in result.log, "that was no progress"
-    assert_same_bits(final_state(job, tmp_path / "run"), final_state(whole, tmp_path / "whole"))
+    assert_same_bits(final_state(job, tmp_path / "run"), undisturbed)

@@ -1,23 +1,22 @@
-"""Runs `supervise` over and over without its imports: for each line on standard input once.
+"""Runs `supervise` over and over without its imports: once for each line on standard input.
 
-    preloaded.py ARGUMENT...
-
-Every run is a process of its own, whose pid is told, and in the end how it ended. To be killed a
-hundred times in a minute a supervisor must start fast, and while it imports there is nothing to
-lose.
+A line holds the arguments as a JSON list. Every run is a process of its own, whose pid is told, and
+in the end how it ended. To be killed a hundred times in a minute a supervisor must start fast, and
+while it imports there is nothing to lose.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
 from supervisor.cli import main
 
 if __name__ == "__main__":
-    for _ in sys.stdin:
+    for line in sys.stdin:
         if (pid := os.fork()) == 0:
             os.dup2(2, 1)  # standard output is for what is told below
-            os._exit(main(sys.argv[1:]))
+            os._exit(main(json.loads(line)))
         print(pid, flush=True)
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)

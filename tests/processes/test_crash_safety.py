@@ -6,10 +6,7 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +18,7 @@ import yaml
 
 from supervisor.adapters.journal import FileJournal
 from supervisor.adapters.storage import LocalStorage
-from tests.running import MARK, Result, Start, command_config, eventually, gone
+from tests.running import Result, Start, command_config, eventually, preloaded
 
 Supervise = Callable[..., Result]
 KILLS = 100
@@ -45,43 +42,6 @@ def has_called(pid: int, number: int) -> bool:
     return int(counts["syscr"]) + int(counts["syscw"]) >= number
 
 
-class Preloaded:
-    """Supervisors of one config, one after the other (see `preloaded.py`)."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def start(self) -> int:
-        """Start one; returns its pid."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("run\n")
-        self._process.stdin.flush()
-        return self.answer()
-
-    def answer(self) -> int:
-        """The pid of the one that started, or how it ended."""
-        assert self._process.stdout is not None
-        return int(self._process.stdout.readline())
-
-
-@contextmanager
-def preloaded(config: dict[str, Any], path: Path) -> Iterator[Preloaded]:
-    """Runs the config; in the end nothing of it may be left."""
-    path.write_text(yaml.safe_dump(config))
-    mark = {MARK: path.as_posix()}
-    command = [sys.executable, str(Path(__file__).with_name("preloaded.py")), "run", str(path)]
-    with subprocess.Popen(
-        command,
-        env={**os.environ, **mark},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=path.with_suffix(".err").open("wb"),
-        text=True,
-    ) as process:
-        yield Preloaded(process)
-    assert gone(f"{MARK}={mark[MARK]}")
-
-
 @pytest.mark.slow
 def test_a_hundred_kills_at_any_moment(supervise: Supervise, tmp_path: Path) -> None:
     """Of a job whose worker crashes after every tenth step and commits every fourth.
@@ -102,9 +62,11 @@ def test_a_hundred_kills_at_any_moment(supervise: Supervise, tmp_path: Path) -> 
         success={"step": 100000},
     )
     before = b""
-    with preloaded(config, tmp_path / "killed.yaml") as supervisors:
+    path = tmp_path / "killed.yaml"
+    path.write_text(yaml.safe_dump(config))
+    with preloaded(tmp_path) as supervisors:
         for _ in range(KILLS):
-            pid = supervisors.start()
+            pid = supervisors.start("run", str(path))
             grown = partial(has_grown, journal, len(before) + moments.randrange(1, 6000))
             busy = partial(has_called, pid, moments.randrange(1, 1200))
             assert eventually(moments.choice([grown, busy]), timeout=60)

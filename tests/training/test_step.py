@@ -32,6 +32,14 @@ from trainer.voice import Voice
 from .harness import assert_same_bits, tiny
 
 
+@pytest.fixture(autouse=True)
+def _compiled_in_haste() -> Iterator[None]:
+    """What is computed here is compared up to rounding, and most of the time is the compiler's."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 def _init(name: str = "adamw", dropout: float = 0.0) -> InitConfig:
     mapping = tiny(Path("/tmp/checkpoints"))
     mapping["trainer"]["init"]["model"]["dropout"] = dropout
