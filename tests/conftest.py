@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +13,17 @@ from tests.corpus.cases import judged, read_cases
 from tests.corpus_report import report
 from tests.emulators import Emulator, gcs_emulator, s3_emulator
 from tests.running import Result, Start, children, eventually, starting
+
+
+def _handed_down() -> None:
+    """Let programs that are started here have their signals also where ours are ignored, as behind
+    an `&` in a script or under nohup. We go on ignoring them."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
+_handed_down()
 
 # A busy machine is no failure.
 settings.register_profile("no deadline", deadline=None)

@@ -26,6 +26,8 @@ from supervisor.adapters.guard import Guard
 
 TOY = str(Path(__file__).parent / "processes" / "toy.py")
 MARK = "SUPERVISE_TEST_RUN"
+PATIENCE = 300.0
+"""Seconds for what happens anyhow: so slow a machine may be. Only a failure takes them."""
 
 
 @dataclass
@@ -77,7 +79,7 @@ class Running:
         self.model_dir = model_dir
         self._out = b""
 
-    def wait_for(self, text: str, timeout: float = 60.0) -> str:
+    def wait_for(self, text: str, timeout: float = PATIENCE) -> str:
         """Read its standard output until `text` occurs."""
         assert self.process.stdout is not None
         end = time.monotonic() + timeout
@@ -103,7 +105,7 @@ class Running:
         """Send it a signal."""
         self.process.send_signal(number)
 
-    def result(self, timeout: float = 60.0) -> Result:
+    def result(self, timeout: float = PATIENCE) -> Result:
         """Wait for its end."""
         out, err = self.process.communicate(timeout=timeout)
         text = (self._out + out).decode(errors="replace")
@@ -187,7 +189,7 @@ def power_off(mark: str) -> None:
     assert eventually(killed), f"cannot be killed: {marked(mark)}"
 
 
-def eventually(condition: Callable[[], object], timeout: float = 10.0) -> bool:
+def eventually(condition: Callable[[], object], timeout: float = 60.0) -> bool:
     """Whether `condition` comes true in time."""
     end = time.monotonic() + timeout
     while not condition():

@@ -6,12 +6,23 @@ from pathlib import Path
 
 import pytest
 
+from trainer.state import TrainState
+
 from .harness import MakeTrainer, Trainer, tiny
 
 
 @pytest.fixture(scope="session")
 def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("compile_cache")
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, compilation_cache: Path) -> TrainState:
+    """What the tiny trainer ends with on one device where nothing strikes it."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    trainer = Trainer(folder, compilation_cache, 1, tiny(folder / "checkpoints"))
+    trainer.finish()
+    return trainer.state(17)
 
 
 @pytest.fixture

@@ -285,7 +285,7 @@ class Gate:
 
 
 def test_a_save_that_is_killed_is_not_committed_and_is_cleared_away(
-    emulator: Emulator, tmp_path: Path, compilation_cache: Path
+    emulator: Emulator, tmp_path: Path, compilation_cache: Path, undisturbed: TrainState
 ) -> None:
     place = emulator.root / "killed" / "checkpoints"
     trainer = Trainer(tmp_path, compilation_cache, 1, tiny(place))
@@ -314,10 +314,8 @@ def test_a_save_that_is_killed_is_not_committed_and_is_cleared_away(
     assert removed in trainer.finish()
     assert steps(place) == {"15", "17"}
 
-    local = Trainer(tmp_path, compilation_cache, 1, tiny(tmp_path / "checkpoints"))
-    local.finish()
     abstract = blueprint(parse(trainer.mapping).init).abstract
-    assert_same_bits(restore(place, 17, abstract)[0], local.state(17))
+    assert_same_bits(restore(place, 17, abstract)[0], undisturbed)
 
 
 # --- faults ---------------------------------------------------------------------------------------

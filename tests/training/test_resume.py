@@ -8,6 +8,7 @@ import optax
 import pytest
 
 from trainer.checkpoint import newest_step
+from trainer.state import TrainState
 
 from .harness import MakeTrainer, assert_same_bits
 
@@ -36,16 +37,15 @@ def test_killed_at_any_step_it_ends_with_the_same_bits(
     assert_same_bits(killed.state(17), whole.state(17))
 
 
-def test_sigterm_saves_at_the_boundary_and_kills(make_trainer: MakeTrainer) -> None:
-    whole = make_trainer("whole")
-    whole.finish()
-
+def test_sigterm_saves_at_the_boundary_and_kills(
+    make_trainer: MakeTrainer, undisturbed: TrainState
+) -> None:
     stopped = make_trainer("stopped", max_inflight_computations=1)
     twice = [{"step": 7, "signal": "SIGTERM"}, {"step": 7, "signal": "SIGTERM"}]
     assert stopped.run(*twice).returncode == -signal.SIGTERM
     assert newest_step(stopped.checkpoints) == 7
     assert "restored step 7" in stopped.finish()
-    assert_same_bits(stopped.state(17), whole.state(17))
+    assert_same_bits(stopped.state(17), undisturbed)
 
 
 def test_sigterm_at_a_committed_step_does_not_save_it_again(make_trainer: MakeTrainer) -> None:
@@ -73,12 +73,7 @@ def test_what_is_not_committed_is_neither_restored_nor_in_the_way(
     assert newest_step(trainer.checkpoints) == 10
     assert (trainer.checkpoints / "foreign" / "10-1" / "results.csv").read_text() == "1,2\n"
     assert (temporary / "params").is_dir()
-
-
-def test_reaching_max_steps_again_does_nothing(make_trainer: MakeTrainer) -> None:
-    trainer = make_trainer(max_steps=2)
-    trainer.finish()
-    assert "nothing to do" in trainer.finish()
+    assert "nothing to do" in trainer.finish(), "all steps are done"
 
 
 def test_a_phase_starts_from_the_one_before(make_trainer: MakeTrainer) -> None:
