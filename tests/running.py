@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -142,11 +143,12 @@ def marked(mark: str) -> dict[int, str]:
     return found
 
 
-def children() -> dict[int, str]:
-    """The living children of this process, less those that stay to its end: command lines by pid.
+STAYS = re.compile(rb"multiprocessing.resource_tracker|tests/\w+_emulator.py")
 
-    Less the guard that tests share, and the resource tracker of multiprocessing.
-    """
+
+def children() -> dict[int, str]:
+    """The living children of this process, less those that may stay to its end: command lines by
+    pid. The guard that tests share may stay, too."""
     guard = shared_guard().pid if shared_guard.cache_info().currsize else None
     found = {}
     for task in Path("/proc/self/task").iterdir():
@@ -154,7 +156,7 @@ def children() -> dict[int, str]:
             for pid in map(int, (task / "children").read_text().split()):
                 with suppress(OSError):
                     command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-                    if runs(pid) and pid != guard and b"resource_tracker" not in command:
+                    if runs(pid) and pid != guard and not STAYS.search(command):
                         found[pid] = command.decode(errors="replace")
     return found
 
