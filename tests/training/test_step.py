@@ -1,5 +1,6 @@
 """The train step: the same global batch makes the same step, however it is spread."""
 
+# mypy: allow-untyped-calls
 from __future__ import annotations
 
 import os
