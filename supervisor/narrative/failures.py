@@ -37,4 +37,4 @@ def last_word(end: FinishJob, state: JobState, place: str) -> str:
         parts.append(f"what to do: {failure.advice}")
     if state.directory is not None:
         parts.append(f"more: {place}/{state.directory}/{RUN_LOG}")
-    return printable("; ".join(parts))
+    return printable("; ".join(part.rstrip(".") for part in parts))
