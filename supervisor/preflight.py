@@ -107,7 +107,7 @@ def _refusals(prepared: Prepared, folder: Path, error: OSError) -> Iterator[Prob
     if error.errno in (EROFS, EIO, ESTALE):
         raise ModelDirError(f"{model_dir} cannot be written: {error.strerror}") from error
     if error.errno not in (ENOSPC, EDQUOT):  # room is made once we own it, or it is told then
-        message = f"{model_dir} cannot be written: {error.strerror} ({folder})"
+        message = f"cannot be written: {error.strerror} ({folder})"
         yield prepared.job.problem(0, ("init", "model_dir"), message)
 
 

@@ -69,10 +69,10 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "env_file beside": (command("{argv: [a], env_file: e.env}"), "write {conf}/e.env, or run "),
     "open env_file": (command("{argv: [a], env_file: open.env}"), "is open to others (mode 0644)"),
     # --- model_dir
-    "a file": (model_dir("there.py"), "model_dir: {cwd}/there.py cannot be written: Not a directo"),
-    "below a file": (model_dir("there.py/x"), "there.py/x cannot be written: Not a dir"),
-    "a link to nothing": (model_dir("dangling"), "dangling cannot be written: No such "),
-    "below /proc": (model_dir("/proc/runs"), "c.yaml:2: trainer.init.model_dir: /proc/runs cannot"),
+    "a file": (model_dir("there.py"), "model_dir: cannot be written: Not a directory ({cwd}/th"),
+    "below a file": (model_dir("there.py/x"), "cannot be written: Not a directory ({cwd}"),
+    "a link to nothing": (model_dir("dangling"), "cannot be written: No such file or direc"),
+    "below /proc": (model_dir("/proc/runs"), "c.yaml:2: trainer.init.model_dir: cannot be written"),
     "a long name": (model_dir(LONG), "cannot be written: File name too long"),
     "in a variable": (model_dir("$HOME/run"), "model_dir: $HOME is not expanded here: write ~ for"),
     # --- YAML that many believe in
@@ -152,7 +152,7 @@ def test_both_tell_of_a_disk_that_cannot_be_written_now(
     told = [(main([what, path]), capfd.readouterr().err) for what in ("validate", "run")]
     assert told[0][0] == told[1][0]
     assert told[0][0] in (74, 78)
-    assert all("/sys/fs/run cannot be written" in err for _, err in told)
+    assert all("cannot be written: " in err for _, err in told)
 
 
 ANCHORS = f"""\
