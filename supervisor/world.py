@@ -126,8 +126,8 @@ class LocalWorld:
                 self._engine.dump_stacks(attempt)
             case SignalWorkers(attempt):
                 self._engine.terminate(attempt)
-            case KillWorkers(attempt, exits):
-                self._engine.kill(self._launch(attempt, state), exits)
+            case KillWorkers(attempt, exits, _, survivors):
+                self._engine.kill(self._launch(attempt, state), exits, survivors)
             case Wait() | TellRecovery() | TellLivelock() | FinishJob():
                 pass  # only told: the runtime waits and ends by the state
 

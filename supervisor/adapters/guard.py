@@ -133,6 +133,17 @@ class Guard:
             self._patience.look(is_left, lambda: self._left(spared))
             return is_left
 
+    def orphans(self) -> list[tuple[int, tree.Stat]]:
+        """What lives although its parent has ended, but for what is in the session of a living
+        process that `start` has started. None where the guard is dead: all of it dies then."""
+        with self._lock:
+            try:
+                message, _ = self._line.ask("orphans", self._line.next_number())
+            except NoGuardError:
+                return []
+            found = [(pid, tree.stat(pid)) for pid in message[2:]]
+            return [(pid, seen) for pid, seen in found if seen and seen.parent == self.pid]
+
     @property
     def pause(self) -> float:
         """Seconds to wait before `kill` is called again: none, unless something does not die."""

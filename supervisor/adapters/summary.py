@@ -263,6 +263,7 @@ def _outcome(event: WorkersGone, transition: Transition) -> dict[str, Any]:
         "steps_progressed": max(0, event.step - (start or 0)) if event.step is not None else 0,
         "newest_committed_step": event.committed,
         "failure": _failure(transition.after) if status == "FAILED" else None,
+        **({"output_ends_in": event.doubt} if event.doubt is not None else {}),
     }
 
 

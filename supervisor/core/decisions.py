@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.failure import WorkerExit
+from supervisor.core.failure import Survivor, WorkerExit
 from supervisor.core.state import Status
 
 
@@ -56,7 +56,8 @@ class DumpStacks:
 
 @dataclass(frozen=True, slots=True)
 class SignalWorkers:
-    """Ask the workers to save and exit (SIGTERM). Answered by their exits."""
+    """Send SIGTERM to the workers, and to what lives on once its worker has ended. Answered by
+    their exits."""
 
     attempt: int
     reason: str
@@ -69,6 +70,8 @@ class KillWorkers:
     attempt: int
     exits: tuple[WorkerExit, ...]
     reason: str
+    survivors: tuple[Survivor, ...] = ()
+    """What should have ended by now, because the workers ended well a while ago."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from supervisor.core.placing import (
     wait,
 )
 from supervisor.core.policy import RestartPolicy
-from supervisor.core.state import JobState, Status
+from supervisor.core.state import Group, JobState, Status
 from supervisor.core.tactics import answer
 from supervisor.core.verdicts import hang_failure
 
@@ -43,9 +43,16 @@ def kill(state: JobState, at: float, reason: str, policy: RestartPolicy) -> Outc
     recovery = state.recovery
     if not group.killing:
         recovery = recovery.spent("detect" if group.hang is None else "stop", at)
+    late = group.survivors if ended_well(state, group, policy) and not state.ends_group else ()
     group = replace(group, killing=True, deadline=at + policy.confirm_interval)
     state = replace(state, status=Status.STOPPING, group=group, recovery=recovery)
-    return state, (KillWorkers(group.attempt, group.exits, reason),)
+    return state, (KillWorkers(group.attempt, group.exits, reason, late),)
+
+
+def ended_well(state: JobState, group: Group, policy: RestartPolicy) -> bool:
+    """Whether every worker ended as it does when the work is done."""
+    code = policy.phases[state.phase].success.exit_code
+    return group.all_ended and all(ended.code == code for ended in group.exits)
 
 
 def told_ends(exits: tuple[WorkerExit, ...]) -> str:
@@ -60,6 +67,7 @@ def workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) -> 
     group = state.group
     if group is None or group.attempt != event.attempt or not group.killing:
         return state, ()
+    asked = state.ends_group
     state = state.committed(event.committed, event.at)
     state = replace(
         state,
@@ -70,7 +78,6 @@ def workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) -> 
         ladder=replace(state.ladder, larger_since=None, look_at=None),
     )
     # A trainer that is asked to stop saves and exits 0: that alone is no sign of finished work.
-    asked = state.drains or group.hang is not None or group.makes_way
     believed = not asked or policy.phases[state.phase].success.is_proof
     if event.failure is None and not group.abandoned and believed:
         return phase_succeeded(state, event.at, policy)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from supervisor.core.failure import Failure, WorkerExit
+from supervisor.core.failure import Failure, Survivor, WorkerExit
 from supervisor.core.liveness import Silence
 from supervisor.core.policy import RestartPolicy
 from supervisor.protocol.messages import Message
@@ -133,6 +133,8 @@ class WorkersObserved:
     attempt: int
     pids: tuple[int, ...]
     exits: tuple[WorkerExit, ...]
+    survivors: tuple[Survivor, ...] = ()
+    """What lives of the processes that the workers which have ended had started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,8 @@ class WorkersGone:
     committed, and is no progress."""
     starting_step: int | None = None
     """The step that the attempt began at, also where it did not say so; None: nothing tells."""
+    doubt: str | None = None
+    """The exception that the output ends in, although the attempt succeeded."""
 
 
 @dataclass(frozen=True, slots=True)

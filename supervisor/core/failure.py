@@ -10,6 +10,8 @@ from supervisor.core.outcome import Verdict as Verdict
 from supervisor.core.remedy import Remedy
 from supervisor.protocol.failure import FailureRecord
 
+_MOST_NAMED = 3
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerExit:
@@ -35,6 +37,24 @@ class WorkerExit:
         if self.code is None:
             return "ended unseen"
         return f"exit code {self.code}" + (" after SIGTERM" if self.told_to_stop else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Survivor:
+    """A process of the attempt that lives although the worker that it came from has ended."""
+
+    pid: int
+    command: str
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} ({self.command})"
+
+
+def told_survivors(survivors: tuple[Survivor, ...]) -> str:
+    """Names the first of them, for people."""
+    named = ", ".join(map(str, survivors[:_MOST_NAMED]))
+    more = len(survivors) - _MOST_NAMED
+    return f"{named} and {more} more" if more > 0 else named
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +97,8 @@ class Evidence:
     file_exists: bool = False
     """Whether the success file is there."""
     host: HostFacts = HostFacts()
+    survivors: tuple[Survivor, ...] = ()
+    """What still ran a while after all workers had ended well."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ from supervisor.core.stopping import (
     signal,
     stop_requested,
 )
+from supervisor.core.surviving import overdue, survive
 from supervisor.protocol.messages import RestoredMessage, StageMessage, StepMessage
 
 
@@ -166,7 +167,7 @@ def _recovered(
     state: JobState, group: Group, drained: bool, at: float, policy: RestartPolicy
 ) -> Outcome:
     """The last supervisor left a group in flight: charged only if it had ended by itself first."""
-    ended = group.all_ended or _some_failed(group.exits, state, policy)
+    ended = (group.all_ended and not group.lingers) or _some_failed(group.exits, state, policy)
     group = replace(group, abandoned=group.abandoned or drained or not ended)
     state = replace(state, group=group)
     return kill(state, at, "the supervisor of this attempt ended before it did", policy)
@@ -271,14 +272,16 @@ def _workers_observed(state: JobState, event: WorkersObserved, policy: RestartPo
     state, decisions = _workers_started(state, started, policy)
     group = state.group
     assert group is not None
+    group = replace(group, survivors=event.survivors)
+    state = replace(state, group=group)
     if len(event.exits) <= len(group.exits):
-        return state, decisions
+        return survive(state, group, event.at, policy) if group.lingers else (state, decisions)
     if not group.exits and group.hang is None:
         state = replace(state, recovery=state.recovery.died(event.at))
     group = replace(group, exits=event.exits)
     state = replace(state, group=group)
     if group.all_ended:
-        return kill(state, event.at, told_ends(group.exits), policy)
+        return survive(state, group, event.at, policy)
     if not state.drains and _some_failed(group.exits, state, policy):
         # One for all: the others would hang in a collective. They get the time to say farewell.
         deadline = event.at + policy.farewell
@@ -312,7 +315,7 @@ def _deadline_reached(state: JobState, event: DeadlineReached, policy: RestartPo
         return begin(state, "its directory is not there yet", event.at, policy)
     if group.hang is not None and not group.hang.asked and not group.killing:
         return signal(state, group, "it hangs", event.at, policy)
-    return kill(state, event.at, _overdue(state, group), policy)
+    return kill(state, event.at, _overdue(state, group, policy), policy)
 
 
 def _while_it_runs(state: JobState, group: Group, at: float, policy: RestartPolicy) -> Outcome:
@@ -323,14 +326,16 @@ def _while_it_runs(state: JobState, group: Group, at: float, policy: RestartPoli
     return state, ()
 
 
-def _overdue(state: JobState, group: Group) -> str:
+def _overdue(state: JobState, group: Group, policy: RestartPolicy) -> str:
     """Why a group whose time is over is killed."""
     if group.killing:
         return "its processes are not confirmed gone yet"
-    if state.drains or group.hang is not None or group.makes_way:
+    if state.ends_group:
         return "the grace period is over"
     if group.world_size is None:
         return "nothing tells that its workers were started"
+    if group.lingers:
+        return overdue(state, group, policy)
     return told_ends(group.exits)
 
 

@@ -75,6 +75,8 @@ class RestartPolicy:
     hear of a preemption: before it is over, nothing is started on a host that may be doomed."""
     farewell: float = 0.1
     """What the other ranks of a dead group get to write their failure records."""
+    survivors_wait: float = 5.0
+    """How long the processes that workers left behind when they ended well may take to end too."""
     confirm_interval: float = 10.0
     """After this long without word that a killed group is gone, it is killed again; and without
     word that a phase has begun, it is begun again."""

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from supervisor.core.budget import Budget
 from supervisor.core.events import StopSource
-from supervisor.core.failure import Failure, WorkerExit
+from supervisor.core.failure import Failure, Survivor, WorkerExit
 from supervisor.core.ladder import Ladder
 from supervisor.core.livelock import Goodput, Livelock
 from supervisor.core.liveness import Liveness, Silence
@@ -63,6 +63,12 @@ class Group:
     hang: Hang | None = None
     makes_way: bool = False
     """It was asked to stop so that a larger rung can be used: nothing is charged."""
+    survivors: tuple[Survivor, ...] = ()
+    """What lives of the processes that the workers which have ended had started."""
+    lingers: bool = False
+    """All workers have ended, and the survivors have the time until the deadline."""
+    saved: int | None = None
+    """The highest committed step when it was asked to stop."""
 
     @property
     def all_ended(self) -> bool:
@@ -182,6 +188,12 @@ class JobState:
             return self
         livelock, goodput = self.livelock.committed(), self.goodput.committed(at)
         return replace(self, budget=budget, livelock=livelock, goodput=goodput)
+
+    @property
+    def ends_group(self) -> bool:
+        """Whether the running group is being stopped, for whatever reason."""
+        group = self.group
+        return self.drains or (group is not None and (group.hang is not None or group.makes_way))
 
     def silence(self, now: float) -> Silence | None:
         """That the running group has been silent for too long, if so."""

@@ -77,10 +77,10 @@ def save_measured(state: JobState, event: SaveMeasured, policy: RestartPolicy) -
 
 
 def ask_to_stop(state: JobState, group: Group, at: float, policy: RestartPolicy) -> Outcome:
-    """Ask the group to save and exit, because the job is to stop."""
+    """Ask the group to stop, because the job is to stop."""
     drain, grace, saving = state.drain, policy.grace_period, state.longest_save
     assert drain is not None
-    reason = f"{_WHO[drain.source]}: save and exit"
+    reason = _WHO[drain.source]
     if drain.source is StopSource.PREEMPTION and saving is not None:
         # Who announces it ends it; nothing is gained by killing a save that could get done.
         grace = max(grace, _SAVES * saving)
@@ -91,9 +91,9 @@ def ask_to_stop(state: JobState, group: Group, at: float, policy: RestartPolicy)
 
 
 def make_way(state: JobState, group: Group, at: float, policy: RestartPolicy) -> Outcome:
-    """Ask the group to save and exit, because a larger rung can be used."""
+    """Ask the group to stop, because a larger rung can be used."""
     group = replace(group, makes_way=True)
-    reason = "a larger rung has been well for a while: save and exit, to go on there"
+    reason = "a larger rung has been well for a while, and the next attempt uses it"
     return signal(state, group, reason, at, policy)
 
 
@@ -111,7 +111,7 @@ def signal(
     if group.deadline is not None and (group.hang is None or group.hang.asked):
         deadline = min(deadline, group.deadline)
     hang = replace(group.hang, asked=True) if group.hang is not None else None
-    group = replace(group, deadline=deadline, hang=hang)
+    group = replace(group, deadline=deadline, hang=hang, saved=state.budget.highest)
     state = replace(state, status=Status.STOPPING, group=group)
     return state, (SignalWorkers(group.attempt, reason),)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
 
-from supervisor.core.failure import Evidence, Failure, HostFacts, RankEvidence, WorkerExit
+from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit, told_survivors
 from supervisor.core.outcome import Charge, Confidence, Verdict
 from supervisor.core.policy import Success
 from supervisor.core.remedy import Remedy
@@ -23,6 +23,7 @@ from supervisor.core.rules import (
     NO_SPACE,
     OOM_KILLED,
     RULES,
+    STILL_RUNNING,
     TOLD_TO_STOP,
     Rule,
     names_match,
@@ -82,7 +83,8 @@ def succeeded(evidence: Evidence, success: Success) -> bool:
     """
     if any(rank.exit.code != success.exit_code for rank in evidence.ranks) or not evidence.ranks:
         return False
-    if not success.is_proof and any(rank.exit.told_to_stop for rank in evidence.ranks):
+    told_to_stop = any(rank.exit.told_to_stop for rank in evidence.ranks)
+    if not success.is_proof and (evidence.survivors or told_to_stop):
         return False
     if success.step is not None:
         step = evidence.committed
@@ -98,7 +100,7 @@ def judge(evidence: Evidence, success: Success, rules: tuple[Rule, ...] = RULES)
     """The failure that the evidence shows, by the first rule that matches; None: it succeeded."""
     if succeeded(evidence, success):
         return None
-    facts = _facts(evidence.host)
+    facts = _facts(evidence)
     ranks = evidence.ranks or (RankEvidence(WorkerExit(rank=0)),)
     found = [
         judgement
@@ -170,9 +172,11 @@ def store_failure(error: OSError, ended: WorkerExit) -> Failure:
     )
 
 
-def _facts(host: HostFacts) -> frozenset[str]:
-    """What is known of the host, by the names that rules ask for."""
-    found = set()
+def _facts(evidence: Evidence) -> frozenset[str]:
+    """What is known besides the ranks' own ends, by the names that rules ask for."""
+    found, host = set(), evidence.host
+    if evidence.survivors:
+        found.add(STILL_RUNNING)
     if host.oom_kills is not None:
         found.add(OOM_KILLED if host.oom_kills else NO_OOM_KILL)
     if host.guard_lost:
@@ -278,6 +282,8 @@ def _signal(ended: WorkerExit) -> str | None:
 def _failure(judgement: _Judgement, evidence: Evidence) -> Failure:
     rule, rank, chain, member = judgement.rule, judgement.rank, judgement.chain, judgement.member
     line = member.line if member is not None else str(rank.exit)
+    if STILL_RUNNING in rule.facts:
+        line = f"{line}, but still running: {told_survivors(evidence.survivors)}"
     return Failure(
         cause=rule.cause,
         verdict=rule.verdict,

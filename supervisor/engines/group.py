@@ -12,7 +12,7 @@ from supervisor.adapters.output import OutputPump
 from supervisor.adapters.processes import WorkerProcess
 from supervisor.adapters.progress import ProgressPipe
 from supervisor.adapters.stacks import cpu_seconds
-from supervisor.core.failure import WorkerExit
+from supervisor.core.failure import Survivor, WorkerExit
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.settling import Settling
 from supervisor.protocol.drills import Drill
@@ -118,6 +118,8 @@ class Group:
     """In the order in which they were seen."""
     fallen: int | None = None
     """How many had ended when the rest of them was killed; None: nothing was killed yet."""
+    late: tuple[Survivor, ...] = ()
+    """What still ran when it was killed, although it should have ended with the workers."""
     asked_to_stop: bool = False
     has_compiled: bool = False
     """Since its compilations were last taken over."""

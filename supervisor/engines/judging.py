@@ -9,6 +9,7 @@ from pathlib import Path
 from supervisor.adapters.output import read_evidence
 from supervisor.adapters.space import free_bytes
 from supervisor.config import placeholders
+from supervisor.core.doubt import doubt
 from supervisor.core.events import WorkersGone
 from supervisor.core.failure import Evidence, Failure, HostFacts, RankEvidence, WorkerExit
 from supervisor.core.verdicts import judge, store_failure
@@ -55,6 +56,7 @@ def judged(
             guard_lost=group is not None and group.guards_lost() > 0,
             free_disk=_free_disk(launch.model_dir),
         ),
+        survivors=group.late if group is not None else (),
     )
     failure = unanswered or judge(evidence, launch.success, launch.rules)
     if failure is not None and not failure.traceback:
@@ -69,6 +71,7 @@ def judged(
         adjustable=group.adjustable if group is not None else (),
         from_snapshot=group is not None and group.from_snapshot,
         starting_step=group.starting_step if group is not None else None,
+        doubt=doubt(evidence) if failure is None else None,
     )
 
 

@@ -37,7 +37,7 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
-from supervisor.core.failure import WorkerExit
+from supervisor.core.failure import Survivor, WorkerExit
 from supervisor.core.verdicts import launch_failure
 from supervisor.engines import committed as committed_steps
 from supervisor.engines.devices import DeviceProbe
@@ -50,6 +50,7 @@ from supervisor.engines.preparing import Preparations
 from supervisor.engines.python_program import has_bootstrap
 from supervisor.engines.settling import Settling
 from supervisor.engines.snapshots import SnapshotKeeper
+from supervisor.engines.survivors import Survivors
 from supervisor.engines.units import Answer
 from supervisor.engines.unmatched import Unmatched
 from supervisor.ports import Clock
@@ -121,6 +122,14 @@ class LocalEngine:
         group = Group(launch, self._watcher(launch), oom, self._guard.losses(), drills, settling)
         self._group = group
         group.committed = newest = self._newest(launch.plan.checkpoints)
+        self._survivors = Survivors(
+            group,
+            self._guard,
+            self._reactor,
+            self._redact,
+            self._mention,
+            lambda survivors: self._observe(group, survivors),
+        )
         argv, env = self._program(launch, newest)
         memories = self._snapshot_memories(launch, newest)
         try:
@@ -168,25 +177,29 @@ class LocalEngine:
             worker.process.signal(signal.SIGTERM)
 
     def terminate(self, attempt: int) -> None:
-        """Ask the attempt's workers to save and exit."""
+        """Ask the attempt to save and exit: its workers, and what lives on after them."""
         if self._group is not None and self._group.launch.attempt == attempt:
             self._group.asked_to_stop = True
             self._ahead.make_way()
-            for worker in self._group.workers:
-                worker.process.signal(signal.SIGTERM)
+            self._survivors.terminate()
 
-    def kill(self, launch: Launch, exits: tuple[WorkerExit, ...]) -> None:
+    def kill(
+        self, launch: Launch, exits: tuple[WorkerExit, ...], late: tuple[Survivor, ...] = ()
+    ) -> None:
         """Kill all that is left of the attempt. Answered by `WorkersGone` once nothing is.
 
         Raises:
             UnkillableError: something does not die.
 
-        `exits` is what is known of an attempt that an earlier supervisor started.
+        `exits` is what is known of an attempt that an earlier supervisor started. That one of
+        `late` still runs is a fault of the attempt.
         """
         group = self._group
         if group is not None and group.launch.attempt != launch.attempt:
             group = None
-        if group is not None:
+        if group is not None and group.fallen is None:
+            pids = {each.pid for each in late}
+            group.late = tuple(each for each in self._survivors.look() if each.pid in pids)
             group.kill()
 
         def gone() -> None:
@@ -343,7 +356,8 @@ class LocalEngine:
         if group.has_ended(worker):
             self._ahead.make_way()
             self._reactor.forget(worker.process.pidfd)
-            self._observe(group)
+            self._observe(group, self._survivors.look())
+            self._survivors.follow()
 
     def _look_again(self, group: Group) -> None:
         if self._group is group:
@@ -351,7 +365,7 @@ class LocalEngine:
             for worker in group.workers:
                 worker.look(self._clock.now())
             self._unmatched.look(group.launch, group.pumps, self._clock.now())
-            self._observe(group)
+            self._observe(group, self._survivors.look())
             self._ahead.look(group)
             self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(group))
 
@@ -368,10 +382,10 @@ class LocalEngine:
                 worker.process.signal(signal.SIGKILL)
         self._reactor.call_later(_LAST_WORDS, lambda: self._end_those_that_failed(group, failed))
 
-    def _observe(self, group: Group) -> None:
+    def _observe(self, group: Group, survivors: tuple[Survivor, ...]) -> None:
         self._snapshots.look()
-        now, exits = self._clock.now(), tuple(group.exits)
-        self._reactor.post(WorkersObserved(now, group.launch.attempt, group.pids, exits))
+        now, attempt, exits = self._clock.now(), group.launch.attempt, tuple(group.exits)
+        self._reactor.post(WorkersObserved(now, attempt, group.pids, exits, survivors))
 
     def _dump_stacks(self, group: Group, worker: Worker) -> None:
         rank, pid, launch = worker.rank, worker.process.pid, group.launch
@@ -433,4 +447,6 @@ class LocalEngine:
         gone = judged(at, launch, exits, group, committed, self._notice)
         if gone.failure is not None:
             gone = replace(gone, failure=redacted(gone.failure, self._redact))
+        if gone.doubt is not None:
+            gone = replace(gone, doubt=self._redact(gone.doubt))
         self._reactor.post(gone)

@@ -15,6 +15,8 @@ Messages are datagrams on a socket, marshalled tuples. It is told:
                         a PLACE, and what it inherits; answered by `started` or `failed`
     end NUMBER SPARED   kill all but the processes that were started with these pids, and what is in
                         their sessions; answered by `ended` with how many are left
+    orphans NUMBER      tell which processes live that have lost their parent, but for those in the
+                        session of a living process that it started; answered by `orphans`
     contain PATH        have each process in a cgroup of its own below PATH; "": in none
     within SECONDS      kill all unless this is said again in that time (a lease)
     kill                kill all now
@@ -33,6 +35,10 @@ import time
 
 from supervisor.host import birth, cgroups, tree
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _PAUSE = 0.002
 _LONGEST_PAUSE = 1.0
 _LONGEST_WAIT = 5.0
@@ -41,6 +47,8 @@ _PATIENCE = 0.01
 """Seconds for which `end` waits for what it has killed."""
 _MOST_DESCRIPTORS = 250
 _LARGEST = 1 << 16
+_MOST_ORPHANS = 1000
+"""As many as are told at once: a message holds ten times as many."""
 
 
 class Guard:
@@ -144,8 +152,14 @@ class Guard:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
+        self._obey(what, values)
+
+    def _obey(self, what: str, values: "list[Any]") -> None:
+        """Do as one is told without any descriptors."""
         if what == "end":
             self._end(values[0], frozenset(values[1]))
+        elif what == "orphans":
+            self._tell(("orphans", values[0], *self._orphans()))
         elif what == "contain":
             self._contain(values[0])
         elif what == "within":
@@ -277,6 +291,20 @@ class Guard:
         while (left := self._kill(spared)) and _now() < end:
             poll.poll(1)
         self._tell(("ended", number, left))
+
+    def _orphans(self) -> list[int]:
+        """The children that have come to us because their parents ended. Only here is the list of
+        them complete: see `tree.children`."""
+        self._reap()
+        found = []
+        starting = {pid for _, pid in self._starting.values()}
+        for pid in tree.children(os.getpid()):
+            seen = tree.stat(pid)
+            if seen is None or seen.state in tree.GONE or pid in starting:
+                continue
+            if seen.session != self._own and seen.session not in self._started:
+                found.append(pid)
+        return found[:_MOST_ORPHANS]
 
     def _kill(self, spared: frozenset[int]) -> int:
         """SIGKILL all of the job but what is spared; returns how many were there. What is killed

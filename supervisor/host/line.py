@@ -14,10 +14,10 @@ from typing import Any
 
 _LARGEST = 1 << 16
 _CLOSED = socket.MSG_CMSG_CLOEXEC
-PATIENCE = {"spawn": 10.0, "end": 3.0, "exited": 3.0}
+PATIENCE = {"spawn": 10.0, "end": 3.0, "orphans": 3.0, "exited": 3.0}
 """Seconds within which a guard answers. It never waits for anything itself; a process that it
 starts may wait for the disk where its program is, or the record."""
-_ANSWERS = ("started", "failed", "ended")
+_ANSWERS = ("started", "failed", "ended", "orphans")
 
 
 @dataclass(frozen=True, slots=True)

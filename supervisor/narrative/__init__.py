@@ -40,6 +40,7 @@ from supervisor.core.events import (
     WorkersStarted,
 )
 from supervisor.core.exit_codes import ExitCode
+from supervisor.core.failure import told_survivors
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import Drain, JobState, Status
 from supervisor.narrative import devices
@@ -127,8 +128,12 @@ def _tell_order(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition) 
             left = t.after.due - t.event.at
             text = f"sent SIGTERM ({reason}); SIGKILL after {left:.4g} s"
             yield Line(attempt_source(attempt), text, "warning")
-        case KillWorkers(attempt, (), reason):
-            yield Line(attempt_source(attempt), f"killing what is left of it: {reason}", "warning")
+        case KillWorkers(attempt, exits, reason):
+            survivors = t.after.group.survivors if t.after.group is not None else ()
+            if survivors or not exits:
+                named = f": {told_survivors(survivors)}" if survivors else ""
+                text = f"killing what is left of it ({reason}){named}"
+                yield Line(attempt_source(attempt), text, "warning")
 
 
 def _step(step: int | None, without: str, text: str) -> str:
@@ -255,6 +260,11 @@ def _gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[
     drain = t.before.drain
     if drain is not None and drain.source is StopSource.PREEMPTION and not _is_done(t):
         yield from _notice_used(t, event, drain, policy)
+    elif t.before.group.deadline is not None and t.before.ends_group and not _is_done(t):
+        saved = t.before.group.saved
+        yield Line(source, f"stopped: {_kept(event, saved, t.after.budget.highest)}")
+    if event.doubt is not None and _is_done(t):
+        yield Line(source, _doubted(event.doubt), "warning")
     if event.failure is None or t.before.group.abandoned or t.before.drains:
         return
     several = (t.before.group.world_size or 1) > 1
@@ -264,6 +274,32 @@ def _gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[
 def _is_done(t: Transition) -> bool:
     """Whether the work of the phase is."""
     return t.after.status is Status.SUCCEEDED or t.after.phase != t.before.phase
+
+
+def _kept(event: WorkersGone, before: int | None, highest: int | None) -> str:
+    """What a stop saved, and what work is lost."""
+    if highest is not None and highest != before:
+        kept = f"step {highest} is saved"
+    elif highest is not None:
+        kept = f"no new checkpoint, the newest is of step {highest}"
+    else:
+        kept = "nothing is saved, there is no checkpoint"
+    return f"{kept}; {_lost(event)}"
+
+
+def _lost(event: WorkersGone) -> str:
+    if event.step is None:
+        return "what is lost since then is not known, because the program told no steps"
+    lost = max(0, event.step - (event.committed or 0))
+    return f"lost since then: {count(lost, 'step')} (last step told: {event.step})"
+
+
+def _doubted(exception: str) -> str:
+    return (
+        f"it succeeded, but the output ends in a traceback: {exception}. Look at it: in a shell, "
+        "`program | tee log` exits as `tee` does; `set -o pipefail` first makes it exit as the "
+        "program does"
+    )
 
 
 def _notice_used(
@@ -276,11 +312,12 @@ def _notice_used(
     if policy.preemption_notice is not None:
         taken += f" (of {policy.preemption_notice:g})"
     if highest is not None and highest != drain.highest:
-        text = f"the notice was enough: step {highest} is saved, and all over in {taken}"
+        text = f"the notice was enough: step {highest} is saved, and all over in {taken}; "
+        text += _lost(event)
         yield Line(MAIN, text)
         return
     left = f"the newest is of step {highest}" if highest is not None else "there is none"
-    text = f"no checkpoint came of the notice in {taken}: {left}"
+    text = f"no checkpoint came of the notice in {taken}: {left}; {_lost(event)}"
     yield Line(MAIN, text, "warning")
 
 

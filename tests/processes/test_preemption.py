@@ -34,7 +34,7 @@ def saving(model_dir: Path, **restart: Any) -> dict[str, Any]:
 def assert_drained(result: Result, announced: str) -> None:
     assert result.code == 75, result.log
     assert announced in result.log
-    assert "sent SIGTERM (a preemption is announced: save and exit)" in result.log
+    assert "sent SIGTERM (a preemption is announced)" in result.log
     assert "the notice was enough: step 300 is saved, and all over in " in result.log
     assert result.attempts == 1
     assert result.summary["attempts"][0]["status"] == "DRAINED"
@@ -126,7 +126,7 @@ def test_how_long_a_save_takes_decides_when_it_begins(
     assert result.code == 75, result.log
     order = ["asked to stop by an", "training goes on", "sent SIGTERM", "SIGKILL after 25 s"]
     assert sorted(order, key=result.log.index) == order
-    assert "save and exit; the longest save so far took 0.5 s" in result.log
+    assert "a preemption is announced; the longest save so far took 0.5 s" in result.log
     assert "the notice was enough: step 300 is saved, and all over in " in result.log
     assert " s (of 8.4)" in result.log
 

@@ -404,6 +404,9 @@ class Host:
         group.alive.discard(ended.rank)
         if ended.rank != LEFTOVER:
             group.exits.append(ended)
+        if LEFTOVER in group.alive and not group.workers and self.happens(0.8):
+            left = WorkerExit(LEFTOVER, code=0)
+            self._end_later(self.between(0.0, 4.0 if self.happens(0.9) else 40.0), group, left)
         if self._did_its_work(group):
             self.done.add(group.phase)
         self._tell(f"attempt {group.attempt} rank {ended.rank} truly ends: {ended}")

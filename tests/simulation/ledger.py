@@ -130,7 +130,7 @@ class Ledger:
             return False
         codes = {ended.code for ended in group.exits}
         failed = bool(codes - {policy.phases[self.phase].success.exit_code})
-        return failed or len(group.exits) == group.world_size
+        return failed or (len(group.exits) == group.world_size and not group.lingers)
 
     def _committed(self, step: int | None) -> Ledger:
         if step is None or (self.highest is not None and self.highest >= step):

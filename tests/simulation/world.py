@@ -36,7 +36,7 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
-from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
+from supervisor.core.failure import Evidence, RankEvidence, Survivor, WorkerExit
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.rules import Rule
 from supervisor.core.snapshots import Use, refusal
@@ -45,7 +45,7 @@ from supervisor.core.verdicts import judge, launch_failure
 from supervisor.protocol.messages import Message
 from supervisor.protocol.segments import JOURNAL
 from tests.simulation.disk import FakeStorage
-from tests.simulation.host import Group, Host
+from tests.simulation.host import LEFTOVER, Group, Host
 
 _OBSERVE_INTERVAL = 5.0
 _NO_TIME_PASSES = 1000
@@ -92,6 +92,8 @@ class FakeWorld:
         """What has come, and when, and was not read yet."""
         self._kill: tuple[KillWorkers, int] | None = None
         """What is to be killed, of which phase; until it is answered."""
+        self._late: tuple[Survivor, ...] = ()
+        """What should have ended by then."""
         self._gone: set[int] = set()
         """The attempts that were confirmed gone: nobody looks at them any more."""
         self._looks = (0.0, 0)
@@ -191,6 +193,7 @@ class FakeWorld:
                     self._host.terminate(group)
             case KillWorkers():
                 self._check_exits(decision)
+                self._note_late(decision)
                 self._kill = decision, state.phase
                 for group in self._host.alive():
                     self._host.kill(group)
@@ -313,6 +316,13 @@ class FakeWorld:
         if not set(kill.exits) <= set(group.exits if group is not None else ()):
             raise ViolationError(f"attempt {kill.attempt} did not end as it is said to have")
 
+    def _note_late(self, kill: KillWorkers) -> None:
+        """Of what should have ended, what truly lives when it is first killed."""
+        if self._kill is None:
+            group = self._own(kill.attempt)
+            still = self._survivors(group) if group is not None else ()
+            self._late = tuple(each for each in kill.survivors if each in still)
+
     def _started(self, group: Group) -> None:
         pids = self._pids(group)
         self.post(WorkersStarted(self._host.clock.now(), group.attempt, pids))
@@ -355,7 +365,13 @@ class FakeWorld:
     def _observe(self, group: Group) -> None:
         now = self._host.clock.now()
         exits = tuple(group.exits)
-        self.post(WorkersObserved(now, group.attempt, self._pids(group), exits))
+        pids, survivors = self._pids(group), self._survivors(group)
+        self.post(WorkersObserved(now, group.attempt, pids, exits, survivors))
+
+    def _survivors(self, group: Group) -> tuple[Survivor, ...]:
+        if LEFTOVER not in group.alive or not group.exits:
+            return ()
+        return (Survivor(1000 * group.attempt + 999, "left behind"),)
 
     def _pids(self, group: Group) -> tuple[int, ...]:
         return tuple(1000 * group.attempt + rank for rank in group.ranks)
@@ -401,4 +417,5 @@ class FakeWorld:
             committed=committed,
             pattern_seen=group is not None and group.printed,
             file_exists=phase in self._host.files,
+            survivors=self._late if group is not None else (),
         )

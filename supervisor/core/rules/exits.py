@@ -13,6 +13,7 @@ from supervisor.core.rules.rule import (
     OOM_KILLED,
     POLICY,
     RESTART,
+    STILL_RUNNING,
     TOLD_TO_STOP,
     Rule,
 )
@@ -135,6 +136,18 @@ RULES = (
         facts=(TOLD_TO_STOP,),
         transient=True,
         culprit=True,
+        confidence=MEDIUM,
+    ),
+    Rule(
+        "background",
+        FATAL,
+        "the command went on in the background",
+        "It exited, but processes that it had started were still running 5 s later.",
+        "Run the program in the foreground (no `&`, nohup, setsid or daemon option; end a shell "
+        "script with `wait`). If the work was done, declare `success`: what is left over then "
+        "does no harm.",
+        facts=(STILL_RUNNING,),
+        transient=True,
         confidence=MEDIUM,
     ),
     Rule(

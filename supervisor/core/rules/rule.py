@@ -22,6 +22,8 @@ TOLD_TO_STOP = "told-to-stop"
 """The rank got a SIGTERM that the supervisor did not send."""
 NO_SPACE = "no-space"
 """The disk of model_dir has no room."""
+STILL_RUNNING = "still-running"
+"""The workers ended well, and some of what they had started did not end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,35 @@
+"""What speaks against a success: the exit code says that all is well, the output says otherwise.
+
+In a shell, `python train.py | tee log` ends as `tee` does. The success stands, because a program
+may print a traceback that it has dealt with; but a person should know.
+"""
+
+from __future__ import annotations
+
+from supervisor.core.failure import Evidence
+from supervisor.core.rootcause import Origin, chains_of_text
+from supervisor.protocol.messages import printable
+
+_TAIL = 100
+"""Lines in which the last traceback must be."""
+_AFTER = 12
+"""Lines that may follow it: its message may have several, and loggers say goodbye."""
+_MAX_SHOWN = 300
+
+
+def doubt(evidence: Evidence) -> str | None:
+    """The exception of the uncaught traceback that some rank's output ends in; None: there is
+    none."""
+    found = (_last_words(rank.output) for rank in evidence.ranks)
+    return next((line for line in found if line is not None), None)
+
+
+def _last_words(output: str) -> str | None:
+    tail = [line for line in output.splitlines() if line.strip()][-_TAIL:]
+    chains = chains_of_text("\n".join(tail))
+    uncaught = [chain for chain in chains if chain.origin is Origin.MAIN]
+    if not uncaught:
+        return None
+    line = uncaught[-1].members[-1].line
+    end = "\n".join(tail[-_AFTER - 1 :])
+    return printable(line[:_MAX_SHOWN]) if line in end else None

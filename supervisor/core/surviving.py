@@ -1,0 +1,49 @@
+"""Workers have ended, and what they started lives: a trainer below a shell, or in the background.
+
+A stop belongs to the attempt, not to its first process: a shell that dies of SIGTERM leaves a
+trainer behind that is still to save. And a command that puts its work into the background exits
+with code 0 at once: that is no success.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from supervisor.core.ending import ended_well, kill, told_ends
+from supervisor.core.failure import WorkerExit
+from supervisor.core.moves import Outcome
+from supervisor.core.policy import RestartPolicy
+from supervisor.core.state import Group, JobState, Status
+from supervisor.core.stopping import signal
+
+_SIGTERM_CODE = 128 + 15
+"""The exit code by which a shell tells that its program died of SIGTERM."""
+
+
+def survive(state: JobState, group: Group, at: float, policy: RestartPolicy) -> Outcome:
+    """Every worker has ended: the survivors get the time that is theirs, then they are killed."""
+    if not group.survivors:
+        return kill(state, at, told_ends(group.exits), policy)
+    if group.lingers:
+        return state, ()
+    lingering = replace(group, lingers=True)
+    if state.ends_group:
+        return replace(state, group=lingering), ()
+    if ended_well(state, group, policy):
+        lingering = replace(lingering, deadline=at + policy.survivors_wait)
+        return replace(state, status=Status.STOPPING, group=lingering), ()
+    if len(group.exits) == 1 and _by_sigterm(group.exits[0]):
+        reason = "its first process was ended by a SIGTERM that the supervisor did not send"
+        return signal(state, lingering, reason, at, policy)
+    return kill(state, at, told_ends(group.exits), policy)
+
+
+def overdue(state: JobState, group: Group, policy: RestartPolicy) -> str:
+    """Why survivors whose time is over are killed."""
+    if ended_well(state, group, policy):
+        return f"still running {policy.survivors_wait:g} s after all workers had ended"
+    return "the grace period is over"
+
+
+def _by_sigterm(ended: WorkerExit) -> bool:
+    return ended.signal == "SIGTERM" or ended.code == _SIGTERM_CODE

@@ -1,0 +1,102 @@
+"""Stops an attempt as a whole: its workers first, then what lives on when they have ended.
+
+A shell that dies of SIGTERM leaves its trainer behind. So whatever has lost its parent gets SIGTERM
+too, once, when that has happened: a shell below a shell dies, and its trainer is the next. The data
+loaders of a trainer still have their parent, and live until it has saved.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from signal import SIGTERM
+
+from supervisor.adapters.guard import Guard
+from supervisor.adapters.process_facts import Reaction, command, fed, pipes, reaction
+from supervisor.adapters.reactor import Reactor
+from supervisor.core.failure import Survivor
+from supervisor.engines.group import Group
+from supervisor.host import tree
+
+_LOOK_AGAIN = 0.05
+"""Seconds between two looks at what lives on, for as long as the supervisor waits for it."""
+_MOST_NAMED = 20
+
+
+class Survivors:
+    """Looks at what outlives the workers of one group, and passes SIGTERM on to it."""
+
+    def __init__(
+        self,
+        group: Group,
+        guard: Guard,
+        reactor: Reactor,
+        redact: Callable[[str], str],
+        tell: Callable[[str], None],
+        changed: Callable[[tuple[Survivor, ...]], None],
+    ) -> None:
+        """`changed` is told what lives on when that is not what the last look found; `tell` is for
+        people."""
+        self._group = group
+        self._guard = guard
+        self._reactor = reactor
+        self._redact = redact
+        self._tell = tell
+        self._changed = changed
+        self._told: set[tuple[int, int]] = set()
+        """By pid and start time: those that got SIGTERM."""
+        self._known: tuple[Survivor, ...] = ()
+        self._follows = False
+
+    def look(self) -> tuple[Survivor, ...]:
+        """What lives of the processes that the ended workers had started."""
+        if not self._group.exits:
+            return ()
+        found = self._guard.orphans()
+        if self._group.asked_to_stop:
+            self._pass_on(found)
+        named = [(pid, self._redact(command(pid))) for pid, _ in found[:_MOST_NAMED]]
+        self._known = tuple(Survivor(pid, name) for pid, name in sorted(named))
+        return self._known
+
+    def terminate(self) -> None:
+        """SIGTERM to the workers, and then to what lives on."""
+        by_reaction: defaultdict[Reaction, list[int]] = defaultdict(list)
+        for worker in self._group.workers:
+            by_reaction[reaction(worker.process.pid)].append(worker.rank)
+            worker.process.signal(SIGTERM)
+        for what, ranks in by_reaction.items():
+            if what is not Reaction.UNKNOWN:
+                self._tell(f"{_ranks(ranks)} {what}")
+        self.follow()
+
+    def follow(self) -> None:
+        """Look again and again, until nothing lives on or the group is killed."""
+        if not self._follows:
+            self._follows = True
+            self._look_again()
+
+    def _look_again(self) -> None:
+        before = self._known
+        if self._group.fallen is None and self.look() != before:
+            self._changed(self._known)
+        self._follows = self._group.fallen is None and bool(self._known)
+        if self._follows:
+            self._reactor.call_later(_LOOK_AGAIN, self._look_again)
+
+    def _pass_on(self, found: list[tuple[int, tree.Stat]]) -> None:
+        """SIGTERM to those that have not had it; what ends with its input is left to do so."""
+        readers = fed({pid: pipes(pid) for pid, _ in found})
+        for pid, seen in found:
+            if pid in readers or (pid, seen.started) in self._told:
+                continue
+            self._told.add((pid, seen.started))
+            what, name = reaction(pid), self._redact(command(pid))
+            if tree.send(pid, seen, SIGTERM):
+                self._tell(f"pid {pid} ({name}) lives on, and was sent SIGTERM too: it {what}")
+
+
+def _ranks(ranks: list[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"each of the {len(ranks)} ranks {ranks[0]} to {ranks[-1]}"

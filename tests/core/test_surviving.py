@@ -1,0 +1,128 @@
+"""What outlives the workers of an attempt: who is waited for, how long, and what it is called."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.adapters.process_facts import Pipes, fed
+from supervisor.core.decisions import KillWorkers, SignalWorkers
+from supervisor.core.doubt import doubt
+from supervisor.core.events import StopSource, WorkersObserved
+from supervisor.core.failure import Evidence, RankEvidence, Survivor, WorkerExit
+from supervisor.core.outcome import Verdict
+from supervisor.core.policy import Success
+from supervisor.core.verdicts import judge
+from tests.core.history import History, policy, started
+
+LEFT = (Survivor(7, "sleep 3600"),)
+WELL = WorkerExit(0, code=0)
+
+
+def ended(history: History, at: float, end: WorkerExit, left: tuple[Survivor, ...]) -> list[type]:
+    """The worker has ended, and `left` lives; what is decided."""
+    history.now = at
+    happened = history.happens(WorkersObserved(at, 1, (1000,), (end,), left))
+    return [type(decision) for decision in happened]
+
+
+def running(source: StopSource | None = None) -> History:
+    history = started(policy())
+    history.runs()
+    if source is not None:
+        history.stops(source)
+    return history
+
+
+@given(st.lists(st.floats(0.0, 24.0), min_size=1, max_size=8), st.sampled_from([*StopSource]))
+def test_a_stop_waits_for_survivors_until_exactly_the_grace_period_is_over(
+    looks: list[float], source: StopSource
+) -> None:
+    history = running(source)
+    due = history.state.deadline
+    for at in sorted(looks):
+        for code in (0, 1):
+            assert not ended(history, at, WorkerExit(0, code=code), LEFT)
+    assert history.state.deadline == due
+    assert isinstance(history.waits()[0], KillWorkers)
+
+
+def test_survivors_that_end_are_waited_for_no_longer() -> None:
+    history = running(StopSource.SIGTERM)
+    assert not ended(history, 1.0, WorkerExit(0, signal="SIGTERM"), LEFT)
+    assert ended(history, 2.0, WorkerExit(0, signal="SIGTERM"), ()) == [KillWorkers]
+
+
+def test_after_a_good_end_survivors_have_five_seconds_in_all() -> None:
+    history = running()
+    for at in (1.0, 3.0, 5.9):
+        assert not ended(history, at, WELL, LEFT)
+    assert history.state.deadline == 6.0
+    (kill,) = history.waits()
+    assert isinstance(kill, KillWorkers)
+    assert kill.survivors == LEFT
+
+
+def test_after_a_failure_nothing_is_waited_for() -> None:
+    assert ended(running(), 1.0, WorkerExit(0, code=1), LEFT) == [KillWorkers]
+
+
+def test_a_sigterm_of_somebody_else_is_passed_on_once_with_the_grace_period() -> None:
+    history = running()
+    assert ended(history, 1.0, WorkerExit(0, signal="SIGTERM"), LEFT) == [SignalWorkers]
+    assert not ended(history, 2.0, WorkerExit(0, signal="SIGTERM"), LEFT)
+    assert history.state.deadline == 1.0 + history.policy.grace_period
+    (kill,) = history.waits()
+    assert isinstance(kill, KillWorkers)
+    assert kill.survivors == (), "it is not to blame for being killed"
+
+
+@pytest.mark.parametrize("success", [Success(), Success(step=3), Success(step=9)])
+def test_survivors_are_a_fault_unless_a_declared_success_is_met(success: Success) -> None:
+    evidence = Evidence((RankEvidence(WELL),), step=3, survivors=LEFT)
+    failure = judge(evidence, success)
+    if success.step == 3:
+        assert failure is None
+        return
+    assert failure is not None
+    assert (failure.rule, failure.verdict) == ("background", Verdict.FATAL)
+    assert failure.root_cause == "exit code 0, but still running: pid 7 (sleep 3600)"
+
+
+TRACEBACK = """\
+step 1
+Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    main()
+  File "train.py", line 2, in main
+    raise ValueError("no such shard")
+ValueError: no such shard
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        ("", None),
+        ("step 1\nall done\n", None),
+        (TRACEBACK, "ValueError: no such shard"),
+        (TRACEBACK + "wandb: synced\n", "ValueError: no such shard"),
+        (TRACEBACK + "".join(f"step {n}\n" for n in range(50)), None),
+    ],
+)
+def test_the_end_of_the_output_is_what_counts(output: str, told: str | None) -> None:
+    assert doubt(Evidence((RankEvidence(WELL, output=output),))) == told
+
+
+@given(st.text())
+def test_any_output_can_be_doubted(output: str) -> None:
+    doubt(Evidence((RankEvidence(WELL, output=output),)))
+
+
+def test_what_reads_from_another_ends_with_its_input() -> None:
+    trainer = Pipes(frozenset(), frozenset({"pipe:[1]"}))
+    tee = Pipes(frozenset({"pipe:[1]"}), frozenset({"pipe:[2]"}))
+    loner = Pipes(frozenset({"pipe:[3]"}), frozenset({"pipe:[3]"}))
+    assert fed({1: trainer, 2: tee, 3: loner}) == {2}
+    assert fed({2: tee}) == set()

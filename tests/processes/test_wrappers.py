@@ -1,0 +1,220 @@
+"""Commands that are no single process: shells around a trainer, pipes, daemons."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import TOY, Result, Running, Start, command_config, eventually, lives
+
+Supervise = Callable[..., Result]
+
+_SHELL = ("bash", "-c")
+
+
+def toy(model_dir: Path, *arguments: str) -> str:
+    """The toy trainer, as a shell runs it."""
+    return shlex.join([sys.executable, TOY, str(model_dir), *arguments])
+
+
+def shell_config(
+    model_dir: Path, script: str, restart: dict[str, Any] | None = None, **command: Any
+) -> dict[str, Any]:
+    """A config that runs a shell script."""
+    config = command_config(model_dir, restart=restart, **command)
+    config["trainer"]["command"]["argv"] = [*_SHELL, script]
+    return config
+
+
+def ready(start: Start, config: dict[str, Any], said: str = "ready to save") -> Running:
+    """A run whose trainer waits for a signal."""
+    running = start(config)
+    running.wait_for(said)
+    return running
+
+
+# --- stopping ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "{toy}; true",
+        "{toy}\nexit $?",
+        "sh -c '{toy}; true'; true",
+        "{toy} | tee {model_dir}/copy",
+        "{toy} > >(tee {model_dir}/copy); true",
+        "{toy} & wait",
+        "setsid --wait {toy}; true",
+    ],
+    ids=["chain", "script", "nested", "pipe", "substitution", "background", "session"],
+)
+def test_a_trainer_below_a_shell_saves_before_it_is_killed(
+    start: Start, model_dir: Path, script: str
+) -> None:
+    text = script.format(toy=toy(model_dir, "save-on-sigterm", "--at", "3"), model_dir=model_dir)
+    running = ready(start, shell_config(model_dir, text))
+    running.signal(signal.SIGTERM)
+    result = running.result()
+    assert result.code == 75, result.log
+    assert result.summary["highest_committed_step"] == 300, result.log
+    assert "rank 0 has no handler for SIGTERM" in result.log
+    assert "was sent SIGTERM too: it handles SIGTERM, so it can save and exit" in result.log
+    assert "stopped: step 300 is saved; lost since then: 0 steps" in result.log
+    assert "killing what is left" not in result.log
+
+
+def test_a_loader_of_a_trainer_below_a_shell_lives_until_it_has_saved(
+    start: Start, model_dir: Path
+) -> None:
+    script = f"{toy(model_dir, 'save-with-loader', '--at', '3')}; true"
+    running = ready(start, shell_config(model_dir, script))
+    running.signal(signal.SIGTERM)
+    result = running.result()
+    assert result.code == 75
+    assert result.summary["highest_committed_step"] == 300, result.log
+
+
+def test_what_ignores_sigterm_below_a_shell_is_killed_after_the_grace_period(
+    start: Start, model_dir: Path
+) -> None:
+    config = shell_config(
+        model_dir, f"{toy(model_dir, 'ignore-sigterm')}; true", {"grace_period": 0.5}
+    )
+    running = ready(start, config, "checkpoint of step 2 is committed")
+    running.wait_for("deaf")
+    running.signal(signal.SIGTERM)
+    result = running.result()
+    assert result.code == 75
+    assert "it ignores SIGTERM, so it runs until SIGKILL" in result.log
+    assert "killing what is left of it (the grace period is over): pid " in result.log
+    assert "stopped: no new checkpoint, the newest is of step 2; lost since then: " in result.log
+
+
+def test_a_second_request_shortens_the_grace_period_of_what_lives_on(
+    start: Start, model_dir: Path
+) -> None:
+    script = f"{toy(model_dir, 'ignore-sigterm')}; true"
+    running = ready(start, shell_config(model_dir, script, {"grace_period": 3000}), "deaf")
+    running.signal(signal.SIGINT)
+    running.wait_for("was sent SIGTERM too")
+
+    def heard() -> bool:
+        running.signal(signal.SIGINT)
+        running.listen(0.5)
+        return "asked to stop again" in running.wait_for("")
+
+    assert eventually(heard, timeout=30.0)
+    result = running.result()
+    assert result.code == 79
+    assert "killing what is left of it (the grace period is over)" in result.log
+
+
+def test_a_hung_trainer_below_a_shell_is_asked_to_save(start: Start, model_dir: Path) -> None:
+    """A shell reports nothing: what it runs does, and is silent then."""
+    script = f"{toy(model_dir, 'save-on-sigterm', '--at', '3', '--once')}; true"
+    config = shell_config(
+        model_dir,
+        script,
+        {"deadlines": {"TRAINING": 1.0}},
+        success={"step": 302},
+    )
+    config["trainer"]["command"]["argv"][2] = script.replace("--once", "--once --steps 302")
+    result = start(config).result()
+    assert result.code == 0, result.log
+    assert "was sent SIGTERM too: it handles SIGTERM" in result.log
+    assert "stopped: step 300 is saved" in result.log
+    assert result.attempts == 2
+
+
+def test_a_shell_that_alone_gets_sigterm_takes_its_trainer_along_once_it_has_saved(
+    start: Start, model_dir: Path
+) -> None:
+    script = f"{toy(model_dir, 'save-on-sigterm', '--once', '--steps', '302')}; true"
+    running = ready(start, shell_config(model_dir, script, success={"step": 302}))
+    told = running.wait_for("running as pid ")
+    shell = int(told.partition("running as pid ")[2].partition(";")[0])
+    os.kill(shell, signal.SIGTERM)
+    result = running.result()
+    assert result.code == 0, result.log
+    assert result.summary["preemptions_used"] == 0, "step 300 refilled the budget"
+    assert "stopped" not in result.log
+    assert "checkpoint of step 300" in result.log
+    assert "preempted" in result.log
+
+
+# --- exit code 0 ---------------------------------------------------------------------------------
+
+_FORMS = {
+    "nohup": "nohup {sleep} > /dev/null 2>&1 &",
+    "double fork": "( {sleep} & ) & wait",
+    "setsid": "setsid {sleep} &",
+}
+
+
+@pytest.mark.parametrize("form", _FORMS.values(), ids=_FORMS)
+def test_a_command_that_goes_on_in_the_background_is_no_success(
+    supervise: Supervise, model_dir: Path, form: str
+) -> None:
+    result = supervise(shell_config(model_dir, form.format(sleep="sleep 3600")))
+    assert result.code == 70, result.log
+    assert "the command went on in the background" in result.log
+    assert "(sleep 3600)" in result.log
+    assert "rule 'background'" in result.log
+    assert "Run the program in the foreground" in result.log
+
+
+def test_what_a_finished_program_leaves_behind_is_named_and_does_no_harm(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    script = f"{toy(model_dir)}; sleep 3600 & echo $! > {model_dir}/left"
+    result = supervise(shell_config(model_dir, script, success={"step": 6}))
+    assert result.code == 0, result.log
+    assert "(still running 5 s after all workers had ended): pid" in result.log
+    assert "(sleep 3600)" in result.log
+    assert not lives(int((model_dir / "left").read_text()))
+
+
+def test_what_ends_soon_after_the_program_is_no_issue(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    result = supervise(shell_config(model_dir, f"{toy(model_dir)}; sleep 0.3 &"))
+    assert result.code == 0, result.log
+    assert "killing" not in result.log
+
+
+def test_a_frozen_process_is_waited_for_no_longer(supervise: Supervise, model_dir: Path) -> None:
+    result = supervise(shell_config(model_dir, "sleep 3600 & kill -STOP $!"))
+    assert result.code == 70, result.log
+    assert "still running: pid " in result.log
+
+
+# --- a pipe hides the exit code -----------------------------------------------------------------
+
+
+def test_a_traceback_behind_a_pipe_is_told_beside_the_success(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    program = "def main(): raise ValueError('no such shard')\nmain()"
+    script = f"{shlex.join([sys.executable, '-c', program])} 2>&1 | tee {model_dir}/copy"
+    result = supervise(shell_config(model_dir, script))
+    assert result.code == 0
+    assert "the output ends in a traceback: ValueError: no such shard" in result.log
+    assert "set -o pipefail" in result.log
+    (attempt,) = result.summary["attempts"]
+    assert attempt["output_ends_in"] == "ValueError: no such shard"
+
+
+def test_with_pipefail_the_same_fails(supervise: Supervise, model_dir: Path) -> None:
+    program = "def main(): raise ValueError('no such shard')\nmain()"
+    script = f"set -o pipefail; {shlex.join([sys.executable, '-c', program])} 2>&1 | cat"
+    result = supervise(shell_config(model_dir, script))
+    assert result.code != 0
+    assert "failed" in result.log
