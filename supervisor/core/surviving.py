@@ -41,7 +41,7 @@ def survive(state: JobState, group: Group, at: float, policy: RestartPolicy) -> 
 def overdue(state: JobState, group: Group, policy: RestartPolicy) -> str:
     """Why survivors whose time is over are killed."""
     if ended_well(state, group, policy):
-        return f"still running {policy.survivors_wait:g} s after all workers had ended"
+        return f"all workers had ended well {policy.survivors_wait:g} s before"
     return "the grace period is over"
 
 

@@ -129,10 +129,11 @@ def _tell_order(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition) 
             text = f"sent SIGTERM ({reason}); SIGKILL after {left:.4g} s"
             yield Line(attempt_source(attempt), text, "warning")
         case KillWorkers(attempt, exits, reason):
-            survivors = t.after.group.survivors if t.after.group is not None else ()
+            group = t.after.group
+            survivors = group.survivors if group is not None and group.lingers else ()
             if survivors or not exits:
-                named = f": {told_survivors(survivors)}" if survivors else ""
-                text = f"killing what is left of it ({reason}){named}"
+                named = f"; still there: {told_survivors(survivors)}" if survivors else ""
+                text = f"killing what is left of it: {reason}{named}"
                 yield Line(attempt_source(attempt), text, "warning")
 
 
@@ -260,7 +261,7 @@ def _gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[
     drain = t.before.drain
     if drain is not None and drain.source is StopSource.PREEMPTION and not _is_done(t):
         yield from _notice_used(t, event, drain, policy)
-    elif t.before.group.deadline is not None and t.before.ends_group and not _is_done(t):
+    elif t.before.ends_group and not _is_done(t):
         saved = t.before.group.saved
         yield Line(source, f"stopped: {_kept(event, saved, t.after.budget.highest)}")
     if event.doubt is not None and _is_done(t):

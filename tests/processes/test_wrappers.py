@@ -94,7 +94,7 @@ def test_what_ignores_sigterm_below_a_shell_is_killed_after_the_grace_period(
     result = running.result()
     assert result.code == 75
     assert "it ignores SIGTERM, so it runs until SIGKILL" in result.log
-    assert "killing what is left of it (the grace period is over): pid " in result.log
+    assert "killing what is left of it: the grace period is over; still there: pid " in result.log
     assert "stopped: no new checkpoint, the newest is of step 2; lost since then: " in result.log
 
 
@@ -114,7 +114,7 @@ def test_a_second_request_shortens_the_grace_period_of_what_lives_on(
     assert eventually(heard, timeout=30.0)
     result = running.result()
     assert result.code == 79
-    assert "killing what is left of it (the grace period is over)" in result.log
+    assert "killing what is left of it: the grace period is over" in result.log
 
 
 def test_a_hung_trainer_below_a_shell_is_asked_to_save(start: Start, model_dir: Path) -> None:
@@ -177,7 +177,7 @@ def test_what_a_finished_program_leaves_behind_is_named_and_does_no_harm(
     script = f"{toy(model_dir)}; sleep 3600 & echo $! > {model_dir}/left"
     result = supervise(shell_config(model_dir, script, success={"step": 6}))
     assert result.code == 0, result.log
-    assert "(still running 5 s after all workers had ended): pid" in result.log
+    assert "all workers had ended well 5 s before; still there: pid" in result.log
     assert "(sleep 3600)" in result.log
     assert not lives(int((model_dir / "left").read_text()))
 
