@@ -306,7 +306,8 @@ class Ledger:
                     require(number == self.looks + 1, "the numbers of looks do not grow by one")
                     ledger = replace(ledger, looks=number)
                 case SignalWorkers() if self.stop is None and not self.hung:
-                    ledger = replace(ledger, makes_way=True)
+                    passed_on = t.after.group is not None and t.after.group.lingers
+                    ledger = replace(ledger, makes_way=ledger.makes_way or not passed_on)
                 case DumpStacks():
                     ledger = replace(ledger, hung=True)
                 case KillWorkers(attempt=attempt):
