@@ -60,13 +60,13 @@ print(os.environ["JAX_COORDINATOR_ADDRESS"])
 
 STOPS = """
 def save(*_):
-    print("saved", rank, flush=True)
+    os.write(1, b"saved %d\n" % rank)  # a print may have been interrupted
     sys.exit(0)
 
 signal.signal(signal.SIGTERM, save)
 mark("ready")
 until(lambda: len(marks("ready")) == size)
-print("all are ready", flush=True)
+os.write(1, b"all are ready\n")
 while True:
     signal.pause()
 """
