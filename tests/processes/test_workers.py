@@ -60,13 +60,13 @@ print(os.environ["JAX_COORDINATOR_ADDRESS"])
 
 STOPS = """
 def save(*_):
-    os.write(1, b"saved %d\n" % rank)  # a print may have been interrupted
+    os.write(1, b"saved %d\\n" % rank)  # a print may have been interrupted
     sys.exit(0)
 
 signal.signal(signal.SIGTERM, save)
 mark("ready")
 until(lambda: len(marks("ready")) == size)
-os.write(1, b"all are ready\n")
+os.write(1, b"all are ready\\n")
 while True:
     signal.pause()
 """
