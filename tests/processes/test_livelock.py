@@ -36,6 +36,7 @@ def test_a_livelock_is_warned_of_and_ends_with_the_bound_that_nothing_refills(
     config = command_config(model_dir, *FAILS_AFTER_EACH_SAVE, restart=restart)
     running = start(config)
     running.wait_for("progress livelock: the same failure came 3 times, each time after a new ")
+    running.wait_for("[attempt 4] running as pid")  # what came before is in run.log
     running.signal(signal.SIGKILL)
     running.result()
     result = start(config).result()
