@@ -19,6 +19,7 @@ import yaml
 from supervisor.protocol.environment import scrubbed
 from supervisor.protocol.failure import FailureRecord, parse_failure_record
 from supervisor.protocol.location import Uri
+from tests.running import PATIENCE
 from trainer.bucket import path_of
 from trainer.checkpoint import restore
 from trainer.config import InitConfig, parse
@@ -101,7 +102,7 @@ class Trainer:
     def run(self, *faults: Mapping, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run to the end, with these drills; `options` are for subprocess.run."""
         return subprocess.run(
-            self._command(), **self._options(faults), timeout=120, check=False, **options
+            self._command(), **self._options(faults), timeout=PATIENCE, check=False, **options
         )
 
     def start(self, *faults: Mapping, **options: Any) -> subprocess.Popen[str]:
