@@ -69,9 +69,8 @@ class Summary:
 
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""
-        ends = any(isinstance(decision, FinishJob) for decision in transition.decisions)
         directory = transition.after.directory
-        if (self._take(transition) or ends) and directory is not None:
+        if self._take(transition) and directory is not None:
             self._try(ATTEMPTS, self._older.write)
             data = json.dumps(self._body(transition.after), indent=2).encode() + b"\n"
             path = f"{directory}/summary.json"
@@ -105,7 +104,8 @@ class Summary:
         self._livelock = next(
             (d for d in transition.decisions if isinstance(d, TellLivelock)), self._livelock
         )
-        return self._take_event(transition) or bool(told)
+        changed = self._take_event(transition) or bool(told)
+        return self._take_end(transition) or changed
 
     def _take_event(self, transition: Transition) -> bool:
         wall = transition.wall.isoformat(timespec="milliseconds")
@@ -132,6 +132,15 @@ class Summary:
                 self._end(attempt, wall, {"status": "FAILED", "failure": failure})
             case _:
                 return False
+        return True
+
+    def _take_end(self, transition: Transition) -> bool:
+        """Whether the job ends. Only then is known what to do about the failure that it ends
+        with, and its attempt may be over for a while: devices were looked at meanwhile."""
+        if not any(isinstance(decision, FinishJob) for decision in transition.decisions):
+            return False
+        if self._attempts and self._attempts[-1].get("failure") is not None:
+            self._attempts[-1]["failure"] = _failure(transition.after)
         return True
 
     def _end(self, attempt: int, wall: str, outcome: dict[str, Any]) -> None:

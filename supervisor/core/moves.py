@@ -8,6 +8,7 @@ from supervisor.core.decisions import Decision, FinishJob, StartWorkers, Wait
 from supervisor.core.events import StopSource
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import RestartPolicy
+from supervisor.core.rules.phrases import for_the_end
 from supervisor.core.state import Backoff, Drain, Group, JobState, Status
 
 Outcome = tuple[JobState, tuple[Decision, ...]]
@@ -49,6 +50,9 @@ def back_off(state: JobState, delay: float, reason: str, at: float) -> Outcome:
 
 def finish(state: JobState, status: Status, code: ExitCode, reason: str) -> Outcome:
     """The end of the job, for this run of the command at least."""
+    if status is Status.FAILED and (failure := state.last_failure) is not None:
+        advice = for_the_end(failure.advice, failure.cause)
+        state = replace(state, last_failure=replace(failure, advice=advice))
     state = replace(state, status=status, exit_code=int(code), backoff=None, placing=None)
     return state, (FinishJob(status, code, reason),)
 

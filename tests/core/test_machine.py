@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from supervisor.core.decisions import (
@@ -21,6 +23,8 @@ from supervisor.core.events import (
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import Failure, WorkerExit
 from supervisor.core.policy import PhasePolicy, Success
+from supervisor.core.rules import RULES
+from supervisor.core.rules.rule import Rule
 from supervisor.core.state import Status
 from tests.core.history import (
     FATAL,
@@ -158,6 +162,22 @@ def test_a_preemption_spends_its_own_budget() -> None:
     history.fails(PREEMPTED)
     assert history.finish is not None
     assert history.finish.exit_code == ExitCode.BUDGET_SPENT
+
+
+@pytest.mark.parametrize(
+    "rule", [each for each in RULES if "is restarted" in each.advice], ids=lambda rule: rule.name
+)
+def test_no_advice_says_that_a_job_which_ends_is_restarted(rule: Rule) -> None:
+    history = started(policy(restarts=0, preemptions=0))
+    failure = replace(RETRY, advice=rule.advice, cause=rule.cause, charge=rule.charge)
+    history.fails(failure)
+    assert history.finish is not None
+    assert history.state.last_failure is not None
+    told = history.state.last_failure.advice
+    assert told.startswith(f"The last failure was: {rule.cause}. ")
+    assert "restarted" not in told
+    assert "None needed" not in told
+    assert "If it comes back" not in told
 
 
 def test_progress_refills_the_preemptions_too() -> None:

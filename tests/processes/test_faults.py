@@ -104,6 +104,23 @@ def test_a_preemption_does_not_touch_the_restart_budget(
     assert "2 of 2 preemptions used" in result.log
 
 
+def test_where_the_job_ends_nobody_is_told_that_it_is_restarted(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    restart = {"max_num_preemptions": 1}
+    result = supervise(command_config(model_dir, "SIGTERM", "--at", "1", restart=restart))
+    assert result.code == 76
+    todo = (
+        "The last failure was: preempted (SIGTERM that the supervisor did not send). Find out who "
+        "sends SIGTERM. Run the same command again to go on from the newest checkpoint."
+    )
+    assert result.log.splitlines()[-1].endswith(f"what to do: {todo}")
+    assert f"what to do: {todo.rstrip('.')}; more: " in result.err
+    first, last = (attempt["failure"]["advice"] for attempt in result.summary["attempts"])
+    assert first.startswith("None needed: it is restarted. If it comes back, find out")
+    assert last == todo
+
+
 def test_an_uncommitted_checkpoint_is_no_progress(supervise: Supervise, model_dir: Path) -> None:
     (model_dir / "checkpoints" / "9").mkdir(parents=True)
     (model_dir / "checkpoints" / "11.orbax-checkpoint-tmp").mkdir()

@@ -93,7 +93,7 @@ RULES = (
         RESTART,
         "interrupted",
         "Somebody interrupted the program; it says nothing against it.",
-        NONE_NEEDED,
+        f"{NONE_NEEDED}find out who sends SIGINT.",
         types=("KeyboardInterrupt",),
         transient=True,
     ),
@@ -184,7 +184,7 @@ RULES = (
         RESTART,
         "the other end of a pipe went away",
         "Who read from it, or wrote into it, is gone.",
-        NONE_NEEDED,
+        f"{NONE_NEEDED}see in the output which process that is, and why it ended.",
         types=(
             "BrokenPipeError",
             "EOFError",
@@ -363,7 +363,7 @@ RULES = (
         PREEMPTED,
         "It ended by an exception after a SIGTERM from somebody else; its handler raises it, or "
         "the save did not get done.",
-        "None needed: it is restarted. If no checkpoint comes of it, read the traceback.",
+        f"{NONE_NEEDED}find out who sends SIGTERM, and read the traceback.",
         charge=Charge.PREEMPTIONS,
         types=("BaseException",),
         facts=(TOLD_TO_STOP,),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.core.outcome import Charge
-from supervisor.core.rules.phrases import FIX_CONFIG, NONE_NEEDED, PREEMPTED
+from supervisor.core.rules.phrases import FIX_CONFIG, PREEMPTED, WHO_STOPS_IT
 from supervisor.core.rules.rule import (
     FATAL,
     GUARD_LOST,
@@ -48,7 +48,7 @@ RULES = (
         RESTART,
         PREEMPTED,
         "Somebody else told the worker to stop: as a rule the machine is being taken away.",
-        NONE_NEEDED,
+        WHO_STOPS_IT,
         charge=Charge.PREEMPTIONS,
         signals=("SIGTERM",),
         transient=True,

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from supervisor.core.outcome import Charge
 from supervisor.core.remedy import Remedy
-from supervisor.core.rules.phrases import FIX_CODE, FIX_CONFIG, NONE_NEEDED, PREEMPTED, STATUS
+from supervisor.core.rules.phrases import (
+    FIX_CODE,
+    FIX_CONFIG,
+    NONE_NEEDED,
+    PREEMPTED,
+    STATUS,
+    WHO_STOPS_IT,
+)
 from supervisor.core.rules.rule import FATAL, MEDIUM, RESTART, Rule
 
-_SEE_PEERS = "None needed: it is restarted. If it comes back, read the other ranks' logs first."
+_SEE_PEERS = f"{NONE_NEEDED}read the other ranks' logs first."
 
 RULES = (
     Rule(
@@ -136,7 +143,7 @@ RULES = (
         RESTART,
         "a port is in use",
         "Another process holds the port; the next attempt takes another one or finds it free.",
-        NONE_NEEDED,
+        f"{NONE_NEEDED}see which process holds the port that the message names.",
         patterns=(
             r"(?i)failed to start RPC server|address already in use|\[Errno 98\]|EADDRINUSE",
             r"(?i)(?:no|failed to|could not|cannot) (?:bind|add port|listen)|port \d+ is (?:in use|"
@@ -165,7 +172,7 @@ RULES = (
         RESTART,
         PREEMPTED,
         "torchrun ends with an exception when somebody tells it to stop.",
-        NONE_NEEDED,
+        WHO_STOPS_IT,
         charge=Charge.PREEMPTIONS,
         types=("SignalException",),
         patterns=(r"got signal: (?:15|(?:Signals\.)?SIGTERM)\b",),

@@ -8,7 +8,10 @@ FIX_PATH = (
     "Correct what the message names where it is set (the command, the config or the program), or "
     "put it in place; run the same command again."
 )
-NONE_NEEDED = "None needed: it is restarted."
+NONE_NEEDED = "None needed: it is restarted. If it comes back, "
+"""What advice begins with that is only for a failure which comes back; see `for_the_end`."""
+SEE_SERVICE = f"{NONE_NEEDED}look at the state of the service."
+WHO_STOPS_IT = f"{NONE_NEEDED}find out who sends SIGTERM."
 PREEMPTED = "preempted (SIGTERM that the supervisor did not send)"
 
 STATUS = r"(?:^|[\s:(\"'])"
@@ -26,3 +29,12 @@ CHECKPOINT_FRAMES = (
     r"(?i):\w*(?:restore|load_?(?:checkpoint|ckpt|state)|from_bytes|from_state_dict)\w*(?:\n|$)",
 )
 """Frames of code that reads or writes checkpoints."""
+
+
+def for_the_end(advice: str, cause: str) -> str:
+    """The `advice` for a failure with this `cause`, once nothing restarts the program any more."""
+    _, promised, look = advice.partition(NONE_NEEDED)
+    if not promised:
+        return advice
+    again = "Run the same command again to go on from the newest checkpoint."
+    return f"The last failure was: {cause}. {look[:1].upper()}{look[1:]} {again}"

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from supervisor.core.rules.phrases import FIX_CODE, FIX_CONFIG, FIX_PATH, HTTP, STATUS
+from supervisor.core.rules.phrases import (
+    FIX_CODE,
+    FIX_CONFIG,
+    FIX_PATH,
+    HTTP,
+    SEE_SERVICE,
+    STATUS,
+)
 from supervisor.core.rules.rule import FATAL, MEDIUM, RESTART, Rule
 
 RULES = (
@@ -60,7 +67,7 @@ RULES = (
         RESTART,
         "storage or network trouble",
         "A download failed, and the library suspects the network.",
-        "None needed: it is restarted. If it stays, look at the state of the service.",
+        SEE_SERVICE,
         patterns=(r"(?i)check your (?:internet )?connection|could ?n[o']t? (?:reach|connect)",),
         transient=True,
     ),
@@ -78,7 +85,7 @@ RULES = (
         RESTART,
         "a service was not available",
         "The status is one of those that pass.",
-        "None needed: it is restarted. If it stays, look at the state of the service.",
+        SEE_SERVICE,
         patterns=(rf"{STATUS}(?:UNAVAILABLE|ABORTED|DEADLINE_EXCEEDED|CANCELLED)\b",),
         transient=True,
         victim=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.core.outcome import Charge
 from supervisor.core.remedy import Remedy
-from supervisor.core.rules.phrases import FIX_PATH, HTTP, STATUS
+from supervisor.core.rules.phrases import FIX_PATH, HTTP, SEE_SERVICE, STATUS
 from supervisor.core.rules.rule import FATAL, NO_SPACE, POLICY, RESTART, Rule
 
 DISK_FULL = "disk-full"
@@ -12,7 +12,6 @@ DISK_FULL = "disk-full"
 _LIMIT = "a limit of the host is reached"
 _LIMIT_REASON = "The host refused memory, files or processes; that may pass, or it is too low."
 _LIMIT_ADVICE = "Look at ulimit, /dev/shm and the memory of the host or container."
-_PASSES = "None needed: it is restarted. If it stays, look at the state of the service."
 _LOGIN = "credentials are missing or have expired"
 _LOGIN_REASON = "The storage or the hub does not accept who we say we are; a new token may."
 _LOGIN_ADVICE = "Renew the credentials (gcloud auth, service account, HF_TOKEN)."
@@ -217,7 +216,7 @@ RULES = (
         RESTART,
         "storage or network trouble",
         "A service or the network did not answer as it should; that passes.",
-        _PASSES,
+        SEE_SERVICE,
         patterns=(
             rf"{HTTP}(?:408|425|429|5(?:00|02|03|04|2\d))\b",
             r"(?i)\b(?:408 request timeout|429 (?:too many|client error)|500 (?:internal|server)|"
