@@ -192,7 +192,7 @@ def test_success_criteria(
     command = {} if success is None else {"success": success}
     result = supervise(command_config(model_dir, *toy, restart={"max_num_restarts": 0}, **command))
     assert result.code == code, result.log
-    assert ("exit code 0 is taken for success" in result.log) == (success is None)
+    assert ("exit code 0 is taken for it" in result.log) == (success is None)
 
 
 def test_steps_are_read_from_the_output(supervise: Supervise, model_dir: Path) -> None:
