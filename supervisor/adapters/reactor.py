@@ -99,12 +99,14 @@ class Reactor:
         """Turn SIGTERM, SIGINT and SIGHUP into events."""
         sources = {
             signal.SIGTERM: StopSource.SIGTERM,
-            signal.SIGHUP: StopSource.SIGTERM,
+            signal.SIGHUP: StopSource.SIGHUP,
             signal.SIGINT: StopSource.PERSON,
         }
 
         def handle(number: int, frame: FrameType | None) -> None:
-            self.post(StopRequested(self._clock.now(), sources[signal.Signals(number)]))
+            source, name = sources[signal.Signals(number)], signal.Signals(number).name
+            detail = name if name != source else ""
+            self.post(StopRequested(self._clock.now(), source, detail))
 
         for number in sources:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup stays in force

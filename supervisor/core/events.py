@@ -20,6 +20,8 @@ class StopSource(StrEnum):
 
     SIGTERM = "SIGTERM"
     """The system: service manager, container runtime, the end of the machine."""
+    SIGHUP = "SIGHUP"
+    """The terminal was closed, or the connection to it was lost."""
     PERSON = "a person"
     """Ctrl-C."""
     PREEMPTION = "an announced preemption"

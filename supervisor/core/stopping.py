@@ -19,6 +19,7 @@ _LAST_STEP = 5.0
 
 _WHO = {
     StopSource.SIGTERM: "told to stop (SIGTERM)",
+    StopSource.SIGHUP: "told to stop (SIGHUP)",
     StopSource.PERSON: "stopped by a person",
     StopSource.PREEMPTION: "a preemption is announced",
 }

@@ -31,6 +31,7 @@ KILLED = WorkerExit(0, signal="SIGKILL")
     ("source", "code"),
     [
         (StopSource.SIGTERM, ExitCode.DRAINED),
+        (StopSource.SIGHUP, ExitCode.DRAINED),
         (StopSource.PERSON, ExitCode.STOPPED),
         (StopSource.PREEMPTION, ExitCode.DRAINED),
     ],

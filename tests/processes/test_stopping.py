@@ -28,16 +28,28 @@ def waiting(start: Start, model_dir: Path, kind: str, said: str, **restart: Any)
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 79), (signal.SIGHUP, 75)]
+    ("number", "code", "who", "reason"),
+    [
+        (signal.SIGTERM, 75, "SIGTERM", "told to stop (SIGTERM)"),
+        (signal.SIGINT, 79, "a person: SIGINT", "stopped by a person"),
+        (signal.SIGHUP, 75, "SIGHUP", "told to stop (SIGHUP)"),
+    ],
 )
 def test_a_stop_lets_the_trainer_save(
-    start: Start, supervise: Supervise, model_dir: Path, number: signal.Signals, code: int
+    start: Start,
+    supervise: Supervise,
+    model_dir: Path,
+    number: signal.Signals,
+    code: int,
+    who: str,
+    reason: str,
 ) -> None:
     running = waiting(start, model_dir, "save-on-sigterm", "ready to save")
     running.signal(number)
     result = running.result()
     assert result.code == code
-    assert "sent SIGTERM" in result.log
+    assert f"asked to stop by {who}\n" in result.log
+    assert f"sent SIGTERM ({reason}); " in result.log
     assert result.summary["attempts"][0]["status"] == "DRAINED"
     assert result.summary["highest_committed_step"] == 300
     config = command_config(model_dir, "none", "--steps", "302", success={"step": 302})
