@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from supervisor.core.decisions import DumpStacks, SignalWorkers
+from supervisor.core.ending import ended_well
 from supervisor.core.events import SaveMeasured, StopRequested, StopSource
 from supervisor.core.liveness import Silence
 from supervisor.core.moves import Outcome, drained
@@ -88,6 +89,9 @@ def ask_to_stop(state: JobState, group: Group, at: float, policy: RestartPolicy)
         reason += f"; the longest save so far took {saving:.1f} s"
     if drain.begins is not None:  # what was committed meanwhile is no sign that this save fits
         drain = replace(drain, begins=None, highest=state.budget.highest)
+    ends = group.hang is not None or group.makes_way
+    if group.lingers and not ends and ended_well(state, group, policy):
+        group = replace(group, deadline=None)  # it was for survivors that nobody asks to stop
     return signal(replace(state, drain=drain), group, reason, at, policy, grace)
 
 

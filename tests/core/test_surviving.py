@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from supervisor.adapters.process_facts import Pipes, fed
 from supervisor.core.decisions import KillWorkers, SignalWorkers
 from supervisor.core.doubt import doubt
-from supervisor.core.events import StopSource, WorkersObserved
+from supervisor.core.events import SaveMeasured, StopSource, WorkersObserved
 from supervisor.core.failure import Evidence, RankEvidence, Survivor, WorkerExit
 from supervisor.core.outcome import Verdict
 from supervisor.core.policy import Success
@@ -62,6 +64,36 @@ def test_after_a_good_end_survivors_have_five_seconds_in_all() -> None:
     (kill,) = history.waits()
     assert isinstance(kill, KillWorkers)
     assert kill.survivors == LEFT
+
+
+@pytest.mark.parametrize("source", StopSource)
+def test_a_stop_gives_the_survivors_of_a_good_end_the_whole_grace_period_once(
+    source: StopSource,
+) -> None:
+    history = running()
+    assert not ended(history, 1.0, WELL, LEFT)
+    history.now = 5.5
+    assert [type(decision) for decision in history.stops(source)] == [SignalWorkers]
+    due = 5.5 + history.policy.grace_period
+    assert not ended(history, 6.5, WELL, LEFT)
+    assert history.state.deadline == due
+    (kill,) = history.waits()
+    assert isinstance(kill, KillWorkers)
+    assert kill.reason == "the grace period is over"
+    assert kill.survivors == (), "it is not to blame for being killed"
+
+
+def test_so_does_the_end_of_a_notice() -> None:
+    """The notice left time to train, in which the worker came to a good end."""
+    history = History(replace(policy(), preemption_notice=100.0))
+    history.starts()
+    history.runs()
+    history.happens(SaveMeasured(0.0, 1, 5.0))
+    assert history.stops(StopSource.PREEMPTION) == ()
+    assert not ended(history, 1.0, WELL, LEFT)
+    history.now = 5.5
+    assert [type(decision) for decision in history.stops()] == [SignalWorkers]
+    assert history.state.deadline == 5.5 + history.policy.grace_period
 
 
 def test_after_a_failure_nothing_is_waited_for() -> None:

@@ -150,6 +150,23 @@ def test_a_shell_that_alone_gets_sigterm_takes_its_trainer_along_once_it_has_sav
     assert "preempted" in result.log
 
 
+def test_a_stop_after_exit_code_0_gives_what_lives_on_the_whole_grace_period(
+    start: Start, model_dir: Path
+) -> None:
+    """Longer than the seconds that are left of those for survivors without a stop."""
+    trainer = toy(model_dir, "save-on-sigterm", "--at", "3", "--save-seconds", "6")
+    script = f"{trainer} & until [ -e {model_dir}/go ]; do sleep 0.05; done"
+    running = ready(start, shell_config(model_dir, script))
+    (model_dir / "go").touch()
+    running.wait_for("rank 0 ended: exit code 0")
+    running.signal(signal.SIGTERM)
+    result = running.result()
+    assert result.code == 75, result.log
+    assert result.summary["highest_committed_step"] == 300, result.log
+    assert result.log.count("was sent SIGTERM too: it handles SIGTERM") == 1
+    assert "stopped: step 300 is saved" in result.log
+
+
 # --- exit code 0 ---------------------------------------------------------------------------------
 
 _FORMS = {

@@ -57,6 +57,7 @@ def ignore_sigterm() -> None:
 def save_on_sigterm() -> None:
     def save(*_: object) -> None:
         print("saving", flush=True)
+        time.sleep(options.save_seconds)
         commit(int(options.at) * 100)
         sys.exit(0)
 
@@ -337,6 +338,7 @@ if __name__ == "__main__":
     parser.add_argument("--at", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--saves-take", type=float)
+    parser.add_argument("--save-seconds", type=float, default=0.0)
     parser.add_argument("--once", action="store_true")
     parser.add_argument("--polite", action="store_true")
     parser.add_argument("--strike-each", action="store_true")
