@@ -20,7 +20,7 @@ def where_it_is(text: str, config: str) -> str:
         return ""
     beside = Path(config).absolute().parent / text
     told = f"; a relative path is against the working directory, {Path.cwd()}"
-    if os.path.exists(beside):  # `Path.exists` raises where it may not look
+    if os.access(beside, os.F_OK):  # `Path.exists` raises where it may not look
         told += (
             f". There is one beside the config: write {beside}, or run supervise in {beside.parent}"
             if "/" not in text
