@@ -1,7 +1,7 @@
 """Looks for checkpoints around the place where none is seen: a hint for a person, and no more.
 
-Bounded, because what is around may be a home directory. Nothing is read but names, times and the
-signs of a commit.
+The number of entries is bounded, because what is around may be a home directory. Nothing is read
+but names, times and the signs of a commit.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from supervisor.protocol.committed import is_committed, step_of
 
 _MAX_ENTRIES = 5000
+"""Of all folders together."""
 _MAX_DEPTH = 5
 _MAX_TOLD = 3
 _NOT_THERE = re.compile(r"\..*|__pycache__|node_modules|compile_cache|drills|\w+_restartable")
@@ -29,7 +30,7 @@ def found_nearby(place: Path | None, roots: Sequence[Path], since: float) -> str
     committed, or else what has such a name and was changed after the Unix time `since`."""
     elsewhere: dict[Path, int] = {}
     alike: list[str] = []
-    for entry in islice(_below(roots), _MAX_ENTRIES):
+    for entry in _below(roots):
         step = step_of(entry.name)
         try:
             if step is not None and entry.parent != place and is_committed(entry):
@@ -50,21 +51,36 @@ def found_nearby(place: Path | None, roots: Sequence[Path], since: float) -> str
 
 def _below(roots: Sequence[Path]) -> Iterator[Path]:
     """What is below `roots`, level by level; what cannot be read is passed over."""
-    level, seen = list(roots), set[Path]()
+    level, seen, left = list(roots), set[Path](), _MAX_ENTRIES
     for _ in range(_MAX_DEPTH):
         folders: list[Path] = []
         for folder in level:
             if folder in seen:
                 continue
             seen.add(folder)
-            try:
-                entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-            except OSError:
-                continue
+            entries = _entries(folder, left)
+            left -= len(entries)
             for entry in entries:
                 if _NOT_THERE.fullmatch(entry.name):
                     continue
                 yield Path(entry.path)
-                if entry.is_dir(follow_symlinks=False):
+                if _is_folder(entry):
                     folders.append(Path(entry.path))
         level = folders
+
+
+def _entries(folder: Path, most: int) -> Sequence[os.DirEntry[str]]:
+    """At most `most` entries of `folder`, by their names; those that it lists first, if it has
+    more."""
+    try:
+        with os.scandir(folder) as listing:
+            return sorted(islice(listing, most), key=lambda entry: entry.name)
+    except OSError:
+        return ()
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:  # some file systems do not list the kind of an entry: it is asked for, and gone
+        return False
