@@ -13,7 +13,7 @@ from pathlib import Path
 from supervisor.adapters.nearby import found_nearby
 from supervisor.config.plan import PhasePlan
 from supervisor.core.decisions import StartWorkers
-from supervisor.core.events import Event, PhaseBegun, WorkersGone
+from supervisor.core.events import Event, WorkersGone
 from supervisor.core.unseen import Unseen
 from supervisor.host.aside import aside
 from supervisor.ports import Transition
@@ -48,8 +48,9 @@ class Whereabouts:
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""
         event, state = transition.event, transition.after
-        if isinstance(event, PhaseBegun) and event.phase != self._phase:
-            self._unseen, self._phase, self._is_told = Unseen(), event.phase, False
+        phase = transition.before.phase  # what ends a phase belongs to it
+        if phase != self._phase:
+            self._unseen, self._phase, self._is_told = Unseen(), phase, False
         self._unseen = self._unseen.after(event)
         self._tell(event)
         if any(isinstance(decision, StartWorkers) for decision in transition.decisions):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.running import Result
+from tests.running import Result, Start
 
 Supervise = Callable[..., Result]
 
@@ -26,6 +27,17 @@ checkpoint = folder / (sys.argv[3] % step)
 checkpoint.mkdir(parents=True)
 (checkpoint / sys.argv[4]).touch()
 sys.exit(1)
+"""
+
+
+FIRST_PAUSES = """
+import os, signal, sys
+from pathlib import Path
+
+if not (went_on := Path(sys.argv[2], "went_on")).exists():
+    went_on.touch()
+    os.write(1, b"phase two waits\\n")
+    signal.pause()
 """
 
 
@@ -64,6 +76,25 @@ def test_checkpoints_that_are_not_seen_are_named_once(
     assert result.log.count("WARNING: the program goes on at step 6, so it has saved") == 1
     assert f"no new checkpoint is seen in {model_dir}/checkpoints" in result.log
     assert found.format(model_dir=model_dir) in result.log
+
+
+def test_a_job_that_goes_on_in_its_second_phase_is_told_of_that_one(
+    start: Start, tmp_path: Path, model_dir: Path
+) -> None:
+    config = job(tmp_path, model_dir, "actor", "%d", "commit_success.txt")
+    program = tmp_path / "program.py"
+    program.write_text(FIRST_PAUSES + PROGRAM)
+    first, second = ({**config["trainer"], "name": name} for name in ("one", "two"))
+    first = {**first, "command": {"argv": [sys.executable, "-c", "pass"]}}
+    config = {"trainer": [{"trainer": first}, {"trainer": second}]}
+    running = start(config)
+    running.wait_for("phase two waits")
+    running.signal(signal.SIGTERM)
+    assert running.result().code == 75
+    result = start(config).result()
+    assert result.code == 76, result.log
+    assert result.log.count(f"no new checkpoint is seen in {model_dir}/checkpoints/two,") == 1
+    assert f"no new checkpoint is seen in {model_dir}/checkpoints/one" not in result.log
 
 
 def test_higher_steps_of_an_old_run_are_named(
