@@ -9,6 +9,7 @@ from pathlib import Path
 from supervisor.adapters.output import read_evidence
 from supervisor.adapters.space import free_bytes
 from supervisor.config import placeholders
+from supervisor.core.crash import place_of_crash, traceback_of_crash
 from supervisor.core.doubt import doubt
 from supervisor.core.events import WorkersGone
 from supervisor.core.failure import Evidence, Failure, HostFacts, RankEvidence, WorkerExit
@@ -60,7 +61,9 @@ def judged(
     )
     failure = unanswered or judge(evidence, launch.success, launch.rules)
     if failure is not None and not failure.traceback:
-        failure = replace(failure, traceback=_stacks_of_crash(launch, exits, failure.rank, tell))
+        traceback = traceback_of_crash(_stacks_of_crash(launch, exits, failure.rank, tell))
+        where = failure.where or place_of_crash(traceback)
+        failure = replace(failure, traceback=traceback, where=where)
     return WorkersGone(
         at,
         launch.attempt,
