@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -82,13 +82,31 @@ def _pipes(pid: int, descriptors: Iterable[int]) -> frozenset[str]:
     return frozenset(found)
 
 
-def fed(found: dict[int, Pipes]) -> set[int]:
-    """Which processes read what another one of them writes, as `tee` does behind a trainer.
+def left_alone(found: dict[int, Pipes], handling: Container[int]) -> set[int]:
+    """Which processes get no SIGTERM yet, because they end with their input, as `tee` does behind
+    a trainer. A trainer whose `tee` ended first could not print while it saves.
 
-    They end with their input. A trainer whose `tee` ended first could not print while it saves.
+    Of processes that feed each other, as a program and a coprocess do, each waits for the others:
+    those that are `handling` SIGTERM get it first, or all of them where none does.
     """
-    return {
-        pid
+    feeds = {
+        pid: {to for to, its in found.items() if to != pid and own.writes & its.reads}
         for pid, own in found.items()
-        if any(own.reads & other.writes for each, other in found.items() if each != pid)
     }
+    reached = {pid: _reached(pid, feeds) for pid in found}
+    return {
+        to
+        for pid in found
+        for to in reached[pid]
+        if pid not in reached[to] or (pid in handling and to not in handling)
+    }
+
+
+def _reached(pid: int, feeds: dict[int, set[int]]) -> set[int]:
+    """All that `pid` feeds, directly or through others."""
+    reached: set[int] = set()
+    new = feeds[pid]
+    while new:
+        reached |= new
+        new = set().union(*(feeds[each] for each in new)) - reached
+    return reached

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from signal import SIGTERM
 
 from supervisor.adapters.guard import Guard
-from supervisor.adapters.process_facts import Reaction, command, fed, pipes, reaction
+from supervisor.adapters.process_facts import Reaction, command, left_alone, pipes, reaction
 from supervisor.adapters.reactor import Reactor
 from supervisor.core.failure import Survivor
 from supervisor.engines.group import Group
@@ -86,9 +86,10 @@ class Survivors:
 
     def _pass_on(self, found: list[tuple[int, tree.Stat]]) -> None:
         """SIGTERM to those that have not had it; what ends with its input is left to do so."""
-        readers = fed({pid: pipes(pid) for pid, _ in found})
+        handling = {pid for pid, _ in found if reaction(pid) is Reaction.HANDLED}
+        waiting = left_alone({pid: pipes(pid) for pid, _ in found}, handling)
         for pid, seen in found:
-            if pid in readers or (pid, seen.started) in self._told:
+            if pid in waiting or (pid, seen.started) in self._told:
                 continue
             self._told.add((pid, seen.started))
             what, name = reaction(pid), self._redact(command(pid))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.adapters.process_facts import Pipes, fed
+from supervisor.adapters.process_facts import Pipes, left_alone
 from supervisor.core.decisions import KillWorkers, SignalWorkers
 from supervisor.core.doubt import doubt
 from supervisor.core.events import SaveMeasured, StopSource, WorkersObserved
@@ -156,5 +156,34 @@ def test_what_reads_from_another_ends_with_its_input() -> None:
     trainer = Pipes(frozenset(), frozenset({"pipe:[1]"}))
     tee = Pipes(frozenset({"pipe:[1]"}), frozenset({"pipe:[2]"}))
     loner = Pipes(frozenset({"pipe:[3]"}), frozenset({"pipe:[3]"}))
-    assert fed({1: trainer, 2: tee, 3: loner}) == {2}
-    assert fed({2: tee}) == set()
+    assert left_alone({1: trainer, 2: tee, 3: loner}, {1, 3}) == {2}
+    assert left_alone({2: tee}, set()) == set()
+
+
+@given(
+    st.dictionaries(
+        st.integers(1, 6),
+        st.builds(Pipes, *2 * [st.frozensets(st.sampled_from("abcd"))]),
+        min_size=1,
+    ),
+    st.frozensets(st.integers(1, 6)),
+)
+def test_somebody_is_always_asked_and_whoever_waits_has_one_to_wait_for(
+    found: dict[int, Pipes], handling: frozenset[int]
+) -> None:
+    waiting = left_alone(found, handling)
+    assert found.keys() - waiting
+    for pid in waiting:
+        assert any(found[pid].reads & found[one].writes for one in found.keys() - {pid})
+
+
+@pytest.mark.parametrize(
+    ("handling", "waiting"), [({1}, {2, 3}), ({1, 2}, {3}), ({2}, {1, 3}), (set(), {3})]
+)
+def test_of_those_that_feed_each_other_the_handlers_of_sigterm_get_it_first(
+    handling: set[int], waiting: set[int]
+) -> None:
+    trainer = Pipes(frozenset({"back"}), frozenset({"there"}))
+    coprocess = Pipes(frozenset({"there"}), frozenset({"back", "copy"}))
+    tee = Pipes(frozenset({"copy"}), frozenset())
+    assert left_alone({1: trainer, 2: coprocess, 3: tee}, handling) == waiting

@@ -53,8 +53,10 @@ def ready(start: Start, config: dict[str, Any], said: str = "ready to save") -> 
         "{toy} > >(tee {model_dir}/copy); true",
         "{toy} & wait",
         "setsid --wait {toy}; true",
+        'coproc PEER {{ while read -r line; do echo "$line" >&2; done; }}\n'
+        "{toy} <&${{PEER[0]}} >&${{PEER[1]}}; true",
     ],
-    ids=["chain", "script", "nested", "pipe", "substitution", "background", "session"],
+    ids=["chain", "script", "nested", "pipe", "substitution", "background", "session", "coprocess"],
 )
 def test_a_trainer_below_a_shell_saves_before_it_is_killed(
     start: Start, model_dir: Path, script: str
