@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -115,10 +114,10 @@ def _program_problems(plan: PhasePlan, config: str) -> Iterator[tuple[Location, 
     """What of a command is not there; what has placeholders is not looked for."""
     program = plan.argv[0]
     if not placeholders.names(program):
-        path = plan.env.get("PATH", plan.secrets.get("PATH", os.environ.get("PATH")))
-        if (found := shutil.which(program, path=path)) is None:
+        path = plan.env.get("PATH", plan.secrets.get("PATH", os.environ.get("PATH", os.defpath)))
+        if (found := _found(program, path)) is None:
             yield ("argv", 0), _why_not(program, config)
-        elif (problem := _interpreter_problem(Path(found))) is not None:
+        elif (problem := _interpreter_problem(found)) is not None:
             yield ("argv", 0), problem
     index = script_of(plan.argv)
     if index is None or placeholders.names(plan.argv[index]):
@@ -131,8 +130,22 @@ def _program_problems(plan: PhasePlan, config: str) -> Iterator[tuple[Location, 
     except OSError as error:
         yield ("argv", index), f"cannot be read: {script}: {error.strerror}"
     else:
-        if not os.access(script, os.R_OK):
+        if not os.access(script, os.R_OK, effective_ids=True):
             yield ("argv", index), f"cannot be read: {script}: {os.strerror(EACCES)}"
+
+
+def _found(program: str, path: str) -> Path | None:
+    """The program that the kernel would start: by our effective rights, as `shutil.which` does not
+    look for it."""
+    folders = [""] if "/" in program else path.split(os.pathsep)
+    for candidate in (Path(folder, program) for folder in folders):
+        try:
+            is_file = candidate.is_file()
+        except OSError:  # a folder that we may not look into
+            continue
+        if is_file and os.access(candidate, os.X_OK, effective_ids=True):
+            return candidate
+    return None
 
 
 def _why_not(program: str, config: str) -> str:

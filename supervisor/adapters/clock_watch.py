@@ -46,10 +46,12 @@ class ClockWatch:
         self._clocks = clocks
         self._reaction = reaction
         self._end = threading.Event()
+        self._seen = clocks()
         self._thread = threading.Thread(target=self._watch, name="clocks", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Watch from now on: a jump that comes while the thread is just starting counts."""
+        self._seen = self._clocks()
         self._thread.start()
 
     def stop(self) -> None:
@@ -57,10 +59,9 @@ class ClockWatch:
         self._end.set()
 
     def _watch(self) -> None:
-        seen = self._clocks()
         while not self._end.wait(_PAUSE):
-            before, seen = seen, self._clocks()
-            why = jump(before, seen, _PAUSE)
+            before, self._seen = self._seen, self._clocks()
+            why = jump(before, self._seen, _PAUSE)
             if why is None:
                 continue
             began = time.monotonic()
@@ -68,4 +69,4 @@ class ClockWatch:
             if not self._reaction.is_ours(why):
                 return
             self._reaction.go_on(time.monotonic() - began)
-            seen = self._clocks()
+            self._seen = self._clocks()

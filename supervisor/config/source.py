@@ -148,13 +148,16 @@ def parse_value(text: str, location: Location) -> Any:
 
 
 class _CoreDumper(yaml.SafeDumper):
-    """Quotes what the core schema would not read as text."""
+    """Quotes what would not be read as text."""
 
-    yaml_implicit_resolvers = _CoreLoader.yaml_implicit_resolvers
+    yaml_implicit_resolvers = dict(_CoreLoader.yaml_implicit_resolvers)
 
     def ignore_aliases(self, data: Any) -> bool:
         """Everything is written out."""
         return True
+
+
+_CoreDumper.add_implicit_resolver(_TAG + "merge", re.compile(rf"{_MERGE}\Z"), [_MERGE[0]])
 
 
 def written(data: Any) -> str:
