@@ -50,9 +50,12 @@ def kill(state: JobState, at: float, reason: str, policy: RestartPolicy) -> Outc
 
 
 def ended_well(state: JobState, group: Group, policy: RestartPolicy) -> bool:
-    """Whether every worker ended as it does when the work is done."""
+    """Whether every worker ended as it does when the work is done, and none on a SIGTERM of
+    somebody else."""
     code = policy.phases[state.phase].success.exit_code
-    return group.all_ended and all(ended.code == code for ended in group.exits)
+    return group.all_ended and all(
+        ended.code == code and not ended.told_to_stop for ended in group.exits
+    )
 
 
 def told_ends(exits: tuple[WorkerExit, ...]) -> str:

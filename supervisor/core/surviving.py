@@ -1,8 +1,8 @@
 """Workers have ended, and what they started lives: a trainer below a shell, or in the background.
 
 A stop belongs to the attempt, not to its first process: a shell that dies of SIGTERM leaves a
-trainer behind that is still to save. And a command that puts its work into the background exits
-with code 0 at once: that is no success.
+trainer behind that is still to save, and so does a launcher that exits with code 0 on it. And a
+command that puts its work into the background exits with code 0 at once: that is no success.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ def survive(state: JobState, group: Group, at: float, policy: RestartPolicy) -> 
     if ended_well(state, group, policy):
         lingering = replace(lingering, deadline=at + policy.survivors_wait)
         return replace(state, status=Status.STOPPING, group=lingering), ()
-    if len(group.exits) == 1 and _by_sigterm(group.exits[0]):
-        reason = "its first process was ended by a SIGTERM that the supervisor did not send"
+    code = policy.phases[state.phase].success.exit_code
+    if all(_by_sigterm(ended) or ended.code == code for ended in group.exits):
+        who = "its first process" if len(group.exits) == 1 else "its workers"
+        reason = f"{who} ended on a SIGTERM that the supervisor did not send"
         return signal(state, lingering, reason, at, policy)
     return kill(state, at, told_ends(group.exits), policy)
 
@@ -46,4 +48,4 @@ def overdue(state: JobState, group: Group, policy: RestartPolicy) -> str:
 
 
 def _by_sigterm(ended: WorkerExit) -> bool:
-    return ended.signal == "SIGTERM" or ended.code == _SIGTERM_CODE
+    return ended.told_to_stop or ended.signal == "SIGTERM" or ended.code == _SIGTERM_CODE

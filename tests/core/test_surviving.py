@@ -83,6 +83,15 @@ def test_a_stop_gives_the_survivors_of_a_good_end_the_whole_grace_period_once(
     assert kill.survivors == (), "it is not to blame for being killed"
 
 
+@pytest.mark.parametrize("code", [0, 1])
+def test_of_several_workers_one_that_failed_leaves_no_time(code: int) -> None:
+    history = started(policy())
+    history.runs(workers=2)
+    exits = (WorkerExit(0, code=0, told_to_stop=True), WorkerExit(1, code=code))
+    decided = history.happens(WorkersObserved(1.0, 1, (1000, 1001), exits, LEFT))
+    assert [type(each) for each in decided] == [SignalWorkers if code == 0 else KillWorkers]
+
+
 def test_so_does_the_end_of_a_notice() -> None:
     """The notice left time to train, in which the worker came to a good end."""
     history = History(replace(policy(), preemption_notice=100.0))
@@ -100,10 +109,22 @@ def test_after_a_failure_nothing_is_waited_for() -> None:
     assert ended(running(), 1.0, WorkerExit(0, code=1), LEFT) == [KillWorkers]
 
 
-def test_a_sigterm_of_somebody_else_is_passed_on_once_with_the_grace_period() -> None:
+@pytest.mark.parametrize(
+    "end",
+    [
+        WorkerExit(0, signal="SIGTERM"),
+        WorkerExit(0, code=143),
+        WorkerExit(0, code=0, told_to_stop=True),
+        WorkerExit(0, code=1, told_to_stop=True),
+    ],
+    ids=str,
+)
+def test_a_sigterm_of_somebody_else_is_passed_on_once_with_the_grace_period(
+    end: WorkerExit,
+) -> None:
     history = running()
-    assert ended(history, 1.0, WorkerExit(0, signal="SIGTERM"), LEFT) == [SignalWorkers]
-    assert not ended(history, 2.0, WorkerExit(0, signal="SIGTERM"), LEFT)
+    assert ended(history, 1.0, end, LEFT) == [SignalWorkers]
+    assert not ended(history, 2.0, end, LEFT)
     assert history.state.deadline == 1.0 + history.policy.grace_period
     (kill,) = history.waits()
     assert isinstance(kill, KillWorkers)

@@ -152,6 +152,32 @@ def test_a_shell_that_alone_gets_sigterm_takes_its_trainer_along_once_it_has_sav
     assert "preempted" in result.log
 
 
+_LAUNCHER = """
+import signal, subprocess, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+trainer = subprocess.Popen(sys.argv[1:])
+sys.exit(trainer.wait())
+"""
+
+
+def test_a_launcher_that_exits_0_on_sigterm_takes_its_trainer_along_once_it_has_saved(
+    start: Start, model_dir: Path
+) -> None:
+    argv = shlex.split(toy(model_dir, "save-on-sigterm", "--once", "--steps", "302"))
+    config = command_config(model_dir, success={"step": 302})
+    config["trainer"]["command"]["argv"] = [sys.executable, "-c", _LAUNCHER, *argv]
+    running = ready(start, config)
+    told = running.wait_for("running as pid ")
+    os.kill(int(told.partition("running as pid ")[2].partition(";")[0]), signal.SIGTERM)
+    result = running.result()
+    assert result.code == 0, result.log
+    assert "rank 0 ended: exit code 0 after SIGTERM" in result.log
+    assert "was sent SIGTERM too: it handles SIGTERM" in result.log
+    assert "checkpoint of step 300" in result.log
+    assert "preempted" in result.log
+    assert result.attempts == 2
+
+
 def test_a_stop_after_exit_code_0_gives_what_lives_on_the_whole_grace_period(
     start: Start, model_dir: Path
 ) -> None:
