@@ -83,7 +83,7 @@ class TerminalView:
         screen = cast("IO[str]", _Screen(descriptor))
         self._live = Live(
             get_renderable=self._render,
-            console=Console(file=screen, highlight=False),
+            console=_Console(file=screen, highlight=False),
             auto_refresh=False,
             redirect_stdout=False,
             redirect_stderr=False,
@@ -179,6 +179,15 @@ class TerminalView:
             left = max(0.0, state.backoff.until - self._clock.now())
             status.append(f" · next attempt in {left:.0f} s", style="default")
         return status
+
+
+class _Console(Console):
+    """Leaves the cursor where people can see it: a terminal that is paused, or a supervisor that is
+    killed, takes no last word that would show it again."""
+
+    def show_cursor(self, show: bool = True) -> bool:
+        """Change nothing, whatever is asked for."""
+        return False
 
 
 class _Screen(io.TextIOBase):

@@ -22,7 +22,7 @@ import yaml
 from tests.running import MARK, command_config, eventually, gone
 
 PATIENCE = 60.0
-CTRL_S = b"\x13"
+CTRL_S, CTRL_Q = b"\x13", b"\x11"
 GONE = "WARNING: standard output is not used any more: Input/output error"
 
 
@@ -33,7 +33,7 @@ class Terminal:
         """`controls`: it is the controlling terminal, whose end the kernel tells by SIGHUP."""
         self._master, slave = os.openpty()
         termios.tcsetwinsize(slave, (40, 200))
-        name = os.ttyname(slave)
+        self.name = name = os.ttyname(slave)
         self.shown = b""
         self.process = subprocess.Popen(
             [sys.executable, "-m", "supervisor", "run", str(config)],
@@ -136,6 +136,23 @@ def test_a_terminal_that_nobody_reads_holds_nobody_up(
         terminal.process.send_signal(signal.SIGTERM)
         assert terminal.process.wait(PATIENCE) == 75
     assert re.search("checkpoint of step 300 (is|was) committed", log(model_dir))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["told", "killed"])
+def test_a_terminal_that_was_paused_to_the_end_shows_its_cursor_again(
+    model_dir: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    with in_a_terminal(saves(model_dir), tmp_path) as terminal:
+        terminal.wait_for("ready to save")
+        terminal.wait_for("supervise \u00b7 job ")  # the picture
+        shell = os.open(terminal.name, os.O_RDWR | os.O_NOCTTY)  # which outlives the command
+        terminal.type(CTRL_S)
+        terminal.process.send_signal(number)
+        terminal.process.wait(PATIENCE)
+        terminal.type(CTRL_Q)
+        os.close(shell)
+        shown = terminal.all()
+    assert shown.rfind("\x1b[?25l") <= shown.rfind("\x1b[?25h"), "the cursor stays hidden"
 
 
 def test_a_failure_is_told_in_a_terminal_that_nobody_reads(model_dir: Path, tmp_path: Path) -> None:
