@@ -130,7 +130,8 @@ def run_job(
             prepared, guard, job, lineage, clock, reactor, stack, redactor
         )
         shown = screen(prepared, clock, reactor.post, stack)
-        log = RunLog(storage, clock, prepared.policy, shown.line, log_format, redactor.text)
+        said = shown.line, log_format, redactor.text, shown.has_shown
+        log = RunLog(storage, clock, prepared.policy, *said)
         _tell_start(log, prepared, history, found, warnings)
         if history.config != config:
             journal.record_config(clock.wall(), config, [str(change) for change in found])

@@ -70,6 +70,8 @@ class Screen:
     """Shows a line of our own."""
     mirror: Callable[[bytes], None]
     """Shows the output of rank 0."""
+    has_shown: Callable[[Sequence[str]], bool] = lambda lines: False
+    """Whether rank 0's output has just shown these lines, so that nobody needs them once more."""
     observers: tuple[Observer, ...] = ()
 
 
@@ -87,7 +89,7 @@ def screen(prepared: Prepared, clock: Clock, post: Post, stack: ExitStack) -> Sc
 
     view = TerminalView(prepared.plans, prepared.policy, clock, tell)
     stack.callback(view.close)
-    return Screen(view.line, view.mirror, (view,))
+    return Screen(view.line, view.mirror, view.has_shown, (view,))
 
 
 def told_systemd(

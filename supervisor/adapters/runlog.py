@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from supervisor.core.events import WorkerReported, WorkersGone
@@ -33,13 +33,16 @@ class RunLog:
         console: Callable[[str], None],
         console_format: LogFormat = "text",
         redact: Callable[[str], str] = str,
+        has_shown: Callable[[Sequence[str]], bool] = lambda lines: False,
     ) -> None:
-        """`redact` takes the secrets out of a line."""
+        """`redact` takes the secrets out of a line. What rank 0's output `has_shown` on the console
+        is not repeated there."""
         self._storage = storage
         self._policy = policy
         self._console = console
         self._format = console_format
         self._redact = redact
+        self._has_shown = has_shown
         self._clock = clock
         self._allowance = _Allowance()
         self._directory: str | None = None
@@ -50,10 +53,14 @@ class RunLog:
         """See `ports.Observer`."""
         self._directory = transition.after.directory or self._directory
         event, now = transition.event, self._clock.now()
-        for line in tell(transition, self._policy):
+        lines = tuple(tell(transition, self._policy))
+        quoted = [line.quotes for line in lines if line.quotes is not None]
+        repeats = bool(quoted) and self._has_shown(quoted)
+        for line in lines:
             if isinstance(event, WorkerReported) and not self._allowance.take(event.message, now):
                 continue
-            self.say(line.text, source=line.source, level=line.level)
+            silent = repeats and line.quotes is not None
+            self._say(line.text, line.source, line.level, silent=silent)
         if left_out := self._allowance.left_out(now, over=isinstance(event, WorkersGone)):
             self.say(f"{left_out} more reports of the worker were not shown", level="warning")
         if transition.after.attempt != transition.before.attempt:
@@ -61,12 +68,17 @@ class RunLog:
 
     def say(self, text: str, *, source: str = MAIN, level: Level = "info") -> None:
         """Log one line."""
+        self._say(text, source, level)
+
+    def _say(self, text: str, source: str, level: Level, *, silent: bool = False) -> None:
+        """Log one line; if `silent`, not on the console."""
         stamp = self._clock.wall().isoformat(sep=" ", timespec="milliseconds")
         said = printable(self._redact(text))
         mark = "" if level == "info" else f"{level.upper()}: "
         line = f"{stamp} [{source}] {mark}{said}"
         fields = {"time": stamp, "level": level, "source": source, "event": said}
-        self._console(line if self._format == "text" else json.dumps(fields))
+        if not silent:
+            self._console(line if self._format == "text" else json.dumps(fields))
         self._waiting.append(line + "\n")
         self._write()
 

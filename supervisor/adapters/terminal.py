@@ -80,6 +80,8 @@ class TerminalView:
         self._last = ""
         self._unfinished = b""
         """The output after its last whole line."""
+        self._recent = b""
+        """The output of late, which people see above what the supervisor says of it."""
         screen = cast("IO[str]", _Screen(descriptor))
         self._live = Live(
             get_renderable=self._render,
@@ -101,7 +103,13 @@ class TerminalView:
 
     def mirror(self, chunk: bytes) -> None:
         """Show a part of a worker's output above the picture."""
-        self._outlet.output(chunk)
+        if self._outlet.output(chunk):
+            self._recent = (self._recent + chunk)[-_MAX_LINE:]
+
+    def has_shown(self, lines: Sequence[str]) -> bool:
+        """Whether all of `lines` are in the worker's output of late."""
+        recent = {_shown(line).rstrip() for line in self._recent.split(b"\n")}
+        return all(_shown(line.encode("utf-8", "replace")).rstrip() in recent for line in lines)
 
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""

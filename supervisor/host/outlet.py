@@ -73,10 +73,11 @@ class Outlet:
         """Show a line of our own. Never waits."""
         self._put(Part(data, is_ours=True), _MAX_ALL, 0.0)
 
-    def output(self, data: bytes) -> None:
-        """Show a worker's output. Where each part is shown as it comes, a reader who falls behind
-        slows the worker down; one who does not read stops it once, for a second."""
-        self._put(
+    def output(self, data: bytes) -> bool:
+        """Show a worker's output; False: it is dropped. Where each part is shown as it comes, a
+        reader who falls behind slows the worker down; one who does not read stops it once, for a
+        second."""
+        return self._put(
             Part(data, is_ours=False), _MAX_OUTPUT, _PATIENCE if self._period is None else 0.0
         )
 
@@ -86,18 +87,19 @@ class Outlet:
         self._closing.set()
         self._thread.join(patience)
 
-    def _put(self, part: Part, limit: int, patience: float) -> None:
+    def _put(self, part: Part, limit: int, patience: float) -> bool:
         with self._changed:
             if not self._dropped:
                 self._changed.wait_for(lambda: self._size < limit or not self._is_open, patience)
             if self._size >= limit:
                 self._dropped += len(part.data)
-                return
+                return False
             if self._dropped:
                 text = f"[supervise: {self._dropped} bytes were not shown: nobody read them]"
                 self._dropped = 0
                 self._add(Part(text.encode(), is_ours=True))
             self._add(part)
+            return self._is_open
 
     def _add(self, part: Part) -> None:
         if self._is_open:

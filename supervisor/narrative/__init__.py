@@ -335,7 +335,7 @@ def _failed(
     text = f"failed: {failure.cause}; root cause: {failure.root_cause}{rank}{at(failure)}"
     yield Line(source, text, "error")
     for line in end_of_traceback(failure.traceback):
-        yield Line(source, f"| {line}", "error")
+        yield Line(source, f"| {line}", "error", line if failure.rank == 0 else None)
     text = f"verdict {failure.verdict} (rule {failure.rule!r}): {failure.reason}"
     yield Line(source, text, "error")
     limit = state.budget.repetition_limit(policy.phases[state.phase])

@@ -19,6 +19,8 @@ class Line:
     source: str
     text: str
     level: Level = "info"
+    quotes: str | None = None
+    """The line of the traceback that rank 0 left, where this line repeats one."""
 
 
 def attempt_source(attempt: int) -> str:

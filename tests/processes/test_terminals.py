@@ -182,6 +182,29 @@ def test_output_scrolls_above_the_view_without_what_could_do_harm(
         assert harm not in shown
 
 
+def test_a_traceback_is_shown_once_and_kept_in_run_log(model_dir: Path, tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("def load():\n    raise ValueError('bad record 7')\n\n\nload()\n")
+    config = command_config(model_dir, argv=[sys.executable, str(program)])
+    with in_a_terminal(config, tmp_path) as terminal:
+        shown = terminal.all()
+        assert terminal.process.wait(PATIENCE) == 70
+    told = f'| File "{program}", line 2, in load'
+    assert re.sub(r"\|\s+", "| ", log(model_dir)).count(told) == 1
+    assert shown.count(f'File "{program}", line 2, in load') == 1
+    assert f"ValueError: bad record 7, at {program}:2 in load" in shown
+
+
+def test_a_traceback_that_was_not_shown_is_told(model_dir: Path, tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("import os\nos.dup2(os.open('/dev/null', 1), 2)\nraise ValueError('bad')\n")
+    config = command_config(model_dir, argv=[sys.executable, str(program)])
+    with in_a_terminal(config, tmp_path) as terminal:
+        shown = terminal.all()
+        assert terminal.process.wait(PATIENCE) == 70
+    assert shown.count(f'File "{program}", line 3, in <module>') == 1
+
+
 def in_a_shell(command: str, redirection: str) -> subprocess.CompletedProcess[str]:
     """`supervise COMMAND REDIRECTION` as a person types it."""
     line = f"set -o pipefail; {sys.executable} -m supervisor {command} {redirection}"
