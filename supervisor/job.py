@@ -58,7 +58,7 @@ from supervisor.exclusion import (
 from supervisor.guarded import contain, guarded, swept
 from supervisor.host.outlet import say_on_stderr
 from supervisor.host.unkillable import UnkillableError
-from supervisor.onlookers import Onlookers, last_words, screen, told_systemd
+from supervisor.observers import Observers, last_words, screen, told_systemd
 from supervisor.ports import Clock, Observer, Storage
 from supervisor.preflight import Checked, check, make_model_dir, notes
 from supervisor.prepare import Prepared
@@ -166,11 +166,11 @@ def run_job(
             *systemd,
             *last_words(prepared, complain),
         )
-        onlookers = Onlookers(everyone, lambda text: reactor.post(Noticed(clock.now(), text)))
+        observers = Observers(everyone, lambda text: reactor.post(Noticed(clock.now(), text)))
         if (doom := preemption.standing(_FIRST_LOOK)) is not None:
             log.say(f"a preemption is announced: {doom}; nothing is started here", level="warning")
             return int(ExitCode.DRAINED)
-        runtime = Runtime(world, journal, clock, (onlookers,), history.state, prepared.policy)
+        runtime = Runtime(world, journal, clock, (observers,), history.state, prepared.policy)
         end = partial(_end, prepared, guard, complain)
         grace = prepared.policy.grace_period + _CLOSING
         with stall.watched(reactor, grace, engine.pass_on_sigterm, end):

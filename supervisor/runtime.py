@@ -2,8 +2,8 @@
 
 What only stops or kills workers is carried out before the journal is written, because killing a
 hung trainer must not wait for a slow disk. What starts something, or ends the job, is carried out
-only once the journal is durable: a supervisor that is killed in between repeats nothing. Those who
-only look on are told last: a trainer need not wait for what is written for people.
+only once the journal is durable: a supervisor that is killed in between repeats nothing. Observers
+are told last: a trainer need not wait for what is written for people.
 """
 
 from __future__ import annotations

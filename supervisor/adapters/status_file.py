@@ -1,4 +1,4 @@
-"""status.json: where the job stands, small and in one piece, for who looks on from elsewhere."""
+"""status.json: where the job stands, small and in one piece, for a reader elsewhere."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class Ticking:
         return WALL
 
 
-class Onlookers:
+class Observers:
     """Everything that writes of a transition, on real files."""
 
     def __init__(self, directory: Path) -> None:
@@ -186,10 +186,10 @@ def test_the_progress_pipe(
     sent: list[bytes],
     data: st.DataObject,
 ) -> None:
-    onlookers = Onlookers(tmp_path_factory.mktemp("job"))
+    observers = Observers(tmp_path_factory.mktemp("job"))
 
     def heard(message: Message) -> None:
-        onlookers.happens(WorkerReported(0.0, 1, 0, message))
+        observers.happens(WorkerReported(0.0, 1, 0, message))
 
     refused: list[str] = []
     pipe = ProgressPipe(heard, refused.append)
@@ -203,10 +203,10 @@ def test_the_progress_pipe(
     assert not pipe.read()
     pipe.close()
     for why in refused:
-        onlookers.happens(Noticed(0.0, f"a message of rank 0 was refused: {why}"))
+        observers.happens(Noticed(0.0, f"a message of rank 0 was refused: {why}"))
     assert len(refused) <= 1
-    onlookers.close()
-    onlookers.check(capfd.readouterr().out)
+    observers.close()
+    observers.check(capfd.readouterr().out)
 
 
 @slow
@@ -217,20 +217,20 @@ def test_the_failure_record(
     left: bytes,
     output: str,
 ) -> None:
-    onlookers = Onlookers(tmp_path_factory.mktemp("job"))
+    observers = Observers(tmp_path_factory.mktemp("job"))
     ended = WorkerExit(0, code=1)
     rank = RankEvidence(ended, output=output.encode("utf-8", "replace").decode())
     try:
         rank = replace(rank, record=parse_failure_record(left))
     except ValueError as error:
-        onlookers.happens(Noticed(0.0, f"the failure record cannot be used: {error}"))
+        observers.happens(Noticed(0.0, f"the failure record cannot be used: {error}"))
     failure = judge(Evidence((rank,)), Success())
     assert failure is not None
-    onlookers.happens(WorkersObserved(0.0, 1, (7,), (ended,)))
-    onlookers.happens(WorkersGone(0.0, 1, failure, None, None, None))
-    assert onlookers.state.last_failure == failure
-    onlookers.close()
-    onlookers.check(capfd.readouterr().out)
+    observers.happens(WorkersObserved(0.0, 1, (7,), (ended,)))
+    observers.happens(WorkersGone(0.0, 1, failure, None, None, None))
+    assert observers.state.last_failure == failure
+    observers.close()
+    observers.check(capfd.readouterr().out)
 
 
 def test_steps_in_a_row_become_one_and_keep_their_place() -> None:

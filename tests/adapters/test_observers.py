@@ -1,4 +1,4 @@
-"""What only looks on harms neither the job nor another onlooker."""
+"""An observer harms neither the job nor another observer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from supervisor.adapters.storage import LocalStorage
 from supervisor.core.events import SupervisorStarted
 from supervisor.core.machine import step
 from supervisor.core.state import JobState
-from supervisor.onlookers import Onlookers
+from supervisor.observers import Observers
 from supervisor.ports import Transition
 from tests.core.history import policy
 
@@ -37,9 +37,9 @@ class Counting:
 def test_one_that_fails_is_told_of_once_and_off(capfd: pytest.CaptureFixture[str]) -> None:
     told: list[str] = []
     broken, sound = Counting(RuntimeError("no picture")), Counting()
-    onlookers = Onlookers([broken, sound], told.append)
+    observers = Observers([broken, sound], told.append)
     for _ in range(3):
-        onlookers.observe(STARTED)
+        observers.observe(STARTED)
     assert (broken.seen, sound.seen) == (1, 3)
     assert told == ["Counting failed (RuntimeError('no picture')): it is off, and the job goes on"]
     assert "RuntimeError: no picture" in capfd.readouterr().err, "with its traceback: it is a bug"

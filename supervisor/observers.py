@@ -1,6 +1,6 @@
-"""Everything that only looks on: it is told of each transition, and can do nothing to the job.
+"""The observers of a job (see `ports.Observer`), isolated: none can harm the job.
 
-An onlooker that fails is told of once, and is off from then on; the job and the others go on.
+An observer that fails is reported once and is off from then on; the job and the others go on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from supervisor.ports import Clock, Observer, Post, Transition
 from supervisor.prepare import Prepared
 
 
-class Onlookers:
+class Observers:
     """Observers that neither the job nor one another can be harmed by."""
 
     def __init__(self, observers: Sequence[Observer], tell: Callable[[str], None]) -> None:
@@ -64,7 +64,7 @@ def last_words(prepared: Prepared, complain: Callable[[str], None]) -> tuple[Obs
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Where a person looks on."""
+    """What shows the job to a person."""
 
     line: Callable[[str], None]
     """Shows a line of our own."""
