@@ -11,13 +11,12 @@ and attempts.jsonl do.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 from supervisor.adapters.compile_cache import CompileCache
 from supervisor.adapters.space import Space
 from supervisor.config.schema import Limits
 from supervisor.core.events import WorkersStarted
-from supervisor.ports import Transition
+from supervisor.ports import CallLater, Transition
 
 _AFTER_START = 5.0
 _INTERVAL = 300.0
@@ -31,7 +30,7 @@ class Bounds:
         limits: Limits,
         space: Space,
         cache: CompileCache,
-        call_later: Callable[[float, Callable[[], None]], None],
+        call_later: CallLater,
     ) -> None:
         self._limits = limits
         self._space = space

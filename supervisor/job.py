@@ -24,10 +24,7 @@ from supervisor.adapters.preemption import PreemptionWatch, sources
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.runlog import LogFormat, RunLog
 from supervisor.adapters.space import RoomMakingStorage, Space
-from supervisor.adapters.status_file import StatusFile
 from supervisor.adapters.storage import LocalStorage
-from supervisor.adapters.summary import Summary
-from supervisor.bounds import Bounds
 from supervisor.config.plan import PhasePlan
 from supervisor.config.problems import ConfigError, Problem
 from supervisor.core import compiled
@@ -58,18 +55,17 @@ from supervisor.exclusion import (
 from supervisor.guarded import contain, guarded, swept
 from supervisor.host.outlet import say_on_stderr
 from supervisor.host.unkillable import UnkillableError
-from supervisor.observers import Observers, last_words, screen, told_systemd
-from supervisor.ports import Clock, Observer, Storage
+from supervisor.observers import observers_of, screen
+from supervisor.ports import Clock, Storage
 from supervisor.preflight import Checked, check, make_model_dir, notes
 from supervisor.prepare import Prepared
 from supervisor.protocol import environment, simulated
 from supervisor.protocol.committed import unmarked
 from supervisor.remote import brought, lease_place
 from supervisor.runtime import Runtime
-from supervisor.whereabouts import Whereabouts
 from supervisor.world import LocalWorld, newest_in
 
-_LAST_WORDS = 20.0
+_UPLOAD_PATIENCE = 20.0
 """Seconds that the bucket gets for what is left when the job ends."""
 _KEEP_OUT = (
     "they can lock the job out, or have this user read and run what they put there: take their "
@@ -135,19 +131,14 @@ def run_job(
         _tell_start(log, prepared, history, found, warnings)
         if history.config != config:
             journal.record_config(clock.wall(), config, [str(change) for change in found])
-        summary = Summary(storage, prepared.plans, lambda text: log.say(text, level="warning"))
-        summary.replay(history.transitions)
-        space.replay(history.transitions)
-        history.transitions.clear()  # of thousands of attempts they are some tens of MB
-        cache = _compile_cache(prepared, clock, reactor)
-        bounds = Bounds(prepared.job.phases[0].init.limits, space, cache, reactor.call_later)
-        whereabouts = Whereabouts(
-            prepared.plans,
-            prepared.job.model_dir,
-            reactor.call_later,
-            lambda text: log.say(text, level="warning"),
+        cache = CompileCache(
+            prepared.job.model_dir / compiled.FOLDER,
             lambda text: reactor.post(Noticed(clock.now(), text)),
         )
+        observers = observers_of(
+            prepared, clock, reactor, storage, space, cache, history, log, shown, complain, stack
+        )
+        history.transitions.clear()  # of thousands of attempts they are some tens of MB
         simulation = prepared.job.model_dir / simulated.FILE
         probe = DeviceProbe(reactor, guard, _marked(job, lineage), simulation)
         engine = LocalEngine(
@@ -157,16 +148,6 @@ def run_job(
         world = LocalWorld(
             job, lineage, prepared, config, storage, clock, reactor, engine, space, home.ownership
         )
-        systemd = told_systemd(prepared, clock, reactor.call_later, stack)
-        ours: tuple[Observer, ...] = (log, summary, space, bounds, whereabouts)
-        everyone = (
-            *ours,
-            *home.observers,
-            *shown.observers,
-            *systemd,
-            *last_words(prepared, complain),
-        )
-        observers = Observers(everyone, lambda text: reactor.post(Noticed(clock.now(), text)))
         if (doom := preemption.standing(_FIRST_LOOK)) is not None:
             log.say(f"a preemption is announced: {doom}; nothing is started here", level="warning")
             return int(ExitCode.DRAINED)
@@ -188,7 +169,6 @@ class _Taken:
     storage: Storage
     journal: FileJournal
     history: History
-    observers: tuple[Observer, ...] = ()
 
 
 @contextmanager
@@ -241,15 +221,7 @@ def _taken(
         history = journal.read()
         mirror.begin()
         stack.callback(_let_go, mirror, ownership.check, complain)
-        status = StatusFile(storage, prepared.policy, notice)
-        yield _Taken(ownership, space, storage, journal, history, (status,))
-
-
-def _compile_cache(prepared: Prepared, clock: Clock, reactor: Reactor) -> CompileCache:
-    def tell(text: str) -> None:
-        reactor.post(Noticed(clock.now(), text))
-
-    return CompileCache(prepared.job.model_dir / compiled.FOLDER, tell)
+        yield _Taken(ownership, space, storage, journal, history)
 
 
 def _complain(redactor: Redactor, text: str) -> None:
@@ -400,7 +372,7 @@ def _let_go(mirror: Mirror, check: Check, complain: Callable[[str], None]) -> No
     """The last that happened gets into the bucket, if that is to be had, and ours."""
     try:
         check()
-        patience = _LAST_WORDS
+        patience = _UPLOAD_PATIENCE
     except (LeaseTakenError, LeaseExpiredError):
         patience = 0.0
     if (why := mirror.close(patience)) is not None:

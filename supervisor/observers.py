@@ -7,42 +7,93 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
+from supervisor.adapters.compile_cache import CompileCache
 from supervisor.adapters.console import PlainConsole
-from supervisor.adapters.systemd import service_manager
+from supervisor.adapters.journal import History
+from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.runlog import RunLog
+from supervisor.adapters.space import Space
+from supervisor.adapters.status_file import StatusFile
+from supervisor.adapters.summary import Summary
+from supervisor.adapters.systemd import ServiceManager, Watchdog, notifier_of, watchdog_period
+from supervisor.bounds import Bounds
 from supervisor.core.decisions import FinishJob
 from supervisor.core.events import Noticed
 from supervisor.core.state import Status
-from supervisor.narrative.failures import last_word
-from supervisor.ports import Clock, Observer, Post, Transition
+from supervisor.narrative.failures import failure_line
+from supervisor.ports import CallLater, Clock, Observer, Post, Storage, Transition
 from supervisor.prepare import Prepared
+from supervisor.whereabouts import Whereabouts
 
 
 class Observers:
-    """Observers that neither the job nor one another can be harmed by."""
+    """Observers that can harm neither the job nor one another, and their timers."""
 
-    def __init__(self, observers: Sequence[Observer], tell: Callable[[str], None]) -> None:
+    def __init__(self, call_later: CallLater, tell: Callable[[str], None]) -> None:
         """`tell` is told of an observer that failed."""
-        self._observers = list(observers)
+        self._call_later = call_later
         self._tell = tell
+        self._isolated: list[_Isolated] = []
+
+    def add(self, *observers: Observer) -> None:
+        """Add observers; they are told in the order in which they were added."""
+        for observer in observers:
+            self.add_with_timers(partial(_without_timers, observer))
+
+    def add_with_timers(self, make: Callable[[CallLater], Observer]) -> None:
+        """Add the observer that `make` returns; it sets its timers by what `make` is given."""
+        self._isolated.append(_Isolated(make, self._call_later, self._tell))
 
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""
-        for observer in tuple(self._observers):
-            try:
-                observer.observe(transition)
-            except Exception as error:
-                self._observers.remove(observer)
-                sys.excepthook(type(error), error, error.__traceback__)
-                name = type(observer).__name__
-                self._tell(f"{name} failed ({error!r}): it is off, and the job goes on")
+        for isolated in self._isolated:
+            isolated.observe(transition)
 
 
-class LastWord:
-    """Tells whoever sent standard output elsewhere why the job has failed."""
+class _Isolated:
+    """One observer, which is off once it or one of its timers has failed."""
+
+    def __init__(
+        self,
+        make: Callable[[CallLater], Observer],
+        call_later: CallLater,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._call_later = call_later
+        self._tell = tell
+        self._is_off = False
+        self._observer = make(self._later)
+
+    def observe(self, transition: Transition) -> None:
+        """See `ports.Observer`."""
+        self._try(partial(self._observer.observe, transition))
+
+    def _later(self, delay: float, callback: Callable[[], None]) -> None:
+        self._call_later(delay, partial(self._try, callback))
+
+    def _try(self, act: Callable[[], None]) -> None:
+        if self._is_off:
+            return
+        try:
+            act()
+        except Exception as error:
+            self._is_off = True
+            sys.excepthook(type(error), error, error.__traceback__)
+            name = type(self._observer).__name__
+            self._tell(f"{name} failed ({error!r}): it is off, and the job goes on")
+
+
+def _without_timers(observer: Observer, call_later: CallLater) -> Observer:
+    return observer
+
+
+class FailureLine:
+    """Says why the job has failed, where standard output does not show it."""
 
     def __init__(self, place: str, complain: Callable[[str], None]) -> None:
         """The job is in `place`; `complain` says it on standard error."""
@@ -53,13 +104,7 @@ class LastWord:
         """See `ports.Observer`."""
         for decision in transition.decisions:
             if isinstance(decision, FinishJob) and decision.status is Status.FAILED:
-                self._complain(last_word(decision, transition.after, self._place))
-
-
-def last_words(prepared: Prepared, complain: Callable[[str], None]) -> tuple[Observer, ...]:
-    """A `LastWord`, unless standard error shows what standard output does."""
-    same = os.path.samestat(os.fstat(1), os.fstat(2))
-    return () if same else (LastWord(str(prepared.job.place), complain),)
+                self._complain(failure_line(decision, transition.after, self._place))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +137,49 @@ def screen(prepared: Prepared, clock: Clock, post: Post, stack: ExitStack) -> Sc
     return Screen(view.line, view.mirror, view.has_shown, (view,))
 
 
-def told_systemd(
+def observers_of(
     prepared: Prepared,
     clock: Clock,
-    call_later: Callable[[float, Callable[[], None]], None],
+    reactor: Reactor,
+    storage: Storage,
+    space: Space,
+    cache: CompileCache,
+    history: History,
+    log: RunLog,
+    shown: Screen,
+    complain: Callable[[str], None],
     stack: ExitStack,
-) -> tuple[Observer, ...]:
-    """What tells systemd, until `stack` ends; nothing where it does not listen."""
-    manager = service_manager(os.environ, prepared.policy, clock, call_later)
-    if manager is None:
-        return ()
-    stack.callback(manager.close)
-    return (manager,)
+) -> Observers:
+    """All observers of the job, in the order in which they are told; until `stack` ends.
+
+    `complain` says a line on standard error.
+    """
+
+    def warn(text: str) -> None:
+        log.say(text, level="warning")
+
+    def notice(text: str) -> None:
+        reactor.post(Noticed(clock.now(), text))
+
+    job, plans, policy = prepared.job, prepared.plans, prepared.policy
+    summary = Summary(storage, plans, warn)
+    summary.replay(history.transitions)
+    space.replay(history.transitions)
+    limits = job.phases[0].init.limits
+    observers = Observers(reactor.call_later, notice)
+    observers.add(log, summary, space)
+    observers.add_with_timers(partial(Bounds, limits, space, cache))
+    observers.add_with_timers(
+        lambda call_later: Whereabouts(plans, job.model_dir, call_later, warn, notice)
+    )
+    if job.remote is not None:
+        observers.add(StatusFile(storage, policy, notice))
+    observers.add(*shown.observers)
+    if (notifier := notifier_of(os.environ)) is not None:
+        stack.callback(notifier.close)
+        if (period := watchdog_period(os.environ)) is not None:
+            Watchdog(notifier, period, reactor.call_later)
+        observers.add_with_timers(partial(ServiceManager, notifier, policy, clock))
+    if not os.path.samestat(os.fstat(1), os.fstat(2)):
+        observers.add(FailureLine(str(job.place), complain))
+    return observers

@@ -19,6 +19,8 @@ from supervisor.host.line import Started
 
 Post = Callable[[Event], None]
 """Hands an event to the runtime; safe to call from any thread."""
+CallLater = Callable[[float, Callable[[], None]], None]
+"""Calls a function once in the main loop, so many seconds from now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,19 @@ class World(Protocol):
 
 
 class Observer(Protocol):
-    """Is told of every transition, once it is journalled and carried out; decides nothing."""
+    """Is told of every transition, once it is journalled and carried out; decides nothing.
+
+    `supervisor.observers` lists the observers and isolates them: an exception turns one off. What
+    cannot be isolated is the observer's own duty:
+
+    * It redacts what it shows or writes. A transition holds text of the program (its output, its
+      failures, its command lines) as it came, with the secrets in it.
+    * It never blocks the main loop, where `observe` and timers run: a file system or a reader may
+      hang. It writes small files of model_dir, as the journal does; what takes longer, or reads
+      what others wrote, belongs in a thread, and is waited for at most some seconds.
+    * It sets its timers by the `CallLater` that it is made with, so that they are isolated too.
+    * A thread of its own reports errors itself, and speaks to the job by a `Noticed` event.
+    """
 
     def observe(self, transition: Transition) -> None:
         """Take note of a transition."""

@@ -16,7 +16,7 @@ from supervisor.core.decisions import StartWorkers
 from supervisor.core.events import Event, WorkersGone
 from supervisor.core.unseen import Unseen
 from supervisor.host.aside import aside
-from supervisor.ports import Transition
+from supervisor.ports import CallLater, Transition
 
 _FOR_THE_COMMIT = 10.0
 """Seconds from the sign of a save until its commit must have been seen."""
@@ -29,7 +29,7 @@ class Whereabouts:
         self,
         plans: Sequence[PhasePlan],
         model_dir: Path,
-        call_later: Callable[[float, Callable[[], None]], None],
+        call_later: CallLater,
         say: Callable[[str], None],
         notice: Callable[[str], None],
     ) -> None:

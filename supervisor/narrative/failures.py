@@ -29,7 +29,7 @@ def end_of_traceback(traceback: str) -> Sequence[str]:
     return lines[first:]
 
 
-def last_word(end: FinishJob, state: JobState, place: str) -> str:
+def failure_line(end: FinishJob, state: JobState, place: str) -> str:
     """Why the job in `place` has failed, for somebody who sees nothing else of it."""
     parts = [f"{end.status}, exit code {end.exit_code:d}: {end.reason}"]
     if (failure := state.last_failure) is not None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from supervisor.adapters.clock import SystemClock
+from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.status_file import STATUS, StatusFile
 from supervisor.adapters.storage import LocalStorage
-from supervisor.core.events import SupervisorStarted
+from supervisor.core.events import Noticed, SupervisorStarted
 from supervisor.core.machine import step
 from supervisor.core.state import JobState
 from supervisor.observers import Observers
-from supervisor.ports import Transition
+from supervisor.ports import CallLater, Transition
 from tests.core.history import policy
 
 EVENT = SupervisorStarted(0.0, "job", policy(), None)
@@ -37,12 +40,61 @@ class Counting:
 def test_one_that_fails_is_told_of_once_and_off(capfd: pytest.CaptureFixture[str]) -> None:
     told: list[str] = []
     broken, sound = Counting(RuntimeError("no picture")), Counting()
-    observers = Observers([broken, sound], told.append)
+    observers = Observers(Reactor(SystemClock()).call_later, told.append)
+    observers.add(broken, sound)
     for _ in range(3):
         observers.observe(STARTED)
     assert (broken.seen, sound.seen) == (1, 3)
     assert told == ["Counting failed (RuntimeError('no picture')): it is off, and the job goes on"]
     assert "RuntimeError: no picture" in capfd.readouterr().err, "with its traceback: it is a bug"
+
+
+class Renewing(Counting):
+    """An observer whose timer renews itself, and fails or not."""
+
+    def __init__(self, call_later: CallLater, turn: Callable[[], None]) -> None:
+        super().__init__()
+        self._call_later = call_later
+        self._turn = turn
+        call_later(0.0, self._again)
+
+    def _again(self) -> None:
+        self._call_later(0.0, self._again)
+        self._turn()
+
+
+def test_one_whose_timer_fails_is_told_of_once_and_off(capfd: pytest.CaptureFixture[str]) -> None:
+    told: list[str] = []
+    turns = {"broken": 0, "sound": 0}
+    clock = SystemClock()
+    reactor = Reactor(clock)
+
+    def break_down() -> None:
+        turns["broken"] += 1
+        raise RuntimeError("can't start new thread")
+
+    def go_on() -> None:
+        turns["sound"] += 1
+        if turns["sound"] == 3:
+            reactor.post(Noticed(clock.now(), "enough"))
+
+    observers = Observers(reactor.call_later, told.append)
+    made: list[Renewing] = []
+    for turn in (break_down, go_on):
+
+        def make(call_later: CallLater, turn: Callable[[], None] = turn) -> Renewing:
+            made.append(Renewing(call_later, turn))
+            return made[-1]
+
+        observers.add_with_timers(make)
+    assert [event for event in reactor.wait(None) if isinstance(event, Noticed)]
+    observers.observe(STARTED)
+    assert turns == {"broken": 1, "sound": 3}
+    assert [observer.seen for observer in made] == [0, 1]
+    assert told == [
+        'Renewing failed (RuntimeError("can\'t start new thread")): it is off, and the job goes on'
+    ]
+    assert "RuntimeError: can't start new thread" in capfd.readouterr().err
 
 
 def test_a_status_file_that_cannot_be_written_is_told_once_and_tried_again(tmp_path: Path) -> None:
