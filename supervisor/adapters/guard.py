@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -15,21 +13,16 @@ from errno import EMFILE
 from pathlib import Path
 from typing import Any
 
-import supervisor
-from supervisor.host import cgroups, guard, tree
+from supervisor.host import cgroups, tree
 from supervisor.host.birth import become_subreaper
+from supervisor.host.guard_process import spawn
 from supervisor.host.line import Line, NoGuardError, Started, packed
 from supervisor.host.orphans import Orphans
 from supervisor.host.record import Entry, Record, proven
+from supervisor.host.standstill import Standstill
 from supervisor.host.unkillable import Patience
 from supervisor.host.waiting import end_child, has_ended, reaped
 
-_PROGRAM = (
-    "import sys; sys.path.append(sys.argv[3]); from supervisor.host.guard import main; main()"
-)
-_ROOT = str(Path(supervisor.__file__).parents[1])
-_ENVIRONMENT = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-_SOCKET = 3
 _LAST_LOOK = 5.0
 _LOOK_AGAIN = 0.002
 _TO_DIE = 0.1
@@ -37,13 +30,7 @@ _TO_DIE = 0.1
 
 
 class Guard:
-    """The process that is the parent of everything of the job.
-
-    It is spawned from a bare interpreter, not forked: it shares no page that we would write to, no
-    descriptor and no environment with us. Every signal is blocked in it from its birth, and its
-    process group is its own, so nothing that is meant for us ends it. It stays in our session, by
-    which it is known not to be of the job.
-    """
+    """The process that is the parent of everything of the job: see `guard_process`."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         """`tell` a person of what is not as it should be."""
@@ -59,7 +46,7 @@ class Guard:
         self._unanswered: dict[int, int] = {}
         """By the number of each start that was not answered in time, its place in the record."""
         self._deadline: float | None = None
-        self._stopped: list[tuple[int, tree.Stat]] = []
+        self._standstill = Standstill()
         self._told = self._dismissed = False
         self._losses = 0
         self._patience = Patience(tell)
@@ -190,27 +177,13 @@ class Guard:
         self._say("kill")
 
     def stop_workers(self, patience: float = 1.0) -> bool:
-        """SIGSTOP every process of the job; whether none of them runs any more. In any thread.
-
-        One that waits in the kernel, for a disk as a rule, stops when it is done there: it is not
-        waited for beyond `patience` seconds.
-        """
-        end = time.monotonic() + patience
-        calm = 0
-        while calm < 2:  # the kernel's list may lack one while another one is waited for
-            sent, running = tree.stop(self.pid, {self._own})
-            self._stopped += sent
-            calm = 0 if running else calm + 1
-            if running and time.monotonic() > end:
-                return False
-            time.sleep(_LOOK_AGAIN if running else 0)
-        return True
+        """SIGSTOP every process of the job; whether none of them runs any more, `patience` seconds
+        later at most. In any thread."""
+        return self._standstill.begin(self.pid, {self._own}, patience)
 
     def continue_workers(self) -> None:
         """SIGCONT to those that `stop_workers` has stopped. In any thread."""
-        stopped, self._stopped = self._stopped, []
-        for pid, seen in stopped:
-            tree.send(pid, seen, signal.SIGCONT)
+        self._standstill.end()
 
     def dismiss(self) -> None:
         """Tell the guard to kill the rest and exit. Waits at most 5 s, and not for what `kill` has
@@ -227,20 +200,7 @@ class Guard:
     # --- starting -------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            arguments = (str(_SOCKET), str(os.getpid()), _ROOT, guard.__file__)
-            self.pid = os.posix_spawn(
-                sys.executable,
-                (sys.executable, "-I", "-S", "-c", _PROGRAM, *arguments),
-                _ENVIRONMENT,
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, theirs.fileno(), _SOCKET),
-                    *((os.POSIX_SPAWN_OPEN, n, os.devnull, os.O_RDWR, 0) for n in range(3)),
-                ],
-                setpgroup=0,
-                setsigmask=signal.valid_signals(),
-            )
+        self.pid, ours = spawn()
         self.pidfd = os.pidfd_open(self.pid)
         self._line = Line(ours, self._end_late)
         if self._cgroup is not None:

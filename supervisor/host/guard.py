@@ -7,7 +7,7 @@ the guard is gone, what it started dies by the kernel's parent-death signal, and
 the supervisor, a subreaper too. Where there is a cgroup, the guard forks a *watcher*: it waits for
 the supervisor's end, and then kills what is in the cgroup, even if the guard was killed as well.
 
-It is run by a bare interpreter that imports next to nothing (see `supervisor/adapters/guard.py`).
+It is run by a bare interpreter that imports next to nothing (see `guard_process`).
 Messages are datagrams on a socket, marshalled tuples. It is told:
 
     spawn NUMBER PLACE  start a process; PLACE is its place in the record of sessions, or None. As

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from supervisor import exclusion, job
-from supervisor.adapters import guard as guards
 from supervisor.adapters.clock import SystemClock
 from supervisor.adapters.guard import Guard
 from supervisor.adapters.lease import LeaseTimes
@@ -28,8 +27,8 @@ from supervisor.core.events import Noticed
 from supervisor.core.exit_codes import ExitCode
 from supervisor.exclusion import Exclusion, Home, owned
 from supervisor.guarded import guarded
-from supervisor.host import guard as theirs
 from supervisor.host import tree
+from supervisor.host.guard_process import guard_command
 from tests.processes.test_lease import foreign
 from tests.running import eventually
 
@@ -106,8 +105,7 @@ def test_a_guard_that_fails_does_not_wait_for_a_supervisor_that_is_frozen() -> N
                 end.send(b"x" * 1000, socket.MSG_DONTWAIT)
         ours.send(b"no message")
         number = end.fileno()
-        arguments = [str(number), str(os.getpid()), guards._ROOT, theirs.__file__]
-        command = [sys.executable, "-I", "-S", "-c", guards._PROGRAM, *arguments]
+        command = guard_command(number)
         started = subprocess.Popen(command, pass_fds=[number], stderr=subprocess.DEVNULL)
         assert started.wait(30.0) == 1
 
