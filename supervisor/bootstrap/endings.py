@@ -45,7 +45,7 @@ class Ending:
         """The main module has ended; what it raised goes on to the interpreter."""
         record = None
         if error is not None:
-            self._worker.forget_frames(error)
+            self._worker.frames.forget(error)
             if not (isinstance(error, SystemExit) and _means_success(error.code)):
                 record = self._record(error)
         self._worker.ended(record)
@@ -65,11 +65,8 @@ class Ending:
     def _leave(self, status: int) -> None:
         failed = not _means_success(status)
         self._worker.ended(self._record(sys.exc_info()[1]) if failed else None)
-        try:
+        with self._worker.frames:
             self._exit(status)
-        except TypeError as error:
-            self._worker.forget_frames(error)
-            raise
 
     def _watch_threads(self, threading: ModuleType) -> None:
         """Note an exception that ends a thread: it may be why the program ends next."""

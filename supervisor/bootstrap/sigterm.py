@@ -17,8 +17,10 @@ import _signal  # type: ignore[import-not-found]
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType, TracebackType
+    from types import ModuleType
     from typing import Any
+
+    from .worker import OurFrames
 
 _WAITS = "sigwait", "sigwaitinfo", "sigtimedwait"
 
@@ -26,15 +28,10 @@ _WAITS = "sigwait", "sigwaitinfo", "sigtimedwait"
 class Sigterm:
     """Watches the module `signal` of the program."""
 
-    def __init__(
-        self, noticed: Callable[[], None], forget_frames: Callable[[BaseException], None]
-    ) -> None:
-        """Call `noticed` at each SIGTERM, before the program's own handler.
-
-        `forget_frames` takes our frames off the traceback of an exception.
-        """
+    def __init__(self, noticed: Callable[[], None], frames: OurFrames) -> None:
+        """Call `noticed` at each SIGTERM, before the program's own handler."""
         self.noticed = noticed
-        self._forget_frames = forget_frames
+        self.frames = frames
 
     def watch(self, module: ModuleType) -> None:
         """The program has imported `module`, which is `signal`."""
@@ -46,12 +43,12 @@ class Sigterm:
         def signal(signalnum: Any, handler: Any) -> Any:
             if signalnum == _signal.SIGTERM and callable(handler):
                 handler = _Handler(handler, self)
-            with self:
+            with self.frames:
                 return _given(set_handler(signalnum, handler))
 
         @wraps(get_handler)
         def getsignal(signalnum: Any) -> Any:
-            with self:
+            with self.frames:
                 return _given(get_handler(signalnum))
 
         module.signal, module.getsignal = signal, getsignal  # type: ignore[attr-defined]
@@ -62,26 +59,13 @@ class Sigterm:
 
     def _waiting(self, wait: Callable[..., Any]) -> Callable[..., Any]:
         def waited(*arguments: Any) -> Any:
-            with self:
+            with self.frames:
                 found = wait(*arguments)
             if getattr(found, "si_signo", found) == _signal.SIGTERM:
                 self.noticed()
             return found
 
         return waited
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """What leaves us is raised again without our frames."""
-        if error is not None:
-            self._forget_frames(error)
 
 
 class _Handler:
@@ -93,7 +77,7 @@ class _Handler:
 
     def __call__(self, signalnum: Any, frame: Any) -> Any:
         self._watch.noticed()
-        with self._watch:
+        with self._watch.frames:
             return self.given(signalnum, frame)
 
 

@@ -17,7 +17,7 @@ from .sigterm import Sigterm
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
+    from types import ModuleType, TracebackType
     from typing import Any
 
     from ..protocol.failure import FailureRecord
@@ -35,12 +35,39 @@ STACKS_LINE = b'{"v":1,"kind":"stacks"}\n'
 SIGTERM_LINE = b'{"v":1,"kind":"sigterm"}\n'
 
 
+class OurFrames:
+    """The frames of the bootstrap: what leaves the block is raised again without them."""
+
+    def __init__(self, ours: str) -> None:
+        """`ours` is the bootstrap's directory."""
+        self._ours = ours
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self.forget(error)
+
+    def forget(self, error: BaseException) -> None:
+        """Take them off the traceback of `error`."""
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(self._ours):
+            trace = trace.tb_next
+        error.__traceback__ = trace
+
+
 class Worker:
     """This process, as the supervisor's worker."""
 
     def __init__(self, ours: str, clean_path: list[str]) -> None:
         """`ours` is the bootstrap's directory, `clean_path` the path without the program's part."""
-        self._ours = ours
+        self.frames = OurFrames(ours)
         self._clean_path = clean_path
         self._pid = os.getpid()
         self._environ = dict(os.environ)
@@ -64,7 +91,7 @@ class Worker:
                 faulthandler.enable(descriptor, all_threads=True)
             os.register_at_fork(after_in_child=_dump_no_more)
             _say(STACKS_LINE)
-        self.when_imported("signal", Sigterm(self.told_to_stop, self.forget_frames).watch)
+        self.when_imported("signal", Sigterm(self.told_to_stop, self.frames).watch)
         self.when_imported("jax.monitoring", self._watch_jax)
 
     def when_imported(self, name: str, arrived: Callable[[ModuleType], None]) -> None:
@@ -75,13 +102,6 @@ class Worker:
         """The program got SIGTERM, or was told of one."""
         if self.is_here and not self._told_to_stop:
             self._told_to_stop = _say(SIGTERM_LINE)
-
-    def forget_frames(self, error: BaseException) -> None:
-        """Take the bootstrap's own frames off the traceback of `error`."""
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(self._ours):
-            trace = trace.tb_next
-        error.__traceback__ = trace
 
     def describe(self, error: BaseException) -> FailureRecord | None:
         """What there is to say about `error`; None where this is not the worker, or it fails."""
