@@ -22,6 +22,11 @@ class _Output(io.TextIOBase):
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """See `io.TextIOBase`."""
+        return self._stream.encoding
+
     def write(self, text: str) -> int:
         try:
             return self._stream.write(text)
