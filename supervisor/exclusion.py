@@ -33,7 +33,8 @@ from supervisor.protocol.location import Uri
 from supervisor.protocol.segments import JOURNAL
 
 _CHECK_INTERVAL = 1.0
-_LAST_WORDS = 10.0
+_FOR_THE_MAIN_THREAD = 10.0
+"""Seconds that the main thread gets to end the supervisor itself once the lease is lost."""
 
 
 class ModelDirError(Exception):
@@ -252,7 +253,7 @@ def _lease(
     def lost(error: Exception) -> None:
         """In another thread. The main thread has `check`, but it may hang."""
         guard.kill_now()
-        time.sleep(_LAST_WORDS)
+        time.sleep(_FOR_THE_MAIN_THREAD)
         if isinstance(error, LeaseTakenError):
             end(ExitCode.OWNED, str(error))
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from supervisor.host.outlet import LAST_WORDS, Outlet, Part, write
+from supervisor.host.outlet import FLUSH_PATIENCE, Outlet, Part, write
 
 
 class PlainConsole:
@@ -24,7 +24,7 @@ class PlainConsole:
         """Pass on a part of a worker's output, as it is."""
         self._outlet.output(chunk)
 
-    def close(self, patience: float = LAST_WORDS) -> None:
+    def close(self, patience: float = FLUSH_PATIENCE) -> None:
         """Write what is left, and wait at most `patience` seconds for it."""
         self._outlet.close(patience)
 

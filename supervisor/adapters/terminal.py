@@ -26,7 +26,7 @@ from supervisor.config.plan import PhasePlan
 from supervisor.core.events import PhaseBegun, WorkerReported, WorkersGone
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
-from supervisor.host.outlet import LAST_WORDS, Outlet, Part, write
+from supervisor.host.outlet import FLUSH_PATIENCE, Outlet, Part, write
 from supervisor.ports import Clock, Transition
 from supervisor.protocol.messages import StepMessage, printable
 
@@ -92,7 +92,7 @@ class TerminalView:
         )
         self._outlet = Outlet(self._show, tell, period=_PERIOD, end=self._end)
 
-    def close(self, patience: float = LAST_WORDS) -> None:
+    def close(self, patience: float = FLUSH_PATIENCE) -> None:
         """Leave the last picture on the screen and give the terminal back."""
         self._outlet.close(patience)
 

@@ -20,11 +20,11 @@ _MAX_SHOWN = 300
 def doubt(evidence: Evidence) -> str | None:
     """The exception of the uncaught traceback that some rank's output ends in; None: there is
     none."""
-    found = (_last_words(rank.output) for rank in evidence.ranks)
+    found = (_uncaught_exception(rank.output) for rank in evidence.ranks)
     return next((line for line in found if line is not None), None)
 
 
-def _last_words(output: str) -> str | None:
+def _uncaught_exception(output: str) -> str | None:
     tail = [line for line in output.splitlines() if line.strip()][-_TAIL:]
     chains = chains_of_text("\n".join(tail))
     uncaught = [chain for chain in chains if chain.origin is Origin.MAIN]

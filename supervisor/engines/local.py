@@ -70,7 +70,7 @@ from supervisor.protocol.standby import OUTPUT, Mode
 _OBSERVE_INTERVAL = 5.0
 _DRAIN_OUTPUT = 5.0
 """Seconds for the outputs of all workers: the main loop stands still meanwhile."""
-_LAST_WORDS = 2.0
+_EXIT_HANDLERS = 2.0
 """Seconds for the exit handlers of a worker that has failed, at least, where there are several."""
 _READING_PAUSE = 0.5
 """Seconds, once the job is on its way: who reads each step at once is awake ten times a second."""
@@ -380,7 +380,7 @@ class LocalEngine:
             if worker in known:
                 self._notice(f"rank {worker.rank} has failed and does not end: it is killed")
                 worker.process.signal(signal.SIGKILL)
-        self._reactor.call_later(_LAST_WORDS, lambda: self._end_those_that_failed(group, failed))
+        self._reactor.call_later(_EXIT_HANDLERS, lambda: self._end_those_that_failed(group, failed))
 
     def _observe(self, group: Group, survivors: tuple[Survivor, ...]) -> None:
         self._snapshots.look()

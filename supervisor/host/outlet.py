@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from errno import EDQUOT, ENOSPC
 
-LAST_WORDS = 3.0
+FLUSH_PATIENCE = 3.0
 """Seconds that a reader gets for what is left at the end."""
 
 _MAX_OUTPUT = 256 * 1024
@@ -81,7 +81,7 @@ class Outlet:
             Part(data, is_ours=False), _MAX_OUTPUT, _PATIENCE if self._period is None else 0.0
         )
 
-    def close(self, patience: float = LAST_WORDS) -> None:
+    def close(self, patience: float = FLUSH_PATIENCE) -> None:
         """Show what is left, and wait at most `patience` seconds for it."""
         self._shut()
         self._closing.set()

@@ -129,7 +129,7 @@ class Policy:
     silent_after: float = 900.0
     """From one sign of life to the next, of which there should be one each 10 s."""
     max_mute: int = 3
-    last_words: float = 60.0
+    upload_patience: float = 60.0
     """From the end of the job to that of its machine, if that does not say that all has ended."""
 
 
@@ -240,7 +240,7 @@ def _ended(state: State, code: int, seen: Observation, now: float, policy: Polic
     ended_at = now if state.ended_at is None else state.ended_at
     one = seen.slices.get(state.generation)
     runs = one is not None and one.state is SliceState.ACTIVE and seen.machine.exit_code != code
-    if runs and now - ended_at < policy.last_words:
+    if runs and now - ended_at < policy.upload_patience:
         return replace(state, ended_at=ended_at)
     return _ending(state, code, f"the job ended with exit code {code}")
 

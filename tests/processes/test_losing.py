@@ -44,7 +44,7 @@ def test_who_loses_the_lease_is_told_to_end_once(
     guard: Guard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the main thread hangs."""
-    monkeypatch.setattr(exclusion, "_LAST_WORDS", 0.0)
+    monkeypatch.setattr(exclusion, "_FOR_THE_MAIN_THREAD", 0.0)
     clock, lost = SystemClock(), threading.Event()
     ended: list[tuple[ExitCode, str]] = []
 

@@ -163,11 +163,11 @@ def test_the_exit_code_of_the_job_decides_the_end(code: ExitCode) -> None:
             assert isinstance(decide(state, NONE, NOW, POLICY)[1][0], End)
 
 
-def test_a_machine_gets_time_for_its_last_words() -> None:
+def test_a_machine_gets_time_to_upload_its_last_files() -> None:
     ended = there(SliceState.ACTIVE, sign="b", status=JobStatus("2", 0))
     state, actions = decide(running(), ended, NOW, POLICY)
     assert actions == (WaitUntil(NOW + POLICY.poll),)
-    silent, _ = decide(state, ended, NOW + POLICY.last_words, POLICY)
+    silent, _ = decide(state, ended, NOW + POLICY.upload_patience, POLICY)
     done, _ = decide(state, replace(ended, machine=MachineReport(exit_code=0)), NOW + 1, POLICY)
     assert silent.stage is done.stage is Stage.ENDING
 
