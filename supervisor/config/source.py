@@ -150,7 +150,7 @@ def parse_value(text: str, location: Location) -> Any:
 class _CoreDumper(yaml.SafeDumper):
     """Quotes what would not be read as text."""
 
-    yaml_implicit_resolvers = dict(_CoreLoader.yaml_implicit_resolvers)
+    yaml_implicit_resolvers = dict(_CoreLoader.yaml_implicit_resolvers)  # noqa: RUF012
 
     def ignore_aliases(self, data: Any) -> bool:
         """Everything is written out."""
