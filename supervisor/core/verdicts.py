@@ -205,13 +205,15 @@ class _Judge:
         """What can be said of it: of each error, and of the exit by itself."""
         rank = self.rank
         time = rank.record.time if rank.record is not None else float("inf")
-        chains = self._chains()
-        for chain in chains:
-            rule, member = self._of_chain(chain)
+        judged = [(chain, *self._of_chain(chain)) for chain in self._chains()]
+        if rank.exit.told_to_stop or _signal(rank.exit) == "SIGTERM":
+            # A SIGTERM for a whole process group also ends the peers and pipes that it misses then.
+            judged = [each for each in judged if not each[1].victim]
+        for chain, rule, member in judged:
             if rule.about_text or chain.origin is not Origin.OUTPUT:
                 yield _Judgement(rule, rank, chain, member, time)
         ended_well = rank.exit.code == self.success.exit_code
-        struck = not chains and rank.fell and _signal(rank.exit) in _FROM_OUTSIDE
+        struck = not judged and rank.fell and _signal(rank.exit) in _FROM_OUTSIDE
         rule = next(rule for rule in self.rules if not rule.about_text and self._ends(rule, None))
         yield _Judgement(rule, rank, None, None, self.number + 1000 * ended_well, struck)
 

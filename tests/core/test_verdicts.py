@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor.core.failure import Evidence, HostFacts, RankEvidence, Verdict, WorkerExit
+from supervisor.core.outcome import Charge
 from supervisor.core.policy import Success
 from supervisor.core.rules import RULES
 from supervisor.core.verdicts import judge, launch_failure, succeeded
@@ -200,6 +201,35 @@ def test_a_rank_that_was_struck_down_is_what_its_victims_speak_of(signal: str, r
         assert (failure.rule, failure.rank) == (rule, 1)
     genuine = died(types=("builtins.RuntimeError",), message="bad luck", rank=2)
     assert rule_of(struck, LOST_PEER, genuine) == "exception"
+
+
+_BROKEN_PIPE = (
+    "Traceback (most recent call last):\n"
+    '  File "/home/me/train.py", line 8, in <module>\n    print("saved", flush=True)\n'
+    "BrokenPipeError: [Errno 32] Broken pipe\n"
+)
+_BUG = _BROKEN_PIPE.replace(
+    "BrokenPipeError: [Errno 32] Broken pipe", "ModuleNotFoundError: No module named 'optx'"
+)
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        WorkerExit(0, signal="SIGTERM"),
+        WorkerExit(0, code=143),
+        WorkerExit(0, code=1, told_to_stop=True),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("output", "is_preemption"), [(_BROKEN_PIPE, True), (_BUG, False)])
+def test_what_ended_on_sigterm_lost_its_peers_by_the_same_sigterm(
+    ended: WorkerExit, output: str, is_preemption: bool
+) -> None:
+    failure = judge(Evidence((RankEvidence(ended, output=output),)), ANY)
+    assert failure is not None
+    assert (failure.charge is Charge.PREEMPTIONS) == is_preemption, failure
+    assert failure.rule != "lost-peer"
 
 
 def test_a_rank_that_was_killed_because_another_had_ended_is_no_cause() -> None:

@@ -152,6 +152,36 @@ def test_a_shell_that_alone_gets_sigterm_takes_its_trainer_along_once_it_has_sav
     assert "preempted" in result.log
 
 
+_SAVES_AND_PRINTS = """
+import os, select, signal, sys
+if os.environ["SUPERVISE_ATTEMPT"] != "1": sys.exit()
+def save(*_):
+    pipe = select.poll()
+    pipe.register(1, 0)
+    pipe.poll()  # until nobody reads it
+    print("saved", flush=True)
+signal.signal(signal.SIGTERM, save)
+print("ready to save", flush=True)
+signal.pause()
+"""
+
+
+def test_sigterm_to_the_process_group_of_a_pipe_is_a_preemption(
+    start: Start, model_dir: Path
+) -> None:
+    """It ends `tee` too: what the trainer then prints breaks the pipe."""
+    trainer = shlex.join([sys.executable, "-c", _SAVES_AND_PRINTS])
+    script = f"{trainer} | tee {model_dir}/copy"
+    running = ready(start, shell_config(model_dir, script, {"max_num_restarts": 0}))
+    told = running.wait_for("running as pid ")
+    os.killpg(int(told.partition("running as pid ")[2].partition(";")[0]), signal.SIGTERM)
+    result = running.result()
+    assert b"BrokenPipeError" in result.rank_log(1)
+    assert result.code == 0, result.log
+    assert "preempted" in result.log
+    assert result.attempts == 2
+
+
 _LAUNCHER = """
 import signal, subprocess, sys
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
