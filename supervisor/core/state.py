@@ -68,7 +68,8 @@ class Group:
     lingers: bool = False
     """All workers have ended, and the survivors have the time until the deadline."""
     saved: int | None = None
-    """The highest committed step when it was asked to stop."""
+    """The highest committed step when it was asked to stop, was found hanging, or the job was asked
+    to stop before it could be."""
 
     @property
     def all_ended(self) -> bool:

@@ -38,6 +38,8 @@ def stop_requested(state: JobState, event: StopRequested, policy: RestartPolicy)
         # Without a group the job waits, or its phase is just beginning and will notice.
         waits = state.backoff is not None or state.placing is not None
         return drained(state, drain) if waits else (state, ())
+    group = replace(group, saved=state.budget.highest)
+    state = replace(state, group=group)
     if group.killing or begins is not None:
         return state, ()
     if group.world_size is None:  # asked as soon as it runs; but nobody waits for that for ever
@@ -147,7 +149,8 @@ def hung(
 ) -> Outcome:
     """The group is silent for too long: its stacks first, then it is asked to stop."""
     hang = Hang(silence.stage, silence.seconds)
-    group = replace(group, hang=hang, deadline=at + policy.stack_dump)
+    deadline = at + policy.stack_dump
+    group = replace(group, hang=hang, deadline=deadline, saved=state.budget.highest)
     recovery = state.recovery.died(at - silence.seconds).spent("detect", at)
     state = replace(state, status=Status.STOPPING, group=group, recovery=recovery)
     reason = f"nothing was heard of it for {silence.seconds:.1f} s in stage {silence.stage}"

@@ -42,7 +42,7 @@ from supervisor.core.events import (
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import told_survivors
 from supervisor.core.policy import RestartPolicy
-from supervisor.core.state import Drain, JobState, Status
+from supervisor.core.state import JobState, Status
 from supervisor.narrative import devices
 from supervisor.narrative.failures import at, end_of_traceback
 from supervisor.narrative.findings import found
@@ -51,6 +51,7 @@ from supervisor.narrative.line import Level as Level
 from supervisor.narrative.line import Line as Line
 from supervisor.narrative.line import attempt_source as attempt_source
 from supervisor.narrative.line import budget_used, count
+from supervisor.narrative.stops import notice_used, stopped
 from supervisor.ports import Transition
 from supervisor.protocol.attempts import attempt_folder
 from supervisor.protocol.messages import (
@@ -260,10 +261,10 @@ def _gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[
         yield Line(source, f"checkpoint of step {event.committed} was committed")
     drain = t.before.drain
     if drain is not None and drain.source is StopSource.PREEMPTION and not _is_done(t):
-        yield from _notice_used(t, event, drain, policy)
+        if drain.begins is None:  # else nobody has asked for a save yet
+            yield notice_used(t, event, drain, policy)
     elif t.before.ends_group and not _is_done(t):
-        saved = t.before.group.saved
-        yield Line(source, f"stopped: {_kept(event, saved, t.after.budget.highest)}")
+        yield Line(source, stopped(t, event, t.before.group.saved))
     if event.doubt is not None and _is_done(t):
         yield Line(source, _doubted(event.doubt), "warning")
     if event.failure is None or t.before.group.abandoned or t.before.drains:
@@ -277,49 +278,12 @@ def _is_done(t: Transition) -> bool:
     return t.after.status is Status.SUCCEEDED or t.after.phase != t.before.phase
 
 
-def _kept(event: WorkersGone, before: int | None, highest: int | None) -> str:
-    """What a stop saved, and what work is lost."""
-    if highest is not None and highest != before:
-        kept = f"step {highest} is saved"
-    elif highest is not None:
-        kept = f"no new checkpoint, the newest is of step {highest}"
-    else:
-        kept = "nothing is saved, there is no checkpoint"
-    return f"{kept}; {_lost(event)}"
-
-
-def _lost(event: WorkersGone) -> str:
-    if event.step is None:
-        return "what is lost since then is not known, because the program told no steps"
-    lost = max(0, event.step - (event.committed or 0))
-    return f"lost since then: {count(lost, 'step')} (last step told: {event.step})"
-
-
 def _doubted(exception: str) -> str:
     return (
         f"it succeeded, but the output ends in a traceback: {exception}. Look at it: in a shell, "
         "`program | tee log` exits as `tee` does; `set -o pipefail` first makes it exit as the "
         "program does"
     )
-
-
-def _notice_used(
-    t: Transition, event: WorkersGone, drain: Drain, policy: RestartPolicy
-) -> Iterator[Line]:
-    """Whether a save fitted into the notice; nothing of a group that was not asked for one yet."""
-    if drain.begins is not None:
-        return
-    taken, highest = f"{event.at - drain.at:.1f} s", t.after.budget.highest
-    if policy.preemption_notice is not None:
-        taken += f" (of {policy.preemption_notice:g})"
-    if highest is not None and highest != drain.highest:
-        text = f"the notice was enough: step {highest} is saved, and all over in {taken}; "
-        text += _lost(event)
-        yield Line(MAIN, text)
-        return
-    left = f"the newest is of step {highest}" if highest is not None else "there is none"
-    text = f"no checkpoint came of the notice in {taken}: {left}; {_lost(event)}"
-    yield Line(MAIN, text, "warning")
 
 
 def _launch_failed(t: Transition, event: LaunchFailed, policy: RestartPolicy) -> Iterator[Line]:

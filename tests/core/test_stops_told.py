@@ -1,0 +1,91 @@
+"""What run.log says a stop saved and lost: nothing that nobody knows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from supervisor.core.events import DeadlineReached, Event, StopSource, WorkersGone
+from supervisor.core.failure import WorkerExit
+from supervisor.core.liveness import Silence
+from supervisor.core.machine import step
+from supervisor.narrative import tell
+from supervisor.ports import Transition
+from supervisor.protocol.messages import Stage
+from tests.core.history import RETRY, History, started
+
+UNSEEN = "no checkpoint is seen where the job looks for them (trainer.init.checkpoint.directory)"
+
+
+def lines(history: History, event: Event) -> list[str]:
+    """What is told of an event."""
+    before = history.state
+    after, decisions = step(before, event, history.policy)
+    transition = Transition(event, before, after, decisions, datetime(2026, 1, 1, tzinfo=UTC))
+    return [line.text for line in tell(transition, history.policy)]
+
+
+def told(history: History, *, step: int | None, committed: int | None) -> str:
+    """What is told of the stop when the group is gone."""
+    attempt = history.state.attempt
+    gone = WorkersGone(history.now, attempt, RETRY, None, step, committed)
+    (line,) = [text for text in lines(history, gone) if "lost" in text]
+    return line
+
+
+def asked(*commits: int, source: StopSource = StopSource.SIGTERM) -> History:
+    """A job that runs, and is asked to stop after these commits."""
+    history = started()
+    history.runs()
+    for commit in commits:
+        history.commits(commit)
+    history.stops(source)
+    return history
+
+
+@pytest.mark.parametrize(
+    ("committed", "lost"),
+    [(60, 0), (None, 0), (50, 0)],
+    ids=["it is there", "the store does not answer", "the store tells of an older one"],
+)
+def test_what_was_seen_committed_is_not_lost(committed: int | None, lost: int) -> None:
+    history = asked(50)
+    history.commits(60)
+    text = told(history, step=60, committed=committed)
+    assert text == f"stopped: step 60 is saved; lost since then: {lost} steps (last step told: 60)"
+
+
+@pytest.mark.parametrize("source", [StopSource.SIGTERM, StopSource.PREEMPTION])
+def test_where_the_store_does_not_answer_the_last_commit_counts(source: StopSource) -> None:
+    text = told(asked(50, source=source), step=57, committed=None)
+    assert "the newest is of step 50; lost since then: 7 steps (last step told: 57)" in text
+
+
+def test_a_checkpoint_that_was_moved_away_is_no_longer_the_newest() -> None:
+    text = told(asked(50), step=47, committed=40)
+    assert "no new checkpoint, the newest is of step 40; lost since then: 7 steps" in text
+
+
+@pytest.mark.parametrize("source", [StopSource.SIGTERM, StopSource.PREEMPTION])
+def test_a_program_may_save_where_nobody_looks(source: StopSource) -> None:
+    text = told(asked(source=source), step=60, committed=None)
+    assert f"{UNSEEN}; what it did is lost unless it is saved elsewhere" in text
+
+
+def test_a_hung_group_that_ends_before_it_is_asked_has_saved_nothing() -> None:
+    history = started()
+    history.runs()
+    history.commits(50)
+    history.happens(DeadlineReached(history.now, Silence(1, Stage.TRAINING, 9.0)))
+    history.ends(WorkerExit(0, signal="SIGUSR2"))
+    text = told(history, step=57, committed=50)
+    assert text.startswith("stopped: no new checkpoint, the newest is of step 50; lost since")
+
+
+def test_nor_has_a_group_that_ends_before_it_runs() -> None:
+    history = started()
+    history.commits(50)
+    history.stops()
+    text = told(history, step=None, committed=50)
+    assert text.startswith("stopped: no new checkpoint, the newest is of step 50; ")
