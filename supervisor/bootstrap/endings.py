@@ -1,8 +1,9 @@
 """What the program dies of: the exceptions that end it, written down where nobody else sees them.
 
-Nothing that the program can look at is replaced before its end but `os._exit`: its
-`sys.excepthook`, `threading.excepthook` and signal handlers are its own. Exceptions are never kept,
-only what they say: they hold on to whatever memory the program had in its hands.
+This module replaces `os._exit`, the function of `threading` that makes the hook of each thread,
+and, once the main module has ended, `sys.unraisablehook`. `sys.excepthook` and
+`threading.excepthook` are the program's own; what becomes of its signal handlers is in `sigterm`.
+No exception is kept, only its description: an exception holds on to all that its frames use.
 """
 
 from __future__ import annotations

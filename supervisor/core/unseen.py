@@ -12,7 +12,7 @@ from supervisor.core.events import CheckpointCommitted, Event, WorkerReported, W
 from supervisor.protocol.messages import SavedMessage, StepMessage
 
 _ENOUGH_SAVES = 2
-"""Of a single one the commit may be still to come."""
+"""So many saves are a sign while the program runs: the commit of a single one may still come."""
 
 
 @dataclass(frozen=True, slots=True)
