@@ -1,17 +1,15 @@
 """Runs worker groups as processes on this host.
 
 The director: it starts, signals and kills, and passes on what comes of it. What an attempt is
-started from is in `launch`, what lives of it in `group`, what is done ahead of the next one in
-`preparing`, and what its end was in `judging`.
+started from is in `launch`, how a worker is started in `starting`, what lives of it in `group`,
+what is done ahead of the next one in `preparing`, and what its end was in `judging`.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,9 +19,6 @@ from supervisor.adapters.cgroup import OomCounter
 from supervisor.adapters.checkpoints import CheckpointWatcher
 from supervisor.adapters.compile_cache import CompileCache
 from supervisor.adapters.guard import Guard
-from supervisor.adapters.output import OutputPatterns, OutputPump
-from supervisor.adapters.processes import WorkerProcess
-from supervisor.adapters.progress import ProgressPipe
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.snapshots import SnapshotMemory
 from supervisor.adapters.stacks import describe_process, dump_native_stacks
@@ -47,25 +42,22 @@ from supervisor.engines.killing import Killing
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.placement import placed, ports_needed
 from supervisor.engines.preparing import Preparations
-from supervisor.engines.python_program import has_bootstrap
 from supervisor.engines.settling import Settling
 from supervisor.engines.snapshots import SnapshotKeeper
+from supervisor.engines.starting import WorkerStarter
 from supervisor.engines.survivors import Survivors
 from supervisor.engines.units import Answer
 from supervisor.engines.unmatched import Unmatched
 from supervisor.ports import Clock
-from supervisor.protocol import environment
 from supervisor.protocol.attempts import attempt_folder
 from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import (
     Message,
     RestoredMessage,
     SavedMessage,
-    SigtermMessage,
     StepMessage,
 )
 from supervisor.protocol.stacks import STACK_SIGNAL
-from supervisor.protocol.standby import OUTPUT, Mode
 
 _OBSERVE_INTERVAL = 5.0
 _DRAIN_OUTPUT = 5.0
@@ -97,8 +89,6 @@ class LocalEngine:
         self._reactor = reactor
         self._clock = clock
         self._guard = guard
-        self._environ = environment.scrubbed(environ)
-        self._mirror = mirror
         self._compile_cache = compile_cache
         self._probe = probe
         self._redact = redact
@@ -107,6 +97,9 @@ class LocalEngine:
         self._unmatched = Unmatched(self._notice)
         self._snapshots = SnapshotKeeper(self._notice, self._mention)
         self._ahead = Preparations(reactor, clock, guard, probe, self._notice, self._mention)
+        self._starter = WorkerStarter(
+            guard, environ, mirror, compile_cache, self._ahead, self._heard, self._notice
+        )
 
     @property
     def directory(self) -> Path | None:
@@ -130,7 +123,7 @@ class LocalEngine:
             self._mention,
             lambda survivors: self._observe(group, survivors),
         )
-        argv, env = self._program(launch, newest)
+        argv, env = self._starter.program(launch, newest)
         memories = self._snapshot_memories(launch, newest)
         try:
             ports = free_ports(ports_needed(launch))
@@ -211,70 +204,18 @@ class LocalEngine:
 
     # --- starting ---------------------------------------------------------------------------
 
-    def _program(
-        self, launch: Launch, newest: int | None
-    ) -> tuple[tuple[str, ...], dict[str, str]]:
-        """The command line of the workers, and their environment but for what is told to each."""
-        values = launch.values(newest)
-        argv, why_not = launch.command_line(values)
-        if why_not is not None:
-            self._notice(f"the program runs as it is, without the bootstrap: {why_not}")
-        inherited = launch.inherited(self._environ, values)
-        if launch.plan.is_command and not has_bootstrap(argv):
-            # It tears lines, but reaches the Python programs of any wrapper; ours flushes itself.
-            inherited.setdefault("PYTHONUNBUFFERED", "1")
-        return tuple(argv), {**inherited, **self._compile_cache.environment(inherited)}
-
     def _begin(self, group: Group, start: Start, memory: SnapshotMemory | None) -> None:
-        """Start the group's next worker, with all that leads to it.
+        """Start the group's next worker, and hear it from now on.
 
         Raises:
             OSError: it cannot be started.
         """
-        rank = len(group.workers)
-        with ExitStack() as undo:
-            pump = OutputPump(
-                group.launch.file(rank, "log"),
-                self._patterns(group, rank),
-                self._mirror if rank == 0 else None,
-                self._notice,
-            )
-            undo.callback(pump.abandon)
-            pipe = ProgressPipe(
-                lambda message: self._heard(group, rank, message),
-                lambda why: self._notice(f"a message of rank {rank} was refused: {why}"),
-            )
-            undo.callback(pipe.abandon)
-            env = {**start.env, **pipe.to_environment()}
-            descriptors = {environment.PROGRESS_FD: pipe.write_end}
-            if memory is not None:
-                env |= memory.to_environment()
-                descriptors[environment.SNAPSHOT_FD] = memory.descriptor
-            start = Start(start.argv, env)
-            process, standby = self._process(group.launch, start, descriptors, pump)
-            undo.pop_all()
-        pipe.close_write_end()
-        worker = Worker(rank, start, process, standby, pump, pipe)
+        worker = self._starter.start(group, start, memory)
         worker.look(self._clock.now())
         group.workers.append(worker)
-        pump.start()
-        self._reactor.watch(pipe.read_end, lambda: self._read_progress(group, worker))
-        self._reactor.watch(process.pidfd, lambda: self._worker_ended(group, worker))
-
-    def _process(
-        self, launch: Launch, start: Start, descriptors: Mapping[str, int], pump: OutputPump
-    ) -> tuple[WorkerProcess, Mode | None]:
-        """The process of a worker, with these descriptors, and of what kind the standby was that
-        has become it; None: it is started now."""
-        told = {OUTPUT: pump.write_end, **descriptors}
-        taken = self._ahead.take(launch.plan.name, start, told)
-        if taken is not None:
-            return taken.process, taken.mode
-        inherit = tuple(descriptors.values())
-        cold = WorkerProcess(
-            self._guard, start.argv, env=start.env, output=pump.write_end, inherit=inherit
-        )
-        return cold, None
+        worker.pump.start()
+        self._reactor.watch(worker.pipe.read_end, lambda: self._read_progress(group, worker))
+        self._reactor.watch(worker.process.pidfd, lambda: self._worker_ended(group, worker))
 
     def _tell_start(self, group: Group) -> None:
         kinds = [worker.standby for worker in group.workers if worker.standby is not None]
@@ -297,18 +238,6 @@ class LocalEngine:
         if not launch.plan.snapshots:
             return ()
         return self._snapshots.lend(launch.phase, launch.world_size, launch.follows_on, newest)
-
-    def _patterns(self, group: Group, rank: int) -> OutputPatterns:
-        launch = group.launch
-        progress, success = launch.plan.progress_pattern, launch.success.pattern
-        return OutputPatterns(
-            step=re.compile(progress) if progress is not None else None,
-            on_step=lambda first, last: self._heard(
-                group, rank, StepMessage(last, first=first, in_output=True)
-            ),
-            success=re.compile(success) if success is not None else None,
-            on_sigterm=lambda: self._heard(group, rank, SigtermMessage()),
-        )
 
     def _watcher(self, launch: Launch) -> CheckpointWatcher:
         def committed(step: int) -> None:

@@ -1,0 +1,118 @@
+"""Starts the workers of an attempt, each with all that leads to it: its output, its progress pipe
+and the memory for its snapshots. A standby that fits becomes the worker."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+
+from supervisor.adapters.compile_cache import CompileCache
+from supervisor.adapters.guard import Guard
+from supervisor.adapters.output import OutputPatterns, OutputPump
+from supervisor.adapters.processes import WorkerProcess
+from supervisor.adapters.progress import ProgressPipe
+from supervisor.adapters.snapshots import SnapshotMemory
+from supervisor.engines.group import Group, Worker
+from supervisor.engines.launch import Launch, Start
+from supervisor.engines.preparing import Preparations
+from supervisor.engines.python_program import has_bootstrap
+from supervisor.protocol import environment
+from supervisor.protocol.messages import Message, SigtermMessage, StepMessage
+from supervisor.protocol.standby import OUTPUT, Mode
+
+
+class WorkerStarter:
+    """Starts workers, one by one."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        environ: Mapping[str, str],
+        mirror: Callable[[bytes], None] | None,
+        compile_cache: CompileCache,
+        ahead: Preparations,
+        heard: Callable[[Group, int, Message], None],
+        notice: Callable[[str], None],
+    ) -> None:
+        """`environ` is what workers inherit; rank 0's output also goes to `mirror`, if given.
+
+        `heard` is told what the worker of a rank says, `notice` what a person should know.
+        """
+        self._guard = guard
+        self._environ = environment.scrubbed(environ)
+        self._mirror = mirror
+        self._compile_cache = compile_cache
+        self._ahead = ahead
+        self._heard = heard
+        self._notice = notice
+
+    def program(self, launch: Launch, newest: int | None) -> tuple[tuple[str, ...], dict[str, str]]:
+        """The command line of the workers, and their environment but for what is told to each."""
+        values = launch.values(newest)
+        argv, why_not = launch.command_line(values)
+        if why_not is not None:
+            self._notice(f"the program runs as it is, without the bootstrap: {why_not}")
+        inherited = launch.inherited(self._environ, values)
+        if launch.plan.is_command and not has_bootstrap(argv):
+            # It tears lines, but reaches the Python programs of any wrapper; ours flushes itself.
+            inherited.setdefault("PYTHONUNBUFFERED", "1")
+        return tuple(argv), {**inherited, **self._compile_cache.environment(inherited)}
+
+    def start(self, group: Group, start: Start, memory: SnapshotMemory | None) -> Worker:
+        """Start the group's next worker; its output and its progress are not read yet.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        rank = len(group.workers)
+        with ExitStack() as undo:
+            pump = OutputPump(
+                group.launch.file(rank, "log"),
+                self._patterns(group, rank),
+                self._mirror if rank == 0 else None,
+                self._notice,
+            )
+            undo.callback(pump.abandon)
+            pipe = ProgressPipe(
+                lambda message: self._heard(group, rank, message),
+                lambda why: self._notice(f"a message of rank {rank} was refused: {why}"),
+            )
+            undo.callback(pipe.abandon)
+            env = {**start.env, **pipe.to_environment()}
+            descriptors = {environment.PROGRESS_FD: pipe.write_end}
+            if memory is not None:
+                env |= memory.to_environment()
+                descriptors[environment.SNAPSHOT_FD] = memory.descriptor
+            start = Start(start.argv, env)
+            process, standby = self._process(group.launch, start, descriptors, pump)
+            undo.pop_all()
+        pipe.close_write_end()
+        return Worker(rank, start, process, standby, pump, pipe)
+
+    def _process(
+        self, launch: Launch, start: Start, descriptors: Mapping[str, int], pump: OutputPump
+    ) -> tuple[WorkerProcess, Mode | None]:
+        """The process of a worker, with these descriptors, and of what kind the standby was that
+        has become it; None: it is started now."""
+        told = {OUTPUT: pump.write_end, **descriptors}
+        taken = self._ahead.take(launch.plan.name, start, told)
+        if taken is not None:
+            return taken.process, taken.mode
+        inherit = tuple(descriptors.values())
+        cold = WorkerProcess(
+            self._guard, start.argv, env=start.env, output=pump.write_end, inherit=inherit
+        )
+        return cold, None
+
+    def _patterns(self, group: Group, rank: int) -> OutputPatterns:
+        launch = group.launch
+        progress, success = launch.plan.progress_pattern, launch.success.pattern
+        return OutputPatterns(
+            step=re.compile(progress) if progress is not None else None,
+            on_step=lambda first, last: self._heard(
+                group, rank, StepMessage(last, first=first, in_output=True)
+            ),
+            success=re.compile(success) if success is not None else None,
+            on_sigterm=lambda: self._heard(group, rank, SigtermMessage()),
+        )
