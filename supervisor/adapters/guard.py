@@ -27,6 +27,9 @@ _LAST_LOOK = 5.0
 _LOOK_AGAIN = 0.002
 _TO_DIE = 0.1
 """Seconds that a guard which does not answer gets to die before it is looked at again."""
+_MOST_UNANSWERED = 60
+"""How often a guard may not answer before it is given up: for half a minute. What it has started
+dies with it. Answers are counted, not seconds: we may have been frozen ourselves."""
 
 
 class Guard:
@@ -48,6 +51,8 @@ class Guard:
         self._deadline: float | None = None
         self._standstill = Standstill()
         self._told = self._dismissed = False
+        self._is_given_up = False
+        """Whether the guard was killed because it does not answer."""
         self._losses = 0
         self._patience = Patience(tell)
         self._started: dict[int, int] = {}
@@ -88,7 +93,8 @@ class Guard:
             os.close(payload)
 
     def exit_code(self, process: Started) -> int | None:
-        """How it ended, as `subprocess` has it; None while it runs. In any thread.
+        """How it ended, as `subprocess` has it; None while it runs, and until the guard tells how
+        it ended. In any thread.
 
         Raises:
             ChildProcessError: nobody saw how it ended.
@@ -101,6 +107,8 @@ class Guard:
                 if not has_ended(process.pidfd):
                     return None
                 if not self._line.hear_of(process.pid):
+                    if not self._is_lost:
+                        return None
                     self._bury()
             for exits in (self._line.exits, self._exits):
                 if process.pid in exits:
@@ -120,14 +128,17 @@ class Guard:
             self._patience.look(is_left, lambda: self._left(spared))
             return is_left
 
-    def orphans(self) -> list[tuple[int, tree.Stat]]:
-        """What lives although its parent has ended, but for what is in the session of a living
-        process that `start` has started. None where the guard is dead: all of it dies then."""
+    def orphans(self) -> list[tuple[int, tree.Stat]] | None:
+        """Returns what lives although its parent has ended, but for what is in the session of a
+        living process that `start` has started; None while the guard does not answer.
+
+        It returns an empty list once the guard is lost: all of these die with it.
+        """
         with self._lock:
             try:
                 message, _ = self._line.ask("orphans", self._line.next_number())
             except NoGuardError:
-                return []
+                return [] if self._is_lost else None
             found = [(pid, tree.stat(pid)) for pid in message[2:]]
             return [(pid, seen) for pid, seen in found if seen and seen.parent == self.pid]
 
@@ -165,7 +176,12 @@ class Guard:
     def losses(self) -> Callable[[], int]:
         """Counts the guards that are lost from now on, with all that they have started."""
         before = self._losses
-        return lambda: self._losses - before
+
+        def lost() -> int:
+            with self._lock:
+                return self._losses + self._is_dead - before
+
+        return lost
 
     def kill_unless_renewed(self, seconds: float) -> None:
         """Kill all of the job unless this is called again within `seconds`. In any thread."""
@@ -202,6 +218,7 @@ class Guard:
     def _begin(self) -> None:
         self.pid, ours = spawn()
         self.pidfd = os.pidfd_open(self.pid)
+        self._is_given_up = False
         self._line = Line(ours, self._end_late)
         if self._cgroup is not None:
             self._line.send("contain", self._cgroup)
@@ -294,6 +311,10 @@ class Guard:
     def _is_dead(self) -> bool:
         return has_ended(self.pidfd)
 
+    @property
+    def _is_lost(self) -> bool:
+        return self._is_dead or self._line.unanswered >= _MOST_UNANSWERED
+
     def _replace(self) -> None:
         """Have another guard at once.
 
@@ -342,6 +363,9 @@ class Guard:
     def _dies(self) -> bool:
         """End the guard where it does not answer; False while it waits in the kernel, and lives."""
         if not self._is_dead:
+            if not self._is_given_up:
+                self._is_given_up = True
+                self._tell(f"the guard process (pid {self.pid}) does not answer: it is killed")
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         return has_ended(self.pidfd, _TO_DIE)
 

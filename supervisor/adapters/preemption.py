@@ -255,7 +255,8 @@ class AnnouncementCommand:
                 while output.read(_CHUNK):
                     pass
                 has_ended(command.pidfd, None)
-                code = self._starter.exit_code(command)
+                while (code := self._starter.exit_code(command)) is None:
+                    pass  # it has waited for the guard to tell
             finally:
                 os.close(command.pidfd)
         return Announcement(f"{self} says{_quoted(said)}") if code == 0 and said.strip() else None

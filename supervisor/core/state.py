@@ -164,7 +164,7 @@ class JobState:
 
     @property
     def due(self) -> float | None:
-        """The same, but for what only a group that runs as it should is waited for with."""
+        """The next deadline, without the timers of a healthy group."""
         if self.backoff is not None:
             return self.backoff.until
         if self.placing is not None:

@@ -107,7 +107,7 @@ class Group:
     watcher: CheckpointWatcher
     oom: OomCounter
     guards_lost: Callable[[], int]
-    """How many guard processes have died since it was started, and the workers with them."""
+    """How many guard processes have died since it was started."""
     drills: list[Drill]
     """What the attempt still had before it when it started."""
     settling: Settling
@@ -118,6 +118,9 @@ class Group:
     """In the order in which they were seen."""
     fallen: int | None = None
     """How many had ended when the rest of them was killed; None: nothing was killed yet."""
+    lost_guard: bool = False
+    """Whether a guard process had died when the rest of it was killed, and workers with it. One
+    that does not answer is killed later, with what is to be killed anyhow."""
     late: tuple[Survivor, ...] = ()
     """What still ran when it was killed, although it should have ended with the workers."""
     asked_to_stop: bool = False
@@ -196,6 +199,7 @@ class Group:
         if self.fallen is None:
             self.all_have_ended()
             self.fallen = len(self.exits)
+            self.lost_guard = self.guards_lost() > 0
             for worker in self.workers:
                 if worker.exit is None:
                     worker.process.signal(SIGKILL)

@@ -54,7 +54,7 @@ def judged(
         file_exists=file_exists,
         host=HostFacts(
             oom_kills=group.oom.rise() if group is not None else None,
-            guard_lost=group is not None and group.guards_lost() > 0,
+            guard_lost=group is not None and group.lost_guard,
             free_disk=_free_disk(launch.model_dir),
         ),
         survivors=group.late if group is not None else (),

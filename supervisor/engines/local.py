@@ -48,6 +48,7 @@ from supervisor.engines.starting import WorkerStarter
 from supervisor.engines.survivors import Survivors
 from supervisor.engines.units import Answer
 from supervisor.engines.unmatched import Unmatched
+from supervisor.host import tree
 from supervisor.ports import Clock
 from supervisor.protocol.attempts import attempt_folder
 from supervisor.protocol.location import Uri
@@ -121,7 +122,7 @@ class LocalEngine:
             self._reactor,
             self._redact,
             self._mention,
-            lambda survivors: self._observe(group, survivors),
+            lambda survivors: self._tell_survivors(group, survivors),
         )
         argv, env = self._starter.program(launch, newest)
         memories = self._snapshot_memories(launch, newest)
@@ -191,8 +192,7 @@ class LocalEngine:
         if group is not None and group.launch.attempt != launch.attempt:
             group = None
         if group is not None and group.fallen is None:
-            pids = {each.pid for each in late}
-            group.late = tuple(each for each in self._survivors.look() if each.pid in pids)
+            group.late = tuple(each for each in late if tree.lives(each.pid))
             group.kill()
 
         def gone() -> None:
@@ -285,7 +285,7 @@ class LocalEngine:
         if group.has_ended(worker):
             self._ahead.make_way()
             self._reactor.forget(worker.process.pidfd)
-            self._observe(group, self._survivors.look())
+            self._observe(group)
             self._survivors.follow()
 
     def _look_again(self, group: Group) -> None:
@@ -294,7 +294,7 @@ class LocalEngine:
             for worker in group.workers:
                 worker.look(self._clock.now())
             self._unmatched.look(group.launch, group.pumps, self._clock.now())
-            self._observe(group, self._survivors.look())
+            self._observe(group)
             self._ahead.look(group)
             self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(group))
 
@@ -311,8 +311,13 @@ class LocalEngine:
                 worker.process.signal(signal.SIGKILL)
         self._reactor.call_later(_EXIT_HANDLERS, lambda: self._end_those_that_failed(group, failed))
 
-    def _observe(self, group: Group, survivors: tuple[Survivor, ...]) -> None:
+    def _observe(self, group: Group) -> None:
         self._snapshots.look()
+        survivors = self._survivors.look()
+        if survivors is not None:  # else they are told of as soon as they are known
+            self._tell_survivors(group, survivors)
+
+    def _tell_survivors(self, group: Group, survivors: tuple[Survivor, ...]) -> None:
         now, attempt, exits = self._clock.now(), group.launch.attempt, tuple(group.exits)
         self._reactor.post(WorkersObserved(now, attempt, group.pids, exits, survivors))
 

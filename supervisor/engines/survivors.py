@@ -45,14 +45,18 @@ class Survivors:
         self._changed = changed
         self._told: set[tuple[int, int]] = set()
         """By pid and start time: those that got SIGTERM."""
-        self._known: tuple[Survivor, ...] = ()
+        self._known: tuple[Survivor, ...] | None = ()
         self._follows = False
 
-    def look(self) -> tuple[Survivor, ...]:
-        """What lives of the processes that the ended workers had started."""
+    def look(self) -> tuple[Survivor, ...] | None:
+        """Returns what lives of the processes that the ended workers had started; None while the
+        guard does not answer, and nobody knows."""
         if not self._group.exits:
             return ()
         found = self._guard.orphans()
+        if found is None:
+            self._known = None
+            return None
         if self._group.asked_to_stop:
             self._pass_on(found)
         named = [(pid, self._redact(command(pid))) for pid, _ in found[:_MOST_NAMED]]
@@ -71,16 +75,20 @@ class Survivors:
         self.follow()
 
     def follow(self) -> None:
-        """Look again and again, until nothing lives on or the group is killed."""
+        """Look again and again, until it is known that nothing lives on, or the group is killed."""
         if not self._follows:
             self._follows = True
             self._look_again()
 
     def _look_again(self) -> None:
         before = self._known
-        if self._group.fallen is None and self.look() != before:
-            self._changed(self._known)
-        self._follows = self._group.fallen is None and bool(self._known)
+        if self._group.fallen is not None:
+            self._follows = False
+            return
+        found = self.look()
+        if found is not None and found != before:
+            self._changed(found)
+        self._follows = found != ()
         if self._follows:
             self._reactor.call_later(_LOOK_AGAIN, self._look_again)
 

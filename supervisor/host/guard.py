@@ -48,7 +48,7 @@ _PATIENCE = 0.01
 _MOST_DESCRIPTORS = 250
 _LARGEST = 1 << 16
 _MOST_ORPHANS = 1000
-"""As many as are told at once: a message holds ten times as many."""
+"""How many one answer names at most; a message has room for ten times as many."""
 
 
 class Guard:

@@ -14,9 +14,10 @@ from typing import Any
 
 _LARGEST = 1 << 16
 _CLOSED = socket.MSG_CMSG_CLOEXEC
-PATIENCE = {"spawn": 10.0, "end": 3.0, "orphans": 3.0, "exited": 3.0}
-"""Seconds within which a guard answers. It never waits for anything itself; a process that it
-starts may wait for the disk where its program is, or the record."""
+PATIENCE = {"spawn": 10.0, "end": 3.0, "orphans": 0.5, "exited": 0.5}
+"""Seconds for which an answer is waited for: the main loop stands still meanwhile. The guard never
+waits for anything itself, but it can be frozen, or get no CPU time. A process that it starts may
+wait for the disk where its program is, or the record."""
 _ANSWERS = ("started", "failed", "ended", "orphans")
 
 
@@ -44,6 +45,8 @@ class Line:
         self._on_late = on_late
         connection.setblocking(False)
         self._number = 0
+        self.unanswered = 0
+        """How many answers did not come in time since the guard last said anything."""
         self._sending = threading.Lock()
         self.exits: dict[int, int] = {}
         """The exit codes that were told and not asked for yet, as `subprocess` has them."""
@@ -86,6 +89,7 @@ class Line:
                 if message[1] == number:
                     return message, came
                 self._on_late(message, came)
+        self.unanswered += 1
         raise NoGuardError(0, "the guard process does not answer")
 
     def hear_of(self, pid: int) -> bool:
@@ -93,6 +97,7 @@ class Line:
         end = time.monotonic() + PATIENCE["exited"]
         while pid not in self.exits:
             if not self._take(end):
+                self.unanswered += 1
                 return False
         return True
 
@@ -124,6 +129,7 @@ class Line:
             return None
         if not data:
             return None
+        self.unanswered = 0
         message: Any = marshal.loads(data)
         match message:
             case ("exited", pid, code):

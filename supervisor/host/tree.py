@@ -36,6 +36,12 @@ def stat(pid: int) -> Stat | None:
     return Stat(fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
 
 
+def lives(pid: int) -> bool:
+    """Whether there is such a process, and it is no zombie."""
+    seen = stat(pid)
+    return seen is not None and seen.state not in GONE
+
+
 def pids() -> list[int]:
     """All processes of this pid namespace."""
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208

@@ -126,6 +126,30 @@ def test_a_silent_guard_is_killed_and_replaced(
     assert runs(stranger.pid)
 
 
+def test_a_guard_that_is_silent_for_long_is_given_up(
+    record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    guard = Guard(told.append)
+    try:
+        monkeypatch.setattr(line, "PATIENCE", {"spawn": 10.0, "orphans": 0.05, "exited": 0.05})
+        worker, hidden = noted(guard, record)
+        first = guard.pid
+        os.kill(first, signal.SIGSTOP)
+        assert guard.orphans() is None, "nobody knows"
+        worker.signal(signal.SIGKILL)
+        assert has_ended(worker.pidfd, 30.0)
+        assert worker.poll(0) is None
+        assert runs(hidden)
+        assert not told
+        assert worker.wait().signal == "SIGKILL"
+        assert not runs(hidden)
+        assert told == [f"the guard process (pid {first}) does not answer: it is killed"]
+        assert asleep(guard).poll(0) is None, "there is another guard"
+    finally:
+        guard.dismiss()
+
+
 def test_what_a_guard_starts_too_late_is_ended(
     guard: Guard, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
