@@ -51,11 +51,19 @@ def in_a_bucket(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 
 RULES: tuple[Rule, ...] = (
+    # Types that no outside cause is reported as: a TypeError about `read_timeout` is no timeout.
     *_CERTAIN,
+    # The world outside is reported under any type and status, and lost connections to a store are
+    # worded as lost peers are: so it comes before what the machine and the program say.
     *_OF_THE_WORLD,
+    # A compiler that runs out of memory says RESOURCE_EXHAUSTED: before device memory, below.
     *_OF_THE_MACHINE,
+    # A damaged checkpoint is reported as NOT_FOUND, DATA_LOSS or a shape: before these words alone.
     *_OF_THE_STATE,
+    # What the text says, and at last its bare status, tells more than a ValueError does.
     *_OF_THE_PROGRAM,
+    # The type counts where the text says nothing that a rule above knows; any exception has one.
     *_OF_THE_TYPE,
+    # How the process ended counts where nothing was said; the last rule matches every end.
     *_OF_THE_EXIT,
 )

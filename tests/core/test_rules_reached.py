@@ -1,0 +1,180 @@
+"""Each rule decides about something: none is hidden behind those that come before it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from supervisor.core.failure import Evidence, HostFacts, RankEvidence, Survivor, WorkerExit
+from supervisor.core.policy import Success
+from supervisor.core.rules import RULES
+from supervisor.core.verdicts import judge
+from supervisor.protocol.messages import Stage
+
+ERRORS = {
+    # --- types that no outside cause is reported as
+    "invalid-config-alone": "pydantic_core.ValidationError: 1 validation error for Config",
+    "broken-program-alone": "NameError: name 'batch' is not defined",
+    "program-error-alone": "TypeError: unsupported operand type(s) for +: 'int' and 'str'",
+    "missing-key": "KeyError: 'inputs'",
+    # --- the world outside
+    "devices-missing": "trainer.devices.DevicesMissing: 4 devices, not 8",
+    "devices-differ": "trainer.devices.DevicesDiffer: 4 devices, not 8",
+    "no-usable-checkpoint": "trainer.steps.NoUsableCheckpointError: all 3 are damaged",
+    "foreign-checkpoint": "trainer.steps.ForeignCheckpointError: step 7 is of nobody",
+    "unmarked-checkpoint": "trainer.steps.UnmarkedCheckpointError: step 7 has no mark",
+    "checkpoint-unreadable": "trainer.steps.UnreadableCheckpointError: step 7",
+    "fenced": "trainer.fence.FencedError: the owner is not known",
+    "disk-full": "OSError: [Errno 28] No space left on device: '/run/7'",
+    "offline": "OSError: HF_HUB_OFFLINE is set: outgoing traffic has been disabled",
+    "resource-limit": "MemoryError",
+    "resource-limit-text": "OSError: [Errno 24] Too many open files: 'a'",
+    "no-such-place": "huggingface_hub.errors.RepositoryNotFoundError: no/such",
+    "expired-credentials": "google.auth.exceptions.RefreshError: invalid_grant: Bad Request",
+    "quota": "RuntimeError: Quota exceeded for quota metric 'Requests'",
+    "no-capacity": "RuntimeError: There is no more capacity in the zone us-east5-a",
+    "storage": "requests.HTTPError: 503 Server Error: Service Unavailable for url: x",
+    # --- compilers, accelerators, other ranks
+    "programs-differ": "jax.errors.JaxRuntimeError: INTERNAL: RuntimeProgramInputMismatch",
+    "cluster-misconfigured": "ValueError: num_processes must be at least 1",
+    "compile": "jax.errors.JaxRuntimeError: INTERNAL: Mosaic failed to compile TPU kernel",
+    "device-assert": "jax.errors.JaxRuntimeError: INTERNAL: observed errors are: [User]",
+    "hardware": "jax.errors.JaxRuntimeError: INTERNAL: observed errors are: [Hardware]",
+    "busy-accelerator": "RuntimeError: The TPU is already in use by process with pid 7",
+    "backend-missing": "RuntimeError: Unknown backend tpu",
+    "port-in-use": "RuntimeError: Failed to start RPC server",
+    "backend-failed": "RuntimeError: Unable to initialize backend 'tpu': it did not answer",
+    "launcher-sigterm": "SignalException: Process 7 got signal: 15",
+    "lost-peer": "jax.errors.JaxRuntimeError: UNAVAILABLE: Socket closed",
+    "lost-worker": "RuntimeError: DataLoader worker (pid 7) exited unexpectedly",
+    # --- what the program keeps
+    "corrupt-checkpoint": "ValueError: DATA_LOSS: error in OCDBT database: the manifest",
+    "undecodable-data": "zlib.error: Error -3 while decompressing data: incorrect header check",
+    "out-of-memory": "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: 17 bytes",
+    "not-finite": "FloatingPointError: invalid value encountered in jit(step)",
+    "not-finite-text": "RuntimeError: loss is nan at step 7",
+    "checkpoint-structure": "ValueError: Dict key mismatch; expected keys: ['a']",
+    "checkpoint-destination": "ValueError: Destination /run/7 already exists.",
+    # --- the program itself
+    "shapes": "ValueError: Incompatible shapes for broadcasting: (2,) and (3,)",
+    "data-range": "IndexError: token id 50300 exceeds the vocabulary",
+    "no-such-object": "google.api_core.NotFound: 404 GET https://storage/b: No such object",
+    "check-your-connection": "OSError: We couldn't connect to 'https://huggingface.co'",
+    "data-loss": "jax.errors.JaxRuntimeError: DATA_LOSS: a transfer",
+    "unavailable": "jax.errors.JaxRuntimeError: UNAVAILABLE: not now",
+    "invalid": "jax.errors.JaxRuntimeError: INVALID_ARGUMENT: the layout",
+    # --- types of exceptions
+    "interrupted": "KeyboardInterrupt",
+    "tracing": "jax.errors.TracerBoolConversionError: Attempted boolean conversion",
+    "assertion": "AssertionError: two is not three",
+    "broken-program": "ModuleNotFoundError: No module named 'flex'",
+    "timeout": "queue.ReadTimeout: 30 s",
+    "pipe": "EOFError",
+    "lost-actor": "ray.exceptions.ActorDiedError: the trainer",
+    "expired-login": "google.auth.exceptions.DefaultCredentialsError: none",
+    "file-exists": "FileExistsError: [Errno 17] File exists: '/run/7'",
+    "missing-file": "FileNotFoundError: [Errno 2] No such file or directory: '/data'",
+    "file-exists-text": "RuntimeError: mkdir: cannot create directory: File exists",
+    "missing-file-text": "RuntimeError: open failed: No such file or directory",
+    "program-error": "ValueError: bad luck",
+    "stated-requirement": "RuntimeError: the batch size must be a multiple of 8",
+    "exception": "RuntimeError: bad luck",
+}  # fmt: skip
+"""The last line of a traceback, by the rule that decides about it."""
+
+LINES = {
+    "program-missing": "/usr/bin/python3: No module named trainr",
+    "package-missing": "ERROR: No matching distribution found for jaxx",
+    "usage": "train.py: error: unrecognized arguments: --lr",
+}
+"""The last line of an output without a traceback."""
+
+KILLED = RankEvidence(WorkerExit(0, signal="SIGKILL"))
+
+
+def silent(
+    *, code: int | None = None, signal: str | None = None, told_to_stop: bool = False
+) -> Evidence:
+    """A rank that ended without a word."""
+    return Evidence((RankEvidence(WorkerExit(0, code, signal, told_to_stop)),))
+
+
+ENDS = {
+    "guard-lost": Evidence((KILLED,), host=HostFacts(guard_lost=True)),
+    "host-oom-kill": Evidence((KILLED,), host=HostFacts(oom_kills=1)),
+    "sigkill": Evidence((KILLED,), host=HostFacts(oom_kills=0)),
+    "sigkill-or-memory": Evidence((KILLED,)),
+    "sigterm": silent(signal="SIGTERM"),
+    "hangup": silent(signal="SIGHUP"),
+    "limit-signal": silent(signal="SIGXCPU"),
+    "crash": silent(signal="SIGSEGV"),
+    "abort": silent(signal="SIGABRT"),
+    "not-executable": silent(code=127),
+    "ended-on-sigterm": silent(code=0, told_to_stop=True),
+    "background": replace(silent(code=0), survivors=(Survivor(7, "sleep"),)),
+    "early-exit": silent(code=0),
+    "unknown": silent(code=1),
+}
+"""Ends without a word."""
+
+
+def printed(*errors: str, place: str = 'train.py", line 7, in <module>') -> str:
+    """What Python prints of errors, each of which was raised while the one before was handled."""
+    between = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    head = f'Traceback (most recent call last):\n  File "/app/{place}\n'
+    return between.join(f"{head}{error}\n" for error in errors)
+
+
+def ended(output: str, stage: Stage | None = None, *, told_to_stop: bool = False) -> Evidence:
+    """A rank that ended with this output."""
+    end = WorkerExit(0, code=1, told_to_stop=told_to_stop)
+    return Evidence((RankEvidence(end, output=output, stage=stage),))
+
+
+RESTORE = 'checkpoint.py", line 7, in restore'
+CONDITIONS = {
+    "disk-full-silently": replace(
+        ended(printed("OSError: write failed")), host=HostFacts(free_disk=0)
+    ),
+    "compile-call": ended(
+        printed(
+            "jax.errors.JaxRuntimeError: INTERNAL: x", place='c.py", line 7, in backend_compile'
+        )
+    ),
+    "undecodable-while-restoring": ended(printed("ValueError: truncated file"), Stage.RESTORING),
+    "undecodable-in-a-restore": ended(printed("ValueError: truncated file", place=RESTORE)),
+    "unreadable-while-restoring": ended(
+        printed("struct.error: unpack requires a buffer of 4 bytes"), Stage.RESTORING
+    ),
+    "unreadable-in-a-restore": ended(
+        printed("struct.error: unpack requires a buffer of 4 bytes", place=RESTORE)
+    ),
+    "incomplete-checkpoint": ended(
+        printed(
+            'ValueError: Error opening "zarr" driver: Metadata at x does not exist', place=RESTORE
+        )
+    ),
+    "invalid-config": ended(printed("KeyError: 'lr'", "app.ConfigError: lr")),
+    "exception-on-sigterm": ended(printed("RuntimeError: stop"), told_to_stop=True),
+}
+"""Errors about which a rule decides on account of something else that is known."""
+
+
+EXAMPLES = (
+    {name: ended(printed(line)) for name, line in ERRORS.items()}
+    | {name: ended(line) for name, line in LINES.items()}
+    | ENDS
+    | CONDITIONS
+)
+
+
+@pytest.mark.parametrize("rule", [rule.name for rule in RULES])
+def test_each_rule_decides_about_its_example(rule: str) -> None:
+    failure = judge(EXAMPLES[rule], Success(step=10))
+    assert failure is not None
+    assert failure.rule == rule
+
+
+def test_each_example_is_of_a_rule() -> None:
+    assert set(EXAMPLES) == {rule.name for rule in RULES}
