@@ -107,6 +107,10 @@ def test_success(success: Success, evidence: Evidence, expected: bool) -> None:
         (died(2, output="python: can't open file '/x.py': [Errno 2] No such"), "program-missing"),
         (died(1, output="/usr/bin/python3: No module named trainr"), "program-missing"),
         (died(127, output="run.sh: line 3: uvx: command not found"), "program-missing"),
+        (
+            died(types=("builtins.OSError",), message="x is not a valid model identifier"),
+            "no-such-object",
+        ),
         (died(1, output="ERROR: No matching distribution found for jaxx"), "package-missing"),
         (died(2, output="train.py: error: unrecognized arguments: --lr"), "usage"),
         (

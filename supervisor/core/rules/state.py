@@ -12,7 +12,7 @@ _DAMAGED_ADVICE = "Move the newest checkpoint aside; the one before it may be wh
 _UNDECODABLE = (
     r"(?i)corrupt|truncated|checksum|CRC-?32|\bCRC\b|bad magic|magic (?:number|bytes)",
     r"(?i)unpack failed|incomplete input|unexpected end of (?:data|input|file)|ran out of input",
-    r"(?i)not a (?:zip|gzip|valid)|BadZipFile|BadGzipFile|UnpicklingError|pickle data|"
+    r"(?i)not a (?:zip|gzip|valid(?! model))|BadZipFile|BadGzipFile|UnpicklingError|pickle data|"
     r"invalid load key",
     r"(?i)zlib\.error|zstd|lz4|invalid (?:block|header|compressed)|incorrect header|ExtraData",
     r"(?i)OutOfData|extra data|HeaderTooLarge|HeaderTooSmall|InvalidHeader|"
