@@ -3,13 +3,22 @@ main loop little."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from supervisor.adapters.clock import SystemClock
+from supervisor.adapters.progress import ProgressPipe
+from supervisor.adapters.reactor import Reactor
+from supervisor.core.events import Noticed, StopRequested
+from supervisor.protocol.messages import MAX_LINE, Message, SavedMessage, encode
 from tests.running import Start, command_config
+
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 BEGIN = """
 import json, os, signal, sys, time
@@ -63,6 +72,38 @@ for _ in range(2_000):
 ready()
 signal.pause()
 """
+
+
+def test_a_signal_waits_for_no_more_than_a_share_of_a_full_pipe() -> None:
+    """What has been read before it is told comes first, so that must not be all there is."""
+    clock = SystemClock()
+    reactor = Reactor(clock)
+    handlers = {number: signal.getsignal(number) for number in STOPS}
+
+    def heard(message: Message) -> None:
+        reactor.post(Noticed(clock.now(), "a message"))
+        if not reactor.is_told_to_stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def read() -> None:
+        pipe.read()
+
+    pipe = ProgressPipe(heard, pytest.fail)
+    line = encode(SavedMessage(7))
+    os.set_blocking(pipe.write_end, False)
+    with suppress(BlockingIOError):
+        while os.write(pipe.write_end, line) == len(line):
+            pass
+    reactor.stop_on_signals()
+    try:
+        reactor.watch(pipe.read_end, read)
+        events = reactor.wait(until=None)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        pipe.abandon()
+    assert sum(isinstance(event, StopRequested) for event in events) == 1
+    assert len(events) <= 4 * MAX_LINE // len(line) + 1, "of a pipe that holds many more"
 
 
 @pytest.mark.parametrize(
