@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -130,11 +131,20 @@ def test_a_job_goes_on_without_its_terminal(model_dir: Path, tmp_path: Path) -> 
 def test_a_terminal_that_nobody_reads_holds_nobody_up(
     model_dir: Path, tmp_path: Path, keys: bytes
 ) -> None:
-    with in_a_terminal(saves(model_dir), tmp_path) as terminal:
+    go, gone_by = tmp_path / "go", tmp_path / "gone_by"
+    os.mkfifo(go)
+    config = saves(model_dir)
+    flood = f"cat {go}; yes 'much to tell' | head -n 10000; touch {gone_by}"
+    toy = shlex.join(config["trainer"]["command"]["argv"])
+    config["trainer"]["command"]["argv"] = ["sh", "-c", f"({flood}) & exec {toy}"]
+    with in_a_terminal(config, tmp_path) as terminal:
         terminal.wait_for("ready to save")
         terminal.type(keys)
+        go.write_text("go")  # a terminal takes some 20 kB that nobody reads
+        assert eventually(gone_by.exists)
         terminal.process.send_signal(signal.SIGTERM)
         assert terminal.process.wait(PATIENCE) == 75
+        assert "DRAINED" not in terminal.all(), "there was no room for it"
     assert re.search("checkpoint of step 300 (is|was) committed", log(model_dir))
 
 
@@ -203,6 +213,16 @@ def test_a_traceback_that_was_not_shown_is_told(model_dir: Path, tmp_path: Path)
         shown = terminal.all()
         assert terminal.process.wait(PATIENCE) == 70
     assert shown.count(f'File "{program}", line 3, in <module>') == 1
+
+
+def test_a_terminal_is_written_in_its_own_encoding(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    with in_a_terminal(shell(model_dir, r"printf 'caf\303\251\n'"), tmp_path) as terminal:
+        terminal.all()
+        assert terminal.process.wait(PATIENCE) == 0
+    assert b"caf\xe9" in terminal.shown
 
 
 def in_a_shell(command: str, redirection: str) -> subprocess.CompletedProcess[str]:
