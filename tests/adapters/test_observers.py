@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,12 +16,14 @@ from supervisor.adapters.clock import SystemClock
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.status_file import STATUS, StatusFile
 from supervisor.adapters.storage import LocalStorage
+from supervisor.adapters.systemd import Notifier, ServiceManager, Watchdog
 from supervisor.core.events import Noticed, SupervisorStarted
 from supervisor.core.machine import step
 from supervisor.core.state import JobState
 from supervisor.observers import Observers
 from supervisor.ports import CallLater, Transition
 from tests.core.history import policy
+from tests.running import eventually
 
 EVENT = SupervisorStarted(0.0, "job", policy(), None)
 AFTER, DECISIONS = step(JobState(), EVENT, policy())
@@ -95,6 +101,35 @@ def test_one_whose_timer_fails_is_told_of_once_and_off(capfd: pytest.CaptureFixt
         'Renewing failed (RuntimeError("can\'t start new thread")): it is off, and the job goes on'
     ]
     assert "RuntimeError: can't start new thread" in capfd.readouterr().err
+
+
+def test_the_watchdog_of_systemd_goes_on_where_the_observer_that_tells_it_is_off(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told: list[str] = []
+    clock = SystemClock()
+    reactor = Reactor(clock)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.setblocking(False)
+        notifier = Notifier(str(tmp_path / "notify"))
+        Watchdog(notifier, 0.01, reactor.call_later)
+        observers = Observers(reactor.call_later, told.append)
+        observers.add_with_timers(partial(ServiceManager, notifier, policy(), clock))
+        observers.observe(replace(STARTED, after=replace(AFTER, phase=7)))
+        assert systemd.recv(4096) == b"WATCHDOG=1"
+        assert [text.partition(" (")[0] for text in told] == ["ServiceManager failed"]
+
+        def is_petted() -> bool:
+            reactor.wait(until=clock.now())
+            with suppress(BlockingIOError):
+                return systemd.recv(4096) == b"WATCHDOG=1"
+            return False
+
+        assert eventually(is_petted)
+        assert eventually(is_petted)
+        notifier.close()
+    assert "IndexError" in capfd.readouterr().err
 
 
 def test_a_status_file_that_cannot_be_written_is_told_once_and_tried_again(tmp_path: Path) -> None:
