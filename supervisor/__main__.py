@@ -1,10 +1,19 @@
 """`python -m supervisor` is `supervise`."""
 
 import os
+import signal
 import sys
+from types import FrameType
 
+from supervisor.core.exit_codes import ExitCode
 from supervisor.host import streams
 from supervisor.host.init import stay_behind_as_init
+
+_ENDS = {
+    signal.SIGTERM: (ExitCode.DRAINED, b"supervise: told to stop before anything was started\n"),
+    signal.SIGINT: (ExitCode.STOPPED, b"supervise: interrupted before anything was started\n"),
+}
+"""The exit code of a signal that comes while our modules are imported, and what is said of it."""
 
 
 def main() -> int:
@@ -12,9 +21,20 @@ def main() -> int:
     streams.complete()
     if os.getpid() == 1:
         stay_behind_as_init()
+    for number in _ENDS:
+        if signal.getsignal(number) not in (signal.SIG_IGN, None):
+            signal.signal(number, _stopped)
     from supervisor import cli  # after the fork: the init stays small
 
+    if signal.getsignal(signal.SIGINT) is _stopped:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     return cli.main()
+
+
+def _stopped(number: int, frame: FrameType | None) -> None:
+    code, words = _ENDS[signal.Signals(number)]
+    os.write(2, words)
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ from supervisor.remote import cache_trust, reach
 _MAX_FIRST_LINE = 256
 _MAX_NAME = 255
 _SHEBANG = re.compile(rb"#![ \t]*([^ \t\n]+)")
+_SHELL_ONLY = re.compile(r"\|\|?|&&?|;|\d?(?:>>?|<)(?:&\d)?")
+"""Words that connect commands or files, in a shell."""
 _UNEXPANDED = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})|(?:^|=)(~)(?:/|$)")
 
 
@@ -187,6 +189,14 @@ def notes(prepared: Prepared) -> list[str]:
         if plan.is_command and not is_shell(plan.argv[0])
         for where, text in _texts(plan)
         for name in _unexpanded(text)
+    ]
+    told += [
+        f"{word!r} is given to the program as it stands: only a shell acts on it, as in "
+        f'["bash", "-c", "set -o pipefail; ..."] (command.argv[{index}])'
+        for plan in prepared.plans
+        if plan.is_command and not is_shell(plan.argv[0])
+        for index, word in enumerate(plan.argv)
+        if _SHELL_ONLY.fullmatch(word)
     ]
     given = job.phases[0].init.model_dir
     if job.remote is None and not job.model_dir.exists() and not Path(given).is_absolute():

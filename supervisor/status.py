@@ -113,6 +113,8 @@ def clear_quarantine(place: Path | Uri, units: tuple[str, ...]) -> None:
 
 def _look(place: Path | Uri) -> _Seen:
     if isinstance(place, Path):
+        if place.is_file():
+            raise JournalError(f"{place} is a file: give the job's model_dir, which is a folder")
         history = FileJournal(LocalStorage(place)).look()
         owner, ask = living_owner(place), partial(ask_to_clear, place)
     else:

@@ -128,7 +128,16 @@ def _unknown_at_top(source: Source, data: Mapping[str, Any]) -> Iterator[Problem
     known = ("trainer", "exit_codes")
     for key, value in data.items():
         if key not in known and not key.startswith(_EXTENSION):
-            yield source.problem((key,), unknown_key((key,), value, known))
+            yield source.problem((key,), unknown_key((key,), value, known, _remedy(key, value)))
+
+
+def _remedy(key: str, value: Any) -> str | None:
+    """What to do about an unknown key at the top, if its name or its value tells."""
+    if key in Phase.model_fields:
+        return f"it belongs below `trainer:` (trainer.{key})"
+    if isinstance(value, dict):
+        return f"what is there for its anchors alone begins with {_EXTENSION} ({_EXTENSION}{key})"
+    return None
 
 
 def _phase_locations(source: Source, trainer: Any) -> list[Location]:

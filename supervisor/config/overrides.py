@@ -23,7 +23,7 @@ def apply_override(source: Source, override: str) -> None:
     key, equals, text = override.partition("=")
     path = _parse_path(key)
     if not equals or path is None or path[0] != "trainer" or len(path) < 2:
-        message = "is not KEY=VALUE with a KEY such as trainer.init.seed or trainer[1].init.seed"
+        message = "is not of the form trainer.init.seed=3 or trainer[1].init.seed=3"
         raise ConfigError([Problem(f"--set {_told_wrong(override)}", "", message)])
     told = _told(path, text)
     try:

@@ -67,9 +67,14 @@ def shown(value: Any, location: Location = ()) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def unknown_key(location: Location, value: Any, known: Sequence[str]) -> str:
-    """The message for a key that nobody knows, with the nearest known one."""
+def unknown_key(
+    location: Location, value: Any, known: Sequence[str], remedy: str | None = None
+) -> str:
+    """The message for a key that nobody knows, with the nearest known one, or else the `remedy`."""
     key = str(location[-1])
     near = _HINTS.get(key) or next(iter(difflib.get_close_matches(key, known, n=1)), None)
-    remedy = f"did you mean {near!r}?" if near else f"known here: {', '.join(sorted(known))}"
+    if near:
+        remedy = f"did you mean {near!r}?"
+    elif remedy is None:
+        remedy = f"known here: {', '.join(sorted(known))}"
     return f"unknown key (value {shown(value, location)}); {remedy}"

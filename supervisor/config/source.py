@@ -26,6 +26,7 @@ _MERGE = "<<"
 _QUOTED = re.compile(r"\b(alias|anchor|handle|tag) .*", re.DOTALL)
 _NEEDS_QUOTES = r"\1; text that begins with *, & or ! needs quotes"
 """Where PyYAML's words quote the file, which may be a secret that begins with `*`, `&` or `!`."""
+_ESCAPES = r"; in double quotes a \ begins an escape, in 'single quotes' it stands for itself"
 _MAX_DIGITS = 3000
 """Python writes no integer of more than 4300, in whatever base it was read."""
 _TAG = "tag:yaml.org,2002:"
@@ -133,6 +134,7 @@ def _compose(name: str, text: str) -> yaml.Node | None:
         mark = error.problem_mark
         where = f"{name}:{mark.line + 1}" if mark is not None else name
         problem = _QUOTED.sub(_NEEDS_QUOTES, error.problem or "")
+        problem += _ESCAPES if "unknown escape character" in problem else ""
         raise _refused(where, f"not valid YAML: {problem}") from None  # it quotes the line
     except RecursionError as error:
         raise _refused(name, "nested too deeply") from error

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.cli import main
 from supervisor.core.policy import PhasePolicy, Success
 from supervisor.core.quarantine import Quarantine, Quarantined
 from supervisor.core.state import JobState
@@ -25,6 +26,13 @@ def test_nothing_in_a_journal_moves_the_cursor(
     told = capsys.readouterr().out
     assert all(line.isprintable() for line in told.splitlines())
     assert "[2J" in told
+
+
+def test_a_config_is_no_model_dir(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "trainer.yaml"
+    config.touch()
+    assert main(["status", str(config)]) == 64
+    assert "trainer.yaml is a file: give the job's model_dir" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("until", [1e300, float("inf"), float("nan")])

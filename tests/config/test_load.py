@@ -35,6 +35,13 @@ MISTAKES = [
     ("trainer:\n- 3", "c.yaml:2: trainer[0]: each phase is a mapping with the one key"),
     ("trainer:\n- {trainer: {}, name: a}", "c.yaml:2: trainer[0]: each phase is a mapping"),
     (COMMAND + "trainers: 1", "c.yaml:7: trainers: unknown key (value 1); did you mean 'trai"),
+    (
+        "defaults: {a: 1}\n" + COMMAND,
+        'c.yaml:1: defaults: unknown key (value {"a": 1}); what is '
+        "there for its anchors alone begins with x- (x-defaults)",
+    ),
+    (COMMAND + "init: {seed: 1}", 'init: unknown key (value {"seed": 1}); it belongs below'),
+    (COMMAND + "command: [a]", 'unknown key (value ["a"]); it belongs below `trainer:` (trainer.c'),
     # --- the budget
     (with_restart("max_num_restarts: -1"), "c.yaml:5: trainer.init.autorestart.max_num_rest"),
     (with_restart("max_num_restarts: true"), "should be a valid integer (value true)"),

@@ -134,6 +134,10 @@ MERGING = "a0: &a0 {x: 1}\n" + "".join(
         ("a: &a {<<: *a}", "c.yaml:1: a: nested too deeply"),
         ("a: {<<: 1}", "c.yaml:1: a: `<<` merges mappings: give an alias of one"),
         ("a: &x {k: 1}\nb: {<<: [*x, 2]}", "c.yaml:2: b: `<<` merges mappings"),
+        (
+            'a: "step (\\d+)"',
+            "character 'd'; in double quotes a \\ begins an escape, in 'single quo",
+        ),
         ("a: !secret x", "tag !secret does not belong in a config; text that begins with ! needs"),
         ("#" * (1 << 20) + "#", "c.yaml: larger than 1048576 bytes"),
         ("a: !!python/object/apply:os.system [ls]", "python/object/apply:os.system does not"),

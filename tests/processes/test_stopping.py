@@ -102,6 +102,28 @@ def test_sigterm_before_the_job_is_known_is_a_drain_too(tmp_path: Path) -> None:
     assert complaint == "supervise: told to stop before anything was started\n"
 
 
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 75), ("SIGINT", 79)])
+def test_a_signal_while_our_modules_are_imported_is_told_too(name: str, code: int) -> None:
+    program = f"""if True:
+        import os, signal, sys
+
+        class Meanwhile:
+            def find_spec(self, name, path=None, target=None):
+                if name == "supervisor.cli":
+                    os.kill(os.getpid(), signal.{name})
+
+        sys.meta_path.insert(0, Meanwhile())
+        from supervisor.__main__ import main
+        main()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program, "rules"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code
+    assert done.stderr.endswith("before anything was started\n")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_a_stop_during_backoff_ends_at_once(start: Start, model_dir: Path) -> None:
     restart = {"max_num_restarts": 5, "backoff": {"first": 3000, "max": 3000}}
     running = start(command_config(model_dir, "SIGKILL", "--at", "0", restart=restart))

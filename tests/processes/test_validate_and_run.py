@@ -205,6 +205,20 @@ def test_both_take_it(name: str, tmp_path: Path) -> None:
     assert not (tmp_path / "conf" / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("word", "told"), [("|", True), ("2>&1", True), ("&&", True), ("||x", False), ("-", False)]
+)
+def test_a_pipe_without_a_shell_is_told(
+    word: str, told: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plain = command(f"[python, there.py, '{word}', tee]")
+    shell = command(f"[bash, -c, 'python there.py', '{word}', tee]")
+    for text, expected in ((plain, told), (shell, False)):
+        assert main(["validate", written(tmp_path, text)]) == 0
+        said = f"# {word!r} is given to the program as it stands: only a shell acts on it"
+        assert (said in capfd.readouterr().out) == expected
+
+
 def test_validate_leaves_no_trace_where_all_is_well(tmp_path: Path) -> None:
     path, before = written(tmp_path, THERE), sorted(tmp_path.rglob("*"))
     assert main(["validate", path]) == 0
