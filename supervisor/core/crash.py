@@ -24,7 +24,7 @@ def traceback_of_crash(stacks: str) -> str:
     at = max((n for n, line in enumerate(lines) if _ERROR.fullmatch(line)), default=None)
     if at is None:
         return ""
-    calls = [_CALL.sub(r"\1, \2", line) for line in _of_current_thread(lines[at:])]
+    calls = [_as_python_writes(line) for line in _of_current_thread(lines[at:])]
     head = ["Traceback (most recent call last):"] if calls else []
     return "\n".join([*head, *reversed(calls), lines[at]])
 
@@ -32,6 +32,11 @@ def traceback_of_crash(stacks: str) -> str:
 def place_of_crash(traceback: str) -> str:
     """The innermost place in the user's own code in such a traceback; empty where it has none."""
     return place([frame for line in traceback.splitlines() if (frame := frame_in(line))])
+
+
+def _as_python_writes(line: str) -> str:
+    call = _CALL.fullmatch(line)
+    return f"{call[1]}, {call[2]}" if call is not None else line
 
 
 def _of_current_thread(lines: list[str]) -> list[str]:
