@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -158,11 +159,15 @@ def _why_not(program: str, config: str) -> str:
             return f"no program is called {program!r}: write each word as an item of its own"
         beside = f"; write ./{program} for the file here" if path.is_file() else ""
         return f"no such program in PATH: {program}{beside}"
-    if path.is_dir():
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return f"no such file: {program}{where_it_is(program, config)}"
+    except OSError as error:
+        return f"cannot be run: {program}: {error.strerror}"
+    if stat.S_ISDIR(mode):
         return f"is a directory: {program}"
-    if path.exists():
-        return f"is not executable: {program} (chmod +x {program})"
-    return f"no such file: {program}{where_it_is(program, config)}"
+    return f"is not executable: {program} (chmod +x {program})"
 
 
 def _interpreter_problem(program: Path) -> str | None:

@@ -58,6 +58,10 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "no program": (command("[no-such-program]"), "command[0]: no such program in PATH: no-such-pr"),
     "no interpreter": (command("[/no/python3, there.py]"), "no such file: /no/python3"),
     "not in PATH": (command("[there.sh]"), "no such program in PATH: there.sh; write ./there.sh"),
+    "a long program": (command(f"[./{LONG}]"), f"cannot be run: ./{LONG}: File name too long"),
+    "a program in a circle": (command("[./circle]"), "cannot be run: ./circle: Too many levels of"),
+    "a script in a circle": (command("[python, circle]"), "cannot be read: circle: Too many level"),
+    "below a program": (command("[./there.py/x]"), "command[0]: no such file: ./there.py/x"),
     "not executable": (command("[./there.py]"), "is not executable: ./there.py (chmod +x ./there"),
     "a directory": (command("[./folder]"), "command[0]: is a directory: ./folder"),
     "line ends of Windows": (command("[./windows.sh]"), "windows.sh has the line ends of Windows"),
@@ -103,6 +107,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (cwd / script).chmod(0o755)
     (cwd / "open.env").chmod(0o644)
     (cwd / "dangling").symlink_to("nowhere")
+    (cwd / "circle").symlink_to("circle")
     (conf / "beside.py").touch()
     (conf / "e.env").touch()
     monkeypatch.chdir(cwd)
