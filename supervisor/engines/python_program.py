@@ -2,6 +2,9 @@
 
 The interpreter stays the one that was asked for, with all its options: only the place of the
 program is taken, by the file `supervisor/bootstrap/start.py`, which finds the program behind it.
+
+A command such as `nice` that sets something up and becomes the program (`execvp`, in the same
+process) may stand before the interpreter: what the bootstrap is told comes through it.
 """
 
 from __future__ import annotations
@@ -22,15 +25,35 @@ _WITH_VALUE = frozenset("WX")
 _LONG_WITH_VALUE = "--check-hash-based-pycs"
 _PROGRAM = frozenset("cm")
 
+_END = "\0"
+"""Stands behind each word where words are matched."""
+_WORD = f"[^{_END}]+"
+_BECOME = {
+    "env": rf"([A-Za-z_]\w*=[^{_END}]*{_END})*",
+    "ionice": rf"(-t{_END}|-[cn]{_END}?\w+{_END})*",
+    "nice": rf"((-n{_END}?|-|--adjustment=)-?\d+{_END})*",
+    "nohup": "",
+    "numactl": rf"(-[CNim]{_END}{_WORD}{_END}|--[a-z]+={_WORD}{_END}|(-l|--localalloc){_END})*",
+    "stdbuf": rf"(-[eio]{_END}?{_WORD}{_END}|--(error|input|output)={_WORD}{_END})+",
+    "taskset": rf"(-c{_END})?[\da-fx,:-]+{_END}",
+}
+"""The commands that become the program, and what may stand between their name and its own. `env`
+has no options here: `-i` would lose what the bootstrap is told."""
+_FOLDERS = ("", "/bin/", "/usr/bin/")
+_BECOMES = re.compile(
+    "|".join(f"({'|'.join(_FOLDERS)}){name}{_END}{between}" for name, between in _BECOME.items())
+)
+
 
 def bootstrapped(argv: Sequence[str]) -> tuple[list[str], str | None]:
     """`argv` with the bootstrap in it, if it runs a Python program.
 
     The second value says why a Python program is to run as it is; None: there is nothing to say.
     """
-    if not _INTERPRETER.fullmatch(Path(argv[0]).name) and argv[0] != sys.executable:
+    first = _interpreter(argv)
+    if first is None:
         return list(argv), None
-    index = 1
+    index = first + 1
     while index < len(argv) and argv[index].startswith("-"):
         option, values = argv[index], 0
         if option == _LONG_WITH_VALUE:
@@ -52,6 +75,11 @@ def bootstrapped(argv: Sequence[str]) -> tuple[list[str], str | None]:
     if index >= len(argv):
         return list(argv), "it comes from standard input"
     return [*argv[:index], START, *argv[index:]], None
+
+
+def becomes_python(argv: Sequence[str]) -> bool:
+    """Whether another command becomes the interpreter (`nice python ...`)."""
+    return bool(_interpreter(argv))
 
 
 def has_bootstrap(argv: Sequence[str]) -> bool:
@@ -82,6 +110,20 @@ def interpreter_part(argv: Sequence[str]) -> int:
     They decide what the interpreter is like; the others can be told to the program later.
     """
     return argv.index(START) + 1 if has_bootstrap(argv) else len(argv)
+
+
+def _interpreter(argv: Sequence[str]) -> int | None:
+    """Where in `argv` the interpreter stands, behind all that becomes it; None: nowhere."""
+    index = 0
+    words = "".join(f"{word}{_END}" for word in argv)
+    while match := _BECOMES.match(words):
+        index += match[0].count(_END)
+        words = words[match.end() :]
+    if index == len(argv):
+        return None
+    name = argv[index]
+    is_python = _INTERPRETER.fullmatch(Path(name).name) or name == sys.executable
+    return index if is_python else None
 
 
 def _unknown(option: str) -> str:

@@ -20,7 +20,7 @@ from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.stacks import describe_process
 from supervisor.config import placeholders
 from supervisor.engines.launch import Start
-from supervisor.engines.python_program import bootstrapped, interpreter_part
+from supervisor.engines.python_program import becomes_python, bootstrapped, interpreter_part
 from supervisor.ports import Starter
 from supervisor.protocol import environment, removal
 from supervisor.protocol.removal import Place
@@ -84,6 +84,8 @@ def fits(prepared: Start, wanted: Start) -> bool:
 def why_never(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
     """Why nothing started with the config's `argv` and `env` can become the next attempt's worker,
     if so. An argument of the program may differ: it is told to a standby."""
+    if becomes_python(argv):  # a standby is told its environment; this command would set it first
+        return f"{argv[0]} starts Python: set variables in command.env instead"
     bootstrapped_argv, _ = bootstrapped(argv)
     size = interpreter_part(bootstrapped_argv)
     texts = {"the options of its interpreter": " ".join(bootstrapped_argv[:size]), **env}

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from supervisor.engines.python_program import START, bootstrapped
+from supervisor.engines.standby import why_never
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,31 @@ from supervisor.engines.python_program import START, bootstrapped
             "python --check-hash-based-pycs always START t.py",
         ),
         (f"{sys.executable} t.py", f"{sys.executable} START t.py"),
+        # --- behind a command that becomes the interpreter
+        ("env python t.py", "env python START t.py"),
+        ("/usr/bin/env A=1 B= python -u t.py A=1", "/usr/bin/env A=1 B= python -u START t.py A=1"),
+        ("nohup nice -n -5 python -m t", "nohup nice -n -5 python START -m t"),
+        ("nice -n5 python t.py", "nice -n5 python START t.py"),
+        ("nice -5 python t.py", "nice -5 python START t.py"),
+        ("nice --adjustment=5 python t.py", "nice --adjustment=5 python START t.py"),
+        ("stdbuf -oL -e 0 --input=0 python t.py", "stdbuf -oL -e 0 --input=0 python START t.py"),
+        ("taskset -c 0-3,5:2 python t.py", "taskset -c 0-3,5:2 python START t.py"),
+        ("taskset 0xff python t.py", "taskset 0xff python START t.py"),
+        ("ionice -c2 -n 7 -t python t.py", "ionice -c2 -n 7 -t python START t.py"),
+        (
+            "numactl --cpunodebind=0 -m 0 -l python t.py",
+            "numactl --cpunodebind=0 -m 0 -l python START t.py",
+        ),
         # --- other programs
+        ("nohup", "nohup"),
+        ("env A=1", "env A=1"),
+        ("env -i python t.py", "env -i python t.py"),
+        ("env -S python t.py", "env -S python t.py"),
+        ("./env python t.py", "./env python t.py"),
+        ("nice -n python t.py", "nice -n python t.py"),
+        ("nice torchrun python t.py", "nice torchrun python t.py"),
+        ("setsid python t.py", "setsid python t.py"),
+        ("timeout 9 python t.py", "timeout 9 python t.py"),
         ("bash python train.py", "bash python train.py"),
         ("pythonista train.py", "pythonista train.py"),
         ("torchrun train.py", "torchrun train.py"),
@@ -53,3 +78,10 @@ def test_what_runs_as_it_is(argv: str, why: str) -> None:
     assert found == argv.split()
     assert why_not is not None
     assert why in why_not
+
+
+def test_a_command_that_becomes_the_program_has_no_standby() -> None:
+    """It would set again what the standby is told when it becomes the worker."""
+    why = why_never(["env", "A=1", "python", "t.py"], {})
+    assert why == "env starts Python: set variables in command.env instead"
+    assert why_never(["python", "t.py"], {}) is None

@@ -125,6 +125,34 @@ def test_it_is_a_preemption_however_the_program_hears_of_it(
     assert result.summary["restarts_used"] == 0
 
 
+@pytest.mark.parametrize("before", [("env", "A=1"), ("nohup", "nice", "-n", "1")], ids=" ".join)
+def test_a_command_that_becomes_the_program_hides_nothing(
+    start: Start, model_dir: Path, before: tuple[str, ...]
+) -> None:
+    job = config(model_dir, HANDLERS["a handler that exits"], env={"B": "2"})
+    command = job["trainer"]["command"]
+    command["argv"] = [*before, *command["argv"]]
+    running = start(job)
+    sigterm(running)
+    result = running.result()
+    assert result.code == 0, result.out
+    assert result.attempts == 2
+    assert "failed: preempted (SIGTERM that the supervisor did not send)" in result.log
+
+
+def test_a_stop_that_a_program_behind_env_hears_of_first_is_a_stop(
+    start: Start, model_dir: Path
+) -> None:
+    job = config(model_dir, HANDLERS["a handler that exits"])
+    command = job["trainer"]["command"]
+    command["argv"] = ["env", "A=1", *command["argv"]]
+    running = start(job)
+    sigterm(running)
+    running.signal(signal.SIGTERM)
+    result = running.result()
+    assert result.code == 75, result.out
+
+
 def test_its_budget_is_that_of_preemptions(start: Start, model_dir: Path) -> None:
     job = config(model_dir, HANDLERS["a handler that exits"])
     job["trainer"]["init"]["autorestart"]["max_num_preemptions"] = 0
