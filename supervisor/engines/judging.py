@@ -61,7 +61,7 @@ def judged(
     )
     failure = unanswered or judge(evidence, launch.success, launch.rules)
     if failure is not None and not failure.traceback:
-        traceback = traceback_of_crash(_stacks_of_crash(launch, exits, failure.rank, tell))
+        traceback = traceback_of_crash(_stacks_of_crash(launch, evidence, failure.rank, tell))
         where = failure.where or place_of_crash(traceback)
         failure = replace(failure, traceback=traceback, where=where)
     return WorkersGone(
@@ -117,20 +117,22 @@ def _failure_record(launch: Launch, rank: int, tell: Tell) -> FailureRecord | No
         return None
 
 
-def _stacks_of_crash(launch: Launch, exits: Sequence[WorkerExit], rank: int, tell: Tell) -> str:
-    """The Python stacks that a worker left whose native code crashed."""
-    if not any(ended.rank == rank and ended.signal in _CRASHES for ended in exits):
+def _stacks_of_crash(launch: Launch, evidence: Evidence, rank: int, tell: Tell) -> str:
+    """The Python stacks of a worker whose native code crashed: in a file, or in its output where
+    a person has enabled `faulthandler`."""
+    crashed = [r for r in evidence.ranks if r.exit.rank == rank and r.exit.signal in _CRASHES]
+    if not crashed:
         return ""
     path = launch.file(rank, "stacks.txt")
     try:
         place = aside(str(launch.model_dir))
         data = place.ask(lambda: read(path, _MAX_STACKS, below=launch.model_dir))
     except FileNotFoundError:
-        return ""
+        data = b""
     except OSError as error:
         tell(f"the stacks of rank {rank} cannot be used: {error}")
-        return ""
-    return data.decode("utf-8", "replace")
+        data = b""
+    return data.decode("utf-8", "replace") or crashed[0].output
 
 
 def _output(launch: Launch, rank: int, tell: Tell) -> str:

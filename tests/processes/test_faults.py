@@ -56,6 +56,19 @@ def test_worth_another_try(
     assert resumed in result.rank_log(2)
 
 
+def test_a_crash_whose_stacks_go_to_standard_error_is_told_with_its_place(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    config = command_config(model_dir, "SIGABRT", restart={"max_num_restarts": 0})
+    config["trainer"]["command"]["env"] = {"PYTHONFAULTHANDLER": "1"}
+    result = supervise(config)
+    assert result.code == 76, result.log
+    where = result.summary["attempts"][0]["failure"]["where"]
+    assert re.fullmatch(r"/.*/toy\.py:\d+ in misbehave", where), result.log
+    assert f", at {where}\n" in result.log
+    assert "| Fatal Python error: Aborted" in result.log
+
+
 def test_a_failed_assertion_ends_at_once(supervise: Supervise, model_dir: Path) -> None:
     result = supervise(command_config(model_dir, "assertion", restart={"max_num_restarts": 9}))
     assert result.code == 70
