@@ -90,7 +90,7 @@ def classify(
             return NO_INPUT
         ended = WorkerExit(rank, code=code, signal=signal_name)
         ranks.append(RankEvidence(ended, output=output, stage=stage))
-    failure = judge(Evidence(tuple(ranks)), _NEVER_REACHED, rules)
+    failure = judge(Evidence(tuple(ranks)), _NEVER_REACHED, rules, redact)
     assert failure is not None
     if as_json:
         body = {name: redact(v) if isinstance(v, str) else v for name, v in _body(failure).items()}

@@ -243,12 +243,13 @@ def _watch_for_preemption(
     config = prepared.job.phases[0].init.autorestart.preemption
 
     def doomed(text: str) -> None:
-        reactor.post(StopRequested(clock.now(), StopSource.PREEMPTION, redactor.text(text)))
+        reactor.post(StopRequested(clock.now(), StopSource.PREEMPTION, text))
 
     def tell(text: str) -> None:
         reactor.post(Noticed(clock.now(), text))
 
-    watch = PreemptionWatch(sources(config, _marked(job, lineage), guard), doomed, tell)
+    asked = sources(config, _marked(job, lineage), guard)
+    watch = PreemptionWatch(asked, doomed, tell, redactor.text)
     stack.callback(watch.close)
     return watch
 

@@ -36,8 +36,6 @@ _SIGTERM = re.compile(rb"\bpreemption_notifier\.cc:\d+" + re.escape(_SAYS_SIGTER
 _MAX_SAYING = 60
 """Bytes of it at most; it may come in two reads."""
 _MAX_LINE = 64 * 1024
-_SHOWN = 120
-"""Bytes of a line that a person is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ class OutputPump:
         self.lines = 0
         """How many lines were looked at, none where there is no pattern for steps."""
         self.last_line = ""
-        """The beginning of the last of them that is not empty."""
+        """The last of them that is not empty; of a very long one, the end."""
         self.step_seen = False
         """Whether one of them held a step."""
         self._patterns = patterns
@@ -131,7 +129,7 @@ class OutputPump:
             self.lines += len(lines)
             shown = next((line for raw in reversed(lines) if (line := raw.strip())), b"")
             if shown:
-                self.last_line = shown[:_SHOWN].decode("utf-8", "replace")
+                self.last_line = shown.decode("utf-8", "replace")
         if steps:
             self.step_seen = True
             self._patterns.on_step(steps[0], steps[-1])

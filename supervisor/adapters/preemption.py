@@ -36,6 +36,7 @@ _COMMAND_PAUSE = 5.0
 _MAX_BACKOFF = 60.0
 _TELL_AFTER = 3
 _MAX_TEXT = 300
+_MAX_SHOWN = 400
 _CHUNK = 1 << 16
 
 
@@ -69,12 +70,18 @@ class PreemptionWatch:
     """Asks sources until one of them says that the machine is doomed."""
 
     def __init__(
-        self, sources: Sequence[Source], doomed: Callable[[str], None], tell: Callable[[str], None]
+        self,
+        sources: Sequence[Source],
+        doomed: Callable[[str], None],
+        tell: Callable[[str], None],
+        redact: Callable[[str], str],
     ) -> None:
         """`doomed` gets such an announcement, once for each source, and `tell` what a person
-        should know besides; both are called in a thread of the source."""
+        should know besides; both are called in a thread of the source. `redact` takes the secrets
+        out of a text: before it is cut, because half a secret is not known as one."""
         self._doomed = doomed
         self._tell = tell
+        self._redact = redact
         self._announced: str | None = None
         self._closed = threading.Event()
         self._first_looks: list[threading.Event] = []
@@ -106,20 +113,24 @@ class PreemptionWatch:
                 failures += 1
                 pause = min(_MAX_BACKOFF, pause * 2.0 ** (failures - 1))
                 if failures == _TELL_AFTER:
-                    why = printable(str(error)[:_MAX_TEXT])
+                    why = self._shown(str(error))
                     self._tell(f"{source} does not answer ({why}); it is asked again and again")
             else:
                 failures = 0
             if announcement is not None and not self._closed.is_set():
+                text = self._shown(announcement.text)
                 if announcement.doomed:
-                    self._announced = announcement.text
-                    self._doomed(announcement.text)
+                    self._announced = text
+                    self._doomed(text)
                 else:
-                    self._tell(announcement.text)
+                    self._tell(text)
             looked.set()
             if announcement is not None and announcement.doomed:
                 return
             self._closed.wait(pause)
+
+    def _shown(self, text: str) -> str:
+        return printable(self._redact(text)[:_MAX_SHOWN])
 
 
 def sources(
@@ -218,7 +229,7 @@ class AnnouncementFile:
         """See `Source`."""
         try:
             with opened(self._path, linked=True) as file:
-                text = file.read(_MAX_TEXT)
+                text = file.read(_CHUNK)
         except FileNotFoundError:
             return None
         return Announcement(f"{self} is there{_quoted(text)}")
@@ -251,7 +262,7 @@ class AnnouncementCommand:
                     self._argv, self._environ, theirs.fileno(), null.fileno()
                 )
             try:
-                said = output.read(_MAX_TEXT)
+                said = output.read(_CHUNK)
                 while output.read(_CHUNK):
                     pass
                 has_ended(command.pidfd, None)
@@ -263,5 +274,5 @@ class AnnouncementCommand:
 
 
 def _quoted(text: bytes) -> str:
-    lines = text[:_MAX_TEXT].decode("utf-8", "replace").split("\n", 1)
-    return f": {printable(lines[0].strip())}" if lines[0].strip() else ""
+    line = text.decode("utf-8", "replace").partition("\n")[0].strip()
+    return f": {line}" if line else ""

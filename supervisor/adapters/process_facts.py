@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -41,8 +41,9 @@ def reaction(pid: int) -> Reaction:
     return Reaction.IGNORED if int(masks["SigIgn"], 16) & bit else Reaction.DEFAULT
 
 
-def command(pid: int) -> str:
-    """The command line of a process, or its short name where only that can be had.
+def command(pid: int, redact: Callable[[str], str]) -> str:
+    """The command line of a process without its secrets, or its short name where only that can be
+    had.
 
     The kernel reads the command line from the memory of the process, which may take for ever where
     that waits for a disk; the short name is always there.
@@ -54,6 +55,7 @@ def command(pid: int) -> str:
         name = data.replace(b"\0", b" ").decode(errors="replace").strip()
     with suppress(OSError):
         name = name or (place / "comm").read_text(errors="replace").strip()
+    name = redact(name)  # before it is cut: half a secret is not known as one
     return printable(name if len(name) <= _MAX_COMMAND else f"{name[:_MAX_COMMAND]}...")
 
 

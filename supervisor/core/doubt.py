@@ -6,6 +6,8 @@ may print a traceback that it has dealt with; but a person should know.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from supervisor.core.failure import Evidence
 from supervisor.core.rootcause import Origin, chains_of_text
 from supervisor.protocol.messages import printable
@@ -17,11 +19,12 @@ _AFTER = 12
 _MAX_SHOWN = 300
 
 
-def doubt(evidence: Evidence) -> str | None:
+def doubt(evidence: Evidence, redact: Callable[[str], str] = str) -> str | None:
     """The exception of the uncaught traceback that some rank's output ends in; None: there is
-    none."""
+    none. `redact` takes the secrets out of it: see `judge`."""
     found = (_uncaught_exception(rank.output) for rank in evidence.ranks)
-    return next((line for line in found if line is not None), None)
+    line = next((line for line in found if line is not None), None)
+    return printable(redact(line)[:_MAX_SHOWN]) if line is not None else None
 
 
 def _uncaught_exception(output: str) -> str | None:
@@ -32,4 +35,4 @@ def _uncaught_exception(output: str) -> str | None:
         return None
     line = uncaught[-1].members[-1].line
     end = "\n".join(tail[-_AFTER - 1 :])
-    return printable(line[:_MAX_SHOWN]) if line in end else None
+    return line if line in end else None

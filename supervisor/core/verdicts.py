@@ -8,7 +8,7 @@ rank that was struck down from outside is what the victims among the others spea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
 
@@ -96,8 +96,17 @@ def succeeded(evidence: Evidence, success: Success) -> bool:
     return success.file is None or evidence.file_exists
 
 
-def judge(evidence: Evidence, success: Success, rules: tuple[Rule, ...] = RULES) -> Failure | None:
-    """The failure that the evidence shows, by the first rule that matches; None: it succeeded."""
+def judge(
+    evidence: Evidence,
+    success: Success,
+    rules: tuple[Rule, ...] = RULES,
+    redact: Callable[[str], str] = str,
+) -> Failure | None:
+    """The failure that the evidence shows, by the first rule that matches; None: it succeeded.
+
+    `redact` takes the secrets out of what is cut to be told: before that, because half a secret is
+    not known as one.
+    """
     if succeeded(evidence, success):
         return None
     facts = _facts(evidence)
@@ -107,7 +116,7 @@ def judge(evidence: Evidence, success: Success, rules: tuple[Rule, ...] = RULES)
         for number, rank in enumerate(ranks)
         for judgement in _Judge(rank, number, success, rules, facts | _known_of(rank)).judgements()
     ]
-    return _failure(min(found, key=lambda judgement: judgement.order), evidence)
+    return _failure(min(found, key=lambda judgement: judgement.order), evidence, redact)
 
 
 def hang_failure(end: Failure | None, hang: Hang) -> Failure:
@@ -281,7 +290,7 @@ def _signal(ended: WorkerExit) -> str | None:
     return ended.signal if ended.code is None else _SIGNAL_CODES.get(ended.code)
 
 
-def _failure(judgement: _Judgement, evidence: Evidence) -> Failure:
+def _failure(judgement: _Judgement, evidence: Evidence, redact: Callable[[str], str]) -> Failure:
     rule, rank, chain, member = judgement.rule, judgement.rank, judgement.chain, judgement.member
     line = member.line if member is not None else str(rank.exit)
     if STILL_RUNNING in rule.facts:
@@ -292,7 +301,7 @@ def _failure(judgement: _Judgement, evidence: Evidence) -> Failure:
         rule=rule.name,
         reason=rule.reason,
         advice=rule.advice,
-        root_cause=printable(line[:_MAX_ROOT_CAUSE]),
+        root_cause=printable(redact(line)[:_MAX_ROOT_CAUSE]),
         rank=rank.exit.rank,
         exit=str(rank.exit),
         charge=rule.charge,
@@ -307,7 +316,7 @@ def _failure(judgement: _Judgement, evidence: Evidence) -> Failure:
         and not rule.victim,
         step=rank.record.step if rank.record is not None else None,
         traceback=rank.record.traceback if rank.record is not None else "",
-        where=printable(member.at[:_MAX_ROOT_CAUSE]) if member is not None else "",
+        where=printable(redact(member.at)[:_MAX_ROOT_CAUSE]) if member is not None else "",
     )
 
 

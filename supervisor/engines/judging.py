@@ -37,9 +37,11 @@ def judged(
     group: Group | None,
     committed: int | None,
     tell: Tell,
+    redact: Callable[[str], str],
 ) -> WorkersGone:
     """What the end of the attempt was, known at the time `at`; `committed` is the newest committed
-    step. Of a `group` that another supervisor started, there is what is in its files."""
+    step. Of a `group` that another supervisor started, there is what is in its files. `redact`
+    takes the secrets out."""
     step = group.step if group is not None else None
     try:
         file_exists = _success_file_exists(launch, exits, committed)
@@ -59,7 +61,7 @@ def judged(
         ),
         survivors=group.late if group is not None else (),
     )
-    failure = unanswered or judge(evidence, launch.success, launch.rules)
+    failure = unanswered or judge(evidence, launch.success, launch.rules, redact)
     if failure is not None and not failure.traceback:
         traceback = traceback_of_crash(_stacks_of_crash(launch, evidence, failure.rank, tell))
         where = failure.where or place_of_crash(traceback)
@@ -67,14 +69,14 @@ def judged(
     return WorkersGone(
         at,
         launch.attempt,
-        failure,
+        redacted(failure, redact) if failure is not None else None,
         resumed_from=group.resumed_from if group is not None else None,
         step=step,
         committed=committed,
         adjustable=group.adjustable if group is not None else (),
         from_snapshot=group is not None and group.from_snapshot,
         starting_step=group.starting_step if group is not None else None,
-        doubt=doubt(evidence) if failure is None else None,
+        doubt=doubt(evidence, redact) if failure is None else None,
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -95,9 +94,11 @@ class LocalEngine:
         self._redact = redact
         self._group: Group | None = None
         self._killing = Killing(reactor, guard)
-        self._unmatched = Unmatched(self._notice)
+        self._unmatched = Unmatched(self._notice, redact)
         self._snapshots = SnapshotKeeper(self._notice, self._mention)
-        self._ahead = Preparations(reactor, clock, guard, probe, self._notice, self._mention)
+        self._ahead = Preparations(
+            reactor, clock, guard, probe, self._notice, self._mention, redact
+        )
         self._starter = WorkerStarter(
             guard, environ, mirror, compile_cache, self._ahead, self._heard, self._notice
         )
@@ -378,9 +379,5 @@ class LocalEngine:
         at = self._clock.now()
         self._compile_cache.settle()
         committed = self._newest(launch.plan.checkpoints)
-        gone = judged(at, launch, exits, group, committed, self._notice)
-        if gone.failure is not None:
-            gone = replace(gone, failure=redacted(gone.failure, self._redact))
-        if gone.doubt is not None:
-            gone = replace(gone, doubt=self._redact(gone.doubt))
+        gone = judged(at, launch, exits, group, committed, self._notice, self._redact)
         self._reactor.post(gone)

@@ -87,13 +87,16 @@ class Prefetcher:
         starter: Starter,
         warn: Callable[[str], None],
         tell: Callable[[str], None],
+        redact: Callable[[str], str],
     ) -> None:
-        """`warn` a person of what is not as it should be, `tell` what is."""
+        """`warn` a person of what is not as it should be, `tell` what is; `redact` takes the
+        secrets out of what is told of a failure."""
         self._reactor = reactor
         self._clock = clock
         self._starter = starter
         self._warn = warn
         self._tell = tell
+        self._redact = redact
         self._running: _Compilation | None = None
         self._ending: list[WorkerProcess] = []
         self._settled: set[_Program] = set()
@@ -200,7 +203,8 @@ class Prefetcher:
         elif compilation.too_much is not None:
             self._failed(program, compilation.too_much)
         else:
-            end = judged(now, compilation.launch, [ended], None, None, self._warn)
+            launch, warn = compilation.launch, self._warn
+            end = judged(now, launch, [ended], None, None, warn, self._redact)
             failure = end.failure
             assert failure is not None, "its exit is no success"
             if failure.ends_the_job and failure.per_rung:

@@ -33,13 +33,15 @@ class Preparations:
         probe: DeviceProbe,
         warn: Callable[[str], None],
         tell: Callable[[str], None],
+        redact: Callable[[str], str],
     ) -> None:
-        """`warn` a person of what is not as it should be, `tell` what is."""
+        """`warn` a person of what is not as it should be, `tell` what is; `redact` takes the
+        secrets out of what is told of a failure."""
         self._clock = clock
         self._warn = warn
         self._probe = probe
         self._standbys = Standbys(reactor, starter, warn, tell)
-        self._prefetcher = Prefetcher(reactor, clock, starter, warn, tell)
+        self._prefetcher = Prefetcher(reactor, clock, starter, warn, tell, redact)
 
     @property
     def pids(self) -> tuple[int, ...]:

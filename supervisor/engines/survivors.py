@@ -59,7 +59,7 @@ class Survivors:
             return None
         if self._group.asked_to_stop:
             self._pass_on(found)
-        named = [(pid, self._redact(command(pid))) for pid, _ in found[:_MOST_NAMED]]
+        named = [(pid, command(pid, self._redact)) for pid, _ in found[:_MOST_NAMED]]
         self._known = tuple(Survivor(pid, name) for pid, name in sorted(named))
         return self._known
 
@@ -100,7 +100,7 @@ class Survivors:
             if pid in waiting or (pid, seen.started) in self._told:
                 continue
             self._told.add((pid, seen.started))
-            what, name = reaction(pid), self._redact(command(pid))
+            what, name = reaction(pid), command(pid, self._redact)
             if tree.send(pid, seen, SIGTERM):
                 self._tell(f"pid {pid} ({name}) lives on, and was sent SIGTERM too: it {what}")
 

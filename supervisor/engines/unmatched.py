@@ -9,13 +9,18 @@ from supervisor.engines.launch import Launch
 
 _FIRST_MINUTES = 180.0
 """Seconds of output without a step in it: much of that may be imports and compilation."""
+_SHOWN = 120
+"""Characters of a line that a person is shown."""
 
 
 class Unmatched:
     """Tells it once a phase."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, tell: Callable[[str], None], redact: Callable[[str], str]) -> None:
+        """`redact` takes the secrets out of a line: before it is cut, because half a secret is not
+        known as one."""
         self._tell = tell
+        self._redact = redact
         self._settled: set[int] = set()
         """Phases of which it was told, or whose pattern has matched."""
         self._attempt = 0
@@ -37,7 +42,7 @@ class Unmatched:
         if matched or over or now - self._since >= _FIRST_MINUTES:
             self._settled.add(launch.phase)
         if not matched and launch.phase in self._settled:
-            last = next(pump.last_line for pump in pumps if pump.lines)
+            last = self._redact(next(pump.last_line for pump in pumps if pump.lines))[:_SHOWN]
             self._tell(
                 f"trainer.command.progress.pattern {pattern!r} found no step in the first {lines} "
                 "lines of output: no step is known, and a hang in training is not noticed; "

@@ -47,7 +47,7 @@ class Prefetching:
         self.reactor = Reactor(SystemClock())
         self.told: list[str] = []
         self.prefetcher = Prefetcher(
-            self.reactor, SystemClock(), shared_guard(), self._notice, self._notice
+            self.reactor, SystemClock(), shared_guard(), self._notice, self._notice, str
         )
         package = directory / "site" / "trainer"
         package.mkdir(parents=True)

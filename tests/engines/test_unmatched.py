@@ -55,7 +55,7 @@ def launch(attempt: int = 1) -> Launch:
 
 def test_it_is_told_once_after_the_first_minutes(pump: OutputPump) -> None:
     told: list[str] = []
-    unmatched = Unmatched(told.append)
+    unmatched = Unmatched(told.append, str)
     unmatched.look(launch(), [pump], 0.0, over=True)
     say(pump, b"importing\n\nIteration 5, loss 0.1\n\n")
     unmatched.look(launch(), [pump], 1000.0)
@@ -71,7 +71,7 @@ def test_it_is_told_once_after_the_first_minutes(pump: OutputPump) -> None:
 
 def test_each_attempt_has_its_minutes_and_a_good_end_is_enough(pump: OutputPump) -> None:
     told: list[str] = []
-    unmatched = Unmatched(told.append)
+    unmatched = Unmatched(told.append, str)
     say(pump, b"importing\n")
     unmatched.look(launch(1), [pump], 0.0)
     unmatched.look(launch(2), [pump], _FIRST_MINUTES)
@@ -82,7 +82,7 @@ def test_each_attempt_has_its_minutes_and_a_good_end_is_enough(pump: OutputPump)
 
 def test_a_pattern_that_has_matched_once_is_right(pump: OutputPump) -> None:
     told: list[str] = []
-    unmatched = Unmatched(told.append)
+    unmatched = Unmatched(told.append, str)
     say(pump, b"step: 3\n")
     unmatched.look(launch(1), [pump], 0.0)
     unmatched.look(launch(2), [pump], 0.0, over=True)

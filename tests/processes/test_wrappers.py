@@ -33,9 +33,14 @@ def shell_config(
     return config
 
 
-def ready(start: Start, config: dict[str, Any], said: str = "ready to save") -> Running:
+def ready(
+    start: Start,
+    config: dict[str, Any],
+    said: str = "ready to save",
+    env: dict[str, str] | None = None,
+) -> Running:
     """A run whose trainer waits for a signal."""
-    running = start(config)
+    running = start(config, env=env)
     running.wait_for(said)
     return running
 
