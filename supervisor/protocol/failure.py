@@ -29,6 +29,7 @@ _MAX_MESSAGE = 8 * 1024
 _MAX_TRACEBACK = 64 * 1024
 _MAX_EXCEPTIONS = 16
 _MAX_BASES = 32
+_MAX_WORD = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +222,23 @@ def _traceback(error: BaseException) -> str:
 
 
 def _bounded(text: str, limit: int) -> str:
-    """`text`, or its first and last part where it is longer than `limit` characters."""
+    """`text`, or its first and last part where it is longer than `limit` characters.
+
+    A word that would be cut goes as a whole: it may be a secret, and half of one is not known as
+    one by those who redact the text.
+    """
     clean = text.encode("utf-8", "replace").decode()
     if len(clean) <= limit:
         return clean
     half = limit // 2 - 40
-    return f"{clean[:half]}\n[... {len(clean) - 2 * half} characters left out ...]\n{clean[-half:]}"
+    first = clean[: half - _rest_of_word(clean[: half + 1][::-1])]
+    last = clean[len(clean) - half + _rest_of_word(clean[-half - 1 :]) :]
+    left_out = len(clean) - len(first) - len(last)
+    return f"{first}\n[... {left_out} characters left out ...]\n{last}"
+
+
+def _rest_of_word(text: str) -> int:
+    """How many characters after the first one of `text` belong to the same word; 0 where that is
+    longer than a secret is."""
+    length = len(text[: _MAX_WORD + 1].split(maxsplit=1)[0]) if text[:1].strip() else 0
+    return max(0, length - 1) if length <= _MAX_WORD else 0

@@ -212,6 +212,16 @@ def test_both_ends_of_a_long_message_are_kept(tmp_path: Path) -> None:
     assert "characters left out" in item.message
 
 
+def test_no_word_of_a_long_message_is_cut(tmp_path: Path) -> None:
+    for length in range(20, 40):
+        words = [f"{number:05}".ljust(length, "s") for number in range(1000)]
+        (item,) = written(ValueError(" ".join(words)), tmp_path).exceptions
+        first, mark, last = item.message.split("\n")
+        assert "characters left out" in mark
+        assert {*first.split(), *last.split()} <= {*words}
+        assert len(first) + len(last) > 8000
+
+
 def test_without_a_place_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
