@@ -110,8 +110,8 @@ class Observer(Protocol):
     `supervisor.observers` lists the observers and isolates them: an exception turns one off. What
     cannot be isolated is the observer's own duty:
 
-    * It redacts what it shows or writes. A transition holds text of the program (its output, its
-      failures, its command lines) as it came, with the secrets in it.
+    * It redacts the text that it shows or writes. Failures and command lines are redacted before
+      they are journalled; what a program reports is not.
     * It never blocks the main loop, where `observe` and timers run: a file system or a reader may
       hang. It writes small files of model_dir, as the journal does; what takes longer, or reads
       what others wrote, belongs in a thread, and is waited for at most some seconds.
