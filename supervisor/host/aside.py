@@ -33,7 +33,8 @@ class Aside:
         """What `question` returns or raises; it is called in another thread.
 
         Raises:
-            TimeoutError: there is no answer in time, or an earlier question still has none.
+            TimeoutError: there is no answer in time, an earlier question still has none, or no
+                thread can be started to ask.
         """
         if self._thread is not None and self._thread.is_alive():
             raise self._silence()
@@ -46,10 +47,14 @@ class Aside:
             except BaseException as error:
                 errors.append(error)
 
-        self._thread = threading.Thread(target=asked, name=f"aside: {self._name}", daemon=True)
-        self._thread.start()
-        self._thread.join(self._deadline)  # signals are handled meanwhile
-        if self._thread.is_alive():
+        thread = threading.Thread(target=asked, name=f"aside: {self._name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as why:  # no more processes are allowed (pids.max, RLIMIT_NPROC)
+            raise TimeoutError(errno.EAGAIN, f"nobody can ask: {why}", self._name) from why
+        self._thread = thread
+        thread.join(self._deadline)  # signals are handled meanwhile
+        if thread.is_alive():
             raise self._silence()
         self._thread = None
         for error in errors:

@@ -80,3 +80,17 @@ def test_a_signal_is_heard_meanwhile(stuck: Stuck) -> None:
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert heard == [signal.SIGUSR1]
+
+
+def test_where_no_thread_can_be_started_there_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the container's pids.max is reached: the job goes on, as with any silence."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    place = Aside("place")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(TimeoutError, match="can't start new thread"):
+            place.ask(lambda: 7)
+    assert place.ask(lambda: 7) == 7
