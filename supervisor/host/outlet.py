@@ -12,6 +12,7 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from errno import EDQUOT, ENOSPC
 
@@ -185,6 +186,19 @@ def say_on_stderr(text: str) -> None:
         for part in parts:
             yield from write(2, part.data)
 
-    outlet = Outlet(show, lambda why: None)
+    try:
+        outlet = Outlet(show, lambda why: None)
+    except RuntimeError:  # no thread can be started (pids.max, RLIMIT_NPROC)
+        _write_what_fits(2, data)
+        return
     outlet.line(data)
     outlet.close()
+
+
+def _write_what_fits(descriptor: int, data: bytes) -> None:
+    """Write as much as is taken without waiting."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    with suppress(OSError):
+        while data and poll.poll(0):
+            data = data[os.write(descriptor, data[: select.PIPE_BUF]) :]

@@ -10,16 +10,17 @@ from tests.running import Start, command_config
 NO_THREAD = """
 import threading
 
-start = threading.Thread.start
+start, refused = threading.Thread.start, {"bounds"}
 
-def start_but_bounds(thread):
-    if thread.name == "bounds":
+def start_some(thread):
+    if thread.name in refused:
+        refused.add("outlet")  # standard error needs one as well
         raise RuntimeError("can't start new thread")
     start(thread)
 
-threading.Thread.start = start_but_bounds
+threading.Thread.start = start_some
 """
-"""As where the container's pids.max is reached, but only for the thread of one observer's timer."""
+"""As where the container's pids.max is reached while an observer's timer is due."""
 
 
 def test_a_job_goes_on_where_a_timer_of_an_observer_fails(
