@@ -12,19 +12,21 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from supervisor.adapters.logs import STDIN, digest_of
+from supervisor.core.doubt import doubt
 from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
 from supervisor.core.outcome import Confidence, Verdict
 from supervisor.core.policy import Success
 from supervisor.core.redaction import Redactor
 from supervisor.core.rules import Rule
 from supervisor.core.verdicts import judge
+from supervisor.narrative.failures import doubted
 from supervisor.protocol.messages import Stage
 
 NO_INPUT = 66
 """The exit code of sysexits.h for an input that is missing or cannot be read."""
 
 _NEVER_REACHED = Success(step=sys.maxsize)
-"""Whoever asks has a failure at hand, also where the exit code says nothing of it."""
+"""Whoever asks without an exit code has a failure at hand."""
 _STAGES = {
     "import": Stage.STARTING,
     "config": Stage.STARTING,
@@ -90,14 +92,30 @@ def classify(
             return NO_INPUT
         ended = WorkerExit(rank, code=code, signal=signal_name)
         ranks.append(RankEvidence(ended, output=output, stage=stage))
-    failure = judge(Evidence(tuple(ranks)), _NEVER_REACHED, rules, redact)
-    assert failure is not None
+    evidence = Evidence(tuple(ranks))
+    failure = judge(evidence, _NEVER_REACHED if code is None else Success(), rules, redact)
+    if failure is not None:
+        body, lines = _body(failure), _told(failure, logs)
+    else:
+        doubtful = doubt(evidence)
+        body = {"verdict": "SUCCESS", "cause": "exit code 0", "output_ends_in": doubtful}
+        lines = _told_success(doubtful)
     if as_json:
-        body = {name: redact(v) if isinstance(v, str) else v for name, v in _body(failure).items()}
+        body = {name: redact(v) if isinstance(v, str) else v for name, v in body.items()}
         print(json.dumps(body, ensure_ascii=False), flush=True)
     else:
-        print(redact("\n".join(_told(failure, logs))), flush=True)
+        print(redact("\n".join(lines)), flush=True)
     return 0
+
+
+def _told_success(doubtful: str | None) -> Iterator[str]:
+    yield "what happened: nothing failed: exit code 0"
+    yield (
+        "verdict:       SUCCESS, unless the config declares `command.success` (a step, pattern or "
+        "file), and that is not met"
+    )
+    if doubtful is not None:
+        yield f"what to do:    {doubted(doubtful)}"
 
 
 def _body(failure: Failure) -> dict[str, object]:

@@ -23,12 +23,13 @@ from supervisor.adapters.lease_places import LeaseObject
 from supervisor.adapters.lock import living_owner
 from supervisor.adapters.requests import ask_to_clear, to_clear
 from supervisor.adapters.storage import LocalStorage
+from supervisor.core.events import WorkersGone
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState, Status
 from supervisor.host.identity import Identity
 from supervisor.narrative import status_line
 from supervisor.narrative.devices import unit
-from supervisor.narrative.failures import at
+from supervisor.narrative.failures import at, doubted
 from supervisor.narrative.line import budget_used
 from supervisor.ports import Objects
 from supervisor.protocol.location import Uri
@@ -62,9 +63,8 @@ def show_status(place: Path | Uri) -> None:
     _tell(status_line(state, policy))
     if state.exit_code is not None:
         _tell(f"exit code {state.exit_code}")
-    failure = state.last_failure
-    if failure is not None and state.status is not Status.SUCCEEDED:
-        _tell(f"last failure: {failure.cause}: {failure.root_cause}{at(failure)}")
+    for line in _last_end(seen.history, state):
+        _tell(line)
     _tell(budget_used(state, policy))
     if state.livelock.is_one:
         again = f"{state.livelock.times} times, each time after a new checkpoint"
@@ -143,6 +143,27 @@ def _owner_in(objects: Objects) -> str | None:
 
 def _ask_in(objects: Objects, units: tuple[str, ...]) -> None:
     objects.write(*to_clear(units))
+
+
+def _last_end(history: History, state: JobState) -> Iterator[str]:
+    """What went wrong last, if anything did: an attempt that ended as it was asked to, and says no
+    more than that, did not fail."""
+    ends = (
+        (t.event, t.before.drains)
+        for t in reversed(history.transitions)
+        if isinstance(t.event, WorkersGone)
+    )
+    end, asked = next(ends, (None, False))
+    if state.status is Status.SUCCEEDED:
+        if end is not None and end.doubt is not None:
+            yield doubted(end.doubt)
+        return
+    failure = state.last_failure
+    if failure is None:
+        return
+    stopped = asked and end is not None and end.failure == failure
+    if not stopped or failure.root_cause != failure.exit:
+        yield f"last failure: {failure.cause}: {failure.root_cause}{at(failure)}"
 
 
 def _rung(state: JobState, phase: PhasePolicy) -> Iterator[str]:

@@ -44,7 +44,7 @@ from supervisor.core.failure import told_survivors
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
 from supervisor.narrative import devices
-from supervisor.narrative.failures import at, end_of_traceback
+from supervisor.narrative.failures import at, doubted, end_of_traceback
 from supervisor.narrative.findings import found
 from supervisor.narrative.line import MAIN as MAIN
 from supervisor.narrative.line import Level as Level
@@ -266,7 +266,7 @@ def _gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[
     elif t.before.ends_group and not _is_done(t):
         yield Line(source, stopped(t, event, t.before.group.saved))
     if event.doubt is not None and _is_done(t):
-        yield Line(source, _doubted(event.doubt), "warning")
+        yield Line(source, doubted(event.doubt), "warning")
     if event.failure is None or t.before.group.abandoned or t.before.drains:
         return
     several = (t.before.group.world_size or 1) > 1
@@ -276,14 +276,6 @@ def _gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[
 def _is_done(t: Transition) -> bool:
     """Whether the work of the phase is."""
     return t.after.status is Status.SUCCEEDED or t.after.phase != t.before.phase
-
-
-def _doubted(exception: str) -> str:
-    return (
-        f"it succeeded, but the output ends in a traceback: {exception}. Look at it: in a shell, "
-        "`program | tee log` exits as `tee` does; `set -o pipefail` first makes it exit as the "
-        "program does"
-    )
 
 
 def _launch_failed(t: Transition, event: LaunchFailed, policy: RestartPolicy) -> Iterator[Line]:

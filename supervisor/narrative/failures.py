@@ -29,6 +29,15 @@ def end_of_traceback(traceback: str) -> Sequence[str]:
     return lines[first:]
 
 
+def doubted(exception: str) -> str:
+    """What to think of a success whose output ends in the traceback of `exception`."""
+    return (
+        f"it succeeded, but the output ends in a traceback: {exception}. Look at it: in a shell, "
+        "`program | tee log` exits as `tee` does; `set -o pipefail` first makes it exit as the "
+        "program does"
+    )
+
+
 def failure_line(end: FinishJob, state: JobState, place: str) -> str:
     """Why the job in `place` has failed, for somebody who sees nothing else of it."""
     parts = [f"{end.status}, exit code {end.exit_code:d}: {end.reason}"]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from supervisor.cli import main
+from supervisor.core.events import StopRequested, StopSource, WorkersGone, WorkersObserved
+from supervisor.core.failure import Failure
 from supervisor.core.policy import PhasePolicy, Success
 from supervisor.core.quarantine import Quarantine, Quarantined
 from supervisor.core.state import JobState
 from supervisor.status import _quarantine, show_status
-from tests.adapters.test_journal import STORY, tell
+from tests.adapters.test_journal import EXITS, KILLED, STORY, tell
 
 
 def test_nothing_in_a_journal_moves_the_cursor(
@@ -26,6 +29,35 @@ def test_nothing_in_a_journal_moves_the_cursor(
     told = capsys.readouterr().out
     assert all(line.isprintable() for line in told.splitlines())
     assert "[2J" in told
+
+
+@pytest.mark.parametrize(
+    ("asked", "failure", "told"),
+    [
+        (True, replace(KILLED, root_cause="killed by SIGKILL", exit="killed by SIGKILL"), False),
+        (True, replace(KILLED, root_cause="OSError: no space left", exit="exit code 1"), True),
+        (False, replace(KILLED, root_cause="killed by SIGKILL", exit="killed by SIGKILL"), True),
+    ],
+)
+def test_an_attempt_that_ended_as_it_was_asked_to_is_no_failure(
+    asked: bool, failure: Failure, told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop = (StopRequested(4.0, StopSource.PERSON),) if asked else ()
+    observed = WorkersObserved(4.1, 1, (7,), EXITS)
+    tell(tmp_path, *STORY[:3], *stop, observed, WorkersGone(4.2, 1, failure, None, 6, 5))
+    show_status(tmp_path)
+    assert ("last failure" in capsys.readouterr().out) == told
+
+
+def test_a_success_whose_output_ends_in_a_traceback_stays_doubtful(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = WorkersGone(4.2, 1, None, None, 6, 5, doubt="ValueError: no such shard")
+    tell(tmp_path, *STORY[:3], WorkersObserved(4.1, 1, (7,), EXITS), gone)
+    show_status(tmp_path)
+    told = capsys.readouterr().out
+    assert "SUCCEEDED" in told
+    assert "it succeeded, but the output ends in a traceback: ValueError: no such shard" in told
 
 
 def test_a_config_is_no_model_dir(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -70,6 +70,7 @@ ERRORS = {
     "assertion": "AssertionError: two is not three",
     "broken-program": "ModuleNotFoundError: No module named 'flex'",
     "timeout": "queue.ReadTimeout: 30 s",
+    "no-standard-input": "EOFError: EOF when reading a line",
     "pipe": "EOFError",
     "lost-actor": "ray.exceptions.ActorDiedError: the trainer",
     "expired-login": "google.auth.exceptions.DefaultCredentialsError: none",

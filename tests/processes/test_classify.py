@@ -94,13 +94,38 @@ def test_standard_input(log: Path) -> None:
         (("--signal", "kill"), "sigkill-or-memory"),
         (("--signal", "15"), "sigterm"),
         (("--exit-code", "139"), "crash"),
-        (("--exit-code", "0"), "early-exit"),
         ((), "unknown"),
     ],
 )
 def test_how_it_ended_counts_where_nothing_is_said(argv: tuple[str, ...], rule: str) -> None:
     done = supervise("classify", "--json", *argv, os.devnull)
     assert json.loads(done.stdout)["rule"] == rule
+
+
+@pytest.mark.parametrize(("text", "doubt"), [("fine\n", None), (LOG, "ValueError: bad record 7")])
+def test_exit_code_0_is_the_success_that_run_takes_it_for(text: str, doubt: str | None) -> None:
+    done = supervise("classify", "--exit-code", "0", "--json", "-", given=text)
+    expected = {"verdict": "SUCCESS", "cause": "exit code 0", "output_ends_in": doubt}
+    assert json.loads(done.stdout) == expected
+    told = supervise("classify", "--exit-code", "0", "-", given=text).stdout
+    assert "what happened: nothing failed: exit code 0\nverdict:       SUCCESS, unless" in told
+    assert (f"ends in a traceback: {doubt}" in told) == (doubt is not None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("EOFError: EOF when reading a line", ("FATAL", "there is no standard input")),
+        ("EOFError", ("RESTART", "the other end of a pipe went away")),
+    ],
+)
+def test_a_question_that_nobody_can_answer_is_no_broken_pipe(
+    tmp_path: Path, text: str, expected: tuple[str, str]
+) -> None:
+    path = tmp_path / "log"
+    path.write_text(LOG.replace("ValueError: bad record 7", text))
+    found = json.loads(supervise("classify", "--exit-code", "1", "--json", path).stdout)
+    assert (found["verdict"], found["cause"]) == expected
 
 
 @pytest.mark.parametrize(("word", "verdict"), [("restore", "POLICY"), ("TRAINING", "FATAL")])

@@ -77,6 +77,17 @@ CERTAIN = (
         alone=True,
     ),
     Rule(
+        "no-standard-input",
+        FATAL,
+        "there is no standard input",
+        "The program asks a person for a line, and nobody can answer: its standard input is empty.",
+        "Give the answer by an option, a file or an environment variable (`--yes`, `WANDB_MODE`), "
+        "or take the question out; run the same command again.",
+        types=("EOFError",),
+        patterns=(r"^EOFError: EOF when reading a line\s*$",),
+        alone=True,
+    ),
+    Rule(
         "missing-key",
         FATAL,
         "an error in the program",
