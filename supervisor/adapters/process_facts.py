@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from signal import SIGTERM
 
@@ -16,6 +17,10 @@ from supervisor.protocol.reading import read
 
 _MAX_COMMAND = 120
 _MAX_BYTES = 1 << 16
+_MAX_THREADS = 1000
+_ENDED, _STOPPED = ("Z", "X"), ("T", "t")
+_SIGWAIT = "do_sigtimedwait"
+"""What the kernel calls the place where a thread in `sigwait` sleeps."""
 _READS, _WRITES = (0,), (1, 2)
 
 
@@ -25,20 +30,55 @@ class Reaction(StrEnum):
     HANDLED = "handles SIGTERM, so it can save and exit"
     DEFAULT = "has no handler for SIGTERM, so it ends at once and cannot save"
     IGNORED = "ignores SIGTERM, so it runs until SIGKILL"
+    BLOCKED = (
+        "blocks SIGTERM, so it can save and exit if it waits for it (sigwait, signalfd), and runs "
+        "until SIGKILL if it does not"
+    )
+    STOPPED = "is stopped (SIGSTOP), so it gets SIGTERM only when it is continued (SIGCONT)"
     UNKNOWN = "has ended"
+
+    @property
+    def may_save(self) -> bool:
+        """Whether the process may do something on SIGTERM."""
+        return self in (Reaction.HANDLED, Reaction.BLOCKED)
 
 
 def reaction(pid: int) -> Reaction:
     """What SIGTERM would do to the process now."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+        facts = _status(Path(f"/proc/{pid}"))
+        if facts["State"].startswith(_ENDED):
+            return Reaction.UNKNOWN
+        if facts["State"].startswith(_STOPPED):
+            return Reaction.STOPPED
+        if _has_sigterm(facts["SigCgt"]):
+            return Reaction.HANDLED
+        if _has_sigterm(facts["SigIgn"]):
+            return Reaction.IGNORED
+        return Reaction.BLOCKED if _is_kept_from(pid) else Reaction.DEFAULT
     except OSError:
         return Reaction.UNKNOWN
-    masks = dict(line.split(":\t", 1) for line in lines if line.startswith("Sig"))
-    bit = 1 << (SIGTERM - 1)
-    if int(masks["SigCgt"], 16) & bit:
-        return Reaction.HANDLED
-    return Reaction.IGNORED if int(masks["SigIgn"], 16) & bit else Reaction.DEFAULT
+
+
+def _status(place: Path) -> dict[str, str]:
+    lines = (place / "status").read_text(errors="replace").splitlines()
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+def _has_sigterm(mask: str) -> bool:
+    return bool(int(mask, 16) & 1 << (SIGTERM - 1))
+
+
+def _is_kept_from(pid: int) -> bool:
+    """Whether every thread blocks SIGTERM, or one waits for it: the kernel shows it as not blocked
+    in that one."""
+    blocked = []
+    for thread in islice(Path(f"/proc/{pid}/task").iterdir(), _MAX_THREADS):
+        with suppress(OSError):  # it has ended
+            if (thread / "wchan").read_text(errors="replace").startswith(_SIGWAIT):
+                return True
+            blocked.append(_has_sigterm(_status(thread)["SigBlk"]))
+    return bool(blocked) and all(blocked)
 
 
 def command(pid: int, redact: Callable[[str], str]) -> str:

@@ -94,7 +94,7 @@ class Survivors:
 
     def _pass_on(self, found: list[tuple[int, tree.Stat]]) -> None:
         """SIGTERM to those that have not had it; what ends with its input is left to do so."""
-        handling = {pid for pid, _ in found if reaction(pid) is Reaction.HANDLED}
+        handling = {pid for pid, _ in found if reaction(pid).may_save}
         waiting = left_alone({pid: pipes(pid) for pid, _ in found}, handling)
         for pid, seen in found:
             if pid in waiting or (pid, seen.started) in self._told:

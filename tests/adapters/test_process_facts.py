@@ -1,0 +1,72 @@
+"""What SIGTERM does to a process, as the kernel tells it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from supervisor.adapters.process_facts import Reaction, reaction
+from tests.running import eventually
+
+PROGRAMS = {
+    "pass": Reaction.DEFAULT,
+    "signal.signal(signal.SIGTERM, lambda *_: None)": Reaction.HANDLED,
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN)": Reaction.IGNORED,
+    "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())": Reaction.BLOCKED,
+    "threading.Thread(target=signal.pause, daemon=True).start(); signal.pthread_sigmask("
+    "signal.SIG_BLOCK, [signal.SIGTERM])": Reaction.DEFAULT,
+}
+WAITING = {
+    "in its only thread": "signal.sigwait({signal.SIGTERM})",
+    "in another thread": "t = threading.Thread(target=signal.sigwait, args=({signal.SIGTERM},)); "
+    "t.start(); t.join()",
+}
+
+
+@contextmanager
+def program(text: str, then: str = "signal.pause()") -> Iterator[int]:
+    """A process that has run `text`, and does what is said `then`."""
+    lines = f"import os, signal, threading\n{text}\nos.write(1, b'ready')\n{then}"
+    with subprocess.Popen([sys.executable, "-c", lines], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.read(5) == b"ready"
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("text", PROGRAMS)
+def test_what_sigterm_does_to_a_process(text: str) -> None:
+    with program(text) as pid:
+        assert reaction(pid) is PROGRAMS[text]
+
+
+@pytest.mark.parametrize("how", WAITING)
+def test_one_that_waits_for_sigterm_is_not_called_defenceless(how: str) -> None:
+    blocks = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])"
+    with program(blocks, WAITING[how]) as pid:
+        threads = Path(f"/proc/{pid}/task")
+        assert eventually(
+            lambda: any("sigtimedwait" in (t / "wchan").read_text() for t in threads.iterdir())
+        )
+        assert reaction(pid) is Reaction.BLOCKED
+
+
+def test_one_that_is_stopped_does_not_hear_of_it() -> None:
+    with program("signal.signal(signal.SIGTERM, lambda *_: None)") as pid:
+        os.kill(pid, signal.SIGSTOP)
+        assert eventually(lambda: reaction(pid) is Reaction.STOPPED)
+
+
+def test_one_that_has_ended_but_is_not_reaped_has_ended() -> None:
+    with program("pass") as pid:
+        os.kill(pid, signal.SIGKILL)
+        assert eventually(lambda: reaction(pid) is Reaction.UNKNOWN)
