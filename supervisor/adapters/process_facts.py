@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from signal import SIGTERM
+from signal import SIGINT, SIGQUIT, SIGTERM
 
+from supervisor.host import tree
 from supervisor.host.aside import aside
 from supervisor.protocol.messages import printable
 from supervisor.protocol.reading import read
@@ -22,6 +23,7 @@ _ENDED, _STOPPED = ("Z", "X"), ("T", "t")
 _SIGWAIT = "do_sigtimedwait"
 """What the kernel calls the place where a thread in `sigwait` sleeps."""
 _READS, _WRITES = (0,), (1, 2)
+_SHELLS = frozenset({"ash", "bash", "dash", "ksh", "ksh93", "mksh", "sh", "yash", "zsh"})
 
 
 class Reaction(StrEnum):
@@ -51,9 +53,9 @@ def reaction(pid: int) -> Reaction:
             return Reaction.UNKNOWN
         if facts["State"].startswith(_STOPPED):
             return Reaction.STOPPED
-        if _has_sigterm(facts["SigCgt"]):
+        if _holds(facts["SigCgt"]):
             return Reaction.HANDLED
-        if _has_sigterm(facts["SigIgn"]):
+        if _holds(facts["SigIgn"]):
             return Reaction.IGNORED
         return Reaction.BLOCKED if _is_kept_from(pid) else Reaction.DEFAULT
     except OSError:
@@ -65,8 +67,8 @@ def _status(place: Path) -> dict[str, str]:
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
 
-def _has_sigterm(mask: str) -> bool:
-    return bool(int(mask, 16) & 1 << (SIGTERM - 1))
+def _holds(mask: str, number: int = SIGTERM) -> bool:
+    return bool(int(mask, 16) & 1 << (number - 1))
 
 
 def _is_kept_from(pid: int) -> bool:
@@ -77,7 +79,7 @@ def _is_kept_from(pid: int) -> bool:
         with suppress(OSError):  # it has ended
             if (thread / "wchan").read_text(errors="replace").startswith(_SIGWAIT):
                 return True
-            blocked.append(_has_sigterm(_status(thread)["SigBlk"]))
+            blocked.append(_holds(_status(thread)["SigBlk"]))
     return bool(blocked) and all(blocked)
 
 
@@ -97,6 +99,40 @@ def command(pid: int, redact: Callable[[str], str]) -> str:
         name = name or (place / "comm").read_text(errors="replace").strip()
     name = redact(name)  # before it is cut: half a secret is not known as one
     return printable(name if len(name) <= _MAX_COMMAND else f"{name[:_MAX_COMMAND]}...")
+
+
+def waited_for(pid: int) -> list[tuple[int, tree.Stat]]:
+    """Returns the foreground children of `pid`, where it is a shell that handles SIGTERM: it runs
+    its trap only when they have ended, so they cannot have been passed SIGTERM. A shell that waits
+    for a background job by `wait` runs its trap at once, and may pass SIGTERM on itself.
+
+    Without job control, which scripts do not have, a shell starts its background jobs with SIGINT
+    and SIGQUIT ignored (POSIX 2.11). With job control, each job has a process group of its own.
+    """
+    if not (_is_shell(pid) and reaction(pid) is Reaction.HANDLED):
+        return []
+    found = []
+    for child in tree.children(pid):
+        seen = tree.stat(child)
+        if seen is not None and seen.state not in tree.GONE and _is_in_foreground(child, pid):
+            found.append((child, seen))
+    return found
+
+
+def _is_shell(pid: int) -> bool:
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")) in _SHELLS  # noqa: PTH115, PTH119
+    except OSError:  # it has ended, or is another user's
+        return False
+
+
+def _is_in_foreground(child: int, shell: int) -> bool:
+    number = SIGINT if _is_shell(child) else SIGQUIT  # bash always ignores SIGQUIT
+    try:
+        ignored = _holds(_status(Path(f"/proc/{child}"))["SigIgn"], number)
+        return os.getpgid(child) == os.getpgid(shell) and not ignored
+    except OSError:  # it has ended
+        return False
 
 
 @dataclass(frozen=True, slots=True)

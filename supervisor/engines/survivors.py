@@ -2,7 +2,8 @@
 
 A shell that dies of SIGTERM leaves its trainer behind. So whatever has lost its parent gets SIGTERM
 too, once, when that has happened: a shell below a shell dies, and its trainer is the next. The data
-loaders of a trainer still have their parent, and live until it has saved.
+loaders of a trainer still have their parent, and live until it has saved. A shell with a trap for
+SIGTERM does not die: what it waits for in the foreground gets SIGTERM with it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ from collections.abc import Callable
 from signal import SIGTERM
 
 from supervisor.adapters.guard import Guard
-from supervisor.adapters.process_facts import Reaction, command, left_alone, pipes, reaction
+from supervisor.adapters.process_facts import (
+    Reaction,
+    command,
+    left_alone,
+    pipes,
+    reaction,
+    waited_for,
+)
 from supervisor.adapters.reactor import Reactor
 from supervisor.core.failure import Survivor
 from supervisor.engines.group import Group
@@ -21,6 +29,7 @@ from supervisor.host import tree
 _LOOK_AGAIN = 0.05
 """Seconds between two looks at what lives on, for as long as the supervisor waits for it."""
 _MOST_NAMED = 20
+_SHELL_WAITS = "is a shell that cannot run its trap for SIGTERM before what it waits for has ended"
 
 
 class Survivors:
@@ -66,12 +75,18 @@ class Survivors:
     def terminate(self) -> None:
         """SIGTERM to the workers, and then to what lives on."""
         by_reaction: defaultdict[Reaction, list[int]] = defaultdict(list)
+        deaf: list[tuple[int, tree.Stat]] = []
         for worker in self._group.workers:
-            by_reaction[reaction(worker.process.pid)].append(worker.rank)
+            if foreground := waited_for(worker.process.pid):
+                self._tell(f"rank {worker.rank} {_SHELL_WAITS}")
+                deaf += foreground
+            else:
+                by_reaction[reaction(worker.process.pid)].append(worker.rank)
             worker.process.signal(SIGTERM)
         for what, ranks in by_reaction.items():
             if what is not Reaction.UNKNOWN:
                 self._tell(f"{_ranks(ranks)} {what}")
+        self._pass_on(deaf, "is waited for")
         self.follow()
 
     def follow(self) -> None:
@@ -92,7 +107,7 @@ class Survivors:
         if self._follows:
             self._reactor.call_later(_LOOK_AGAIN, self._look_again)
 
-    def _pass_on(self, found: list[tuple[int, tree.Stat]]) -> None:
+    def _pass_on(self, found: list[tuple[int, tree.Stat]], why: str = "lives on") -> None:
         """SIGTERM to those that have not had it; what ends with its input is left to do so."""
         handling = {pid for pid, _ in found if reaction(pid).may_save}
         waiting = left_alone({pid: pipes(pid) for pid, _ in found}, handling)
@@ -100,9 +115,11 @@ class Survivors:
             if pid in waiting or (pid, seen.started) in self._told:
                 continue
             self._told.add((pid, seen.started))
-            what, name = reaction(pid), command(pid, self._redact)
+            foreground, name = waited_for(pid), command(pid, self._redact)
+            what = _SHELL_WAITS if foreground else reaction(pid)
             if tree.send(pid, seen, SIGTERM):
-                self._tell(f"pid {pid} ({name}) lives on, and was sent SIGTERM too: it {what}")
+                self._tell(f"pid {pid} ({name}) {why}, and was sent SIGTERM too: it {what}")
+                self._pass_on(foreground, "is waited for")
 
 
 def _ranks(ranks: list[int]) -> str:

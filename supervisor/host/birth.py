@@ -16,8 +16,9 @@ LINE = 64
 _EINVAL = 22  # `errno` is one more file to load
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_DEFAULT = ("SIGPIPE", "SIGXFSZ")
-"""What Python ignores, and a program expects as it is by default."""
+_DEFAULT = ("SIGPIPE", "SIGXFSZ", "SIGINT", "SIGQUIT")
+"""What Python ignores, and a program expects as it is by default; and what a script has its
+background jobs ignore because of a terminal, which a session of its own does not have."""
 
 
 class _Function(_ctypes.CFuncPtr):  # `ctypes` itself costs the guard 300 kB

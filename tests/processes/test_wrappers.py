@@ -78,6 +78,63 @@ def test_a_trainer_below_a_shell_saves_before_it_is_killed(
     assert "killing what is left" not in result.log
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "trap 'echo cleaning up' TERM; {toy}",
+        "trap 'echo cleaning up' TERM; {toy} | tee {model_dir}/copy",
+        """bash -c "trap 'echo below' TERM; {toy}; true"; true""",
+        """trap 'echo cleaning up' TERM; bash -c "trap 'echo below' TERM; {toy}; true"; true""",
+    ],
+    ids=["chain", "pipe", "below a shell without", "nested"],
+)
+def test_what_a_shell_with_a_trap_waits_for_saves(
+    start: Start, model_dir: Path, script: str
+) -> None:
+    """The trap runs only when the trainer has ended. The supervisor is a background job, too."""
+    text = script.format(toy=toy(model_dir, "save-on-sigterm", "--at", "3"), model_dir=model_dir)
+    in_background = ("bash", "-c", "trap '' INT QUIT; exec \"$@\"", "bash")
+    running = start(shell_config(model_dir, f"{text}; exit"), prefix=in_background)
+    running.wait_for("ready to save")
+    running.signal(signal.SIGTERM)
+    result = running.result()
+    assert result.code == 75, result.log
+    assert result.summary["highest_committed_step"] == 300, result.log
+    assert "was sent SIGTERM too: it handles SIGTERM, so it can save and exit" in result.log
+    assert "rank 0 handles SIGTERM" not in result.log
+    if text.startswith("trap"):
+        assert "rank 0 is a shell that cannot run its trap for SIGTERM before" in result.log
+        assert b"cleaning up\n" in result.rank_log(1)
+
+
+_COUNTS = """
+import os, signal, time
+got = []
+signal.signal(signal.SIGTERM, lambda *_: got.append(1))
+os.write(1, b"ready to save\\n")
+while not got: time.sleep(0.01)
+while not os.path.exists(os.environ["GO"]): time.sleep(0.01)
+os.write(1, b"%d times\\n" % len(got))
+"""
+
+
+@pytest.mark.parametrize("job_control", ["", "set -m; "], ids=["plain", "job control"])
+def test_a_trap_that_passes_sigterm_on_is_left_to_do_so(
+    start: Start, model_dir: Path, tmp_path: Path, job_control: str
+) -> None:
+    trainer = shlex.join([sys.executable, "-c", _COUNTS])
+    trap = f"trap 'kill -TERM $P; touch {tmp_path}/go' TERM"
+    script = f"{job_control}{trap}; {trainer} & P=$!; wait $P; wait $P; exit"
+    config = shell_config(model_dir, script, env={"GO": str(tmp_path / "go")})
+    running = ready(start, config)
+    running.signal(signal.SIGTERM)
+    result = running.result()
+    assert result.code == 75, result.log
+    assert b"1 times\n" in result.rank_log(1)
+    assert "was sent SIGTERM too" not in result.log
+    assert "killing what is left" not in result.log
+
+
 def test_a_loader_of_a_trainer_below_a_shell_lives_until_it_has_saved(
     start: Start, model_dir: Path
 ) -> None:
