@@ -42,6 +42,7 @@ from supervisor.core.state import JobState
 from supervisor.engines.committed import unmarked_copies
 from supervisor.engines.devices import DeviceProbe
 from supervisor.engines.local import LocalEngine
+from supervisor.engines.unmatched import phases_with_steps
 from supervisor.exclusion import (
     Check,
     Exclusion,
@@ -128,7 +129,7 @@ def run_job(
         shown = screen(prepared, clock, reactor.post, stack)
         said = shown.line, log_format, redactor.text, shown.has_shown
         log = RunLog(storage, clock, prepared.policy, *said)
-        _tell_start(log, prepared, history, found, warnings)
+        _tell_start(log, prepared, history, found, warnings, once=once)
         if history.config != config:
             journal.record_config(clock.wall(), config, [str(change) for change in found])
         cache = CompileCache(
@@ -138,11 +139,12 @@ def run_job(
         observers = observers_of(
             prepared, clock, reactor, storage, space, cache, history, log, shown, complain, stack
         )
+        known = phases_with_steps(history.transitions)
         history.transitions.clear()  # of thousands of attempts they are some tens of MB
         simulation = prepared.job.model_dir / simulated.FILE
         probe = DeviceProbe(reactor, guard, _marked(job, lineage), simulation)
         engine = LocalEngine(
-            reactor, clock, guard, os.environ, shown.mirror, cache, probe, redactor.text
+            reactor, clock, guard, os.environ, shown.mirror, cache, probe, redactor.text, known
         )
         space.in_use = lambda: engine.directory
         world = LocalWorld(
@@ -291,6 +293,8 @@ def _tell_start(
     history: History,
     found: Sequence[Change],
     warnings: Sequence[str],
+    *,
+    once: bool,
 ) -> None:
     """What a person should know before the job goes on."""
     if prepared.job.remote is not None:
@@ -308,10 +312,8 @@ def _tell_start(
                 "steps (to us or to jax.monitoring), a hang cannot be noticed"
             )
         if plan.success_is_default:
-            log.say(
-                f"phase {plan.name!r} names no success: exit code 0 is taken for it, but is not "
-                "final: the same command runs the program again, unless it has --once"
-            )
+            more = "" if once else ", but is not final: the command runs again, unless with --once"
+            log.say(f"phase {plan.name!r} names no success: exit code 0 is taken for it{more}")
     if history.torn:
         text = f"the journal ended in the middle of a line: {history.torn} bytes were cut off"
         log.say(text, level="warning")

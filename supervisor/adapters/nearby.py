@@ -18,6 +18,7 @@ _MAX_ENTRIES = 5000
 """Of all folders together."""
 _MAX_DEPTH = 5
 _MAX_TOLD = 3
+_KEY = "trainer.init.checkpoint.directory"
 _NOT_THERE = re.compile(r"\..*|__pycache__|node_modules|compile_cache|drills|\w+_restartable")
 _LIKE_ONE = re.compile(
     r"(?i)(.*(ckpt|checkpoint|step|epoch)s?[-_.]?\d+"
@@ -42,11 +43,12 @@ def found_nearby(place: Path | None, roots: Sequence[Path], since: float) -> str
     if elsewhere:
         places = [f"{path} (newest: step {step})" for path, step in elsewhere.items()]
         told = " and ".join(places[:_MAX_TOLD])
-        return f"committed checkpoints are in {told}: set trainer.init.checkpoint.directory"
+        return f"committed checkpoints are in {told}: set {_KEY}"
     if alike:
         told = ", ".join(sorted(alike)[-_MAX_TOLD:])
         return f"new there, but in no layout that is known: {told}"
-    return f"nothing like a checkpoint was found below {' or '.join(map(str, roots))}"
+    below = " or ".join(map(str, roots))
+    return f"nothing like a checkpoint was found below {below}: set {_KEY} if they are elsewhere"
 
 
 def _below(roots: Sequence[Path]) -> Iterator[Path]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -81,10 +81,12 @@ class LocalEngine:
         compile_cache: CompileCache,
         probe: DeviceProbe,
         redact: Callable[[str], str] = str,
+        phases_with_steps: Collection[int] = (),
     ) -> None:
         """`environ` is what workers inherit; rank 0's output also goes to `mirror`, if given.
 
-        `redact` takes the secrets out of what is told of a failure.
+        `redact` takes the secrets out of what is told of a failure. In `phases_with_steps` steps
+        were seen before.
         """
         self._reactor = reactor
         self._clock = clock
@@ -94,7 +96,7 @@ class LocalEngine:
         self._redact = redact
         self._group: Group | None = None
         self._killing = Killing(reactor, guard)
-        self._unmatched = Unmatched(self._notice, redact)
+        self._unmatched = Unmatched(self._notice, redact, phases_with_steps)
         self._snapshots = SnapshotKeeper(self._notice, self._mention)
         self._ahead = Preparations(
             reactor, clock, guard, probe, self._notice, self._mention, redact

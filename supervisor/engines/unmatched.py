@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from supervisor.adapters.output import OutputPump
+from supervisor.core.events import WorkersGone
 from supervisor.engines.launch import Launch
+from supervisor.ports import Transition
 
 _FIRST_MINUTES = 180.0
 """Seconds of output without a step in it: much of that may be imports and compilation."""
@@ -13,13 +15,29 @@ _SHOWN = 120
 """Characters of a line that a person is shown."""
 
 
+def phases_with_steps(transitions: Sequence[Transition]) -> frozenset[int]:
+    """The phases of a job in which an attempt has told a step."""
+    return frozenset(
+        t.before.phase
+        for t in transitions
+        if isinstance(t.event, WorkersGone) and t.event.step is not None
+    )
+
+
 class Unmatched:
     """Tells it once a phase."""
 
-    def __init__(self, tell: Callable[[str], None], redact: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        tell: Callable[[str], None],
+        redact: Callable[[str], str],
+        stepped: Collection[int] = (),
+    ) -> None:
         """`redact` takes the secrets out of a line: before it is cut, because half a secret is not
-        known as one."""
+        known as one. In the phases `stepped` steps were seen before: an attempt that ends well
+        without one had none left to do."""
         self._tell = tell
+        self._stepped = stepped
         self._redact = redact
         self._settled: set[int] = set()
         """Phases of which it was told, or whose pattern has matched."""
@@ -38,7 +56,7 @@ class Unmatched:
             return
         if self._attempt != launch.attempt:
             self._attempt, self._since = launch.attempt, now
-        matched = any(pump.step_seen for pump in pumps)
+        matched = any(pump.step_seen for pump in pumps) or (over and launch.phase in self._stepped)
         if matched or over or now - self._since >= _FIRST_MINUTES:
             self._settled.add(launch.phase)
         if not matched and launch.phase in self._settled:

@@ -35,7 +35,9 @@ def test_no_more_entries_are_listed_than_the_bound_says(
 
     monkeypatch.setattr(os, "scandir", counting)
     monkeypatch.setattr(nearby, "_MAX_ENTRIES", 100)
-    assert found_nearby(None, [tmp_path], 0.0).startswith("nothing like a checkpoint was found")
+    found = found_nearby(None, [tmp_path], 0.0)
+    assert found.startswith("nothing like a checkpoint was found below")
+    assert found.endswith("set trainer.init.checkpoint.directory if they are elsewhere")
     assert len(listed) == 100
 
 

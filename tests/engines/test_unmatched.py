@@ -80,6 +80,18 @@ def test_each_attempt_has_its_minutes_and_a_good_end_is_enough(pump: OutputPump)
     assert len(told) == 1
 
 
+@pytest.mark.parametrize(("over", "times"), [(True, 0), (False, 1)])
+def test_who_had_steps_before_and_has_none_left_to_do_is_no_mistake(
+    pump: OutputPump, over: bool, times: int
+) -> None:
+    told: list[str] = []
+    unmatched = Unmatched(told.append, str, {0})
+    say(pump, b"nothing left to do\n")
+    unmatched.look(launch(), [pump], 0.0)
+    unmatched.look(launch(), [pump], 0.0 if over else _FIRST_MINUTES, over=over)
+    assert len(told) == times
+
+
 def test_a_pattern_that_has_matched_once_is_right(pump: OutputPump) -> None:
     told: list[str] = []
     unmatched = Unmatched(told.append, str)

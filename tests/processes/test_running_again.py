@@ -64,6 +64,18 @@ def test_the_changed_command_of_a_success_that_is_not_final_is_accepted(
     assert ran(model_dir, "one") == 2
 
 
+def test_a_finished_program_needs_no_steps_when_it_runs_again(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    script = f"test -e {model_dir}/done && echo all done || echo step 7; touch {model_dir}/done"
+    job = config(model_dir, "one", progress={"pattern": r"step (\d+)"})
+    job["trainer"][0]["trainer"]["command"]["argv"] = ["bash", "-c", script]
+    first, again = supervise(job), supervise(job)
+    assert (first.code, again.code) == (0, 0)
+    assert "all done" in again.out
+    assert "found no step" not in again.out
+
+
 @pytest.mark.parametrize("declared", [False, True])
 def test_success_stays_success_with_once_or_where_it_is_declared(
     supervise: Supervise, model_dir: Path, declared: bool
@@ -74,4 +86,5 @@ def test_success_stays_success_with_once_or_where_it_is_declared(
     again = supervise(config(model_dir, "one", **command), *options)
     assert again.code == 0
     assert "has succeeded already: nothing to do" in again.out
+    assert "not final" not in again.out
     assert ran(model_dir, "one") == 1
