@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from supervisor.core.allowance import Allowance
 from supervisor.core.events import WorkerReported, WorkersGone
 from supervisor.core.policy import RestartPolicy
 from supervisor.narrative import MAIN, Level, tell
@@ -16,8 +18,6 @@ from supervisor.protocol.segments import RUN_LOG
 
 LogFormat = Literal["text", "json"]
 
-_MAX_REPORTS = 20.0
-_REPORTS_PER_SECOND = 0.1
 _TELL_LEFT_OUT = 60.0
 _MAX_WAITING = 1000
 
@@ -44,7 +44,7 @@ class RunLog:
         self._redact = redact
         self._has_shown = has_shown
         self._clock = clock
-        self._allowance = _Allowance()
+        self._reports = _Reports()
         self._directory: str | None = None
         self._waiting: list[str] = []
         self._broken = False
@@ -57,14 +57,14 @@ class RunLog:
         quoted = [line.quotes for line in lines if line.quotes is not None]
         repeats = bool(quoted) and self._has_shown(quoted)
         for line in lines:
-            if isinstance(event, WorkerReported) and not self._allowance.take(event.message, now):
+            if isinstance(event, WorkerReported) and not self._reports.take(event.message, now):
                 continue
             silent = repeats and line.quotes is not None
             self._say(line.text, line.source, line.level, silent=silent)
-        if left_out := self._allowance.left_out(now, over=isinstance(event, WorkersGone)):
+        if left_out := self._reports.left_out(now, over=isinstance(event, WorkersGone)):
             self.say(f"{left_out} more reports of the worker were not shown", level="warning")
         if transition.after.attempt != transition.before.attempt:
-            self._allowance = _Allowance()
+            self._reports = _Reports()
 
     def say(self, text: str, *, source: str = MAIN, level: Level = "info") -> None:
         """Log one line."""
@@ -100,23 +100,19 @@ class RunLog:
         self._broken = False
 
 
-class _Allowance:
+class _Reports:
     """How much the workers of an attempt may say here: of each kind of report, and of each stage,
     some at once and little in the long run, so that no flood hides what is rare."""
 
     def __init__(self) -> None:
-        self._left: dict[object, tuple[float, float]] = {}
-        """By kind: how many lines were left, and when that was."""
+        self._kinds: defaultdict[object, Allowance] = defaultdict(Allowance)
         self._refused = 0
         self._told = -math.inf
 
     def take(self, message: Message, now: float) -> bool:
         """Whether a line about `message` may be written."""
         kind = (type(message), message.stage if isinstance(message, StageMessage) else None)
-        left, at = self._left.get(kind, (_MAX_REPORTS, now))
-        left = min(_MAX_REPORTS, left + (now - at) * _REPORTS_PER_SECOND)
-        allowed = left >= 1
-        self._left[kind] = (left - 1 if allowed else left, now)
+        allowed = self._kinds[kind].take(now)
         self._refused += not allowed
         return allowed
 

@@ -123,6 +123,7 @@ class LocalEngine:
             group,
             self._guard,
             self._reactor,
+            self._clock,
             self._redact,
             self._mention,
             lambda survivors: self._tell_survivors(group, survivors),

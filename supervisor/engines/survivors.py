@@ -22,9 +22,11 @@ from supervisor.adapters.process_facts import (
     waited_for,
 )
 from supervisor.adapters.reactor import Reactor
+from supervisor.core.allowance import Allowance
 from supervisor.core.failure import Survivor
 from supervisor.engines.group import Group
 from supervisor.host import tree
+from supervisor.ports import Clock
 
 _LOOK_AGAIN = 0.05
 """Seconds between two looks at what lives on, for as long as the supervisor waits for it."""
@@ -40,6 +42,7 @@ class Survivors:
         group: Group,
         guard: Guard,
         reactor: Reactor,
+        clock: Clock,
         redact: Callable[[str], str],
         tell: Callable[[str], None],
         changed: Callable[[tuple[Survivor, ...]], None],
@@ -49,11 +52,14 @@ class Survivors:
         self._group = group
         self._guard = guard
         self._reactor = reactor
+        self._clock = clock
         self._redact = redact
         self._tell = tell
         self._changed = changed
         self._told: set[tuple[int, int]] = set()
         """By pid and start time: those that got SIGTERM."""
+        self._allowance = Allowance()
+        self._untold = 0
         self._known: tuple[Survivor, ...] | None = ()
         self._follows = False
 
@@ -118,8 +124,19 @@ class Survivors:
             foreground, name = waited_for(pid), command(pid, self._redact)
             what = _SHELL_WAITS if foreground else reaction(pid)
             if tree.send(pid, seen, SIGTERM):
-                self._tell(f"pid {pid} ({name}) {why}, and was sent SIGTERM too: it {what}")
+                self._tell_sent(f"pid {pid} ({name}) {why}", what)
                 self._pass_on(foreground, "is waited for")
+
+    def _tell_sent(self, who: str, what: str) -> None:
+        """Tell of one that got SIGTERM; of processes that follow each other without end, some."""
+        if not self._allowance.take(self._clock.now()):
+            self._untold += 1
+            if self._untold == 1:
+                self._tell("more processes live on, and get SIGTERM too: not each is told")
+            return
+        more, self._untold = self._untold, 0
+        before = f", as were {more} before it that were not told" if more else ""
+        self._tell(f"{who}, and was sent SIGTERM too{before}: it {what}")
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -198,6 +198,19 @@ def test_a_hung_trainer_below_a_shell_is_asked_to_save(start: Start, model_dir: 
     assert result.attempts == 2
 
 
+def test_of_many_processes_below_a_shell_run_log_names_twenty(
+    start: Start, model_dir: Path
+) -> None:
+    script = "for i in $(seq 30); do sleep 300 & done; echo all run; wait"
+    running = ready(start, shell_config(model_dir, script), "all run")
+    running.signal(signal.SIGTERM)
+    result = running.result()
+    assert result.code == 75, result.log
+    assert 20 <= result.log.count("lives on, and was sent SIGTERM too") < 30, result.log
+    assert result.log.count("more processes live on, and get SIGTERM too") == 1
+    assert "killing what is left" not in result.log
+
+
 def test_a_shell_that_alone_gets_sigterm_takes_its_trainer_along_once_it_has_saved(
     start: Start, model_dir: Path
 ) -> None:
