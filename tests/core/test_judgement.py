@@ -50,6 +50,22 @@ def test_what_a_signal_alone_tells() -> None:
     assert (failure.signature, failure.remedy, failure.step) == (None, None, None)
 
 
+@pytest.mark.parametrize(
+    ("kind", "message", "rule"),
+    [
+        ("EOFError", "EOF when reading a line", "no-standard-input"),
+        ("EOFError", "no more of it", "pipe"),
+        ("KeyError", "'UNAVAILABLE'", "missing-key"),
+    ],
+)
+def test_a_record_and_a_traceback_of_the_same_error_are_judged_alike(
+    kind: str, message: str, rule: str
+) -> None:
+    of_record = judged(recorded(f"builtins.{kind}", message))
+    of_text = judged(printed(TRACEBACK.format(place="<module>", error=f"{kind}: {message}")))
+    assert (of_record.rule, of_text.rule) == (rule, rule)
+
+
 def told_to_stop(rank: RankEvidence) -> RankEvidence:
     return replace(rank, exit=replace(rank.exit, told_to_stop=True))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,16 @@ def test_worth_another_try(
         assert called in failure["traceback"].splitlines()[-2], "the most recent call is the last"
     resumed = b"starts after step 2" if at == 3 else b"starts after step 0"
     assert resumed in result.rank_log(2)
+
+
+def test_a_program_that_asks_a_person_is_told_that_nobody_answers(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    config = command_config(model_dir)
+    config["trainer"]["command"] = {"argv": [sys.executable, "-c", "input('project? ')"]}
+    result = supervise(config)
+    assert (result.code, result.attempts) == (70, 1), result.log
+    assert "failed: there is no standard input; root cause: " in result.log
 
 
 def test_a_crash_whose_stacks_go_to_standard_error_is_told_with_its_place(

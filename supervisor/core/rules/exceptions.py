@@ -10,6 +10,9 @@ from supervisor.core.rules.rule import FATAL, LOW, MEDIUM, POLICY, RESTART, TOLD
 _STATED = r"(?i)^(?!\S*(?:Xla|Jax)RuntimeError)[^\n]*\b"
 """A line of any exception but the runtime's, which uses such words of passing troubles too."""
 
+_BUILTIN = r"^(?:builtins\.)?"
+"""Before a type of Python's own: a traceback leaves its module out, a failure record does not."""
+
 _CONFIG_TYPES = (
     "*ValidationError",
     "*ConfigError",
@@ -84,7 +87,7 @@ CERTAIN = (
         "Give the answer by an option, a file or an environment variable (`--yes`, `WANDB_MODE`), "
         "or take the question out; run the same command again.",
         types=("EOFError",),
-        patterns=(r"^EOFError: EOF when reading a line\s*$",),
+        patterns=(rf"{_BUILTIN}EOFError: EOF when reading a line\s*$",),
         alone=True,
     ),
     Rule(
@@ -94,7 +97,7 @@ CERTAIN = (
         "A key or a variable that the program asks for is not there.",
         FIX_CODE,
         types=("KeyError",),
-        patterns=(r"^KeyError: '?[\w.\[\]/-]{0,80}'?\s*$",),
+        patterns=(rf"{_BUILTIN}KeyError: '?[\w.\[\]/-]{{0,80}}'?\s*$",),
         alone=True,
     ),
 )
