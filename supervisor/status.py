@@ -36,6 +36,11 @@ from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import printable
 from supervisor.protocol.segments import JOURNAL
 
+_ENDED_EARLY = (
+    "; the last one ended before the job did (it was killed, or the end of run.log says why): run "
+    "the same command again to go on"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
@@ -59,8 +64,9 @@ def show_status(place: Path | Uri) -> None:
     policy = seen.policy
     state = seen.history.state.durable()  # of the rest the journal tells by chance
     _tell(f"job {state.job} in {place}")
-    _tell(f"supervisor: {seen.owner or 'none runs here'}")
-    _tell(status_line(state, policy))
+    is_orphan = seen.owner is None and state.exit_code is None
+    _tell(f"supervisor: {seen.owner or 'none runs here'}{_ENDED_EARLY if is_orphan else ''}")
+    _tell(f"{'last known: ' if is_orphan else ''}{status_line(state, policy)}")
     if state.exit_code is not None:
         _tell(f"exit code {state.exit_code}")
     for line in _last_end(seen.history, state):

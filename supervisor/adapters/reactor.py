@@ -96,17 +96,19 @@ class Reactor:
         self._run_timers()
 
     def stop_on_signals(self) -> None:
-        """Turn SIGTERM, SIGINT and SIGHUP into events."""
+        """Turn SIGTERM, SIGINT, SIGQUIT and SIGHUP into events."""
         sources = {
             signal.SIGTERM: StopSource.SIGTERM,
             signal.SIGHUP: StopSource.SIGHUP,
             signal.SIGINT: StopSource.PERSON,
+            signal.SIGQUIT: StopSource.PERSON,
         }
 
         def handle(number: int, frame: FrameType | None) -> None:
             source, name = sources[signal.Signals(number)], signal.Signals(number).name
             detail = name if name != source else ""
-            self.post(StopRequested(self._clock.now(), source, detail))
+            at_once = number == signal.SIGQUIT
+            self.post(StopRequested(self._clock.now(), source, detail, at_once))
 
         for number in sources:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup stays in force

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from supervisor.ports import Loop
 
-_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP}
 _PATIENCE = 3
 """Ticks that the loop may stand still before it is helped."""
 

@@ -212,6 +212,8 @@ class StopRequested:
     source: StopSource
     detail: str = ""
     """What was said, and by whom, where that is more than the source."""
+    at_once: bool = False
+    """Whether whoever asks is as impatient as one who asks for the second time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,9 @@ _WHO = {
 
 def stop_requested(state: JobState, event: StopRequested, policy: RestartPolicy) -> Outcome:
     """Somebody asked the job to stop."""
+    if event.at_once:
+        shorter = min(policy.grace_period, policy.impatient_grace_period)
+        policy = replace(policy, grace_period=shorter)
     if state.drain is not None:
         return _asked_again(state, state.drain, event, policy)
     begins = _when_to_save(state, event, policy)
@@ -138,7 +141,8 @@ def _asked_again(
         waits = drain.begins is not None and group is not None and not group.killing
         state = replace(state, drain=Drain(event.source, event.at, drain.highest))
         return ask_to_stop(state, group, event.at, policy) if waits and group else (state, ())
-    if group is None or group.deadline is None or event.at - drain.at <= 1.0:
+    is_echo = event.at - drain.at <= 1.0 and not event.at_once
+    if group is None or group.deadline is None or is_echo:
         return state, ()
     deadline = min(group.deadline, event.at + policy.impatient_grace_period)
     return replace(state, group=replace(group, deadline=deadline)), ()

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from supervisor.adapters.reactor import Reactor
 from supervisor.core.events import Noticed, SilenceExcused, StopRequested
 
-STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 
 
 class HandClock:

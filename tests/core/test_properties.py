@@ -104,7 +104,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(DevicesProbed, times, attempts, units, bad, st.sampled_from([None, "it hung"])),
     st.builds(RungCompileFailed, times, st.integers(0, 1), st.sampled_from([4, 2]), st.just("x")),
     st.builds(QuarantineCleared, times, units),
-    st.builds(StopRequested, times, st.sampled_from(StopSource)),
+    st.builds(StopRequested, times, st.sampled_from(StopSource), at_once=st.booleans()),
     st.builds(
         DeadlineReached,
         times,

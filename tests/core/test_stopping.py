@@ -13,6 +13,7 @@ from supervisor.core.decisions import (
 from supervisor.core.events import (
     DeadlineReached,
     SaveMeasured,
+    StopRequested,
     StopSource,
     SupervisorStarted,
 )
@@ -60,6 +61,16 @@ def test_a_second_request_shortens_the_grace_an_echo_does_not() -> None:
     history.now = 3.0
     history.stops()
     assert history.state.deadline == 3.0 + history.policy.impatient_grace_period
+
+
+@pytest.mark.parametrize("is_second", [False, True])
+def test_a_stop_at_once_has_the_short_grace_also_as_an_echo(is_second: bool) -> None:
+    history = started()
+    history.runs()
+    if is_second:
+        history.stops()
+    history.happens(StopRequested(history.now, StopSource.PERSON, at_once=True))
+    assert history.state.deadline == history.now + history.policy.impatient_grace_period
 
 
 @pytest.mark.parametrize(("after", "shortens"), [(1.0, False), (1.5, True)])

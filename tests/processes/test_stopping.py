@@ -89,6 +89,30 @@ def test_a_second_request_shortens_the_grace_period(start: Start, model_dir: Pat
     assert "the grace period is over" in result.log
 
 
+def test_sigquit_is_a_stop_of_the_impatient(start: Start, model_dir: Path) -> None:
+    running = waiting(start, model_dir, "save-on-sigterm", "ready to save", grace_period=3000)
+    running.signal(signal.SIGQUIT)
+    result = running.result()
+    assert result.code == 79
+    assert "asked to stop by a person: SIGQUIT\n" in result.log
+    assert "SIGKILL after 5 s" in result.log
+    assert result.summary["highest_committed_step"] == 300
+
+
+def test_status_tells_of_a_supervisor_that_was_killed(start: Start, model_dir: Path) -> None:
+    def status() -> str:
+        command = [sys.executable, "-m", "supervisor", "status", str(model_dir)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    running = waiting(start, model_dir, "wait", "waiting")
+    assert "\nRUNNING" in status()
+    running.signal(signal.SIGKILL)
+    running.result()
+    told = status()
+    assert "supervisor: none runs here; the last one ended before the job did" in told
+    assert "\nlast known: RUNNING" in told
+
+
 def test_sigterm_before_the_job_is_known_is_a_drain_too(tmp_path: Path) -> None:
     """A service manager must not take it for a clean end: it would not start the job again."""
     config = tmp_path / "trainer.yaml"

@@ -188,7 +188,9 @@ class Simulation:
     def _stop(self, source: StopSource) -> None:
         if self._host.watcher is not None and self._world is not None:
             self._tell(f"{source} asks for a stop")
-            self._world.post(StopRequested(self._host.clock.now(), source), surely=True)
+            at_once = source is StopSource.PERSON and self._rng.random() < 0.5
+            request = StopRequested(self._host.clock.now(), source, at_once=at_once)
+            self._world.post(request, surely=True)
 
     def _turn_the_clock_back(self) -> None:
         self._host.clock.skew -= self._rng.uniform(0.0, 10000.0)
