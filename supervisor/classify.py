@@ -18,7 +18,7 @@ from supervisor.core.outcome import Confidence, Verdict
 from supervisor.core.policy import Success
 from supervisor.core.redaction import Redactor
 from supervisor.core.rules import Rule
-from supervisor.core.verdicts import judge
+from supervisor.core.verdicts import judge_in_time
 from supervisor.narrative.failures import doubted
 from supervisor.protocol.messages import Stage
 
@@ -92,8 +92,13 @@ def classify(
             return NO_INPUT
         ended = WorkerExit(rank, code=code, signal=signal_name)
         ranks.append(RankEvidence(ended, output=output, stage=stage))
+
+    def told(text: str) -> None:
+        print(redact(f"supervise: WARNING: {text}"), file=sys.stderr)
+
     evidence = Evidence(tuple(ranks))
-    failure = judge(evidence, _NEVER_REACHED if code is None else Success(), rules, redact)
+    success = _NEVER_REACHED if code is None else Success()
+    failure = judge_in_time(evidence, success, rules, told, redact)
     if failure is not None:
         body, lines = _body(failure), _told(failure, logs)
     else:

@@ -68,6 +68,7 @@ def own_rules(phase: Phase) -> tuple[Rule, ...]:
             advice=rule.advice or "See autorestart.rules in the config.",
             types=tuple(rule.type),
             patterns=() if rule.regex is None else (rule.regex,),
+            own=True,
             signals=tuple(rule.signal),
             exit_codes=tuple(rule.exit_code),
             stages=tuple(rule.stage),

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from supervisor.config.patterns import Pattern, SlowPatternError
 from supervisor.core.digest import LogDigest
 from supervisor.protocol import writing
 from supervisor.protocol.reading import opened
@@ -36,16 +37,20 @@ _SIGTERM = re.compile(rb"\bpreemption_notifier\.cc:\d+" + re.escape(_SAYS_SIGTER
 _MAX_SAYING = 60
 """Bytes of it at most; it may come in two reads."""
 _MAX_LINE = 64 * 1024
+_SEARCHED = 2 * 1024
+"""Bytes at either end of a line that patterns are looked for in."""
+_MAX_SLOW = 3
+"""Lines that take too long, after which the pattern is off."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputPatterns:
     """What to look for in the output, line by line."""
 
-    step: re.Pattern[str] | None = None
+    step: Pattern | None = None
     on_step: Callable[[int, int], None] = field(default=lambda first, last: None)
     """Called once for all steps that are read at once."""
-    success: re.Pattern[str] | None = None
+    success: Pattern | None = None
     on_sigterm: Callable[[], None] = field(default=lambda: None)
     """Called where jax, which takes SIGTERM for itself, says that one came."""
 
@@ -71,6 +76,8 @@ class OutputPump:
         """Whether one of them held a step."""
         self._patterns = patterns
         self._mirror = mirror
+        self._step = _Search(patterns.step, on_error)
+        self._success = _Search(patterns.success, on_error)
         self._file = OutputFile(path, on_error)
         self._read_end, self.write_end = os.pipe()
         self._line = b""
@@ -119,11 +126,13 @@ class OutputPump:
         self._line = self._line[-_MAX_LINE:]
         steps: list[int] = []
         for raw in lines:
+            if len(raw) > 2 * _SEARCHED:
+                raw = raw[:_SEARCHED] + b"\n" + raw[-_SEARCHED:]
             text = raw.decode("utf-8", "replace")
-            if self._patterns.step is not None and (match := self._patterns.step.search(text)):
+            if (match := self._step(text)) is not None:
                 step = _step(match[1])
                 steps += [] if step is None else [step]
-            if self._patterns.success is not None and self._patterns.success.search(text):
+            if self._success(text) is not None:
                 self.success_seen = True
         if self._patterns.step is not None:
             self.lines += len(lines)
@@ -133,6 +142,32 @@ class OutputPump:
         if steps:
             self.step_seen = True
             self._patterns.on_step(steps[0], steps[-1])
+
+
+class _Search:
+    """Searches lines for one pattern, and passes over those that take too long."""
+
+    def __init__(self, pattern: Pattern | None, tell: Callable[[str], None]) -> None:
+        self._pattern = pattern
+        self._tell = tell
+        self._slow = 0
+
+    def __call__(self, line: str) -> re.Match[str] | None:
+        if self._pattern is None:
+            return None
+        try:
+            return self._pattern.search(line)
+        except SlowPatternError as error:
+            self._slow += 1
+            if self._slow == 1:
+                self._tell(f"{error}: the line is passed over; make the pattern simpler")
+            elif self._slow == _MAX_SLOW:
+                source, self._pattern = self._pattern.source, None
+                self._tell(
+                    f"the pattern {source!r} took too long in {_MAX_SLOW} lines: it is not looked "
+                    "for any more in this attempt"
+                )
+        return None
 
 
 def _step(text: str | None) -> int | None:

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from supervisor.config.fields import Section, compiled, local_place, no_variable
+from supervisor.config.fields import Section, local_place, no_variable
+from supervisor.config.patterns import Pattern
 from supervisor.config.problems import shown
 
 
@@ -23,7 +24,7 @@ class SuccessConfig(Section):
     @field_validator("pattern")
     @classmethod
     def _regular(cls, value: str | None) -> str | None:
-        return value if value is None else compiled(value).pattern
+        return value if value is None else Pattern(value).source
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -40,7 +41,7 @@ class ProgressConfig(Section):
     @field_validator("pattern")
     @classmethod
     def _one_group(cls, value: str) -> str:
-        if compiled(value).groups != 1:
+        if Pattern(value).groups != 1:
             raise ValueError(r"needs exactly one group, for the step: 'completed step: (\d+)'")
         return value
 

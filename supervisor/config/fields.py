@@ -81,11 +81,3 @@ class Section(BaseModel):
     """A mapping of the config: what it holds is checked strictly, and never changes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-def compiled(pattern: str) -> re.Pattern[str]:
-    """The regular expression `pattern`; ValueError says what is wrong with it."""
-    try:
-        return re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"is not a regular expression: {error}") from error

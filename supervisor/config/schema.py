@@ -25,12 +25,12 @@ from supervisor.config.fields import (
     Bytes,
     Seconds,
     Section,
-    compiled,
     local_place,
     place,
     steps,
     steps_or_duration,
 )
+from supervisor.config.patterns import Pattern
 from supervisor.config.topology import parse_slice
 from supervisor.protocol.drills import SIMULATED
 
@@ -141,7 +141,7 @@ class RuleConfig(Section):
     @field_validator("regex")
     @classmethod
     def _regular(cls, value: str | None) -> str | None:
-        return value if value is None else compiled(value).pattern
+        return value if value is None else Pattern(value).source
 
     @field_validator("type")
     @classmethod

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
 
+from supervisor.config.patterns import SlowPatternError
 from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit, told_survivors
 from supervisor.core.outcome import Charge, Confidence, Verdict
 from supervisor.core.policy import Success
@@ -28,6 +29,7 @@ from supervisor.core.rules import (
     Rule,
     names_match,
     occurs,
+    says,
 )
 from supervisor.core.signature import signature
 from supervisor.core.state import Hang
@@ -117,6 +119,22 @@ def judge(
         for judgement in _Judge(rank, number, success, rules, facts | _known_of(rank)).judgements()
     ]
     return _failure(min(found, key=lambda judgement: judgement.order), evidence, redact)
+
+
+def judge_in_time(
+    evidence: Evidence,
+    success: Success,
+    rules: tuple[Rule, ...],
+    tell: Callable[[str], None],
+    redact: Callable[[str], str] = str,
+) -> Failure | None:
+    """As `judge`, without the rules of the config whose patterns take too long: `tell` of them."""
+    while True:
+        try:
+            return judge(evidence, success, rules, redact)
+        except SlowPatternError as slow:
+            tell(f"{slow}: its rule is passed over; make the pattern simpler")
+            rules = tuple(rule for rule in rules if slow.source not in rule.patterns)
 
 
 def hang_failure(end: Failure | None, hang: Hang) -> Failure:
@@ -269,7 +287,7 @@ class _Judge:
             if not rule.about_text:
                 return rule, members[-1] if members else None
             for member in reversed(members):
-                if names_match(rule, member.names) and occurs(rule.patterns, member.text):
+                if names_match(rule, member.names) and says(rule, member.text):
                     return rule, member
         raise AssertionError("the last rule matches anything")
 

@@ -13,7 +13,7 @@ from supervisor.core.crash import place_of_crash, traceback_of_crash
 from supervisor.core.doubt import doubt
 from supervisor.core.events import WorkersGone
 from supervisor.core.failure import Evidence, Failure, HostFacts, RankEvidence, WorkerExit
-from supervisor.core.verdicts import judge, store_failure
+from supervisor.core.verdicts import judge_in_time, store_failure
 from supervisor.engines.committed import exists
 from supervisor.engines.group import Group
 from supervisor.engines.launch import Launch
@@ -61,7 +61,7 @@ def judged(
         ),
         survivors=group.late if group is not None else (),
     )
-    failure = unanswered or judge(evidence, launch.success, launch.rules, redact)
+    failure = unanswered or judge_in_time(evidence, launch.success, launch.rules, tell, redact)
     if failure is not None and not failure.traceback:
         traceback = traceback_of_crash(_stacks_of_crash(launch, evidence, failure.rank, tell))
         where = failure.where or place_of_crash(traceback)

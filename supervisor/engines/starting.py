@@ -3,7 +3,6 @@ and the memory for its snapshots. A standby that fits becomes the worker."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
@@ -13,6 +12,7 @@ from supervisor.adapters.output import OutputPatterns, OutputPump
 from supervisor.adapters.processes import WorkerProcess
 from supervisor.adapters.progress import ProgressPipe
 from supervisor.adapters.snapshots import SnapshotMemory
+from supervisor.config.patterns import Pattern
 from supervisor.engines.group import Group, Worker
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.preparing import Preparations
@@ -109,10 +109,10 @@ class WorkerStarter:
         launch = group.launch
         progress, success = launch.plan.progress_pattern, launch.success.pattern
         return OutputPatterns(
-            step=re.compile(progress) if progress is not None else None,
+            step=Pattern(progress) if progress is not None else None,
             on_step=lambda first, last: self._heard(
                 group, rank, StepMessage(last, first=first, in_output=True)
             ),
-            success=re.compile(success) if success is not None else None,
+            success=Pattern(success) if success is not None else None,
             on_sigterm=lambda: self._heard(group, rank, SigtermMessage()),
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 import select
 import subprocess
@@ -23,6 +22,7 @@ from supervisor.adapters.checkpoints import CheckpointWatcher, Pace, newest_comm
 from supervisor.adapters.console import PlainConsole
 from supervisor.adapters.output import OutputPatterns, OutputPump, read_evidence
 from supervisor.adapters.progress import ProgressPipe
+from supervisor.config.patterns import Pattern
 from supervisor.protocol.messages import MAX_LINE, Message, SavedMessage, Stage, StepMessage, encode
 from supervisor.protocol.reporter import Reporter
 from tests.running import eventually
@@ -168,10 +168,10 @@ class Pumped:
         self.sigterms: list[int] = []
         self.mirrored = b""
         patterns = OutputPatterns(
-            step=re.compile(step) if step else None,
+            step=Pattern(step) if step else None,
             on_step=self._step,
             on_sigterm=lambda: self.sigterms.append(1),
-            success=re.compile(success) if success else None,
+            success=Pattern(success) if success else None,
         )
         self.pump = OutputPump(path, patterns, self._mirror, self.errors.append)
         self.worker = os.dup(self.pump.write_end)
@@ -278,20 +278,44 @@ def test_the_success_pattern(chunks: list[bytes], seen: bool, tmp_path: Path) ->
     assert pumped.pump.success_seen is seen
 
 
+def test_a_pattern_that_takes_for_ever_is_given_up(tmp_path: Path) -> None:
+    """Of `(?:a|aa)+ ` in 60 letters, `re` would not come back."""
+    pumped = Pumped(tmp_path / "log", step=r"(?:a|aa)+ (\d+)", success="^done")
+    slow = b"a" * 60 + b"!\n"
+    pumped.say(b"a 7\n" + slow + b"a 8\n" + slow * 2 + b"a 9\ndone\n")
+    pumped.end()
+    assert pumped.steps == [8]
+    assert pumped.pump.success_seen
+    first, last = pumped.errors
+    assert "takes too long in text that begins 'aaaa" in first
+    assert last.endswith("took too long in 3 lines: it is not looked for any more in this attempt")
+
+
+def test_only_the_ends_of_a_long_line_are_searched(tmp_path: Path) -> None:
+    """Where the time is the square of the length, no line takes long."""
+    pumped = Pumped(tmp_path / "log", step=r"\s+step\s+(\d+)")
+    pumped.say(b"".join(b" step %d" % n + b" " * 60_000 + b"|\n" for n in range(20)))
+    pumped.say(b"x" * 9000 + b" step 20\n")
+    pumped.end()
+    assert pumped.steps[-1] == 20
+    assert pumped.errors == []
+
+
 def test_a_flood_is_taken_quickly_and_in_little_memory(tmp_path: Path) -> None:
-    """100 MB, half of it one endless line, through a pump that also looks for patterns."""
+    """100 MB, most of it one endless line, through a pump that also looks for patterns."""
     program = (
-        "import os, re, resource, sys, threading, time\n"
+        "import os, resource, sys, threading, time\n"
         "from pathlib import Path\n"
         "from supervisor.adapters.output import OutputPatterns, OutputPump\n"
-        "patterns = OutputPatterns(step=re.compile(r'step (\\d+)'), success=re.compile('done'))\n"
+        "from supervisor.config.patterns import Pattern\n"
+        "patterns = OutputPatterns(step=Pattern(r'step (\\d+)'), success=Pattern('done'))\n"
         "pump = OutputPump(Path(sys.argv[1]), patterns, None, print)\n"
         "worker = os.dup(pump.write_end)\n"
         "pump.start()\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "lines, endless = (b'step 3 of many\\n' * 70_000)[:1 << 20], b'x' * (1 << 20)\n"
-        "for chunk in (lines, endless):\n"
-        "    for _ in range(50):\n"
+        "for chunk, times in ((lines, 10), (endless, 90)):\n"
+        "    for _ in range(times):\n"
         "        rest = memoryview(chunk)\n"
         "        while rest: rest = rest[os.write(worker, rest):]\n"
         "os.close(worker)\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from supervisor.adapters.output import OutputPatterns, OutputPump
+from supervisor.config.patterns import Pattern
 from supervisor.engines.launch import Launch
 from supervisor.engines.unmatched import _FIRST_MINUTES, Unmatched
 from tests.running import eventually
@@ -35,7 +35,7 @@ class Launched:
 
 @pytest.fixture
 def pump(tmp_path: Path) -> Iterator[OutputPump]:
-    pump = OutputPump(tmp_path / "log", OutputPatterns(re.compile(PATTERN)), None, print)
+    pump = OutputPump(tmp_path / "log", OutputPatterns(Pattern(PATTERN)), None, print)
     pump.worker = os.dup(pump.write_end)  # type: ignore[attr-defined]
     pump.start()
     yield pump

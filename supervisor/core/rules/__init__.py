@@ -32,6 +32,7 @@ from supervisor.core.rules.rule import TOLD_TO_STOP as TOLD_TO_STOP
 from supervisor.core.rules.rule import Rule as Rule
 from supervisor.core.rules.rule import names_match as names_match
 from supervisor.core.rules.rule import occurs as occurs
+from supervisor.core.rules.rule import says as says
 from supervisor.core.rules.state import RULES as _OF_THE_STATE
 from supervisor.core.rules.world import DISK_FULL as DISK_FULL
 from supervisor.core.rules.world import RULES as _OF_THE_WORLD

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
+from supervisor.config.patterns import Pattern
 from supervisor.core.outcome import Charge, Confidence, Verdict
 from supervisor.core.remedy import Remedy
 
@@ -65,6 +66,8 @@ class Rule:
     per_rung: bool = False
     """Whether it may be so only on a certain number of devices."""
     confidence: Confidence = Confidence.HIGH
+    own: bool = False
+    """Whether it is of the config: nobody knows how long a search for its patterns takes."""
     remedy: Remedy | None = None
     """What is done about it beyond a restart; it says itself when to stop, not the signature."""
 
@@ -82,6 +85,17 @@ def names_match(rule: Rule, names: frozenset[str]) -> bool:
     return bool(plain & names) or any(globs.fullmatch(name) for name in names if globs)
 
 
+def says(rule: Rule, text: str) -> bool:
+    """Whether the text has what the rule looks for.
+
+    Raises:
+        SlowPatternError: the search for the pattern of the config was given up.
+    """
+    if not rule.own or not rule.patterns:
+        return occurs(rule.patterns, text)
+    return any(_bounded(pattern).search(text) is not None for pattern in rule.patterns)
+
+
 def occurs(patterns: tuple[str, ...], text: str) -> bool:
     """Whether one of the patterns occurs in the text (no pattern: it does)."""
     return not patterns or _joined(patterns).search(text) is not None
@@ -92,6 +106,11 @@ def _types(types: tuple[str, ...]) -> tuple[frozenset[str], re.Pattern[str]]:
     globs = [name for name in types if "*" in name]
     parts = [".*".join(re.escape(part) for part in name.split("*")) for name in globs]
     return frozenset(types) - set(globs), re.compile("|".join(parts) if parts else r"(?!)")
+
+
+@cache
+def _bounded(pattern: str) -> Pattern:
+    return Pattern(pattern)
 
 
 @cache
