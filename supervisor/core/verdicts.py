@@ -22,6 +22,7 @@ from supervisor.core.rules import (
     GUARD_LOST,
     NO_OOM_KILL,
     NO_SPACE,
+    NO_STEP_TOLD,
     OOM_KILLED,
     RULES,
     STILL_RUNNING,
@@ -111,7 +112,7 @@ def judge(
     """
     if succeeded(evidence, success):
         return None
-    facts = _facts(evidence)
+    facts = _facts(evidence, success)
     ranks = evidence.ranks or (RankEvidence(WorkerExit(rank=0)),)
     found = [
         judgement
@@ -199,11 +200,13 @@ def store_failure(error: OSError, ended: WorkerExit) -> Failure:
     )
 
 
-def _facts(evidence: Evidence) -> frozenset[str]:
+def _facts(evidence: Evidence, success: Success) -> frozenset[str]:
     """What is known besides the ranks' own ends, by the names that rules ask for."""
     found, host = set(), evidence.host
     if evidence.survivors:
         found.add(STILL_RUNNING)
+    if success.step is not None and evidence.step is None and evidence.committed is None:
+        found.add(NO_STEP_TOLD)
     if host.oom_kills is not None:
         found.add(OOM_KILLED if host.oom_kills else NO_OOM_KILL)
     if host.guard_lost:

@@ -114,7 +114,8 @@ ENDS = {
     "not-executable": silent(code=127),
     "ended-on-sigterm": silent(code=0, told_to_stop=True),
     "background": replace(silent(code=0), survivors=(Survivor(7, "sleep"),)),
-    "early-exit": silent(code=0),
+    "no-step-told": silent(code=0),
+    "early-exit": replace(silent(code=0), step=3),
     "unknown": silent(code=1),
 }
 """Ends without a word."""

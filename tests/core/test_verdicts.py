@@ -37,7 +37,7 @@ def died(
 
 
 def rule_of(*ranks: RankEvidence) -> str:
-    failure = judge(Evidence(ranks), Success(step=10))
+    failure = judge(Evidence(ranks, step=3), Success(step=10))
     assert failure is not None
     return failure.rule
 

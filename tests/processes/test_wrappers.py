@@ -346,6 +346,16 @@ def test_a_frozen_process_is_waited_for_no_longer(supervise: Supervise, model_di
     assert "still running: pid " in result.log
 
 
+def test_a_success_by_a_step_that_nothing_tells_says_what_is_missing(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    restart = {"max_num_restarts": 0}
+    result = supervise(shell_config(model_dir, "echo 100", restart, success={"step": 100}))
+    assert result.code == 76, result.log
+    assert "`success.step` cannot hold: no step was told" in result.log
+    assert "Give `progress.pattern`" in result.log
+
+
 # --- a pipe hides the exit code -----------------------------------------------------------------
 
 

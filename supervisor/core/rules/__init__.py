@@ -26,6 +26,7 @@ from supervisor.core.rules.program import RULES as _OF_THE_PROGRAM
 from supervisor.core.rules.rule import GUARD_LOST as GUARD_LOST
 from supervisor.core.rules.rule import NO_OOM_KILL as NO_OOM_KILL
 from supervisor.core.rules.rule import NO_SPACE as NO_SPACE
+from supervisor.core.rules.rule import NO_STEP_TOLD as NO_STEP_TOLD
 from supervisor.core.rules.rule import OOM_KILLED as OOM_KILLED
 from supervisor.core.rules.rule import STILL_RUNNING as STILL_RUNNING
 from supervisor.core.rules.rule import TOLD_TO_STOP as TOLD_TO_STOP

@@ -10,6 +10,7 @@ from supervisor.core.rules.rule import (
     LOW,
     MEDIUM,
     NO_OOM_KILL,
+    NO_STEP_TOLD,
     OOM_KILLED,
     POLICY,
     RESTART,
@@ -147,6 +148,19 @@ RULES = (
         "script with `wait`). If the work was done, declare `success`: what is left over then "
         "does no harm.",
         facts=(STILL_RUNNING,),
+        transient=True,
+        confidence=MEDIUM,
+    ),
+    Rule(
+        "no-step-told",
+        RESTART,
+        "no step was told",
+        "It exited with code 0, but `success.step` cannot hold: no step was told, and no "
+        "checkpoint was seen.",
+        "Give `progress.pattern` (what the output says of a step), or the directory of the "
+        "checkpoints (`init.checkpoint.directory`), or another `success`.",
+        exit_codes=(0,),
+        facts=(NO_STEP_TOLD,),
         transient=True,
         confidence=MEDIUM,
     ),

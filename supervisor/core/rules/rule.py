@@ -23,6 +23,8 @@ TOLD_TO_STOP = "told-to-stop"
 """The rank got a SIGTERM that the supervisor did not send."""
 NO_SPACE = "no-space"
 """The disk of model_dir has no room."""
+NO_STEP_TOLD = "no-step-told"
+"""Success asks for a step, and none was told, nor a checkpoint seen."""
 STILL_RUNNING = "still-running"
 """The workers ended well, and some of what they had started did not end."""
 
