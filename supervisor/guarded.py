@@ -62,7 +62,6 @@ def guarded(reactor: Reactor, clock: Clock) -> Iterator[Guard]:
 
     def ended() -> None:
         forget()
-        tell("the guard process was killed, and the workers with it: another one is started")
         mend()
 
     def mend() -> None:

@@ -27,6 +27,8 @@ _LAST_LOOK = 5.0
 _LOOK_AGAIN = 0.002
 _TO_DIE = 0.1
 """Seconds that a guard which does not answer gets to die before it is looked at again."""
+_UNHEARD = "the guard process (pid {}) does not answer: it is killed"
+_KILLED = "the guard process was killed, and the workers with it: another one is started"
 _MOST_UNANSWERED = 60
 """How often a guard may not answer before it is given up: for half a minute. What it has started
 dies with it. Answers are counted, not seconds: we may have been frozen ourselves."""
@@ -51,8 +53,8 @@ class Guard:
         self._deadline: float | None = None
         self._standstill = Standstill()
         self._told = self._dismissed = False
-        self._is_given_up = False
-        """Whether the guard was killed because it does not answer."""
+        self._end_is_told = False
+        """Whether a person knows of the guard's end, and whose doing it is."""
         self._losses = 0
         self._patience = Patience(tell)
         self._started: dict[int, int] = {}
@@ -218,7 +220,7 @@ class Guard:
     def _begin(self) -> None:
         self.pid, ours = spawn()
         self.pidfd = os.pidfd_open(self.pid)
-        self._is_given_up = False
+        self._end_is_told = False
         self._line = Line(ours, self._end_late)
         if self._cgroup is not None:
             self._line.send("contain", self._cgroup)
@@ -362,10 +364,11 @@ class Guard:
 
     def _dies(self) -> bool:
         """End the guard where it does not answer; False while it waits in the kernel, and lives."""
-        if not self._is_dead:
-            if not self._is_given_up:
-                self._is_given_up = True
-                self._tell(f"the guard process (pid {self.pid}) does not answer: it is killed")
+        lives = not self._is_dead
+        if not self._end_is_told:
+            self._end_is_told = True
+            self._tell(_UNHEARD.format(self.pid) if lives else _KILLED)
+        if lives:
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         return has_ended(self.pidfd, _TO_DIE)
 

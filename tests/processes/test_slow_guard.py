@@ -116,4 +116,5 @@ def test_a_hang_is_judged_as_one_where_the_guard_never_answers(
     assert result.code == 0, result.log
     assert not lives(guard.pid)
     assert f"the guard process (pid {guard.pid}) does not answer: it is killed" in result.log
+    assert "the guard process was killed" not in result.log, "it was our own doing"
     assert result.summary["attempts"][0]["failure"]["rule"] == "hang"
