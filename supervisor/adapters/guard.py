@@ -153,6 +153,10 @@ class Guard:
         """Somebody waits: `kill` gives up what is left as soon as it would be named."""
         self._patience.hurry()
 
+    def asked(self) -> None:
+        """Somebody waits since before `kill`: it gives up what does not move any more so early."""
+        self._patience.asked()
+
     def look(self) -> None:
         """Take note of what has changed: from time to time, in the main thread."""
         with self._lock:

@@ -34,6 +34,8 @@ class Killing:
         self._kill, self._then = kill, then
         if self._stops is None:
             self._stops = self._reactor.stops
+            if self._stops:
+                self._guard.asked()
             self._try()
 
     def _try(self) -> None:

@@ -18,6 +18,8 @@ GIVE_UP_AFTER = 60.0
 """Seconds: a process with hundreds of gigabytes, or a device to close, takes some to end."""
 _LONGEST_STEP = 1.0
 """Seconds counted between two looks at the most: whoever froze us may have frozen them too."""
+_STILL = 3.0
+"""Seconds without CPU time, asleep or waiting: it does not die, it is not on its way."""
 _BRISK = 1.0
 _PAUSE = 0.25
 
@@ -39,11 +41,22 @@ class Patience:
         self._looked: float | None = None
         self._told = False
         self._limit = GIVE_UP_AFTER
+        self._asked = False
+        """Whether the job was asked to stop before anything was killed."""
+        self._seen: object = None
+        self._still_since = 0.0
+        """Up to which part of `_waited` something moved."""
 
     @property
     def is_over(self) -> bool:
         """Whether what is left was given up."""
-        return self._waited >= self._limit
+        is_still = self._asked and self._waited - self._still_since >= _STILL
+        return self._waited >= (TELL_AFTER if is_still else self._limit)
+
+    def asked(self) -> None:
+        """Somebody waits since before the kill: give up what does not move as soon as it would be
+        named. What still frees its memory, which may take long, gets its time."""
+        self._asked = True
 
     def hurry(self) -> None:
         """Somebody waits for the end: give up what is left as soon as it would be named."""
@@ -62,12 +75,15 @@ class Patience:
         """
         if not is_left:
             self._waited, self._looked, self._told = 0.0, None, False
-            self._limit = GIVE_UP_AFTER
+            self._limit, self._asked = GIVE_UP_AFTER, False
+            self._seen, self._still_since = None, 0.0
             return
         now = self._clock()
         if self._looked is not None:
             self._waited += min(now - self._looked, _LONGEST_STEP)
         self._looked = now
+        if self._asked and self._waited >= _BRISK:
+            self._watch(who())
         if self.is_over:
             raise UnkillableError(f"{described(who())} cannot be killed: end it first")
         if self._waited >= TELL_AFTER and not self._told:
@@ -77,6 +93,28 @@ class Patience:
                 f"{described(who())} does not end although it is killed; unless it is gone in "
                 f"{left:.0f} s, this run ends"
             )
+
+    def _watch(self, pids: Iterable[int]) -> None:
+        seen = _standing_still(pids)
+        if seen is None or seen != self._seen:
+            self._still_since = self._waited
+        self._seen = seen
+
+
+def _standing_still(pids: Iterable[int]) -> object:
+    """The CPU time of each process; None where one of them runs, or waits for its turn to."""
+    fields = {pid: text for pid in pids if (text := _stat(pid))}
+    if any(text[0] == "R" for text in fields.values()):
+        return None
+    return {pid: (text[11], text[12]) for pid, text in fields.items()}
+
+
+def _stat(pid: int) -> list[str]:
+    """What /proc/PID/stat says after the name; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def described(pids: Iterable[int]) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+from contextlib import suppress
 
 import pytest
 
@@ -66,6 +69,31 @@ def test_who_waits_for_the_end_learns_of_it_once_they_are_named() -> None:
     with pytest.raises(UnkillableError, match=rf"pid {os.getpid()} "):
         patience.look(True, lambda: [os.getpid()])
     assert patience.is_over
+
+
+def test_who_asked_before_the_kill_does_not_wait_for_what_stands_still() -> None:
+    with subprocess.Popen(["sleep", "1000"]) as child:
+        child.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+        assert _given_up(child.pid) <= TELL_AFTER + 2
+        child.kill()
+
+
+def test_but_for_what_moves() -> None:
+    """Whoever has much memory takes a while to die, and is not given up."""
+    assert _given_up(os.getpid()) >= GIVE_UP_AFTER
+
+
+def _given_up(pid: int) -> float:
+    """When it is, by the patience's own clock."""
+    time = Time(0.5)
+    patience = Patience(lambda text: None, time)
+    patience.look(True, lambda: [pid])
+    patience.asked()
+    while not patience.is_over:
+        with suppress(UnkillableError):
+            patience.look(True, lambda: [pid])
+    return time.now
 
 
 def test_hurry_is_over_with_what_it_was_for() -> None:

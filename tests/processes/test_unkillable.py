@@ -81,6 +81,25 @@ def test_sigterm_ends_the_wait_for_what_cannot_be_killed(undying: Running) -> No
     assert "starting attempt 2" not in result.log
 
 
+def test_one_sigterm_is_enough(frozen: Path, start: Start, model_dir: Path) -> None:
+    """A service manager sends no second one: a minute was waited out."""
+    config = command_config(model_dir)
+    config["trainer"]["command"]["argv"] = ["sleep", "1000"]
+    config["trainer"]["init"].setdefault("autorestart", {})["grace_period"] = "1s"
+    running = start(config)
+    pid = re.findall(r"running as pid (\d+)", running.wait_for("; output in"))[-1]
+    (frozen / "cgroup.procs").write_text(pid)
+    (frozen / "freezer.state").write_text("FROZEN")
+    assert eventually(lambda: (frozen / "freezer.state").read_text() == "FROZEN\n")
+    running.signal(signal.SIGTERM)
+    try:
+        result = running.result(40.0)
+    finally:
+        thaw(frozen)
+    assert result.code == 74
+    assert f"supervise: pid {pid} " in result.err
+
+
 def test_what_dies_late_is_waited_for(undying: Running, frozen: Path) -> None:
     pid_of_the_frozen(undying)
     undying.wait_for(BEING_KILLED)
