@@ -14,7 +14,7 @@ from typing import Any
 REDACTED = "[redacted]"
 
 _SECRET_NAME = re.compile(
-    r"(?:^|[_-])(?:token|key|secret|pat|pass|auth|cookies?|dsn|creds?)$|[_-]pwd$|pgpass$"
+    r"(?:^|[_-])(?:token|key|secret|pat|pass|auth|bearer|pem|cookies?|dsn|creds?)$|[_-]pwd$|pgpass$"
     r"|passw(?:or)?d|passphrase|secret|credential|api_?key|connection_?string|webhook"
     r"|(?:access|account|auth|private|shared)key$|(?:access|auth|bearer|refresh)token$"
     r"|(?:^|_)(?:database|db|redis|mongo(?:db)?|postgres|mysql|broker|amqp)_ur[il]$",
@@ -63,6 +63,8 @@ def shown_of(location: Sequence[str | int]) -> int:
 
 def is_hidden(location: Sequence[str | int]) -> bool:
     """Whether the value at a path of the config is not shown: a secret, or of an environment."""
+    if "env_secrets" in location[:-1]:  # where a path belongs, the secret itself may stand
+        return True
     return any(
         isinstance(part, str) and (_ENVIRONMENT.fullmatch(part) or _holds_secret(part))
         for part in location
