@@ -1,5 +1,7 @@
 """`python -m supervisor` is `supervise`."""
 
+from __future__ import annotations
+
 import os
 import signal
 import sys
@@ -9,11 +11,21 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.host import streams
 from supervisor.host.init import stay_behind_as_init
 
+_TOLD = b"supervise: told to stop before anything was started\n"
+_INTERRUPTED = b"supervise: interrupted before anything was started\n"
 _ENDS = {
-    signal.SIGTERM: (ExitCode.DRAINED, b"supervise: told to stop before anything was started\n"),
-    signal.SIGINT: (ExitCode.STOPPED, b"supervise: interrupted before anything was started\n"),
+    signal.SIGTERM: (ExitCode.DRAINED, _TOLD),
+    signal.SIGHUP: (ExitCode.DRAINED, _TOLD),
+    signal.SIGINT: (ExitCode.STOPPED, _INTERRUPTED),
+    signal.SIGQUIT: (ExitCode.STOPPED, _INTERRUPTED),
 }
 """The exit code of a signal that comes while our modules are imported, and what is said of it."""
+_USUAL: dict[signal.Signals, signal._HANDLER] = {
+    signal.SIGHUP: signal.SIG_DFL,
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGQUIT: signal.SIG_DFL,
+}
+"""What a command that has no handler of its own does on it."""
 
 
 def main() -> int:
@@ -26,8 +38,9 @@ def main() -> int:
             signal.signal(number, _stopped)
     from supervisor import cli  # after the fork: the init stays small
 
-    if signal.getsignal(signal.SIGINT) is _stopped:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, usual in _USUAL.items():
+        if signal.getsignal(number) is _stopped:
+            signal.signal(number, usual)
     return cli.main()
 
 

@@ -103,6 +103,8 @@ def _terminated(number: int, frame: FrameType | None) -> NoReturn:
 
 def _run(prepared: Prepared, log_format: str, exclusion: Exclusion | None, *, once: bool) -> int:
     redact_tracebacks(prepared.redactor(os.environ).text)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _terminated)
     try:
         prepared = with_secrets(prepared)
     except UnavailableSecretError as error:

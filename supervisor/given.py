@@ -13,7 +13,7 @@ from pathlib import Path
 from supervisor.adapters.env_file import read_env_file
 from supervisor.config.places import where_it_is
 from supervisor.config.plan import PhasePlan
-from supervisor.config.problems import ConfigError, Problem
+from supervisor.config.problems import Problem
 from supervisor.prepare import Prepared
 
 
@@ -56,7 +56,7 @@ def _with(prepared: Prepared, key: str, get: Callable[[PhasePlan], dict[str, str
             where = ("command", key, *error.below)
             problems.append(prepared.job.problem(index, where, str(error)))
     if problems:
-        raise ConfigError(problems)
+        raise prepared.refusal(problems)
     return replace(prepared, plans=tuple(plans))
 
 

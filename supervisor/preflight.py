@@ -19,7 +19,7 @@ from supervisor.adapters.storage import make_durably
 from supervisor.config import placeholders
 from supervisor.config.places import where_it_is
 from supervisor.config.plan import PhasePlan
-from supervisor.config.problems import ConfigError, Location, Problem
+from supervisor.config.problems import Location, Problem
 from supervisor.core.compiled import Trust
 from supervisor.engines.python_program import is_shell, script_of
 from supervisor.exclusion import ModelDirError
@@ -63,7 +63,7 @@ def check(prepared: Prepared) -> Checked:
     ]
     problems += _model_dir_problems(prepared, _existing(prepared.job.model_dir))
     if problems:
-        raise ConfigError(problems)
+        raise prepared.refusal(problems)
     return Checked(reach(prepared.job), cache_trust(prepared.job))
 
 
@@ -82,7 +82,7 @@ def make_model_dir(prepared: Prepared) -> None:
     else:
         problems = list(_model_dir_problems(prepared, model_dir))
     if problems:
-        raise ConfigError(problems)
+        raise prepared.refusal(problems)
 
 
 def _existing(path: Path) -> Path:

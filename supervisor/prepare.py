@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,11 @@ class Prepared:
         )
         known = (value for plan in self.plans for value in plan.secrets.values())
         return Redactor(environ, *given, known=known)
+
+    def refusal(self, problems: Sequence[Problem]) -> ConfigError:
+        """The complaint about these problems, without the secrets that the config has."""
+        text = self.redactor({}).text
+        return ConfigError([replace(each, message=text(each.message)) for each in problems])
 
 
 def own_rules(phase: Phase) -> tuple[Rule, ...]:

@@ -9,6 +9,9 @@ import pytest
 from supervisor.config.load import load_job
 from supervisor.config.problems import ConfigError
 from supervisor.config.secret_names import is_secret
+from supervisor.given import with_env_files
+from supervisor.preflight import check
+from supervisor.prepare import prepare
 
 CONFIG = """
 trainer:
@@ -31,3 +34,19 @@ def test_the_value_of_env_secrets_is_not_shown(tmp_path: Path) -> None:
 def test_more_names_of_secrets(name: str) -> None:
     assert is_secret(name, "value")
     assert not is_secret(name, "/run/file")
+
+
+@pytest.mark.parametrize("place", ["env_file: hunter2xyz01", "argv: [./hunter2xyz01/x]"])
+def test_a_secret_that_also_stands_where_a_path_belongs_is_not_shown(
+    tmp_path: Path, place: str
+) -> None:
+    argv = "" if "argv" in place else "argv: [sh], "
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        f"trainer:\n  init: {{model_dir: {tmp_path}/m, autorestart: {{max_num_restarts: 1}}}}\n"
+        f"  command: {{{argv}env: {{API_TOKEN: hunter2xyz01}}, {place}}}\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        check(with_env_files(prepare(path, [])))
+    assert "no such file" in str(caught.value)
+    assert "hunter2" not in str(caught.value)

@@ -126,7 +126,9 @@ def test_sigterm_before_the_job_is_known_is_a_drain_too(tmp_path: Path) -> None:
     assert complaint == "supervise: told to stop before anything was started\n"
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 75), ("SIGINT", 79)])
+@pytest.mark.parametrize(
+    ("name", "code"), [("SIGTERM", 75), ("SIGHUP", 75), ("SIGINT", 79), ("SIGQUIT", 79)]
+)
 def test_a_signal_while_our_modules_are_imported_is_told_too(name: str, code: int) -> None:
     program = f"""if True:
         import os, signal, sys
