@@ -66,6 +66,11 @@ class Announcement:
     """Whether the job cannot stay on this machine."""
 
 
+def shown(text: str, redact: Callable[[str], str]) -> str:
+    """What a person is told of a source's text: without secrets, then cut, and printable."""
+    return printable(redact(text)[:_MAX_SHOWN])
+
+
 class PreemptionWatch:
     """Asks sources until one of them says that the machine is doomed."""
 
@@ -113,12 +118,12 @@ class PreemptionWatch:
                 failures += 1
                 pause = min(_MAX_BACKOFF, pause * 2.0 ** (failures - 1))
                 if failures == _TELL_AFTER:
-                    why = self._shown(str(error))
+                    why = shown(str(error), self._redact)
                     self._tell(f"{source} does not answer ({why}); it is asked again and again")
             else:
                 failures = 0
             if announcement is not None and not self._closed.is_set():
-                text = self._shown(announcement.text)
+                text = shown(announcement.text, self._redact)
                 if announcement.doomed:
                     self._announced = text
                     self._doomed(text)
@@ -128,9 +133,6 @@ class PreemptionWatch:
             if announcement is not None and announcement.doomed:
                 return
             self._closed.wait(pause)
-
-    def _shown(self, text: str) -> str:
-        return printable(self._redact(text)[:_MAX_SHOWN])
 
 
 def sources(

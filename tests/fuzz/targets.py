@@ -28,7 +28,7 @@ from supervisor.adapters.lease import owner_of
 from supervisor.adapters.lock import OWNER, living_owner
 from supervisor.adapters.logs import digest_of
 from supervisor.adapters.output import read_evidence
-from supervisor.adapters.preemption import AnnouncementFile, GceMetadata
+from supervisor.adapters.preemption import AnnouncementFile, GceMetadata, Source, shown
 from supervisor.adapters.progress import ProgressPipe
 from supervisor.adapters.requests import taken
 from supervisor.adapters.storage import LocalStorage
@@ -115,7 +115,7 @@ def _in_files(folder: Path) -> Iterator[Target]:
         "announcement",
         b"maintenance at noon\n",
         announced,
-        lambda: _printed([getattr(AnnouncementFile(announced).look(), "text", "")]),
+        lambda: _announced(AnnouncementFile(announced)),
         OSError,
     )
     log = folder / "rank0.log"
@@ -158,13 +158,20 @@ def _of_servers(folder: Path, host: str, answer: Callable[[bytes], None]) -> Ite
 
     def look(data: bytes) -> None:
         answer(data)
-        _printed([getattr(server.look(), "text", "")])
+        _announced(server)
 
     yield Target("metadata server", metadata, look, (OSError, http.client.HTTPException))
     yield Target("bucket", _OBJECT, lambda data: _fetched(folder / "fetched", data), (OSError,))
 
 
 # --- the ways ------------------------------------------------------------------------------------
+
+
+def _announced(source: Source) -> None:
+    """What a person is told of an announcement."""
+    announcement = source.look()
+    if announcement is not None:
+        _printed([shown(announcement.text, str)])
 
 
 def _printed(texts: list[str]) -> None:
