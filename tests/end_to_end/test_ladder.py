@@ -26,7 +26,7 @@ Supervise = Callable[..., Result]
 
 @pytest.mark.slow
 def test_it_shrinks_on_evidence_stays_out_of_quarantine_and_grows_back(
-    start: Start, tmp_path: Path, cache: dict[str, str], capsys: pytest.CaptureFixture[str]
+    start: Start, tmp_path: Path, cache: dict[str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """8 devices -> 4, because one computes wrongly -> 2, because four are lost -> 8."""
     job = config(tmp_path / "run", faults=[{"step": 4, "device_wrong_result": "5"}])
@@ -53,17 +53,17 @@ def test_it_shrinks_on_evidence_stays_out_of_quarantine_and_grows_back(
     assert "on 2 of 8 devices (devices 0, 3)" in text
 
     assert main(["status", str(running.model_dir)]) == 0
-    told = capsys.readouterr().out
+    told = capfd.readouterr().out
     assert f"supervisor: supervisor {running.process.pid} on " in told
     assert "rung: 2 of 8 devices (devices 0, 3)" in told
     assert "device 5: simulated: a wrong result" in told
     assert main(["quarantine", "clear", str(running.model_dir), "4"]) == 64
-    assert "'4' is not in quarantine; in quarantine: 5" in capsys.readouterr().err
+    assert "'4' is not in quarantine; in quarantine: 5" in capfd.readouterr().err
     assert main(["quarantine", "clear", str(running.model_dir), "5"]) == 0
     running.wait_for("quarantine cleared by a person: 5")
-    capsys.readouterr()
+    capfd.readouterr()
     assert main(["quarantine", "list", str(running.model_dir)]) == 0
-    assert capsys.readouterr().out == "nothing is in quarantine\n"
+    assert capfd.readouterr().out == "nothing is in quarantine\n"
 
     simulated.return_(file, "1", "2", "6", "7")
     running.wait_for("output in attempts/0003")
