@@ -77,12 +77,7 @@ class Guard:
         errors: int,
         inherit: Sequence[int] = (),
     ) -> Started:
-        """Start a process of the job, with stdout and stderr on `output` and `errors`, and the
-        descriptors `inherit` open. In any thread.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """See `ports.Starter`."""
         payload = packed(argv, env, inherit)
         try:
             with self._lock:
