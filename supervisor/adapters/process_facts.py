@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from signal import SIGINT, SIGQUIT, SIGTERM
 
+from supervisor.core.pipes import Pipes
 from supervisor.host import tree
 from supervisor.host.aside import aside
 from supervisor.protocol.messages import printable
@@ -135,14 +135,6 @@ def _is_in_foreground(child: int, shell: int) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Pipes:
-    """The pipes that a process reads its input from and writes its output to."""
-
-    reads: frozenset[str]
-    writes: frozenset[str]
-
-
 def pipes(pid: int) -> Pipes:
     """Those of a process; none where it has ended."""
     return Pipes(_pipes(pid, _READS), _pipes(pid, _WRITES))
@@ -158,33 +150,3 @@ def _pipes(pid: int, descriptors: Iterable[int]) -> frozenset[str]:
         if target.startswith("pipe:"):
             found.add(target)
     return frozenset(found)
-
-
-def left_alone(found: dict[int, Pipes], handling: Container[int]) -> set[int]:
-    """Which processes get no SIGTERM yet, because they end with their input, as `tee` does behind
-    a trainer. A trainer whose `tee` ended first could not print while it saves.
-
-    Of processes that feed each other, as a program and a coprocess do, each waits for the others:
-    those that are `handling` SIGTERM get it first, or all of them where none does.
-    """
-    feeds = {
-        pid: {to for to, its in found.items() if to != pid and own.writes & its.reads}
-        for pid, own in found.items()
-    }
-    reached = {pid: _reached(pid, feeds) for pid in found}
-    return {
-        to
-        for pid in found
-        for to in reached[pid]
-        if pid not in reached[to] or (pid in handling and to not in handling)
-    }
-
-
-def _reached(pid: int, feeds: dict[int, set[int]]) -> set[int]:
-    """All that `pid` feeds, directly or through others."""
-    reached: set[int] = set()
-    new = feeds[pid]
-    while new:
-        reached |= new
-        new = set().union(*(feeds[each] for each in new)) - reached
-    return reached

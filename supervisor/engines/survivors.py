@@ -16,7 +16,6 @@ from supervisor.adapters.guard import Guard
 from supervisor.adapters.process_facts import (
     Reaction,
     command,
-    left_alone,
     pipes,
     reaction,
     waited_for,
@@ -24,6 +23,7 @@ from supervisor.adapters.process_facts import (
 from supervisor.adapters.reactor import Reactor
 from supervisor.core.allowance import Allowance
 from supervisor.core.failure import Survivor
+from supervisor.core.pipes import left_alone
 from supervisor.engines.group import Group
 from supervisor.host import tree
 from supervisor.ports import Clock

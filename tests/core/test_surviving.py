@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.adapters.process_facts import Pipes, left_alone
 from supervisor.core.decisions import KillWorkers, SignalWorkers
 from supervisor.core.doubt import doubt
 from supervisor.core.events import SaveMeasured, StopSource, WorkersObserved
 from supervisor.core.failure import Evidence, RankEvidence, Survivor, WorkerExit
 from supervisor.core.outcome import Verdict
+from supervisor.core.pipes import Pipes, left_alone
 from supervisor.core.policy import Success
 from supervisor.core.verdicts import judge
 from tests.core.history import History, policy, started
