@@ -13,8 +13,8 @@ from supervisor.adapters.processes import WorkerProcess
 from supervisor.adapters.progress import ProgressPipe
 from supervisor.adapters.stacks import cpu_seconds
 from supervisor.core.failure import Survivor, WorkerExit
+from supervisor.core.settling import Settling
 from supervisor.engines.launch import Launch, Start
-from supervisor.engines.settling import Settling
 from supervisor.protocol.drills import Drill
 from supervisor.protocol.messages import (
     AdjustableMessage,

@@ -32,6 +32,7 @@ from supervisor.core.events import (
     WorkersStarted,
 )
 from supervisor.core.failure import Survivor, WorkerExit
+from supervisor.core.settling import Settling
 from supervisor.core.verdicts import launch_failure
 from supervisor.engines import committed as committed_steps
 from supervisor.engines.devices import DeviceProbe
@@ -41,7 +42,6 @@ from supervisor.engines.killing import Killing
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.placement import placed, ports_needed
 from supervisor.engines.preparing import Preparations
-from supervisor.engines.settling import Settling
 from supervisor.engines.snapshots import SnapshotKeeper
 from supervisor.engines.starting import WorkerStarter
 from supervisor.engines.survivors import Survivors

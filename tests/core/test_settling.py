@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.engines.settling import TRAINS_FOR, Settling
+from supervisor.core.settling import TRAINS_FOR, Settling
 from supervisor.protocol.messages import Stage
 
 RECOVERING = [stage for stage in Stage if stage is not Stage.TRAINING]
