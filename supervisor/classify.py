@@ -126,6 +126,8 @@ def _told_success(doubtful: str | None) -> Iterator[str]:
 def _body(failure: Failure) -> dict[str, object]:
     return {
         "verdict": str(failure.verdict),
+        "certain": failure.verdict is Verdict.FATAL and failure.certain,
+        "grounds": failure.grounds,
         "cause": failure.cause,
         "rule": failure.rule,
         "root_line": failure.root_cause,

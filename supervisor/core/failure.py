@@ -117,6 +117,11 @@ class Failure:
     rank: int
     exit: str
     charge: Charge = Charge.RESTARTS
+    certain: bool = True
+    """Of a FATAL: whether it is wrong by construction, and not only looks so. It ends the job at
+    once; a guess gets one more attempt. (Older journals tell of the former alone.)"""
+    grounds: str = ""
+    """Why it is certain, or a guess; empty where it is not FATAL."""
     confidence: Confidence = Confidence.LOW
     signature: str | None = None
     """The same for the same failure; None where a repetition proves nothing."""
@@ -138,6 +143,11 @@ class Failure:
     where: str = ""
     """The place in the user's own code that the root cause passed through last: `FILE:LINE in
     FUNCTION`; empty where that is not known."""
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether it is FATAL as far as one can guess."""
+        return self.verdict is Verdict.FATAL and not self.certain
 
     @property
     def ends_the_job(self) -> bool:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from supervisor.core.frames import Frame, frame_in, place
+from supervisor.core.speakers import Speaker, speaker
 from supervisor.protocol.failure import ExceptionInfo, FailureRecord
 
 _MAX_LINE = 4000
@@ -121,6 +122,13 @@ class Raised:
     at: str = ""
     """The innermost place in the user's own code that it passed through, else of all; `FILE:LINE in
     FUNCTION`. Empty where no traceback says so."""
+    raised_in: str = ""
+    """The file that raised it: the innermost of its traceback. Empty where none is known."""
+
+    @property
+    def speaker(self) -> Speaker | None:
+        """Who raised it; None: nothing tells."""
+        return speaker(self.type, self.raised_in)
 
     @property
     def names(self) -> frozenset[str]:
@@ -177,7 +185,7 @@ def chain_of_record(record: FailureRecord) -> Chain | None:
     lines = record.traceback.splitlines()
     printed = [each for chain in _Reader(lines).chains() for each in chain.members]
     members = tuple(
-        inner if inner.at else replace(inner, at=_printed_at(inner, printed))
+        inner if inner.at else _placed(inner, printed)
         for info in reversed(record.exceptions)
         for inner in _members_of_info(info)
     )
@@ -190,12 +198,12 @@ def _passed(frames: Sequence[Frame]) -> tuple[tuple[str, str], ...]:
     return tuple((frame.path, frame.function) for frame in frames)
 
 
-def _printed_at(raised: Raised, printed: Sequence[Raised]) -> str:
-    """Where the traceback has an error of the record: by its message, else by its type (the message
-    of a SyntaxError is printed without its place)."""
+def _placed(raised: Raised, printed: Sequence[Raised]) -> Raised:
+    """An error of the record at the place that the traceback has for it: by its message, else by
+    its type (the message of a SyntaxError is printed without its place)."""
     same = [each for each in printed if _kind(each) == _kind(raised)]
     same.sort(key=lambda each: _message(each) != _message(raised))
-    return same[0].at if same else ""
+    return replace(raised, at=same[0].at, raised_in=same[0].raised_in) if same else raised
 
 
 def _kind(raised: Raised) -> str:
@@ -321,7 +329,8 @@ class _Reader:
             return
         if self.members and not self.chained and not self._inside(raised):
             yield from self._finish(keep=True)
-        self.members.append(replace(raised, at=place(self.frames)))
+        raised_in = self.frames[-1].path if self.frames else ""
+        self.members.append(replace(raised, at=place(self.frames), raised_in=raised_in))
         self.chained = False
         if not self.open:
             self._settle()
@@ -371,7 +380,8 @@ def _opened(member: Raised) -> Iterator[Raised]:
     if callback is not None:
         inner = _EMBEDDED.match(member.line[callback.end() :])
         if inner is not None:
-            yield Raised(inner[1], f"{inner[1]}: {inner[2]}", member.text, at=member.at)
+            line = f"{inner[1]}: {inner[2]}"
+            yield Raised(inner[1], line, member.text, at=member.at, raised_in=member.raised_in)
     yield member
 
 

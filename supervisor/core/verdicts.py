@@ -74,7 +74,7 @@ class _Judgement:
         """Less is more likely to be the root cause: certainty first, then time."""
         if self.chain is None:
             return (4 if self.rule.culprit or self.struck else 100), self.time, ""
-        caught = self.chain.origin in (Origin.LOGGED, Origin.OUTPUT)
+        caught = _is_hearsay(self.chain)
         vague = 5 * self.rule.victim + 3 * (self.rule.confidence is Confidence.LOW)
         return 10 * caught + vague + self.chain.origin, self.time, self.chain.when
 
@@ -290,6 +290,8 @@ class _Judge:
             if not rule.about_text:
                 return rule, members[-1] if members else None
             for member in reversed(members):
+                if rule.speakers and member.speaker not in rule.speakers:
+                    continue
                 if names_match(rule, member.names) and says(rule, member.text):
                     return rule, member
         raise AssertionError("the last rule matches anything")
@@ -326,6 +328,8 @@ def _failure(judgement: _Judgement, evidence: Evidence, redact: Callable[[str], 
         rank=rank.exit.rank,
         exit=str(rank.exit),
         charge=rule.charge,
+        certain=rule.certain and not _is_hearsay(chain),
+        grounds=_grounds(rule, chain),
         confidence=_confidence(rule, chain),
         signature=_signature(judgement, evidence),
         remedy=rule.remedy,
@@ -341,8 +345,24 @@ def _failure(judgement: _Judgement, evidence: Evidence, redact: Callable[[str], 
     )
 
 
+def _is_hearsay(chain: Chain | None) -> bool:
+    """Whether nobody can tell that the error ended the program: it was only printed."""
+    return chain is not None and chain.origin in (Origin.LOGGED, Origin.OUTPUT)
+
+
+def _grounds(rule: Rule, chain: Chain | None) -> str:
+    """Why a FATAL is certain, or a guess."""
+    if rule.verdict is not Verdict.FATAL:
+        return ""
+    if not rule.certain:
+        return "a guess: what passes is sometimes reported in such words, too"
+    if _is_hearsay(chain):
+        return "a guess: it was printed, but nothing tells that it ended the program"
+    return "certain: this is wrong by construction"
+
+
 def _confidence(rule: Rule, chain: Chain | None) -> Confidence:
-    caught = chain is not None and chain.origin in (Origin.LOGGED, Origin.OUTPUT)
+    caught = _is_hearsay(chain)
     if caught and rule.confidence is Confidence.HIGH:
         return Confidence.MEDIUM
     return Confidence.LOW if caught else rule.confidence

@@ -160,7 +160,7 @@ def test_the_certain_error_precedes_the_odd_one_although_it_is_later() -> None:
 def test_what_ended_the_program_precedes_what_ended_a_thread() -> None:
     thread = "Exception in thread loader:\n" + TRACEBACK.format(place="run", error="KeyError: 'x'")
     main = TRACEBACK.format(place="<module>", error="AssertionError: loss is negative")
-    assert judged(printed(thread + main)).rule == "assertion"
+    assert judged(printed(thread + main)).rule == "own-assertion"
 
 
 def test_mere_lines_are_judged_but_are_no_signature() -> None:

@@ -15,8 +15,8 @@ from supervisor.protocol.messages import Stage
 ERRORS = {
     # --- types that no outside cause is reported as
     "invalid-config-alone": "pydantic_core.ValidationError: 1 validation error for Config",
-    "broken-program-alone": "NameError: name 'batch' is not defined",
-    "program-error-alone": "TypeError: unsupported operand type(s) for +: 'int' and 'str'",
+    "broken-program-alone": "SyntaxError: invalid syntax",
+    "own-error": "TypeError: unsupported operand type(s) for +: 'int' and 'str'",
     "missing-key": "KeyError: 'inputs'",
     # --- the world outside
     "devices-missing": "trainer.devices.DevicesMissing: 4 devices, not 8",
@@ -67,7 +67,8 @@ ERRORS = {
     # --- types of exceptions
     "interrupted": "KeyboardInterrupt",
     "tracing": "jax.errors.TracerBoolConversionError: Attempted boolean conversion",
-    "assertion": "AssertionError: two is not three",
+    "own-assertion": "AssertionError: two is not three",
+    "check": "chex.FailedCheckError: two is not three",
     "broken-program": "ModuleNotFoundError: No module named 'flex'",
     "timeout": "queue.ReadTimeout: 30 s",
     "no-standard-input": "EOFError: EOF when reading a line",
@@ -135,6 +136,7 @@ def ended(output: str, stage: Stage | None = None, *, told_to_stop: bool = False
 
 
 RESTORE = 'checkpoint.py", line 7, in restore'
+LIBRARY = 'site-packages/gateway/client.py", line 7, in ask'
 CONDITIONS = {
     "disk-full-silently": replace(
         ended(printed("OSError: write failed")), host=HostFacts(free_disk=0)
@@ -144,6 +146,8 @@ CONDITIONS = {
             "jax.errors.JaxRuntimeError: INTERNAL: x", place='c.py", line 7, in backend_compile'
         )
     ),
+    "program-error-alone": ended(printed("TypeError: unhashable type: 'list'", place=LIBRARY)),
+    "assertion": ended(printed("AssertionError", place=LIBRARY)),
     "undecodable-while-restoring": ended(printed("ValueError: truncated file"), Stage.RESTORING),
     "undecodable-in-a-restore": ended(printed("ValueError: truncated file", place=RESTORE)),
     "unreadable-while-restoring": ended(

@@ -27,6 +27,8 @@ LOG = (
 LOST = LOG.replace("ValueError: bad record 7", "XlaRuntimeError: UNAVAILABLE: Socket closed")
 KEYS = [
     "verdict",
+    "certain",
+    "grounds",
     "cause",
     "rule",
     "root_line",

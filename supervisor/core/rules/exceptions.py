@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from supervisor.core.outcome import Charge
 from supervisor.core.remedy import Remedy
-from supervisor.core.rules.phrases import FIX_CODE, FIX_CONFIG, FIX_PATH, NONE_NEEDED, PREEMPTED
+from supervisor.core.rules.phrases import (
+    ASSERTION,
+    FIX_CODE,
+    FIX_CONFIG,
+    FIX_PATH,
+    NONE_NEEDED,
+    PREEMPTED,
+)
 from supervisor.core.rules.rule import FATAL, LOW, MEDIUM, POLICY, RESTART, TOLD_TO_STOP, Rule
+from supervisor.core.speakers import Speaker
 
 _STATED = r"(?i)^(?!\S*(?:Xla|Jax)RuntimeError)[^\n]*\b"
 """A line of any exception but the runtime's, which uses such words of passing troubles too."""
@@ -49,17 +57,23 @@ _EXISTS = (
     "Let the program take up what is there (exist_ok=True), or move it away; run the same command "
     "again.",
 )
-_CODE_TYPES = (
-    "SyntaxError",
-    "IndentationError",
-    "TabError",
-    "NameError",
-    "UnboundLocalError",
-)
+_CODE_TYPES = ("SyntaxError", "IndentationError", "TabError")
 _CONFIG = (
     "invalid configuration",
     "The configuration is refused by the program.",
     FIX_CONFIG,
+)
+_OF_THE_CODE = (
+    "an error in the program",
+    "Errors of this type come from the code or its settings, whatever words are in them.",
+    FIX_CODE,
+)
+_ERRORS_OF_CODE = (
+    "TypeError",
+    "AttributeError",
+    "NameError",
+    "UnboundLocalError",
+    "RecursionError",
 )
 _BROKEN = (
     "the program is broken",
@@ -69,16 +83,17 @@ _BROKEN = (
 
 CERTAIN = (
     Rule("invalid-config-alone", FATAL, *_CONFIG, types=_CONFIG_TYPES, alone=True),
-    Rule("broken-program-alone", FATAL, *_BROKEN, types=_CODE_TYPES, alone=True),
+    Rule("broken-program-alone", FATAL, *_BROKEN, types=_CODE_TYPES, alone=True, certain=True),
     Rule(
-        "program-error-alone",
+        "own-error",
         FATAL,
-        "an error in the program",
-        "Errors of this type come from the code or its settings, whatever words are in them.",
-        FIX_CODE,
-        types=("TypeError", "AttributeError", "RecursionError"),
+        *_OF_THE_CODE,
+        types=_ERRORS_OF_CODE,
+        speakers=(Speaker.OWN,),
         alone=True,
+        certain=True,
     ),
+    Rule("program-error-alone", FATAL, *_OF_THE_CODE, types=_ERRORS_OF_CODE, alone=True),
     Rule(
         "no-standard-input",
         FATAL,
@@ -128,21 +143,17 @@ RULES = (
             "NotImplementedError",
         ),
         per_rung=True,
+        certain=True,
     ),
     Rule(
-        "assertion",
+        "own-assertion",
         FATAL,
-        "an assertion failed",
-        "The program states that this must not happen; trying again does not change that.",
-        FIX_CODE,
-        types=(
-            "AssertionError",
-            "JaxRuntimeCheckError",
-            "OOBError",
-            "FailedCheckError",
-            "checkify.JaxRuntimeError",
-        ),
+        *ASSERTION,
+        types=("AssertionError",),
+        speakers=(Speaker.OWN,),
+        certain=True,
     ),
+    Rule("assertion", FATAL, *ASSERTION, types=("AssertionError",)),
     Rule("invalid-config", FATAL, *_CONFIG, types=_CONFIG_TYPES),
     Rule(
         "broken-program",
@@ -156,6 +167,7 @@ RULES = (
             "DistributionNotFound",
             "VersionConflict",
         ),
+        certain=True,
     ),
     Rule(
         "timeout",

@@ -150,6 +150,7 @@ RULES = (
         facts=(STILL_RUNNING,),
         transient=True,
         confidence=MEDIUM,
+        certain=True,
     ),
     Rule(
         "no-step-told",

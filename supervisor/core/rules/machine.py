@@ -31,6 +31,7 @@ RULES = (
             r"(?i)(?:expected|got) (?:the )?same .{0,60} (?:across|on all) (?:processes|hosts)",
             r"(?i)passed (?:to|as) .{0,60}must be the same (?:across|on|for) (?:all|each)",
         ),
+        certain=True,
     ),
     Rule(
         "cluster-misconfigured",
@@ -69,6 +70,7 @@ RULES = (
             r"RET_CHECK failure \S*(?:compiler|hlo|service|layout|verifier|mosaic|sharding|spmd)",
         ),
         per_rung=True,
+        certain=True,
     ),
     Rule(
         "device-assert",

@@ -8,6 +8,11 @@ FIX_PATH = (
     "Correct what the message names where it is set (the command, the config or the program), or "
     "put it in place; run the same command again."
 )
+ASSERTION = (
+    "an assertion failed",
+    "The program states that this must not happen; trying again does not change that.",
+    FIX_CODE,
+)
 NONE_NEEDED = "None needed: it is restarted. If it comes back, "
 """What advice begins with that is only for a failure which comes back; see `for_the_end`."""
 SEE_SERVICE = f"{NONE_NEEDED}look at the state of the service."

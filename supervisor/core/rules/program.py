@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from supervisor.core.rules.phrases import (
+    ASSERTION,
     FIX_CODE,
     FIX_CONFIG,
     FIX_PATH,
@@ -12,7 +13,11 @@ from supervisor.core.rules.phrases import (
 )
 from supervisor.core.rules.rule import FATAL, MEDIUM, RESTART, Rule
 
+_CHECKS = ("JaxRuntimeCheckError", "OOBError", "FailedCheckError", "checkify.JaxRuntimeError")
+"""What chex and checkify raise, which only check what the program asks them to."""
+
 RULES = (
+    Rule("check", FATAL, *ASSERTION, types=_CHECKS, certain=True),
     Rule(
         "shapes",
         FATAL,
@@ -31,6 +36,7 @@ RULES = (
             r"(?i)array of size \d+ into shape|same device|expected (?:shape|dtype|rank|ndim|size)",
         ),
         per_rung=True,
+        certain=True,
     ),
     Rule(
         "data-range",

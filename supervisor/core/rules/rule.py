@@ -9,6 +9,7 @@ from functools import cache
 from supervisor.config.patterns import Pattern
 from supervisor.core.outcome import Charge, Confidence, Verdict
 from supervisor.core.remedy import Remedy
+from supervisor.core.speakers import Speaker
 
 FATAL, RESTART, POLICY = Verdict.FATAL, Verdict.RESTART, Verdict.POLICY
 MEDIUM, LOW = Confidence.MEDIUM, Confidence.LOW
@@ -48,6 +49,8 @@ class Rule:
     """Regular expressions; one must occur in `Type: message` (or in the line of native code)."""
     frames: tuple[str, ...] = ()
     """Regular expressions; one must occur in the traceback's frames, each `path:function`."""
+    speakers: tuple[Speaker, ...] = ()
+    """Who must have raised the error."""
     signals: tuple[str, ...] = ()
     exit_codes: tuple[int, ...] = ()
     stages: tuple[str, ...] = ()
@@ -67,6 +70,9 @@ class Rule:
     """Whether it points at the devices."""
     per_rung: bool = False
     """Whether it may be so only on a certain number of devices."""
+    certain: bool = False
+    """Whether a FATAL is one by construction, so that it ends the job at once. Any other FATAL is a
+    guess, which gets one more attempt. A rule whose words were seen in one program only is one."""
     confidence: Confidence = Confidence.HIGH
     own: bool = False
     """Whether it is of the config: nobody knows how long a search for its patterns takes."""
@@ -76,7 +82,7 @@ class Rule:
     @property
     def about_text(self) -> bool:
         """Whether it looks at an error, not only at how the process ended."""
-        return bool(self.types or self.patterns or self.frames)
+        return bool(self.types or self.patterns or self.frames or self.speakers)
 
 
 def names_match(rule: Rule, names: frozenset[str]) -> bool:

@@ -161,6 +161,7 @@ RULES = (
             r"(?i)(?:unexpected|unsupported) (?:key|type).{0,40}(?:checkpoint|for key)",
             r"(?i)no (?:checkpoint|step)s? (?:was |were )?(?:found|available|exist)",
         ),
+        certain=True,
     ),
     Rule(
         "checkpoint-destination",

@@ -34,6 +34,7 @@ RULES = (
         "The backend found other devices than trainer.init.devices asks for.",
         "Correct trainer.init.devices, or give the job the devices it asks for.",
         types=("DevicesDiffer",),
+        certain=True,
     ),
     Rule(
         "no-usable-checkpoint",
@@ -44,6 +45,7 @@ RULES = (
         "Put an undamaged copy in place, or do as the message says to start from the beginning; "
         "then run the same command again. Suspect the storage.",
         types=("NoUsableCheckpointError",),
+        certain=True,
     ),
     Rule(
         "foreign-checkpoint",
@@ -54,6 +56,7 @@ RULES = (
         "Move what is not this job's away, or choose another trainer.init.checkpoint.directory; "
         "then run the same command again.",
         types=("ForeignCheckpointError",),
+        certain=True,
     ),
     Rule(
         "unmarked-checkpoint",
@@ -64,6 +67,7 @@ RULES = (
         "Do as the message says: complete the copy and add the mark, or remove the step; then run "
         "the same command again.",
         types=("UnmarkedCheckpointError",),
+        certain=True,
     ),
     Rule(
         "checkpoint-unreadable",
