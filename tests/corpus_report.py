@@ -1,7 +1,8 @@
-"""How right the verdicts are on a corpus of failures: `python -m tests.corpus_report FILE`.
+"""How right the verdicts are on corpora of failures: `python -m tests.corpus_report [FILE ...]`.
 
 Accuracy and the confusion table; a RESTART that should have been FATAL burns a night on a bug, and
-a FATAL that should have been RESTART kills a healthy job, so the two are counted apart.
+a FATAL that should have been RESTART kills a healthy job, so the two are counted apart. Then the
+precision of each rule. Without a FILE: of all development sets.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.corpus.cases import CORPUS, Judged, judged, read_cases
+from tests.corpus.cases import DEVELOPMENT, Ends, Judged, judged, read_cases
+from tests.corpus.precision import precision, sums
 
 VERDICTS = ("FATAL", "RESTART", "POLICY")
+PROBED = ("transient", "permanent", "policy")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the report of a file; 0 if every case that can be told from its log is right."""
+    """Print the report of files; 0 if every case that can be told from its log is right."""
     parser = argparse.ArgumentParser(prog="corpus_report", description=__doc__)
-    parser.add_argument("file", type=Path, nargs="?", default=CORPUS, metavar="FILE")
+    parser.add_argument("files", type=Path, nargs="*", default=DEVELOPMENT, metavar="FILE")
     parser.add_argument("--all", action="store_true", help="tell every case, not only the wrong")
     options = parser.parse_args(argv)
     try:
-        found = judged(read_cases(options.file))
+        found = [item for path in options.files for item in judged(read_cases(path))]
     except (OSError, ValueError) as error:
         print(f"corpus_report: {error}", file=sys.stderr)
         return 66
@@ -38,17 +41,31 @@ def report(found: Sequence[Judged], *, every: bool = False) -> Iterator[str]:
     yield f"verdicts: {_share(found)} right; where the log can tell: {_share(decidable)}"
     table = Counter((item.case.verdict, str(item.failure.verdict)) for item in found)
     yield "right \\ judged" + "".join(f"{verdict:>9}" for verdict in VERDICTS)
-    for right in VERDICTS:
-        counts = "".join(f"{table[right, verdict]:>9}" for verdict in VERDICTS)
-        yield f"{right:>14}{counts}"
+    for right in (*VERDICTS, *PROBED):
+        if right in VERDICTS or any(table[right, verdict] for verdict in VERDICTS):
+            counts = "".join(f"{table[right, verdict]:>9}" for verdict in VERDICTS)
+            yield f"{right:>14}{counts}"
     yield f"FATAL for RESTART (a healthy job is killed): {table['RESTART', 'FATAL']}"
     yield f"RESTART for FATAL (a night is burned on a bug): {table['FATAL', 'RESTART']}"
+    for wanted in ("transient", "RESTART", "POLICY", "permanent", "FATAL"):
+        if of_kind := [item.ends for item in found if item.case.verdict == wanted]:
+            counts = ", ".join(f"{each} {of_kind.count(each)}" for each in Ends)
+            yield f"{wanted}, if it always comes back the same, ends the job: {counts}"
     roots = [item for item in found if item.case.root_line]
     named = sum(_names_root(item) for item in roots)
     yield f"root line found: {named} of {len(roots)}"
+    yield from _precision(found)
     for item in found:
         if every or not item.right:
             yield from _told(item)
+
+
+def _precision(found: Sequence[Judged]) -> Iterator[str]:
+    rows = precision(found)
+    yield f"{'rule':<28}{'verdict':>9}{'cases':>7}{'right':>7}{'certain':>9}{'right':>7}"
+    for row in (*rows, *sums(rows)):
+        counts = f"{row.cases:>7}{row.right:>7}{row.certain:>9}{row.certain_right:>7}"
+        yield f"{row.rule:<28}{row.verdict:>9}{counts}"
 
 
 def _share(found: Sequence[Judged]) -> str:
@@ -65,7 +82,8 @@ def _names_root(item: Judged) -> bool:
 def _told(item: Judged) -> Iterator[str]:
     case, failure = item.case, item.failure
     tags = f" [{', '.join(case.tags)}]" if case.tags else ""
-    yield f"{case.id}: {failure.verdict}, right is {case.verdict}{tags}: {case.why}"
+    why = f": {case.why}" if case.why else ""
+    yield f"{case.id}: {failure.verdict}, ends {item.ends}, right is {case.verdict}{tags}{why}"
     yield f"    rule {failure.rule} ({failure.confidence}): {failure.root_cause[:140]}"
 
 

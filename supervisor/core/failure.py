@@ -150,6 +150,11 @@ class Failure:
         return self.verdict is Verdict.FATAL and not self.certain
 
     @property
+    def is_certain(self) -> bool:
+        """Whether it is FATAL beyond doubt."""
+        return self.verdict is Verdict.FATAL and self.certain
+
+    @property
     def ends_the_job(self) -> bool:
         """Whether it is FATAL on account of what was said, not only of how a process ended."""
         return self.verdict is Verdict.FATAL and self.confidence is not Confidence.LOW

@@ -11,10 +11,12 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from supervisor.core.digest import LogDigest
 from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
+from supervisor.core.outcome import Verdict
 from supervisor.core.policy import Success
 from supervisor.core.state import Hang
 from supervisor.core.verdicts import hang_failure, judge
@@ -32,6 +34,10 @@ CANNOT_BE_TOLD = {
 """Cases whose own log gives another verdict than the right one, and why no rule can help that."""
 COMPOSED = Path(__file__).with_name("composed.jsonl")
 """Logs written by hand after real ones of launchers and libraries that are not installed here."""
+PROBES = Path(__file__).with_name("probes.jsonl")
+"""Short cases that say only whether another try would have succeeded (`want`)."""
+DEVELOPMENT = (CORPUS, PROVOKED, COMPOSED, PROBES)
+"""Every set that the rules are developed with."""
 _NEVER_REACHED = Success(step=10**9)
 _STAGES = {
     "import": Stage.STARTING,
@@ -46,12 +52,24 @@ _STAGES = {
 }
 
 
+class Ends(StrEnum):
+    """When a failure that always comes back the same ends its job."""
+
+    AT_ONCE = "at once"
+    SECOND = "at the second"
+    """A guess, or one whose signature is compared."""
+    NEVER = "never"
+    """Only when the budget is spent."""
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One row: what one rank of a failure printed, how it ended, and the right verdict."""
 
     id: str
     verdict: str
+    """FATAL, RESTART or POLICY; in a file of probes what is wanted: transient, permanent, policy.
+    """
     subclass: str
     stage: Stage | None
     exit: str
@@ -90,8 +108,22 @@ class Judged:
 
     @property
     def right(self) -> bool:
-        """Whether the verdict is the right one."""
-        return self.failure.verdict == self.case.verdict
+        """Whether the verdict is the right one, or does what is wanted."""
+        match self.case.verdict:
+            case "transient":
+                return self.failure.verdict != Verdict.FATAL
+            case "permanent":
+                return self.ends is not Ends.NEVER
+            case verdict:
+                return self.failure.verdict == verdict.upper()
+
+    @property
+    def ends(self) -> Ends:
+        """When it ends its job, if it always comes back the same."""
+        failure = self.failure
+        if failure.verdict is Verdict.FATAL:
+            return Ends.AT_ONCE if failure.certain else Ends.SECOND
+        return Ends.NEVER if failure.signature is None else Ends.SECOND
 
 
 def read_cases(path: Path = CORPUS) -> list[Case]:
@@ -109,13 +141,13 @@ def _case(path: Path, number: int, line: str) -> Case:
         row = json.loads(line)
         return Case(
             id=row["id"],
-            verdict=row["verdict"],
-            subclass=row["subclass"],
-            stage=_STAGES.get(row["stage"]),
+            verdict=row["want"] if "want" in row else row["verdict"],
+            subclass=row.get("subclass", ""),
+            stage=_STAGES.get(row.get("stage", "")),
             exit=row["exit"],
-            tags=tuple(row["tags"]),
-            why=row["why"],
-            root_line=row["root_line"] or "",
+            tags=tuple(row.get("tags", ())),
+            why=row.get("why", ""),
+            root_line=row.get("root_line") or "",
             output=row["stderr"],
             incident=row.get("incident"),
             rank=row.get("rank") or 0,

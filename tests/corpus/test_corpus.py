@@ -23,6 +23,7 @@ from tests.corpus.cases import (
     judged,
     read_cases,
 )
+from tests.corpus.precision import precision
 
 ROOT = Path(__file__).parents[2]
 CASES = read_cases()
@@ -106,7 +107,7 @@ def test_the_report_counts_the_two_kinds_of_harm_apart(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "verdicts: 0 of 2 (0.0%) right" in done.stdout
     assert "a healthy job is killed): 2\n" in done.stdout
-    assert "imp-syntax: FATAL, right is RESTART" in done.stdout
+    assert "imp-syntax: FATAL, ends at once, right is RESTART" in done.stdout
     burned = changed(tmp_path / "b.jsonl", ["broken-pipe"], verdict="FATAL")
     assert "a night is burned on a bug): 1\n" in run(burned).stdout
 
@@ -122,6 +123,48 @@ def test_the_report_names_the_line_that_is_no_case(
     done = run(tmp_path / "c.jsonl")
     assert done.returncode == 66
     assert complaint in done.stderr
+
+
+def probe(want: str, line: str) -> str:
+    traceback = (
+        f'Traceback (most recent call last):\n  File "/app/t.py", line 1, in <module>\n{line}'
+    )
+    row = {"id": f"{want}: {line}", "want": want, "exit": "exit code 1", "stderr": traceback}
+    return json.dumps(row) + "\n"
+
+
+def test_the_report_of_cases_that_say_only_what_another_try_would_bring(tmp_path: Path) -> None:
+    lines = (
+        "TypeError: f() takes 1 positional argument but 2 were given",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/data'",
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+    )
+    cases = tmp_path / "probes.jsonl"
+    cases.write_text(
+        "".join(probe(want, line) for want in ("transient", "permanent") for line in lines)
+    )
+    done = run(cases)
+    assert done.returncode == 1
+    assert "verdicts: 3 of 6 (50.0%) right" in done.stdout
+    for want in ("transient", "permanent"):
+        ends = "ends the job: at once 1, at the second 1, never 1\n"
+        assert f"{want}, if it always comes back the same, {ends}" in done.stdout
+    assert "transient: ConnectionResetError" not in done.stdout, "only what is wrong is told"
+    assert "permanent: ConnectionResetError" in done.stdout
+
+
+def test_the_report_has_the_precision_of_each_rule(tmp_path: Path) -> None:
+    cases = tmp_path / "probes.jsonl"
+    line = "TypeError: f() takes 1 positional argument but 2 were given"
+    cases.write_text(probe("transient", line) + probe("permanent", line))
+    rows = [row.split() for row in run(cases).stdout.splitlines()]
+    assert ["own-error", "FATAL", "2", "1", "2", "1"] in rows
+    assert ["all", "FATAL", "2", "1", "2", "1"] in rows
+
+
+def test_a_failure_of_several_ranks_counts_once_in_the_precision() -> None:
+    both = judged([BY_ID["mp-user-exc-h0"], BY_ID["mp-user-exc-h1"]])
+    assert [row.cases for row in precision(both)] == [1]
 
 
 def test_the_report_of_a_file_that_is_missing() -> None:
