@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from supervisor.core.chain import Origin
 from supervisor.core.failure import Evidence
-from supervisor.core.rootcause import Origin, chains_of_text
+from supervisor.core.rootcause import chains_of_text
 from supervisor.protocol.messages import printable
 
 _TAIL = 100

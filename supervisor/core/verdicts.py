@@ -10,11 +10,11 @@ from collections.abc import Callable
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
 
 from supervisor.config.patterns import SlowPatternError
+from supervisor.core.chain import Chain, Origin
 from supervisor.core.failure import Evidence, Failure, WorkerExit, told_survivors
 from supervisor.core.outcome import Charge, Confidence, Verdict
 from supervisor.core.policy import Success
 from supervisor.core.remedy import Remedy
-from supervisor.core.rootcause import Chain, Origin
 from supervisor.core.rules import RULES, STILL_RUNNING, Rule
 from supervisor.core.signature import signature
 from supervisor.core.state import Hang

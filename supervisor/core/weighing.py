@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from supervisor.core.chain import Chain, Origin, Raised
 from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.core.outcome import Confidence
 from supervisor.core.policy import Success
-from supervisor.core.rootcause import Chain, Origin, Raised, chain_of_record, chains_of_text
+from supervisor.core.rootcause import chain_of_record, chains_of_text
 from supervisor.core.rules import (
     GUARD_LOST,
     NO_OOM_KILL,

@@ -1,0 +1,98 @@
+"""The errors that an output or a failure record shows: one error, and a chain of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from supervisor.core.speakers import Speaker, speaker
+
+WRAPPERS = frozenset(
+    {
+        "ExceptionGroup",
+        "BaseExceptionGroup",
+        "JaxStackTraceBeforeTransformation",
+        "RayTaskError",
+        "RayActorError",
+        "ActorDiedError",
+        "_RemoteTraceback",
+        "RemoteTraceback",
+        "SystemExit",
+    }
+)
+"""Exceptions that only carry another one, where that is known."""
+
+
+class Origin(IntEnum):
+    """How an error came to be printed; what is more certain to have ended the program is less."""
+
+    MAIN = 0
+    """An exception that nobody caught, or one in a failure record."""
+    THREAD = 1
+    """One that ended a thread or a child process."""
+    ABORT = 2
+    """A line of native code that ends the process as it is written."""
+    LOGGED = 3
+    """A traceback that somebody caught and printed."""
+    OUTPUT = 4
+    """The last lines, taken as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """One error: `type` as it was printed ("" for a line of text), `text` all that it says."""
+
+    type: str
+    line: str
+    text: str
+    bases: tuple[str, ...] = ()
+    """Its base classes, where they are known."""
+    at: str = ""
+    """The innermost place in the user's own code that it passed through, else of all; `FILE:LINE in
+    FUNCTION`. Empty where no traceback says so."""
+    raised_in: str = ""
+    """The file that raised it: the innermost of its traceback. Empty where none is known."""
+
+    @property
+    def speaker(self) -> Speaker | None:
+        """Who raised it; None: nothing tells."""
+        return speaker(self.type, self.raised_in)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that a rule may call it by: those of its types, with ever less of the module.
+
+        Empty for a line of text.
+        """
+        if not self.type:
+            return frozenset()
+        names = {"BaseException"}
+        for name in (self.type, *self.bases):
+            parts = name.split(".")
+            names |= {".".join(parts[index:]) for index in range(len(parts))}
+        return frozenset(names)
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Errors that came of one another, the innermost first, and the frames they passed through."""
+
+    members: tuple[Raised, ...]
+    origin: Origin
+    frames: tuple[tuple[str, str], ...] = ()
+    """File and function."""
+    when: str = ""
+    """The time of the last log line before it (month, day, time of day), where there is one."""
+
+    @property
+    def path(self) -> str:
+        """The frames as text, a line each."""
+        return "\n".join(f"{path}:{name}" for path, name in self.frames)
+
+    @property
+    def stage(self) -> str | None:
+        """What the program was doing, as far as the frames of a checkpoint library tell."""
+        names = [name for path, name in self.frames if "orbax" in path or "tensorstore" in path]
+        if any("restore" in name or "deserialize" in name for name in names):
+            return "RESTORING"
+        return "SAVING" if any("save" in name or "serialize" in name for name in names) else None

@@ -1,0 +1,42 @@
+"""What an output says beside tracebacks: the last words of native code, and its last lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from supervisor.core.chain import Chain, Origin, Raised
+from supervisor.core.frames import frame_in
+from supervisor.core.line_forms import HEADER, INFO, NOISE, STACK, said, when
+
+_MAX_FATAL_LINES = 12
+_MAX_LAST_LINES = 25
+_FATAL = re.compile(
+    r"F\d{4} \d\d:|\d{4}-\d\d-\d\d [\d:.]+: F |Fatal Python error: (?!Aborted)|LLVM ERROR|"
+    r"terminate called |.*\bCheck failed: "
+)
+
+
+def aborts(lines: Sequence[str]) -> Iterator[Chain]:
+    """The lines with which native code ended the process."""
+    for number, line in enumerate(lines):
+        if _FATAL.match(line):
+            text = [line]
+            for further in lines[number + 1 : number + _MAX_FATAL_LINES]:
+                if STACK.match(further) or _FATAL.match(further) or HEADER in further:
+                    break
+                text.append(further)
+            fatal = Raised("", line.rstrip(), said("\n".join(text)))
+            yield Chain((fatal,), Origin.ABORT, when=when(line))
+
+
+def last_lines(lines: Sequence[str]) -> Chain | None:
+    """The last lines that say anything, each an error of its own."""
+    told: list[Raised] = []
+    for line in reversed(lines[-500:]):
+        if len(told) == _MAX_LAST_LINES:
+            break
+        speaks = line.strip() and not (INFO.match(line) or STACK.match(line) or frame_in(line))
+        if speaks and not NOISE.search(line):
+            told.append(Raised("", line.strip(), line))
+    return Chain(tuple(reversed(told)), Origin.OUTPUT) if told else None
