@@ -18,7 +18,7 @@ from supervisor.core.remedy import Remedy
 from supervisor.core.rules import RULES, STILL_RUNNING, Rule
 from supervisor.core.signature import signature
 from supervisor.core.state import Hang
-from supervisor.core.weighing import Judgement, is_hearsay, judgements
+from supervisor.core.weighing import Judgement, is_hearsay, weighed
 from supervisor.protocol.messages import printable
 
 _MAX_ROOT_CAUSE = 300
@@ -57,8 +57,8 @@ def judge(
     """
     if succeeded(evidence, success):
         return None
-    found = judgements(evidence, success, rules)
-    return _failure(min(found, key=lambda judgement: judgement.order), evidence, redact)
+    found, _ = weighed(evidence, success, rules)
+    return _failure(found[0], evidence, redact)
 
 
 def judge_in_time(

@@ -48,26 +48,75 @@ _NO_ROOM = 1 << 20
 """A disk with less free than this has no room for anything of ours."""
 
 
+_CAUGHT = "it was printed, but nothing tells that it ended the program"
+_VICTIM = "it is what others suffer when one fails"
+_VAGUE = "its rule says little: any error of its kind looks so"
+_END = "how a process ended counts only where nothing was said"
+_STRUCK = "it ended so without a word, which others may suffer from"
+_ORIGINS = {
+    Origin.THREAD: "it ended a thread or a child process, not the program itself",
+    Origin.ABORT: "native code ended the process with it, which may be how another error ends",
+    Origin.LOGGED: "somebody caught it and printed it",
+    Origin.OUTPUT: "it is one of the last lines, with no traceback",
+}
+"""What speaks against an error as the root cause."""
+_SIGTERM_BROKE_IT = (
+    "the process got SIGTERM, which also ends the peers and pipes that it then misses"
+)
+_BEFORE_THE_END = "it was only printed, and the process was then ended from outside"
+_UNKNOWN_WORDS = "no rule knows the words of the last lines"
+
+
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """One error of one rank (none: its exit alone), with the rule that decides about it."""
 
+    judge: _Judge
     rule: Rule
-    rank: RankEvidence
     chain: Chain | None
     member: Raised | None
     time: float
+    among: tuple[Raised, ...] = ()
+    """The members of the chain that the rules were asked about."""
     struck: bool = False
     """It was ended from outside, not by us, and said nothing."""
 
     @property
+    def rank(self) -> RankEvidence:
+        """Whose error it is."""
+        return self.judge.rank
+
+    @property
+    def drawbacks(self) -> dict[str, int]:
+        """What speaks against it as the root cause, each with its weight."""
+        if self.chain is None:
+            return {_STRUCK: 4} if self.rule.culprit or self.struck else {_END: 100}
+        weights = {
+            _CAUGHT: 10 * is_hearsay(self.chain),
+            _VICTIM: 5 * self.rule.victim,
+            _VAGUE: 3 * (self.rule.confidence is Confidence.LOW),
+            _ORIGINS.get(self.chain.origin, ""): int(self.chain.origin),
+        }
+        return {text: weight for text, weight in weights.items() if weight}
+
+    @property
     def order(self) -> tuple[int, float, str]:
         """Less is more likely to be the root cause: certainty first, then time."""
-        if self.chain is None:
-            return (4 if self.rule.culprit or self.struck else 100), self.time, ""
-        caught = is_hearsay(self.chain)
-        vague = 5 * self.rule.victim + 3 * (self.rule.confidence is Confidence.LOW)
-        return 10 * caught + vague + self.chain.origin, self.time, self.chain.when
+        when = self.chain.when if self.chain is not None else ""
+        return sum(self.drawbacks.values()), self.time, when
+
+    def matches(self) -> Iterator[tuple[Rule, Raised | None]]:
+        """All rules that match, each with the error that it is about; the first decided."""
+        return self.judge.matches(self.chain, self.among)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Errors of a rank that do not count, and why."""
+
+    rank: RankEvidence
+    chain: Chain
+    why: str
 
 
 def is_hearsay(chain: Chain | None) -> bool:
@@ -75,15 +124,21 @@ def is_hearsay(chain: Chain | None) -> bool:
     return chain is not None and chain.origin in (Origin.LOGGED, Origin.OUTPUT)
 
 
-def judgements(evidence: Evidence, success: Success, rules: Sequence[Rule]) -> list[Judgement]:
-    """What can be said of each error of each rank, and of each exit by itself."""
+def weighed(
+    evidence: Evidence, success: Success, rules: Sequence[Rule]
+) -> tuple[list[Judgement], list[LeftOut]]:
+    """What can be said of each error of each rank, and of each exit by itself; the most likely root
+    cause comes first. And what does not count."""
     facts = _facts(evidence, success)
     ranks = evidence.ranks or (RankEvidence(WorkerExit(rank=0)),)
-    return [
-        judgement
+    found = [
+        each
         for number, rank in enumerate(ranks)
-        for judgement in _Judge(rank, number, success, rules, facts | _known_of(rank)).judgements()
+        for each in _Judge(rank, number, success, rules, facts | _known_of(rank)).weigh()
     ]
+    judgements = [each for each in found if isinstance(each, Judgement)]
+    judgements.sort(key=lambda judgement: judgement.order)
+    return judgements, [each for each in found if isinstance(each, LeftOut)]
 
 
 def _facts(evidence: Evidence, success: Success) -> frozenset[str]:
@@ -117,70 +172,84 @@ class _Judge:
     rules: Sequence[Rule]
     facts: frozenset[str]
 
-    def judgements(self) -> Iterator[Judgement]:
-        """What can be said of it: of each error, and of the exit by itself."""
-        rank = self.rank
-        time = rank.record.time if rank.record is not None else float("inf")
-        judged = [(chain, *self._of_chain(chain)) for chain in self._chains()]
-        if rank.exit.told_to_stop or _signal(rank.exit) == "SIGTERM":
-            # A SIGTERM for a whole process group also ends the peers and pipes that it misses then.
-            judged = [each for each in judged if not each[1].victim]
-        for chain, rule, member in judged:
-            if rule.about_text or chain.origin is not Origin.OUTPUT:
-                yield Judgement(rule, rank, chain, member, time)
-        ended_well = rank.exit.code == self.success.exit_code
-        struck = not judged and rank.fell and _signal(rank.exit) in _FROM_OUTSIDE
-        rule = next(rule for rule in self.rules if not rule.about_text and self._ends(rule, None))
-        yield Judgement(rule, rank, None, None, self.number + 1000 * ended_well, struck)
-
-    def _chains(self) -> Sequence[Chain]:
-        """The errors of a rank: its record if it left one, else what its output shows.
+    def weigh(self) -> Iterator[Judgement | LeftOut]:
+        """What can be said of it: of each error, and of the exit by itself.
 
         In the output, the end of the program alone counts where it was ended from outside.
         """
+        rank, ended, judged = self.rank, _signal(self.rank.exit), False
+        for chain in self._chains():
+            if ended in _FROM_OUTSIDE and chain.origin > Origin.ABORT:
+                yield LeftOut(rank, chain, _BEFORE_THE_END)
+                continue
+            judgement = self._of_chain(chain)
+            if judgement.rule.victim and (rank.exit.told_to_stop or ended == "SIGTERM"):
+                yield LeftOut(rank, chain, _SIGTERM_BROKE_IT)
+                continue
+            judged = True
+            if judgement.rule.about_text or chain.origin is not Origin.OUTPUT:
+                yield judgement
+            else:
+                yield LeftOut(rank, chain, _UNKNOWN_WORDS)
+        ended_well = rank.exit.code == self.success.exit_code
+        struck = not judged and rank.fell and ended in _FROM_OUTSIDE
+        rule, _ = next(self.matches(None, ()))
+        time = self.number + 1000 * ended_well
+        yield Judgement(self, rule, None, None, time, struck=struck)
+
+    def _chains(self) -> Sequence[Chain]:
+        """The errors of a rank: its record if it left one, else what its output shows."""
         rank, record = self.rank, self.rank.record
         if record is not None and not record.is_mere_exit and (chain := chain_of_record(record)):
             return (chain,)
         if rank.exit.clean or not rank.output:
             return ()
-        found = chains_of_text(rank.output)
-        if _signal(rank.exit) in _FROM_OUTSIDE:
-            return [chain for chain in found if chain.origin <= Origin.ABORT]
-        return found
+        return chains_of_text(rank.output)
 
-    def _of_chain(self, chain: Chain) -> tuple[Rule, Raised | None]:
+    def _of_chain(self, chain: Chain) -> Judgement:
         """The rule about a chain, and the member that it is about.
 
         Where a program fails and its teardown then loses a peer, both are in one chain: what says
         no more than that somebody else is gone gives way to a member that says more.
         """
-        rule, member = self._first(chain, chain.members)
-        if rule.victim and len(chain.members) > 1:
+        found = self._about(chain, chain.members)
+        if found.rule.victim and len(chain.members) > 1:
             others = tuple(each for each in chain.members if not self._of_victim(chain, each))
             if others:
-                genuine, root = self._first(chain, others)
-                if genuine.about_text and genuine.confidence is not Confidence.LOW:
-                    return genuine, root
-        return rule, member
+                genuine = self._about(chain, others)
+                if genuine.rule.about_text and genuine.rule.confidence is not Confidence.LOW:
+                    return genuine
+        return found
+
+    def _about(self, chain: Chain, members: tuple[Raised, ...]) -> Judgement:
+        rule, member = next(self.matches(chain, members))
+        time = self.rank.record.time if self.rank.record is not None else float("inf")
+        return Judgement(self, rule, chain, member, time, members)
 
     def _of_victim(self, chain: Chain, member: Raised) -> bool:
-        return self._first(chain, (member,))[0].victim
+        return self._about(chain, (member,)).rule.victim
 
-    def _first(self, chain: Chain, members: Sequence[Raised]) -> tuple[Rule, Raised | None]:
-        """The first rule that matches, and the outermost of `members` that it matches."""
+    def matches(
+        self, chain: Chain | None, members: Sequence[Raised]
+    ) -> Iterator[tuple[Rule, Raised | None]]:
+        """Each rule that matches, in their order, with the outermost of `members` that it matches.
+
+        The last rule matches anything.
+        """
         for rule in self.rules:
             if not self._ends(rule, chain):
                 continue
             if rule.alone and len(members) > 1:
                 continue
             if not rule.about_text:
-                return rule, members[-1] if members else None
+                yield rule, members[-1] if members else None
+                continue
             for member in reversed(members):
                 if rule.speakers and member.speaker not in rule.speakers:
                     continue
                 if names_match(rule, member.names) and says(rule, member.text):
-                    return rule, member
-        raise AssertionError("the last rule matches anything")
+                    yield rule, member
+                    break
 
     def _ends(self, rule: Rule, chain: Chain | None) -> bool:
         """Whether all that is no matter of an error's own words is as the rule wants it."""

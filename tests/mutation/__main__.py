@@ -41,6 +41,7 @@ MODULES = (
     "failure",
     "exit_codes",
     "verdicts",
+    "weighing",
     "changes",
     "redaction",
 )

@@ -31,9 +31,11 @@ from supervisor.core.rules.rule import OOM_KILLED as OOM_KILLED
 from supervisor.core.rules.rule import STILL_RUNNING as STILL_RUNNING
 from supervisor.core.rules.rule import TOLD_TO_STOP as TOLD_TO_STOP
 from supervisor.core.rules.rule import Rule as Rule
+from supervisor.core.rules.rule import found as found
 from supervisor.core.rules.rule import names_match as names_match
 from supervisor.core.rules.rule import occurs as occurs
 from supervisor.core.rules.rule import says as says
+from supervisor.core.rules.rule import words as words
 from supervisor.core.rules.state import RULES as _OF_THE_STATE
 from supervisor.core.rules.world import DISK_FULL as DISK_FULL
 from supervisor.core.rules.world import RULES as _OF_THE_WORLD

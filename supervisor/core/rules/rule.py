@@ -99,14 +99,30 @@ def says(rule: Rule, text: str) -> bool:
     Raises:
         SlowPatternError: the search for the pattern of the config was given up.
     """
+    return words(rule, text) is not None
+
+
+def words(rule: Rule, text: str) -> str | None:
+    """The words of `text` that the rule looks for, "" if for none; None: they are not there.
+
+    Raises:
+        SlowPatternError: the search for the pattern of the config was given up.
+    """
     if not rule.own or not rule.patterns:
-        return occurs(rule.patterns, text)
-    return any(_bounded(pattern).search(text) is not None for pattern in rule.patterns)
+        return found(rule.patterns, text)
+    matches = (_bounded(pattern).search(text) for pattern in rule.patterns)
+    return next((match[0] for match in matches if match is not None), None)
 
 
 def occurs(patterns: tuple[str, ...], text: str) -> bool:
     """Whether one of the patterns occurs in the text (no pattern: it does)."""
-    return not patterns or _joined(patterns).search(text) is not None
+    return found(patterns, text) is not None
+
+
+def found(patterns: tuple[str, ...], text: str) -> str | None:
+    """What one of the patterns finds in the text, "" if there is no pattern; None: nothing."""
+    match = _joined(patterns).search(text) if patterns else None
+    return match[0] if match is not None else None if patterns else ""
 
 
 @cache
