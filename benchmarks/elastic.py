@@ -159,7 +159,7 @@ def _robbed(run: Training, restarts: int) -> tuple[float, float]:
     """Seconds from the loss of a device, and from the trainer's death, to the next step."""
     began, last = time.monotonic(), run.steps()[-1]
     simulated.lose(run.folder / "run" / simulated.FILE, "6")
-    step = run.wait_for_step(0, since=began, not_by=last.pid)
+    step = run.wait_for_step(0, since=began, not_by=[last.pid])
     return step.at - began, float(_told(run, restarts)["seconds"])
 
 
@@ -172,15 +172,14 @@ def _group(found: dict[str, list[float]]) -> None:
     """One of four workers is killed."""
     with _run(GROUP) as run:
         _ready(run, 4)
-        first = run.steps()[-1].pid
         pids = _workers(run)
-        victim = next(pid for pid in pids if pid != first)
+        victim = next(pid for pid in pids if pid != run.steps()[-1].pid)
         began = time.monotonic()
         os.kill(victim, signal.SIGKILL)
         while any(_lives(pid) for pid in pids):
             time.sleep(0.001)
         found["group_down"].append(time.monotonic() - began)
-        step = run.wait_for_step(0, since=began, not_by=first)
+        step = run.wait_for_step(0, since=began, not_by=pids)
         found["group_next_step"].append(step.at - began)
 
 

@@ -78,7 +78,7 @@ def _one(name: str, kills: int) -> tuple[list[float], list[dict[str, Any]]]:
                 _wait_for_standby(run, number)
             began = time.monotonic()
             last = run.kill_trainer()
-            step = run.wait_for_step(0, since=began, not_by=last.pid)
+            step = run.wait_for_step(0, since=began, not_by=[last.pid])
             seconds.append(step.at - began)
         if name in _SUPERVISE:
             run.wait_for("what supervise tells", lambda: len(run.told_recoveries()) > kills)

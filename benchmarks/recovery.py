@@ -94,7 +94,7 @@ def _one(contestant: Contestant, kills: int, lots: random.Random) -> _Found:
                 _wait_for_standby(run, number)
             began = time.monotonic()
             last = run.kill_trainer()
-            step = run.wait_for_step(0, since=began, not_by=last.pid)
+            step = run.wait_for_step(0, since=began, not_by=[last.pid])
             found.seconds.append(step.at - began)
             found.lost.append(max(0, run.last_of(last.pid).number - (step.number - 1)))
         if contestant.peer is None:

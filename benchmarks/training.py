@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,12 +76,14 @@ class Training:
         words = [line.split() for line in whole.splitlines()]
         return [Step(float(at), int(pid), int(number)) for at, pid, number in words]
 
-    def wait_for_step(self, number: int, *, since: float = 0.0, not_by: int = 0) -> Step:
+    def wait_for_step(
+        self, number: int, *, since: float = 0.0, not_by: Collection[int] = ()
+    ) -> Step:
         """The first step from `number` on that came after `since`, of any process but `not_by`."""
 
         def found() -> Iterator[Step]:
             for step in self.steps():
-                if step.number >= number and step.at > since and step.pid != not_by:
+                if step.number >= number and step.at > since and step.pid not in not_by:
                     yield step
 
         self.wait_for(f"step {number}", lambda: any(found()))
