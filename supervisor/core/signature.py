@@ -20,7 +20,10 @@ _VOLATILE = (
     (re.compile(r"(?:\b[a-z]+://|/)[^\s'\",:;)\]]+"), "<path>"),
     (re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"), "<n>"),
 )
-_FOREIGN = re.compile(r"(?:site|dist)-packages|/lib/python3|<frozen |<string>|^python/ray/")
+_FOREIGN = re.compile(
+    r"(?:site|dist)-packages|/lib(?:64)?/(?:python|pypy)3|python3\d+\.zip/|\.egg/|^<|"
+    r"(?:^|/)python/ray/|\.(?:pyx|pxd|pxi|so|c|cc|cpp|h)$"
+)
 
 
 def signature(

@@ -14,6 +14,21 @@ from supervisor.core.signature import is_own
 
 _PACKAGE = re.compile(r"(?:site|dist)-packages/(\w+)")
 
+_GENERATED = re.compile(
+    r"^<(?!frozen )|/ipykernel_\d+/|^ipython-input|__autograph_generated|torchinductor|/\.triton/"
+)
+"""Code that was made while the program ran, and cells of a notebook."""
+_SHARED = re.compile(
+    r"\.runfiles/|(?:^|/)third_party/|/google3/|/\.cache/|/nix/store/|/runtime_resources/|"
+    r"^/(?:opt|usr(?!/src/app/)|snap)/|"
+    r"(?:^|/)(?:jax|jaxlib|flax|optax|orbax|chex|haiku|equinox|grain|tensorstore|tensorflow|keras|"
+    r"torch|numpy|scipy|pandas|pyarrow|ray|maxtext|MaxText|t5x|seqio|levanter|haliax|axlearn|praxis|"
+    r"paxml|tunix|transformers|datasets|accelerate|lightning|megatron|fsspec|gcsfs|s3fs|wandb|"
+    r"google|grpc|requests|urllib3)/"
+)
+"""Where libraries lie as often as the user's own code does: in an image's folders, in the files of
+a build tool, and as checkouts of well-known projects."""
+
 
 class Speaker(StrEnum):
     """Who raised an error."""
@@ -76,9 +91,9 @@ def speaker(kind: str, raised_in: str) -> Speaker | None:
     """
     if _root(kind) in _IO or _package(raised_in) in _IO:
         return Speaker.IO
-    if not raised_in:
+    if not raised_in or _GENERATED.search(raised_in):
         return None
-    return Speaker.OWN if is_own(raised_in) else Speaker.LIBRARY
+    return Speaker.OWN if is_own(raised_in) and not _SHARED.search(raised_in) else Speaker.LIBRARY
 
 
 def _root(kind: str) -> str:

@@ -76,7 +76,9 @@ def test_other_fatal_verdicts_are_guesses_and_say_why() -> None:
 
 
 def test_what_was_only_printed_is_a_guess() -> None:
-    logged = failure("ERROR: SyntaxError: invalid syntax\nIncompatible shapes: (2,) and (3,)\n")
+    logged = failure(
+        "ERROR: SyntaxError: invalid syntax\nIncompatible shapes for add: (2,) and (3,)\n"
+    )
     assert logged.is_guess
     assert "printed" in logged.grounds
 
@@ -84,3 +86,92 @@ def test_what_was_only_printed_is_a_guess() -> None:
 def test_no_grounds_are_told_where_it_is_not_fatal() -> None:
     again = failure(raised("ConnectionResetError: [Errno 104] Connection reset by peer", OWN))
     assert (again.verdict, again.grounds) == (Verdict.RESTART, "")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/opt/conda/lib/python3.10/asyncio/tasks.py",
+        "/home/u/.pyenv/versions/3.11.8/lib/python3.11/json/decoder.py",
+        "/usr/lib64/python3.12/pickle.py",
+        "/usr/lib/python3/dist-packages/yaml/reader.py",
+        "/usr/share/launcher/main.py",
+        "/opt/jax/jax/_src/core.py",
+        "/opt/launcher/run.py",
+        "/home/u/src/flax/flax/linen/module.py",
+        "python/ray/_raylet.pyx",
+        "/ray/python/ray/_private/worker.py",
+        "jaxlib/xla_extension.pyx",
+        "numpy/random/mtrand.pyx",
+        "bazel-out/k8-opt/bin/train.runfiles/_main/lib/data.py",
+        "third_party/py/absl/app.py",
+        "/tmp/ipykernel_4711/1234.py",
+        "/tmp/ray/session_1/runtime_resources/working_dir_files/_ray_pkg_1/train.py",
+        "/tmp/torchinductor_root/ab/cab.py",
+        "/root/.triton/cache/ab/kernel.py",
+        "/tmp/__autograph_generated_file1x.py",
+        "<string>",
+        "<unknown>",
+        "<frozen importlib._bootstrap>",
+        "<ipython-input-3-abc>",
+    ],
+)
+@pytest.mark.parametrize("line", ["TypeError: no", "AssertionError: 3 != 4"])
+def test_what_may_be_a_librarys_or_generated_is_not_the_own_code(path: str, line: str) -> None:
+    assert failure(raised(line, path)).is_guess
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["train.py", "./lib/data.py", "/app/lib/data.py", "/home/u/lm/train.py", "/usr/src/app/run.py",
+     "/workspace/model/layers.py", "/content/train.py", "/tmp/run/train.py", "/mnt/code/bin/train"],
+)  # fmt: skip
+def test_own_code_is_where_people_keep_it(path: str) -> None:
+    assert failure(raised("TypeError: no", path)).certain
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        # A library has not all of its parts: half installed, or on a mount that is gone.
+        "ImportError: cannot import name 'gelu' from 'layers' (unknown location)",
+        "ImportError: libfoo.so.3: cannot read file data: Input/output error",
+        "ImportError: Install s3fs to access S3",
+        "importlib.metadata.PackageNotFoundError: No package metadata was found for flax",
+        # A step that failed has deleted what was donated to it.
+        "RuntimeError: Array has been deleted with shape=float32[8].",
+        # Half a file has another shape; half a download another size.
+        "ValueError: cannot reshape array of size 17 into shape (4,2)",
+        "ValueError: could not broadcast input array from shape (3,) into shape (4,)",
+        "OSError: size mismatch: expected size 4096 but got 512",
+        "ValueError: Number of devices 7 must be >= the product of mesh_shape (8,)",
+        # A compiler may be killed, or find no memory.
+        "jax.errors.JaxRuntimeError: INTERNAL: ptxas exited with non-zero error code 9",
+        "RuntimeError: Compilation failed: the compiler was killed",
+        "ValueError: failed to parse the reply",
+        # A folder may not be mounted yet.
+        "ValueError: No checkpoint found in /mnt/ckpt",
+        "KeyError: 'missing key params in checkpoint'",
+        # A peer that was started again shows up so.
+        "RuntimeError: unexpected peer shows up in the launch group with a different launch id",
+        # What did not come back is None.
+        "TypeError: 'NoneType' object is not subscriptable",
+        "AttributeError: 'NoneType' object has no attribute 'group'",
+        "NotImplementedError: seek",
+        "RecursionError: maximum recursion depth exceeded",
+    ],
+)  # fmt: skip
+def test_what_trouble_that_passes_is_reported_as_is_never_certain(line: str) -> None:
+    assert not failure(raised(line, OWN)).is_certain
+
+
+def test_what_eval_cannot_parse_is_data() -> None:
+    literal = raised('  File "<unknown>", line 1\n    {"a": \n    ^\nSyntaxError: invalid', OWN)
+    assert failure(literal).is_guess
+    module = raised('  File "/app/data.py", line 1\n    {"a": \n    ^\nSyntaxError: invalid', OWN)
+    assert failure(module).certain
+
+
+def test_an_assertion_of_chex_is_the_programs_own() -> None:
+    chex = "/opt/venv/lib/python3.11/site-packages/chex/_src/asserts_internal.py"
+    assert failure(raised("AssertionError: [Chex] Assertion assert_rank failed", chex)).certain

@@ -15,7 +15,7 @@ from supervisor.protocol.messages import Stage
 ERRORS = {
     # --- types that no outside cause is reported as
     "invalid-config-alone": "pydantic_core.ValidationError: 1 validation error for Config",
-    "broken-program-alone": "SyntaxError: invalid syntax",
+    "unparsable": "SyntaxError: invalid syntax",
     "own-error": "TypeError: unsupported operand type(s) for +: 'int' and 'str'",
     "missing-key": "KeyError: 'inputs'",
     # --- the world outside
@@ -38,6 +38,8 @@ ERRORS = {
     # --- compilers, accelerators, other ranks
     "programs-differ": "jax.errors.JaxRuntimeError: INTERNAL: RuntimeProgramInputMismatch",
     "cluster-misconfigured": "ValueError: num_processes must be at least 1",
+    "programs-may-differ": "RuntimeError: op.preamble.length <= op.nbytes. 20 vs 4",
+    "compile-reported": "jax.errors.JaxRuntimeError: INTERNAL: ptxas exited with error code 9",
     "compile": "jax.errors.JaxRuntimeError: INTERNAL: Mosaic failed to compile TPU kernel",
     "device-assert": "jax.errors.JaxRuntimeError: INTERNAL: observed errors are: [User]",
     "hardware": "jax.errors.JaxRuntimeError: INTERNAL: observed errors are: [Hardware]",
@@ -57,6 +59,8 @@ ERRORS = {
     "checkpoint-structure": "ValueError: Dict key mismatch; expected keys: ['a']",
     "checkpoint-destination": "ValueError: Destination /run/7 already exists.",
     # --- the program itself
+    "checkpoint-mismatch": "ValueError: Topology mismatch detected",
+    "shapes-reported": "ValueError: cannot reshape array of size 17 into shape (4,2)",
     "shapes": "ValueError: Incompatible shapes for broadcasting: (2,) and (3,)",
     "data-range": "IndexError: token id 50300 exceeds the vocabulary",
     "no-such-object": "google.api_core.NotFound: 404 GET https://storage/b: No such object",
@@ -69,7 +73,9 @@ ERRORS = {
     "tracing": "jax.errors.TracerBoolConversionError: Attempted boolean conversion",
     "own-assertion": "AssertionError: two is not three",
     "check": "chex.FailedCheckError: two is not three",
-    "broken-program": "ModuleNotFoundError: No module named 'flex'",
+    "not-implemented": "NotImplementedError: sharded rng",
+    "missing-module": "ModuleNotFoundError: No module named 'flex'",
+    "broken-program": "ImportError: cannot import name 'a' from 'b' (unknown location)",
     "timeout": "queue.ReadTimeout: 30 s",
     "no-standard-input": "EOFError: EOF when reading a line",
     "pipe": "EOFError",
@@ -147,6 +153,12 @@ CONDITIONS = {
         )
     ),
     "program-error-alone": ended(printed("TypeError: unhashable type: 'list'", place=LIBRARY)),
+    "broken-program-alone": ended(
+        printed('  File "<unknown>", line 1\nSyntaxError: invalid syntax', place=LIBRARY)
+    ),
+    "chex": ended(
+        printed("AssertionError: [Chex] x", place='chex/_src/asserts.py", line 7, in assert_rank')
+    ),
     "assertion": ended(printed("AssertionError", place=LIBRARY)),
     "undecodable-while-restoring": ended(printed("ValueError: truncated file"), Stage.RESTORING),
     "undecodable-in-a-restore": ended(printed("ValueError: truncated file", place=RESTORE)),

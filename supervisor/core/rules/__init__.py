@@ -18,7 +18,8 @@ from dataclasses import replace
 
 from supervisor.core.outcome import Charge
 from supervisor.core.remedy import Remedy
-from supervisor.core.rules.exceptions import CERTAIN as _CERTAIN
+from supervisor.core.rules.code import ALONE as _ERRORS_OF_CODE_ALONE
+from supervisor.core.rules.code import RULES as _OF_THE_CODE
 from supervisor.core.rules.exceptions import RULES as _OF_THE_TYPE
 from supervisor.core.rules.exits import RULES as _OF_THE_EXIT
 from supervisor.core.rules.machine import RULES as _OF_THE_MACHINE
@@ -56,7 +57,7 @@ def in_a_bucket(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 RULES: tuple[Rule, ...] = (
     # Types that no outside cause is reported as: a TypeError about `read_timeout` is no timeout.
-    *_CERTAIN,
+    *_ERRORS_OF_CODE_ALONE,
     # The world outside is reported under any type and status, and lost connections to a store are
     # worded as lost peers are: so it comes before what the machine and the program say.
     *_OF_THE_WORLD,
@@ -66,6 +67,7 @@ RULES: tuple[Rule, ...] = (
     *_OF_THE_STATE,
     # What the text says, and at last its bare status, tells more than a ValueError does.
     *_OF_THE_PROGRAM,
+    *_OF_THE_CODE,
     # The type counts where the text says nothing that a rule above knows; any exception has one.
     *_OF_THE_TYPE,
     # How the process ended counts where nothing was said; the last rule matches every end.

@@ -1,50 +1,23 @@
-"""Rules about the types of exceptions, for errors whose text says nothing that a rule knows."""
+"""Rules about the types of exceptions, for errors whose text says nothing that a rule knows.
+
+Those of errors in the code itself are in `code`.
+"""
 
 from __future__ import annotations
 
 from supervisor.core.outcome import Charge
 from supervisor.core.remedy import Remedy
 from supervisor.core.rules.phrases import (
-    ASSERTION,
     FIX_CODE,
-    FIX_CONFIG,
     FIX_PATH,
     NONE_NEEDED,
     PREEMPTED,
 )
 from supervisor.core.rules.rule import FATAL, LOW, MEDIUM, POLICY, RESTART, TOLD_TO_STOP, Rule
-from supervisor.core.speakers import Speaker
 
 _STATED = r"(?i)^(?!\S*(?:Xla|Jax)RuntimeError)[^\n]*\b"
 """A line of any exception but the runtime's, which uses such words of passing troubles too."""
 
-_BUILTIN = r"^(?:builtins\.)?"
-"""Before a type of Python's own: a traceback leaves its module out, a failure record does not."""
-
-_CONFIG_TYPES = (
-    "*ValidationError",
-    "*ConfigError",
-    "*ConfigurationError",
-    "*ConfigException",
-    "OmegaConfBaseException",
-    "UsageError",
-    "*ArgumentError",
-    "*FlagsError",
-    "*FlagError",
-    "omegaconf.*",
-    "hydra.*",
-    "absl.flags.*",
-    "yaml.*",
-    "toml*.*",
-    "jsonschema.*",
-    "jaxtyping.*",
-    "beartype.*",
-    "gin.*",
-    "fiddle.*",
-    "ml_collections.*",
-    "tyro.*",
-    "draccus.*",
-)
 _MISSING = (
     "a file is missing or may not be used",
     "A file or folder that the program uses is not there, is of another kind, or is not allowed.",
@@ -57,118 +30,7 @@ _EXISTS = (
     "Let the program take up what is there (exist_ok=True), or move it away; run the same command "
     "again.",
 )
-_CODE_TYPES = ("SyntaxError", "IndentationError", "TabError")
-_CONFIG = (
-    "invalid configuration",
-    "The configuration is refused by the program.",
-    FIX_CONFIG,
-)
-_OF_THE_CODE = (
-    "an error in the program",
-    "Errors of this type come from the code or its settings, whatever words are in them.",
-    FIX_CODE,
-)
-_ERRORS_OF_CODE = (
-    "TypeError",
-    "AttributeError",
-    "NameError",
-    "UnboundLocalError",
-    "RecursionError",
-)
-_BROKEN = (
-    "the program is broken",
-    "Code that is missing or cannot be parsed does not get better by itself.",
-    FIX_CODE,
-)
-
-CERTAIN = (
-    Rule("invalid-config-alone", FATAL, *_CONFIG, types=_CONFIG_TYPES, alone=True),
-    Rule("broken-program-alone", FATAL, *_BROKEN, types=_CODE_TYPES, alone=True, certain=True),
-    Rule(
-        "own-error",
-        FATAL,
-        *_OF_THE_CODE,
-        types=_ERRORS_OF_CODE,
-        speakers=(Speaker.OWN,),
-        alone=True,
-        certain=True,
-    ),
-    Rule("program-error-alone", FATAL, *_OF_THE_CODE, types=_ERRORS_OF_CODE, alone=True),
-    Rule(
-        "no-standard-input",
-        FATAL,
-        "there is no standard input",
-        "The program asks a person for a line, and nobody can answer: its standard input is empty.",
-        "Give the answer by an option, a file or an environment variable (`--yes`, `WANDB_MODE`), "
-        "or take the question out; run the same command again.",
-        types=("EOFError",),
-        patterns=(rf"{_BUILTIN}EOFError: EOF when reading a line\s*$",),
-        alone=True,
-    ),
-    Rule(
-        "missing-key",
-        FATAL,
-        "an error in the program",
-        "A key or a variable that the program asks for is not there.",
-        FIX_CODE,
-        types=("KeyError",),
-        patterns=(rf"{_BUILTIN}KeyError: '?[\w.\[\]/-]{{0,80}}'?\s*$",),
-        alone=True,
-    ),
-)
 RULES = (
-    Rule(
-        "interrupted",
-        RESTART,
-        "interrupted",
-        "Somebody interrupted the program; it says nothing against it.",
-        f"{NONE_NEEDED}find out who sends SIGINT.",
-        types=("KeyboardInterrupt",),
-        transient=True,
-    ),
-    Rule(
-        "tracing",
-        FATAL,
-        "tracing or lowering failed",
-        "JAX cannot trace the program: it fails the same way every time.",
-        FIX_CODE,
-        types=(
-            "ConcretizationTypeError",
-            "Tracer*Error",
-            "*TracerError",
-            "NonConcreteBooleanIndexError",
-            "KeyReuseError",
-            "IndivisibleError",
-            "ShardingTypeError",
-            "NotImplementedError",
-        ),
-        per_rung=True,
-        certain=True,
-    ),
-    Rule(
-        "own-assertion",
-        FATAL,
-        *ASSERTION,
-        types=("AssertionError",),
-        speakers=(Speaker.OWN,),
-        certain=True,
-    ),
-    Rule("assertion", FATAL, *ASSERTION, types=("AssertionError",)),
-    Rule("invalid-config", FATAL, *_CONFIG, types=_CONFIG_TYPES),
-    Rule(
-        "broken-program",
-        FATAL,
-        *_BROKEN,
-        types=(
-            *_CODE_TYPES,
-            "ImportError",
-            "ModuleNotFoundError",
-            "PackageNotFoundError",
-            "DistributionNotFound",
-            "VersionConflict",
-        ),
-        certain=True,
-    ),
     Rule(
         "timeout",
         RESTART,

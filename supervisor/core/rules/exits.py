@@ -148,9 +148,7 @@ RULES = (
         "script with `wait`). If the work was done, declare `success`: what is left over then "
         "does no harm.",
         facts=(STILL_RUNNING,),
-        transient=True,
         confidence=MEDIUM,
-        certain=True,
     ),
     Rule(
         "no-step-told",

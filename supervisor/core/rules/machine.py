@@ -16,22 +16,39 @@ from supervisor.core.rules.rule import FATAL, MEDIUM, RESTART, Rule
 
 _SEE_PEERS = f"{NONE_NEEDED}read the other ranks' logs first."
 
+_DIFFER = (
+    "the ranks run different programs",
+    "Hosts run different programs, or a compiled program gets other inputs than its own.",
+    FIX_CODE,
+)
+_COMPILE = (
+    "compilation failed",
+    "The program cannot be compiled for these devices; it never will be as it is.",
+    FIX_CODE,
+)
+
 RULES = (
     Rule(
         "programs-differ",
         FATAL,
-        "the ranks run different programs",
-        "Hosts run different programs, or a compiled program gets other inputs than its own.",
-        FIX_CODE,
+        *_DIFFER,
         patterns=(
             r"RuntimeProgramInputMismatch|inconsistent HLO module|different HLO",
+            r"(?i)passed (?:to|as) .{0,60}must be the same (?:across|on|for) (?:all|each)",
+        ),
+        certain=True,
+    ),
+    Rule(
+        "programs-may-differ",
+        FATAL,
+        *_DIFFER,
+        # A peer that was started again, or a stale connection, is worded so, too.
+        patterns=(
             r"unexpected peer shows up in the launch group|compiled with .{0,80}called with",
             r"op\.preamble\.length <= op\.nbytes",
             r"(?i)(?:is|are) not the same (?:across|on all) (?:processes|hosts|devices)",
             r"(?i)(?:expected|got) (?:the )?same .{0,60} (?:across|on all) (?:processes|hosts)",
-            r"(?i)passed (?:to|as) .{0,60}must be the same (?:across|on|for) (?:all|each)",
         ),
-        certain=True,
     ),
     Rule(
         "cluster-misconfigured",
@@ -50,18 +67,27 @@ RULES = (
     Rule(
         "compile",
         FATAL,
-        "compilation failed",
-        "The program cannot be compiled for these devices; it never will be as it is.",
-        FIX_CODE,
+        *_COMPILE,
         patterns=(
-            r"CompileTime\w+|compile permanent error|(?i:compilation (?:failure|error|failed))",
+            r"CompileTime\w+|compile permanent error",
             r"(?i)ran out of memory in memory space|exceed\w* .{0,20}(?:scoped )?(?:vmem|smem)",
             r"(?i)scoped allocation with size|unimplemented primitive|MLIR translation rule",
-            r"(?i)during context \[",
-            r"(?i)mosaic failed|MosaicError|MLIRError|failed to (?:legalize|lower|compile|parse)\b",
-            r"(?i)cannot lower|lowering rule|Lowering(?:Error|Exception)|not implemented in mosaic",
-            r"(?i)VerificationError|verification failed on|HLO verif\w+|Pallas (?:TPU|GPU|MGPU|"
-            r"Triton)",
+            r"Mosaic failed|MosaicError|MLIRError|(?i:not implemented in mosaic)",
+            r"(?i)cannot lower jaxpr|lowering rule|Lowering(?:Error|Exception)|Pallas \w+ lowering",
+            r"(?i)HLO verif\w+|failed to legalize",
+        ),
+        per_rung=True,
+        certain=True,
+    ),
+    Rule(
+        "compile-reported",
+        FATAL,
+        *_COMPILE,
+        # A compiler that was killed, or that a service does not answer, is reported so, too.
+        patterns=(
+            r"(?i)compilation (?:failure|error|failed)|during context \[",
+            r"(?i)failed to (?:lower|compile|parse)\b|cannot lower",
+            r"(?i)VerificationError|verification failed on|Pallas (?:TPU|GPU|MGPU|Triton)",
             r"(?i)(?:while|during|in) (?:the )?(?:HLO |XLA )?(?:compiling|"
             r"compilation)\b(?! cache)|XlaCompile",
             r"(?i)\bptxas\b|nvlink fatal|unsupported (?:target|conversion|element type|HLO|target)",
@@ -70,7 +96,6 @@ RULES = (
             r"RET_CHECK failure \S*(?:compiler|hlo|service|layout|verifier|mosaic|sharding|spmd)",
         ),
         per_rung=True,
-        certain=True,
     ),
     Rule(
         "device-assert",

@@ -8,6 +8,7 @@ from supervisor.core.rules.phrases import (
     FIX_CONFIG,
     FIX_PATH,
     HTTP,
+    NONE_NEEDED,
     SEE_SERVICE,
     STATUS,
 )
@@ -15,19 +16,45 @@ from supervisor.core.rules.rule import FATAL, MEDIUM, RESTART, Rule
 
 _CHECKS = ("JaxRuntimeCheckError", "OOBError", "FailedCheckError", "checkify.JaxRuntimeError")
 """What chex and checkify raise, which only check what the program asks them to."""
+_SHAPES = (
+    "shapes or shardings do not fit",
+    "The shapes, dtypes or shardings in the program do not fit each other.",
+    FIX_CODE,
+)
 
 RULES = (
     Rule("check", FATAL, *ASSERTION, types=_CHECKS, certain=True),
     Rule(
+        "chex",
+        FATAL,
+        *ASSERTION,
+        types=("AssertionError",),
+        frames=(r"(?:^|/)chex/_src/asserts\w*\.py:",),
+        certain=True,
+    ),
+    Rule(
         "shapes",
         FATAL,
-        "shapes or shardings do not fit",
-        "The shapes, dtypes or shardings in the program do not fit each other.",
-        FIX_CODE,
+        *_SHAPES,
         patterns=(
-            r"(?i)incompatible (?:shapes|devices|dtypes|sizes)|dot_general requires|cannot reshape",
+            r"(?i)incompatible shapes for|received incompatible devices|dot_general requires",
+            r"(?i)non-hashable static arg|resource axis.{0,200}not found in mesh",
+            r"(?i)incorrect output shape for return value|evenly divisible by the corr|"
+            r"which implies that the global size of its dimension",
+            r"\bout_specs which require\b|(?i:spans non-addressable)",
+        ),
+        per_rung=True,
+        certain=True,
+    ),
+    Rule(
+        "shapes-reported",
+        FATAL,
+        *_SHAPES,
+        # Half a file has another shape, too; and a step that failed has deleted its inputs.
+        patterns=(
+            r"(?i)incompatible (?:shapes|devices|dtypes|sizes)|cannot reshape",
             r"(?i)could not (?:be )?broadcast|not broadcastable|cannot be (?:broadcast|multiplied)",
-            r"(?i)non-hashable static arg|product of mesh_shape|resource axis.*not found in mesh",
+            r"(?i)product of mesh_shape",
             r"(?i)(?:array|buffer) has been (?:deleted|donated)|donated buffer|deleted or donated",
             r"(?i)incorrect output shape|divisible by|divides? evenly|(?:shape|size|dtype|rank|"
             r"dimension) ?mismatch|mismatch(?:ed)? (?:shape|size|dtype|dimension)",
@@ -36,7 +63,6 @@ RULES = (
             r"(?i)array of size \d+ into shape|same device|expected (?:shape|dtype|rank|ndim|size)",
         ),
         per_rung=True,
-        certain=True,
     ),
     Rule(
         "data-range",
@@ -143,5 +169,14 @@ RULES = (
             r"Could not override|Key '.*' is not in struct|Missing mandatory value",
             r"(?i)invalid value for|\bunrecognized (?:config|option|argument|flag)",
         ),
+    ),
+    Rule(
+        "interrupted",
+        RESTART,
+        "interrupted",
+        "Somebody interrupted the program; it says nothing against it.",
+        f"{NONE_NEEDED}find out who sends SIGINT.",
+        types=("KeyboardInterrupt",),
+        transient=True,
     ),
 )

@@ -25,6 +25,11 @@ _NOT_NUMBERS = (
     "Look at the data and the learning rate at that step; our trainer can pass over a few batches "
     "(trainer.init.loop.skip_bad_batches).",
 )
+_STRUCTURE = (
+    "checkpoint does not fit the program",
+    "The newest checkpoint holds another model or optimizer than the config describes.",
+    "Go back to the config of the checkpoint, or use another model_dir.",
+)
 
 RULES = (
     Rule(
@@ -146,22 +151,31 @@ RULES = (
     Rule(
         "checkpoint-structure",
         FATAL,
-        "checkpoint does not fit the program",
-        "The newest checkpoint holds another model or optimizer than the config describes.",
-        "Go back to the config of the checkpoint, or use another model_dir.",
+        *_STRUCTURE,
         patterns=(
             r"(?i)not compatible with the stored shape|tree structures? (?:do|does|did) not match",
-            r"(?i)topology mismatch|structure mismatch|dict key mismatch|PyTreeDef mismatch",
-            r"(?i)checkpoint in .* does not fit the config|state[_ ]dict keys do not match",
-            r"StepAlreadyExistsError|(?i:on-disk (?:tree|structure)|custom node type mismatch)",
+            r"(?i)state dict keys do not match|PyTreeDef mismatch|dict key mismatch",
+            r"(?i)structure mismatch",
+            r"(?i)checkpoint in .{1,300} does not fit the config|custom node type mismatch",
+            r"(?i)checkpoint path should be absolute|unsupported type: <class .{1,80}for key",
+        ),
+        certain=True,
+    ),
+    Rule(
+        "checkpoint-mismatch",
+        FATAL,
+        *_STRUCTURE,
+        # A checkpoint of which a part is missing, or a folder that is not mounted, looks so, too.
+        patterns=(
+            r"(?i)topology mismatch|state[_ ]dict keys do not match",
+            r"StepAlreadyExistsError|(?i:on-disk (?:tree|structure))",
             r"(?i)(?:not|n't) (?:was )?(?:found|present|exist) in (?:the )?(?:checkpoint|ckpt|"
-            r"state[_ ]dict)|checkpoint path should be absolute|loading state_dict for",
+            r"state[_ ]dict)|loading state_dict for",
             r"(?i)(?:missing|unexpected) (?:key|parameter|leaf|leaves)\w*.{0,60}(?:checkpoint|"
             r"state_dict|restor)|sharding .{0,80}incompatible with",
             r"(?i)(?:unexpected|unsupported) (?:key|type).{0,40}(?:checkpoint|for key)",
             r"(?i)no (?:checkpoint|step)s? (?:was |were )?(?:found|available|exist)",
         ),
-        certain=True,
     ),
     Rule(
         "checkpoint-destination",

@@ -45,7 +45,6 @@ RULES = (
         "Put an undamaged copy in place, or do as the message says to start from the beginning; "
         "then run the same command again. Suspect the storage.",
         types=("NoUsableCheckpointError",),
-        certain=True,
     ),
     Rule(
         "foreign-checkpoint",
