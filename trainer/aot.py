@@ -20,6 +20,7 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
+from supervisor.protocol.shortening import beginning
 from trainer.config import TrainerConfig, parse
 from trainer.feed import Feed
 from trainer.mesh import make_mesh
@@ -38,7 +39,7 @@ def compile_ahead(config: TrainerConfig, wanted: dict[str, Any]) -> dict[str, An
         used = _device_bytes(config, wanted)
     except Exception as error:  # whatever the compiler objects to is the answer
         first = next(iter(str(error).splitlines()), "")
-        problem = f"{type(error).__name__}: {first}"[:_MAX_PROBLEM]
+        problem = beginning(f"{type(error).__name__}: {first}", _MAX_PROBLEM)
         return {"num_devices": num_devices, "problem": problem}
     seconds = round(time.perf_counter() - began, 1)
     return {"num_devices": num_devices, "seconds": seconds, "bytes": used}

@@ -12,6 +12,7 @@ import json
 import sys
 from typing import Any
 
+from supervisor.protocol.shortening import beginning
 from trainer.config import (
     ConfigError,
     DataloaderConfig,
@@ -127,10 +128,14 @@ def _rung(one: Rung) -> dict[str, Any]:
 def _bounded(value: object) -> object:
     """`value` where it is a small JSON scalar, else the beginning of how it prints."""
     if value is None or isinstance(value, bool | int):
-        return value if -(2**63) < (value or 0) < 2**63 else repr(value)[:_MAX_VALUE]
+        return value if -(2**63) < (value or 0) < 2**63 else beginning(repr(value), _MAX_VALUE)
     if isinstance(value, str):
-        return value[:_MAX_VALUE]
-    return value if isinstance(value, float) and abs(value) < 1e300 else repr(value)[:_MAX_VALUE]
+        return beginning(value, _MAX_VALUE)
+    return (
+        value
+        if isinstance(value, float) and abs(value) < 1e300
+        else beginning(repr(value), _MAX_VALUE)
+    )
 
 
 if __name__ == "__main__":

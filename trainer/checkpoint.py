@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from supervisor.protocol.location import Uri
+from supervisor.protocol.shortening import beginning
 from trainer import distributed, integrity
 from trainer.bucket import path_of
 from trainer.fence import Fence, FencedError
@@ -320,7 +321,7 @@ def _load(
         if _MISMATCH.search(str(error)):
             raise CheckpointMismatchError(_mismatch(path, str(error))) from error
         if manifest is None and _suggests_damage(error):
-            first = next(iter(str(error).splitlines()), "")[:300]
+            first = beginning(next(iter(str(error).splitlines()), ""), 300)
             raise DamagedError(f"cannot be restored: {type(error).__name__}: {first}") from error
         raise
 

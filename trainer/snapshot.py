@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from supervisor.protocol.environment import JOB
+from supervisor.protocol.shortening import beginning
 from supervisor.protocol.snapshots import snapshot_memory
 from trainer.checkpoint import Position
 from trainer.distributed import all_have
@@ -133,7 +134,7 @@ class Snapshots:
 
     def _give_up(self, error: Exception) -> None:
         self._given_up = True
-        first = next(iter(str(error).splitlines()), "")[:200]
+        first = beginning(next(iter(str(error).splitlines()), ""), 200)
         self._say(f"no more snapshots are taken: {type(error).__name__}: {first}")
         self._slots.clear()
 

@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from supervisor.protocol.shortening import beginning
+
 _SIZE = 256
 _MAX_REASON = 300
 
@@ -44,7 +46,7 @@ def probe(
         try:
             bad |= _faults(devices, [place], wrong)
         except Exception as error:  # whatever a broken device makes of it
-            bad[place] = f"{type(error).__name__}: {error}"[:_MAX_REASON]
+            bad[place] = beginning(f"{type(error).__name__}: {error}", _MAX_REASON)
     while healthy := [place for place in left if place not in bad]:
         tell(found=len(devices), bad=bad, at="all")
         if not (faults := _faults(devices, healthy, wrong)):

@@ -24,6 +24,7 @@ from supervisor.core.store_faults import Fault, Meaning, pause_before, ruling
 from supervisor.ports import MAX_OBJECT, ConflictError, Listing, Objects, Stored, UnavailableError
 from supervisor.protocol.location import Uri
 from supervisor.protocol.reading import UnreadableError, parse_object
+from supervisor.protocol.shortening import beginning
 
 if TYPE_CHECKING:
     import asyncio  # 3 MB that a job in a directory need not carry
@@ -168,7 +169,7 @@ class _Bucket:
 
 def _words(fault: Fault, where: str, remedy: str) -> str:
     answer = " ".join(str(part) for part in (fault.status, fault.code) if part)
-    said = " ".join(fault.message.split())[:300] or "no answer in time"
+    said = beginning(" ".join(fault.message.split()), 300) or "no answer in time"
     return "; ".join(filter(None, [f"{where}: {answer}{': ' * bool(answer)}{said}", remedy]))
 
 
@@ -176,11 +177,11 @@ class _RefusedError(Exception):
     """An answer of Google's that is an error."""
 
     def __init__(self, status: int, content: bytes) -> None:
-        reason, message = "", content.decode(errors="replace")[:_MAX_WORDS]
+        reason, message = "", beginning(content.decode(errors="replace"), _MAX_WORDS)
         try:
             told = parse_object(content, "an answer")["error"]
             reason = str(told["errors"][0]["reason"])[:_MAX_WORDS]
-            message = str(told["message"])[:_MAX_WORDS]
+            message = beginning(str(told["message"]), _MAX_WORDS)
         except (UnreadableError, TypeError, LookupError):
             pass  # a proxy's words, or of a download
         super().__init__(message)

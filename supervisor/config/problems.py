@@ -10,6 +10,7 @@ from typing import Any
 
 from supervisor.config.secret_names import REDACTED, is_hidden, shown_of, without_secrets
 from supervisor.protocol.messages import printable
+from supervisor.protocol.shortening import beginning
 
 Location = tuple[str | int, ...]
 """The path of a key in the config: ("trainer", "init", "seed")."""
@@ -64,7 +65,7 @@ def shown(value: Any, location: Location = ()) -> str:
         text = json.dumps(value, default=str)
     except (TypeError, ValueError):
         text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return text if len(text) <= 80 else beginning(text, 77) + "..."
 
 
 def unknown_key(

@@ -154,8 +154,8 @@ class LocalEngine:
 
         def answered(answer: Answer) -> None:
             now = self._clock.now()
-            problem = answer.problem and self._redact(answer.problem)
-            found = DevicesProbed(now, number, answer.healthy, answer.bad, problem)
+            told = answer.redacted(self._redact)
+            found = DevicesProbed(now, number, told.healthy, told.bad, told.problem)
             self._reactor.post(found)
 
         self._probe.begin(launch.plan, units, answered)

@@ -292,7 +292,7 @@ class _Standby:
     def read(self) -> str | None:
         """Hear it: None while all is well, else why it is of no use."""
         try:
-            said = self._connection.recv(MAX_REASON + 1)
+            said = self._connection.recv(1 + 4 * MAX_REASON)
         except BlockingIOError:
             return None
         self._said += said

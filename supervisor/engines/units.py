@@ -6,8 +6,8 @@ follows from what it was shown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import BadUnit
@@ -23,6 +23,11 @@ class Answer:
     healthy: tuple[str, ...] = ()
     bad: tuple[BadUnit, ...] = ()
     problem: str | None = None
+
+    def redacted(self, redact: Callable[[str], str]) -> Answer:
+        """The same without the secrets that `redact` takes out: an error may tell some."""
+        bad = tuple(replace(unit, reason=redact(unit.reason)) for unit in self.bad)
+        return replace(self, bad=bad, problem=self.problem and redact(self.problem))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,13 @@ from . import environment, removal
 from .messages import Stage
 from .reading import UnreadableError, parse_object
 from .removal import Place
+from .shortening import beginning, end
 
 MAX_RECORD = 256 * 1024
 _MAX_MESSAGE = 8 * 1024
 _MAX_TRACEBACK = 64 * 1024
 _MAX_EXCEPTIONS = 16
 _MAX_BASES = 32
-_MAX_WORD = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,23 +222,11 @@ def _traceback(error: BaseException) -> str:
 
 
 def _bounded(text: str, limit: int) -> str:
-    """`text`, or its first and last part where it is longer than `limit` characters.
-
-    A word that would be cut goes as a whole: it may be a secret, and half of one is not known as
-    one by those who redact the text.
-    """
+    """`text`, or its first and last part where it is longer than `limit` characters."""
     clean = text.encode("utf-8", "replace").decode()
     if len(clean) <= limit:
         return clean
     half = limit // 2 - 40
-    first = clean[: half - _rest_of_word(clean[: half + 1][::-1])]
-    last = clean[len(clean) - half + _rest_of_word(clean[-half - 1 :]) :]
+    first, last = beginning(clean, half), end(clean, half)
     left_out = len(clean) - len(first) - len(last)
     return f"{first}\n[... {left_out} characters left out ...]\n{last}"
-
-
-def _rest_of_word(text: str) -> int:
-    """How many characters after the first one of `text` belong to the same word; 0 where that is
-    longer than a secret is."""
-    length = len(text[: _MAX_WORD + 1].split(maxsplit=1)[0]) if text[:1].strip() else 0
-    return max(0, length - 1) if length <= _MAX_WORD else 0

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 from .environment import PROTOCOL_VERSION
+from .shortening import beginning
 
 MAX_LINE = 4096
 """PIPE_BUF on Linux: writes of up to this size are atomic, so lines never mix."""
@@ -145,7 +146,7 @@ class AdjustableMessage:
 
 @dataclass(frozen=True, slots=True)
 class NoticeMessage:
-    """One line that a person should read; what is over `MAX_NOTICE` characters is cut off."""
+    """One line that a person should read; of a longer one only the beginning is sent."""
 
     text: str
 
@@ -193,7 +194,7 @@ def encode(message: Message) -> bytes:
         if isinstance(value, Mapping):
             value = dict(value)
         elif isinstance(value, str):
-            value = value[:longest]
+            value = beginning(value, longest)
         body[name] = value
     line = _line(body)
     if len(line) > MAX_LINE and "metrics" in body:
@@ -278,7 +279,7 @@ def _text(body: dict[str, Any], name: str, limit: int = _MAX_TEXT) -> str:
     value = body.get(name, "")
     if not isinstance(value, str):
         raise ProtocolError(f"{name} is not a string")
-    return printable(value[:limit])
+    return printable(beginning(value, limit))
 
 
 def _names(body: dict[str, Any]) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Literal, NoReturn
 
 from . import background, environment
+from .shortening import beginning
 
 Mode = Literal["imports", "ready"]
 """`imports`: the modules are loaded, no backend is touched. `ready`: all but the state is there."""
@@ -31,7 +32,7 @@ the environment variable that is to hold its number."""
 
 READY = b"R"
 UNUSABLE = b"U"
-"""What a standby says: one of these, the latter with a reason of up to `MAX_REASON` bytes."""
+"""What a standby says: one of these, the latter with a reason of up to `MAX_REASON` characters."""
 MAX_REASON = 500
 _SIZE = 8
 _MAX_DESCRIPTORS = 8
@@ -86,7 +87,7 @@ class Standby:
 
     def unusable(self, why: str) -> NoReturn:
         """Tell that a standby of this program is of no use, and end."""
-        self._connection.sendall(UNUSABLE + why.encode(errors="replace")[:MAX_REASON])
+        self._connection.sendall(UNUSABLE + beginning(why, MAX_REASON).encode(errors="replace"))
         os._exit(0)
 
     def wait(self, problem: Callable[[Orders], str | None]) -> Orders:

@@ -193,6 +193,15 @@ def test_an_import_that_fails_is_told(
     assert said.startswith(UNUSABLE + b"ModuleNotFoundError when no_such_thing")
 
 
+def test_no_part_of_a_word_is_told(standby: type[Waiting], program: Path, tmp_path: Path) -> None:
+    """The supervisor redacts what it is told, and knows a secret only as a whole."""
+    program.write_text("")
+    (tmp_path / "broken.py").write_text(f"raise ValueError('{'x ' * 225}correct-horse-battery')")
+    said = standby(tmp_path, SUPERVISE_PRELOAD="broken", PYTHONPATH=str(tmp_path)).says()
+    assert said.startswith(UNUSABLE + b"ValueError when broken was imported ahead: x x")
+    assert b"correct" not in said
+
+
 def test_without_a_supervisor_the_program_is_not_run(
     standby: type[Waiting], program: Path, tmp_path: Path
 ) -> None:

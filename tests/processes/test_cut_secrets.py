@@ -84,3 +84,51 @@ def test_no_part_of_it_is_told_of_an_announcement(
     result = running.result()
     assert "is there: xxx" in result.log
     assert SECRET[: SHOWN // 2] not in written(model_dir)
+
+
+NOTICE = f"""
+import os
+from supervisor.protocol.reporter import Reporter
+Reporter.connect().notice({"x " * 145!r} + os.environ["DB_PASSWORD"] + " is long")
+os._exit(3)
+"""
+"""What a worker says is cut by the worker itself: here after 10 characters of the secret."""
+
+
+def test_no_part_of_it_is_told_by_a_worker(supervise: Supervise, model_dir: Path) -> None:
+    config = shell_config(model_dir, python(NOTICE), {"max_num_restarts": 0})
+    result = supervise(config, env={"DB_PASSWORD": SECRET})
+    assert "x x x x" in result.log
+    assert SECRET[: SHOWN // 2] not in written(model_dir)
+
+
+DEVICE_1_IS_BROKEN = """
+import os, sys
+if "trainer.probe" in sys.orig_argv:
+    import jax
+    put = jax.device_put
+    def device_put(value, device=None, **options):
+        if any(one.id == 1 for one in device.device_set):
+            raise RuntimeError("broken: " + "x" * int(os.environ["FILLER"]) + " " + SECRET)
+        return put(value, device, **options)
+    SECRET = os.environ["DB_PASSWORD"]
+    jax.device_put = device_put
+"""
+
+
+@pytest.mark.parametrize(("filler", "told"), [(4, "xxxx [redacted]"), (265, "xxxx")])
+def test_no_part_of_it_is_told_of_a_broken_device(
+    supervise: Supervise, model_dir: Path, tmp_path: Path, filler: int, told: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(DEVICE_1_IS_BROKEN)
+    root = str(Path(__file__).parents[2])
+    says = "jax.errors.JaxRuntimeError: INTERNAL: uncorrectable ECC error"
+    script = f'[ "$COUNT" = 1 ] || {{ echo "{says}"; exit 1; }}'
+    config = shell_config(model_dir, script, {"max_num_restarts": 1, "min_num_devices": 1})
+    config["trainer"]["command"]["env"] = {"COUNT": "{num_devices}"}
+    config["trainer"]["init"]["devices"] = {"platform": "cpu", "count": 2}
+    env = {"DB_PASSWORD": SECRET, "PYTHONPATH": f"{tmp_path}:{root}", "FILLER": str(filler)}
+    result = supervise(config, env=env)
+    assert result.code == 0, result.log
+    assert told in result.log
+    assert SECRET[: SHOWN // 2] not in written(model_dir)
