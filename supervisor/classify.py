@@ -9,16 +9,18 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from supervisor.adapters.logs import STDIN, digest_of
 from supervisor.core.doubt import doubt
+from supervisor.core.explanation import explain
 from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
 from supervisor.core.outcome import Confidence, Verdict
 from supervisor.core.policy import Success
 from supervisor.core.redaction import Redactor
-from supervisor.core.rules import Rule
-from supervisor.core.verdicts import judge_in_time
+from supervisor.core.rules import RULES, Rule
+from supervisor.core.verdicts import in_time, judge_in_time
+from supervisor.explained import OwnRules, explained, explained_body
 from supervisor.narrative.failures import doubted
 from supervisor.protocol.messages import Stage
 
@@ -77,10 +79,12 @@ def classify(
     code: int | None,
     signal_name: str | None,
     stage: Stage | None,
-    rules: tuple[Rule, ...],
+    own: OwnRules,
     as_json: bool,
+    with_explanation: bool,
 ) -> int:
-    """Judge the failure whose logs these are, one for each rank, and print what was found."""
+    """Judge the failure whose logs these are, one for each rank, and print what was found; if asked
+    to, also how the verdict came about."""
     ranks = []
     redact = Redactor(os.environ).text
     for rank, name in enumerate(logs):
@@ -98,9 +102,19 @@ def classify(
 
     evidence = Evidence(tuple(ranks))
     success = _NEVER_REACHED if code is None else Success()
-    failure = judge_in_time(evidence, success, rules, told, redact)
+    rules = (*own.rules, *RULES)
+    if with_explanation:
+        found = in_time(lambda rules: explain(evidence, success, rules, redact), rules, told)
+        failure = found.failure if found is not None else None
+    else:
+        found, failure = None, judge_in_time(evidence, success, rules, told, redact)
+    body: dict[str, object]
+    lines: Iterable[str]
     if failure is not None:
         body, lines = _body(failure), _told(failure, logs)
+        if found is not None:
+            body["explanation"] = explained_body(found, own)
+            lines = (*lines, *explained(found, logs, own))
     else:
         doubtful = doubt(evidence)
         body = {"verdict": "SUCCESS", "cause": "exit code 0", "output_ends_in": doubtful}

@@ -28,15 +28,16 @@ from supervisor.config.secret_names import without_secrets
 from supervisor.config.topology import parse_topology
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.redaction import Redactor
-from supervisor.core.rules import RULES, Rule
+from supervisor.core.rules import RULES
 from supervisor.exclusion import Exclusion, JobGoneError, ModelDirError
+from supervisor.explained import OwnRules
 from supervisor.given import UnavailableSecretError, with_env_files, with_secrets
 from supervisor.guarded import NoGuardError
 from supervisor.host.outlet import say_on_stderr
 from supervisor.host.unkillable import UnkillableError
 from supervisor.job import run_job
 from supervisor.preflight import check
-from supervisor.prepare import Prepared, own_rules, prepare
+from supervisor.prepare import Prepared, own_rules, places_of_rules, prepare
 from supervisor.protocol.location import Uri
 from supervisor.status import clear_quarantine, show_quarantine, show_status
 from supervisor.validate import compile_ahead, show
@@ -168,12 +169,13 @@ def _validate_here(prepared: Prepared) -> int:
 
 def _explain(options: argparse.Namespace) -> int:
     """What neither starts a job nor needs one."""
-    own: tuple[Rule, ...] = ()
+    own = OwnRules()
     if options.config is not None:
-        own = own_rules(load_job(options.config).phases[0])
+        job = load_job(options.config)
+        own = OwnRules(own_rules(job.phases[0]), places_of_rules(job, 0))
     if options.command == "rules":
-        return list_rules((*own, *RULES), len(own), as_json=options.json)
-    return _classify(options, (*own, *RULES))
+        return list_rules((*own.rules, *RULES), len(own.rules), as_json=options.json)
+    return _classify(options, own)
 
 
 def _look_on(options: argparse.Namespace) -> int:
@@ -194,14 +196,15 @@ def _look_on(options: argparse.Namespace) -> int:
     return 0
 
 
-def _classify(options: argparse.Namespace, rules: tuple[Rule, ...]) -> int:
+def _classify(options: argparse.Namespace, own: OwnRules) -> int:
     return classify(
         options.logs,
         code=options.exit_code,
         signal_name=options.signal,
         stage=options.stage,
-        rules=rules,
+        own=own,
         as_json=options.json,
+        with_explanation=options.explain,
     )
 
 
@@ -266,6 +269,11 @@ def _add_explaining(commands: argparse._SubParsersAction[_Parser]) -> None:
     judge.add_argument("--stage", type=_word(parse_stage), metavar="S", help="in which it ended")
     judge.add_argument(
         "logs", nargs="+", metavar="LOG", help="one for each rank; - is standard input"
+    )
+    judge.add_argument(
+        "--explain",
+        action="store_true",
+        help="also print every error with every rule that matches it, and what would change it",
     )
     rules = commands.add_parser(
         "rules", help="list all rules, in the order in which they are asked"

@@ -84,6 +84,14 @@ def own_rules(phase: Phase) -> tuple[Rule, ...]:
     )
 
 
+def places_of_rules(job: Job, index: int) -> tuple[str, ...]:
+    """Where each rule of a phase's config stands: file, line and key."""
+    base = (*job.locations[index], "init", "autorestart", "rules")
+    count = len(job.phases[index].init.autorestart.rules)
+    places = ((*base, number) for number in range(count))
+    return tuple(f"{job.source.origin(place)}: {key_path(place)}" for place in places)
+
+
 def prepare(path: Path, overrides: Sequence[str]) -> Prepared:
     """Read, check and resolve the config at `path`; starts nothing but the trainer's own check.
 

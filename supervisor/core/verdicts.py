@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
+from typing import TypeVar
 
 from supervisor.config.patterns import SlowPatternError
 from supervisor.core.chain import Chain, Origin
@@ -22,6 +23,7 @@ from supervisor.core.weighing import Judgement, is_hearsay, weighed
 from supervisor.protocol.messages import printable
 
 _MAX_ROOT_CAUSE = 300
+_Answer = TypeVar("_Answer")
 
 
 def succeeded(evidence: Evidence, success: Success) -> bool:
@@ -69,9 +71,19 @@ def judge_in_time(
     redact: Callable[[str], str] = str,
 ) -> Failure | None:
     """As `judge`, without the rules of the config whose patterns take too long: `tell` of them."""
+    return in_time(lambda rules: judge(evidence, success, rules, redact), rules, tell)
+
+
+def in_time(
+    ask: Callable[[tuple[Rule, ...]], _Answer],
+    rules: tuple[Rule, ...],
+    tell: Callable[[str], None],
+) -> _Answer:
+    """What `ask` says of the rules without those of the config whose patterns take too long: `tell`
+    of them."""
     while True:
         try:
-            return judge(evidence, success, rules, redact)
+            return ask(rules)
         except SlowPatternError as slow:
             tell(f"{slow}: its rule is passed over; make the pattern simpler")
             rules = tuple(rule for rule in rules if slow.source not in rule.patterns)
@@ -150,7 +162,7 @@ def _failure(judgement: Judgement, evidence: Evidence, redact: Callable[[str], s
         rule=rule.name,
         reason=rule.reason,
         advice=rule.advice,
-        root_cause=printable(redact(line)[:_MAX_ROOT_CAUSE]),
+        root_cause=one_line(redact(line)),
         rank=rank.exit.rank,
         exit=str(rank.exit),
         charge=rule.charge,
@@ -167,8 +179,13 @@ def _failure(judgement: Judgement, evidence: Evidence, redact: Callable[[str], s
         and not rule.victim,
         step=rank.record.step if rank.record is not None else None,
         traceback=rank.record.traceback if rank.record is not None else "",
-        where=printable(redact(member.at)[:_MAX_ROOT_CAUSE]) if member is not None else "",
+        where=one_line(redact(member.at)) if member is not None else "",
     )
+
+
+def one_line(text: str) -> str:
+    """`text`, which holds no secrets any more, as it is told of an error."""
+    return printable(text[:_MAX_ROOT_CAUSE])
 
 
 def _grounds(rule: Rule, chain: Chain | None) -> str:

@@ -157,6 +157,39 @@ def test_what_is_wrong_is_told(argv: tuple[str, ...], code: int, complaint: str)
     assert complaint in done.stderr
 
 
+def test_the_explanation_names_every_rule_and_a_line_of_config_that_changes_it(
+    tmp_path: Path, log: Path
+) -> None:
+    lost = tmp_path / "rank1.log"
+    lost.write_text(LOST)
+    argv = ("classify", "--explain", "--exit-code", "1", log, lost)
+    told = supervise(*argv).stdout
+    assert f"1. rank 0 ({log}): ValueError: bad record 7\n" in told
+    assert "at /app/train.py:141; raised by your own code; nobody caught it" in told
+    assert "-> program-error" in told
+    assert f"rank 1 ({lost}): XlaRuntimeError: UNAVAILABLE: Socket closed" in told
+    assert "not the root cause: it is what others suffer when one fails" in told
+    config = tmp_path / "trainer.yaml"
+    _, line = told.rstrip().rsplit("\n", 1)
+    restart = f"max_num_restarts: 3\nrules:\n{line.strip()}"
+    config.write_text(with_restart(restart))
+    changed = supervise("classify", "--explain", "--config", config, log)
+    assert "verdict:       RESTART" in changed.stdout
+    assert f"change it: {config}:7: trainer.init.autorestart.rules[0]\n" in changed.stdout
+    body = json.loads(supervise(*argv, "--json").stdout)
+    assert list(body) == [*KEYS, "explanation"]
+    found = body["explanation"]
+    assert [error["rank"] for error in found["errors"]] == [0, 1, 1, 0, 1]
+    assert found["errors"][0]["rules"][0]["name"] == body["rule"]
+    assert found["change"]["verdict"] == "RESTART"
+
+
+def test_there_is_nothing_to_explain_about_a_success(log: Path) -> None:
+    done = supervise("classify", "--explain", "--exit-code", "0", "--json", log)
+    assert json.loads(done.stdout)["verdict"] == "SUCCESS"
+    assert "errors found" not in supervise("classify", "--explain", "--exit-code", "0", log).stdout
+
+
 def test_the_rules_in_order_ones_own_first(tmp_path: Path, log: Path) -> None:
     config = tmp_path / "trainer.yaml"
     config.write_text(OWN)
@@ -183,3 +216,5 @@ def test_a_secret_in_a_log_is_not_shown(tmp_path: Path) -> None:
     )
     assert "hf_abcdef" not in supervise("classify", path).stdout
     assert "hf_abcdef" not in supervise("classify", "--json", path).stdout
+    assert "hf_abcdef" not in supervise("classify", "--explain", path).stdout
+    assert "hf_abcdef" not in supervise("classify", "--explain", "--json", path).stdout

@@ -1,0 +1,236 @@
+"""Why a failure was judged as it was: every error with every rule that matches it, and what would
+change the verdict.
+
+It asks the functions that judge (`weighing`, `verdicts`), so that it cannot say anything else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from supervisor.core.chain import Chain, Origin, Raised
+from supervisor.core.failure import Evidence, Failure, RankEvidence
+from supervisor.core.outcome import Verdict
+from supervisor.core.policy import Success
+from supervisor.core.rules import Rule, found, words
+from supervisor.core.secret_forms import REDACTED
+from supervisor.core.speakers import Speaker
+from supervisor.core.verdicts import judge, one_line
+from supervisor.core.weighing import Judgement, weighed
+
+_MAX_WORDS = 120
+_MAX_PATTERN = 80
+_SPEAKERS = {
+    Speaker.OWN: "your own code",
+    Speaker.IO: "a library that talks to a network, a store or another process",
+    Speaker.LIBRARY: "another library, or Python itself",
+}
+_ORIGINS = {
+    Origin.MAIN: "nobody caught it",
+    Origin.THREAD: "it ended a thread or a child process",
+    Origin.ABORT: "native code ended the process with it",
+    Origin.LOGGED: "a traceback that somebody printed",
+    Origin.OUTPUT: "a line at the end of the output",
+}
+
+Redact = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A rule that matches an error."""
+
+    rule: Rule
+    line: str
+    """The line that it is about."""
+    on: tuple[str, ...]
+    """What of it the rule is about; empty: the rule asks for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """One error of one rank, or its exit, as a candidate for the root cause."""
+
+    rank: int
+    line: str
+    where: str
+    speaker: str
+    """Who raised it; empty: nothing tells."""
+    origin: str
+    time: str
+    """When it was printed; empty: nothing tells."""
+    why: str
+    """Why it is the root cause, or another one is."""
+    matches: tuple[Match, ...]
+    """In order of precedence: the first decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """An error that does not count, and why."""
+
+    rank: int
+    line: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A failure, and how it was judged."""
+
+    failure: Failure
+    errors: tuple[Weighed, ...]
+    """The root cause first."""
+    passed: tuple[Passed, ...]
+    change: dict[str, Any] | None
+    """A rule for `autorestart.rules` that makes it the other verdict; None: none is known."""
+
+
+def explain(
+    evidence: Evidence, success: Success, rules: tuple[Rule, ...], redact: Redact = str
+) -> Explanation | None:
+    """How the verdict about the evidence came about; None: it succeeded.
+
+    Raises:
+        SlowPatternError: the search for a pattern of the config was given up.
+    """
+    failure = judge(evidence, success, rules, redact)
+    if failure is None:
+        return None
+    judgements, left_out = weighed(evidence, success, rules)
+    passed = (
+        Passed(each.rank.exit.rank, _line(each.chain.members[-1], each.rank, redact), each.why)
+        for each in left_out
+    )
+    return Explanation(
+        failure,
+        tuple(_weighed(each, judgements, redact) for each in judgements),
+        tuple(passed),
+        _change(judgements[0], evidence, success, rules, redact),
+    )
+
+
+def _weighed(judgement: Judgement, judgements: list[Judgement], redact: Redact) -> Weighed:
+    chain, member, rank = judgement.chain, judgement.member, judgement.rank
+    return Weighed(
+        rank=rank.exit.rank,
+        line=_line(member, rank, redact),
+        where=one_line(redact(member.at)) if member is not None else "",
+        speaker=_SPEAKERS.get(member.speaker, "") if member is not None and member.speaker else "",
+        origin=_ORIGINS[chain.origin] if chain is not None else "how the process ended",
+        time=chain.when if chain is not None else "",
+        why=_why_root(judgements)
+        if judgement is judgements[0]
+        else _why_not(judgement, judgements[0]),
+        matches=tuple(
+            Match(rule, _line(about, rank, redact), tuple(_grounds(rule, about, judgement, redact)))
+            for rule, about in judgement.matches()
+        ),
+    )
+
+
+def _why_root(judgements: list[Judgement]) -> str:
+    if len(judgements) == 1:
+        return "nothing else was found"
+    drawbacks = "; ".join(judgements[0].drawbacks)
+    if not drawbacks:
+        return "nothing speaks against it, and it came first"
+    return f"less speaks against it than against the others ({drawbacks})"
+
+
+def _why_not(judgement: Judgement, root: Judgement) -> str:
+    if judgement.order[0] > root.order[0]:
+        return "; ".join(text for text in judgement.drawbacks if text not in root.drawbacks) or (
+            "; ".join(judgement.drawbacks)
+        )
+    if judgement.order > root.order:
+        return "as likely, but it came later"
+    if judgement.rank is not root.rank:
+        return "as likely, but of a later rank, and nothing tells which came first"
+    return "as likely, but it was printed later"
+
+
+def _grounds(
+    rule: Rule, about: Raised | None, judgement: Judgement, redact: Redact
+) -> Iterator[str]:
+    """What of the error the rule is about: each of its conditions, with what meets it."""
+    if about is not None and rule.types:
+        yield f"type {one_line(about.type)}"
+    if about is not None and rule.patterns:
+        yield f"words {_words(words(rule, redact(about.text)))}"
+    if about is not None and rule.speakers:
+        yield f"raised by {_SPEAKERS[about.speaker] if about.speaker else 'nobody knows whom'}"
+    if judgement.chain is not None and rule.frames:
+        yield f"frame {_words(found(rule.frames, redact(judgement.chain.path)))}"
+    if rule.signals or rule.exit_codes:
+        yield str(judgement.rank.exit)
+    if rule.stages:
+        yield f"stage {judgement.rank.stage or _stage(judgement.chain)}"
+    yield from (f"known of the host: {fact}" for fact in rule.facts)
+
+
+def _stage(chain: Chain | None) -> str:
+    return (chain.stage if chain is not None else None) or ""
+
+
+def _words(said: str | None) -> str:
+    """None: the words are in a secret."""
+    if said is None:
+        return REDACTED
+    return repr(said if len(said) <= _MAX_WORDS else f"{said[:_MAX_WORDS]}...")
+
+
+def _line(member: Raised | None, rank: RankEvidence, redact: Redact) -> str:
+    return one_line(redact(member.line if member is not None else str(rank.exit)))
+
+
+def _change(
+    root: Judgement, evidence: Evidence, success: Success, rules: tuple[Rule, ...], redact: Redact
+) -> dict[str, Any] | None:
+    """A rule that would decide instead, tried on the same evidence."""
+    verdict = Verdict.RESTART if root.rule.verdict is Verdict.FATAL else Verdict.FATAL
+    for conditions in _conditions(root, redact):
+        rule = Rule(
+            "changed",
+            verdict,
+            "",
+            "",
+            "",
+            types=tuple(conditions.get("type", ())),
+            patterns=(conditions["regex"],) if "regex" in conditions else (),
+            exit_codes=tuple(conditions.get("exit_code", ())),
+            signals=tuple(conditions.get("signal", ())),
+        )
+        changed = judge(evidence, success, (rule, *rules))
+        if changed is not None and changed.rule == rule.name:
+            alone = {name: v if isinstance(v, str) else v[0] for name, v in conditions.items()}
+            return {**alone, "verdict": str(verdict)}
+    return None
+
+
+def _conditions(root: Judgement, redact: Redact) -> Iterator[dict[str, Any]]:
+    """Conditions that fit the root cause, the narrowest first."""
+    member, ended = root.member, root.rank.exit
+    if member is not None:
+        kind = {"type": [member.type.rpartition(".")[2]]} if member.type else {}
+        message = member.line.partition(": ")[2] if member.type else member.line
+        if pattern := _pattern(redact(message)):
+            yield {**kind, "regex": pattern}
+        if kind:
+            yield kind
+    elif ended.signal is not None:
+        yield {"signal": [ended.signal]}
+    elif ended.code is not None:
+        yield {"exit_code": [ended.code]}
+
+
+def _pattern(message: str) -> str:
+    """A regular expression for the message, whatever numbers it holds."""
+    start = message.partition(REDACTED)[0].strip()
+    if len(start) > _MAX_PATTERN:
+        start = start[:_MAX_PATTERN].rpartition(" ")[0] or start[:_MAX_PATTERN]
+    quoted = re.sub(r"([.^$*+?{}\[\]|()\\])", r"\\\1", start)
+    return re.sub(r"\d+", r"\\d+", quoted)

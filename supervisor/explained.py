@@ -1,0 +1,146 @@
+"""How `supervise classify --explain` tells why a verdict is what it is, for people and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from supervisor.core.explanation import Explanation, Match, Weighed
+from supervisor.core.outcome import Verdict
+from supervisor.core.rules import Rule
+
+_MOST_TOLD = 10
+_MOST_IN_JSON = 100
+_AT_RULES = ("trainer:", "  init:", "    autorestart:", "      rules:")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRules:
+    """The rules of a config, and where each stands: file, line and key."""
+
+    rules: tuple[Rule, ...] = ()
+    places: tuple[str, ...] = ()
+
+    def place(self, rule: Rule) -> str | None:
+        """Where the rule stands; None: it is one of ours."""
+        pairs = zip(self.rules, self.places, strict=True)
+        return next((place for own, place in pairs if own is rule), None)
+
+
+def explained(explanation: Explanation, logs: Sequence[str], own: OwnRules) -> Iterator[str]:
+    """The lines for people."""
+    yield ""
+    yield "errors found, the root cause first:"
+    for number, error in enumerate(explanation.errors[:_MOST_TOLD], 1):
+        yield from _told(number, error, logs, own)
+    yield from _more(len(explanation.errors), "errors")
+    for passed in explanation.passed[:_MOST_TOLD]:
+        yield f"not counted: {_whose(passed.rank, logs)}{passed.line}"
+        yield f"     because {passed.why}"
+    yield from _more(len(explanation.passed), "lines that do not count")
+    yield ""
+    yield from _told_change(explanation, own)
+
+
+def _told(number: int, error: Weighed, logs: Sequence[str], own: OwnRules) -> Iterator[str]:
+    yield f"{number:>3}. {_whose(error.rank, logs)}{error.line}"
+    known = [
+        f"at {error.where}" if error.where else "",
+        f"raised by {error.speaker}" if error.speaker else "",
+        error.origin,
+        f"logged at {error.time}" if error.time else "",
+    ]
+    yield f"     {'; '.join(filter(None, known))}"
+    yield f"     {'THE ROOT CAUSE' if number == 1 else 'not the root cause'}: {error.why}"
+    yield "     rules that match, in their order; the first decides about this error:"
+    width = max(len(match.rule.name) for match in error.matches)
+    for place, match in enumerate(error.matches):
+        mark = "->" if place == 0 else "  "
+        on = ", ".join(match.on) or "matches anything"
+        other = f", in {match.line!r}" if match.line != error.line else ""
+        where = f" (yours: {found})" if (found := own.place(match.rule)) else ""
+        kind = verdict_of(match.rule)
+        yield f"     {mark} {match.rule.name.ljust(width)}  {kind.ljust(14)}  {on}{other}{where}"
+
+
+def _whose(rank: int, logs: Sequence[str]) -> str:
+    return f"rank {rank} ({logs[rank]}): " if len(logs) > 1 else ""
+
+
+def _more(count: int, what: str) -> Iterator[str]:
+    if count > _MOST_TOLD:
+        yield f"     ... and {count - _MOST_TOLD} more {what} (--json has them)"
+
+
+def verdict_of(rule: Rule) -> str:
+    """The verdict of a rule, and of a FATAL how sure it is."""
+    if rule.verdict is not Verdict.FATAL:
+        return str(rule.verdict)
+    return "FATAL, certain" if rule.certain else "FATAL, a guess"
+
+
+def _told_change(explanation: Explanation, own: OwnRules) -> Iterator[str]:
+    place = own.place(explanation.errors[0].matches[0].rule)
+    if place is not None:
+        yield f"you do not agree? Your own rule decided; change it: {place}"
+    elif explanation.change is None:
+        yield (
+            "you do not agree? Say how it ended (--exit-code or --signal): without an error in the "
+            "log a rule of yours can only match that"
+        )
+    else:
+        yield (
+            f"you do not agree? This in your config makes it {explanation.change['verdict']} (your "
+            "rules come before ours; `--config trainer.yaml` tries it):"
+        )
+        yield from _AT_RULES
+        yield f"      - {as_yaml(explanation.change)}"
+
+
+def as_yaml(rule: dict[str, Any]) -> str:
+    """The rule in one line, as a config may have it."""
+    text: str = yaml.safe_dump(
+        rule, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000
+    )
+    return text.strip()
+
+
+def explained_body(explanation: Explanation, own: OwnRules) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "errors": [_error_body(error, own) for error in explanation.errors[:_MOST_IN_JSON]],
+        "not_counted": [
+            {"rank": passed.rank, "line": passed.line, "why": passed.why}
+            for passed in explanation.passed[:_MOST_IN_JSON]
+        ],
+        "decided_by": own.place(explanation.errors[0].matches[0].rule),
+        "change": explanation.change,
+    }
+
+
+def _error_body(error: Weighed, own: OwnRules) -> dict[str, Any]:
+    return {
+        "rank": error.rank,
+        "line": error.line,
+        "where": error.where,
+        "speaker": error.speaker,
+        "origin": error.origin,
+        "time": error.time,
+        "why": error.why,
+        "rules": [_match_body(match, own) for match in error.matches],
+    }
+
+
+def _match_body(match: Match, own: OwnRules) -> dict[str, Any]:
+    rule = match.rule
+    return {
+        "name": rule.name,
+        "verdict": str(rule.verdict),
+        "certain": rule.verdict is Verdict.FATAL and rule.certain,
+        "on": list(match.on),
+        "line": match.line,
+        "config": own.place(rule),
+    }

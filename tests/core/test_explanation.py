@@ -1,0 +1,151 @@
+"""An explanation names the error and the rule that the judgement took, and a change that works."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.core.explanation import Explanation, explain
+from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
+from supervisor.core.outcome import Verdict
+from supervisor.core.policy import Success
+from supervisor.core.rules import RULES, Rule
+from supervisor.core.verdicts import judge
+from supervisor.explained import as_yaml
+from supervisor.prepare import own_rules
+from tests.config.files import load, with_restart
+from tests.corpus.cases import COMPOSED, CORPUS, PROVOKED, Case, digest, read_cases
+
+CASES = [case for path in (CORPUS, PROVOKED, COMPOSED) for case in read_cases(path)]
+NEVER = Success(step=10**9)
+
+
+def evidence(*cases: Case) -> Evidence:
+    """The end of a group whose ranks ended as the cases say."""
+    return Evidence(
+        tuple(
+            RankEvidence(
+                replace(case.ended, rank=rank), output=digest(case.output), stage=case.stage
+            )
+            for rank, case in enumerate(cases)
+        )
+    )
+
+
+def explained(known: Evidence, rules: tuple[Rule, ...] = RULES) -> Explanation:
+    found = explain(known, NEVER, rules)
+    assert found is not None
+    return found
+
+
+def printed(*lines: str, place: str = "/app/train.py") -> str:
+    body = "".join(f"{line}\n" for line in lines)
+    return f'Traceback (most recent call last):\n  File "{place}", line 7, in <module>\n{body}'
+
+
+LOST = printed("RuntimeError: UNAVAILABLE: Socket closed")
+BUG = printed("ValueError: x")
+
+
+def ended(*outputs: str, code: int | None = 1, signal: str | None = None) -> Evidence:
+    return Evidence(
+        tuple(
+            RankEvidence(WorkerExit(rank, code, signal), output=text)
+            for rank, text in enumerate(outputs)
+        )
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(CASES), min_size=1, max_size=3))
+def test_the_explained_winner_is_the_judged_one(cases: list[Case]) -> None:
+    known = evidence(*cases)
+    found, failure = explained(known), judge(known, NEVER)
+    assert failure is not None
+    root = found.errors[0]
+    assert found.failure == failure
+    assert (root.matches[0].rule.name, root.rank) == (failure.rule, failure.rank)
+    assert (root.line, root.where) == (failure.root_cause, failure.where)
+    for error in found.errors:
+        asked = [RULES.index(match.rule) for match in error.matches]
+        assert asked == sorted(asked)
+        assert error.why
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(CASES), min_size=1, max_size=2))
+def test_the_change_that_it_proposes_makes_it_the_other_verdict(cases: list[Case]) -> None:
+    known = evidence(*cases)
+    found = explained(known)
+    if found.change is None:
+        assert [rank.exit for rank in known.ranks if rank.exit.code or rank.exit.signal] == []
+        return
+    config = with_restart(f"max_num_restarts: 3\nrules:\n- {as_yaml(found.change)}")
+    changed = judge(known, NEVER, (*own_rules(load(config).phases[0]), *RULES))
+    assert changed is not None
+    assert changed.rule == "own-1"
+    assert (changed.verdict is Verdict.FATAL) is not (found.failure.verdict is Verdict.FATAL)
+
+
+def test_every_rule_that_matches_is_named_with_what_it_matches() -> None:
+    (error, *_) = explained(
+        ended(printed("OSError: [Errno 28] No space left on device: '/x'"))
+    ).errors
+    on = {match.rule.name: match.on for match in error.matches}
+    assert next(iter(on.items())) == ("disk-full", ("words '[Errno 28]'",))
+    assert on["exception"] == ("type OSError",)
+    assert on["unknown"] == ()
+    assert error.speaker == "your own code"
+
+
+@pytest.mark.parametrize(
+    ("known", "reason"),
+    [
+        (ended(LOST, BUG), "suffer"),
+        (ended(BUG, BUG), "a later rank"),
+        (ended(f"{BUG}\n{BUG}"), "printed later"),
+        (
+            ended(
+                f"I1121 08:55:31.9 1 a.py:1] x\n{BUG}",
+                f"I1121 08:55:30.9 1 a.py:1] x\n{BUG}",
+            ),
+            "came later",
+        ),
+        (ended(""), "nothing else was found"),
+    ],
+)  # fmt: skip
+def test_it_says_why_another_error_is_not_the_root_cause(known: Evidence, reason: str) -> None:
+    found = explained(known)
+    assert any(reason in error.why for error in found.errors)
+
+
+def test_it_says_what_does_not_count() -> None:
+    broken = printed("BrokenPipeError: [Errno 32] Broken pipe")
+    (passed, *_) = explained(ended(broken, code=None, signal="SIGTERM")).passed
+    assert "SIGTERM, which also ends the peers" in passed.why
+
+
+def test_what_it_shows_is_bounded_and_without_secrets() -> None:
+    secret = "hf_" + "a" * 40
+    rule = Rule("x", Verdict.RESTART, "x", "x", "x", patterns=(r"token \S+.*",), own=True)
+
+    def redact(text: str) -> str:
+        return text.replace(secret, "[redacted]")
+
+    found = explain(
+        ended(printed(f"ValueError: token {secret} {'b' * 5000}")), NEVER, (rule, *RULES), redact
+    )
+    assert found is not None
+    shown = [
+        part
+        for error in found.errors
+        for match in error.matches
+        for part in (match.line, *match.on)
+    ]
+    assert "words 'token [redacted] bbb" in "".join(shown)
+    assert all(len(text) <= 310 and "hf_" not in text for text in shown)
+    assert found.change is not None
+    assert "hf_" not in str(found.change)
