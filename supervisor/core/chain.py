@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from supervisor.core.speakers import Speaker, speaker
+from supervisor.core.statements import stated
 
 WRAPPERS = frozenset(
     {
@@ -52,6 +53,11 @@ class Raised:
     FUNCTION`. Empty where no traceback says so."""
     raised_in: str = ""
     """The file that raised it: the innermost of its traceback. Empty where none is known."""
+
+    @property
+    def stated(self) -> str:
+        """What it states of what happened: its text without advice and suppositions."""
+        return stated(self.text)
 
     @property
     def speaker(self) -> Speaker | None:

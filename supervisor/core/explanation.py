@@ -19,7 +19,7 @@ from supervisor.core.rules import Rule, found, words
 from supervisor.core.secret_forms import REDACTED
 from supervisor.core.speakers import Speaker
 from supervisor.core.verdicts import judge, one_line
-from supervisor.core.weighing import Judgement, weighed
+from supervisor.core.weighing import Judgement, as_read, weighed
 
 _MAX_WORDS = 120
 _MAX_PATTERN = 80
@@ -160,7 +160,7 @@ def _grounds(
     if about is not None and rule.types:
         yield f"type {one_line(about.type)}"
     if about is not None and rule.patterns:
-        yield f"words {_words(words(rule, redact(about.text)))}"
+        yield f"words {_words(words(rule, redact(as_read(rule, about))))}"
     if about is not None and rule.speakers:
         yield f"raised by {_SPEAKERS[about.speaker] if about.speaker else 'nobody knows whom'}"
     if judgement.chain is not None and rule.frames:

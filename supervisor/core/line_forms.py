@@ -17,10 +17,6 @@ CAUSED = (
 MEMBER = re.compile(r"[-+| ]*-{5,} ?(?:\d+|\.\.\.) ?-{5,}")
 """What stands between the members of an exception group."""
 
-_SPECULATION = re.compile(
-    r"(?i)(?:some )?(?:common|potential|possible|likely) (?:root )?(?:causes?|reasons?)\b"
-)
-"""From here on a message says what might have been: killed for memory, by a person, by anything."""
 _WHEN = re.compile(r"[IWEF](\d\d)(\d\d) |\d{4}-(\d\d)-(\d\d)[ T]")
 _TIME = re.compile(r"\d\d:\d\d:\d\d(?:[.,]\d+)?")
 LOGGED = re.compile(r"[IWEF]\d{4} \d\d:|\d{4}-\d\d-\d\d[ T]\d\d:|(?:INFO|WARNING|ERROR|DEBUG):")
@@ -40,11 +36,6 @@ NOISE = re.compile(
     r"interpreter shutdown|Set changed size during iteration"
 )
 """What Python prints of its own end, whatever brought it about."""
-
-
-def said(text: str) -> str:
-    """What a message says of what happened, without what it supposes."""
-    return _SPECULATION.split(text, maxsplit=1)[0]
 
 
 def when(line: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from supervisor.core.chain import Chain, Origin, Raised
 from supervisor.core.frames import frame_in
-from supervisor.core.line_forms import HEADER, INFO, NOISE, STACK, said, when
+from supervisor.core.line_forms import HEADER, INFO, NOISE, STACK, when
 
 _MAX_FATAL_LINES = 12
 _MAX_LAST_LINES = 25
@@ -26,7 +26,7 @@ def aborts(lines: Sequence[str]) -> Iterator[Chain]:
                 if STACK.match(further) or _FATAL.match(further) or HEADER in further:
                     break
                 text.append(further)
-            fatal = Raised("", line.rstrip(), said("\n".join(text)))
+            fatal = Raised("", line.rstrip(), "\n".join(text))
             yield Chain((fatal,), Origin.ABORT, when=when(line))
 
 

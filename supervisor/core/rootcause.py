@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from supervisor.core.chain import WRAPPERS, Chain, Origin, Raised
 from supervisor.core.frames import frame_in
-from supervisor.core.line_forms import HEADER, MAX_LINE, said
+from supervisor.core.line_forms import HEADER, MAX_LINE
 from supervisor.core.native_text import aborts, last_lines
 from supervisor.core.traceback_text import MAX_FRAMES, TracebackReader, passed
 from supervisor.protocol.failure import ExceptionInfo, FailureRecord
@@ -79,7 +79,7 @@ def _members_of_info(info: ExceptionInfo) -> Iterator[Raised]:
         for chain in TracebackReader([_clean(line) for line in info.message.splitlines()]).chains():
             yield from chain.members
     text = f"{info.type}: {info.message}"
-    yield Raised(info.type, text.splitlines()[0], said(text), info.bases)
+    yield Raised(info.type, text.splitlines()[0], text, info.bases)
 
 
 def _clean(line: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from supervisor.core.chain import WRAPPERS, Chain, Origin, Raised
 from supervisor.core.frames import Frame, frame_in, place
-from supervisor.core.line_forms import CAUSED, HEADER, LOGGED, MEMBER, NOISE, STACK, said, when
+from supervisor.core.line_forms import CAUSED, HEADER, LOGGED, MEMBER, NOISE, STACK, when
 
 _MAX_CONTINUATION = 40
 MAX_FRAMES = 60
@@ -102,7 +102,7 @@ class TracebackReader:
         if not dotted and not _BUILTIN_STYLE.match(kind):
             return None
         text = "\n".join([line, *self._continuation(number + 1)])
-        return Raised(match[1], line.rstrip(), said(text))
+        return Raised(match[1], line.rstrip(), text)
 
     def _continuation(self, number: int) -> Iterator[str]:
         """The further lines of a message that has several."""

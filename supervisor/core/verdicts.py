@@ -214,4 +214,4 @@ def _signature(judgement: Judgement, evidence: Evidence) -> str | None:
         return None
     stage = (record.stage if record is not None else None) or judgement.rank.stage
     step = record.step if record is not None and record.step is not None else evidence.step
-    return signature(member.type, member.text, chain.frames, stage, step)
+    return signature(member.type, member.stated, chain.frames, stage, step)

@@ -247,7 +247,7 @@ class _Judge:
             for member in reversed(members):
                 if rule.speakers and member.speaker not in rule.speakers:
                     continue
-                if names_match(rule, member.names) and says(rule, member.text):
+                if names_match(rule, member.names) and says(rule, as_read(rule, member)):
                     yield rule, member
                     break
 
@@ -262,6 +262,11 @@ class _Judge:
             and self.facts.issuperset(rule.facts)
             and (not rule.frames or (chain is not None and occurs(rule.frames, chain.path)))
         )
+
+
+def as_read(rule: Rule, member: Raised) -> str:
+    """What the patterns of the rule are looked for in: those of the config, in all that is said."""
+    return member.text if rule.own or rule.supposed else member.stated
 
 
 def _signal(ended: WorkerExit) -> str | None:

@@ -86,6 +86,7 @@ ERRORS = {
     "file-exists-text": "RuntimeError: mkdir: cannot create directory: File exists",
     "missing-file-text": "RuntimeError: open failed: No such file or directory",
     "program-error": "ValueError: bad luck",
+    "suspected-connection": "RuntimeError: it failed; please try again later",
     "stated-requirement": "RuntimeError: the batch size must be a multiple of 8",
     "exception": "RuntimeError: bad luck",
 }  # fmt: skip

@@ -12,6 +12,7 @@ from supervisor.core.rules.phrases import (
     FIX_PATH,
     NONE_NEEDED,
     PREEMPTED,
+    SEE_SERVICE,
 )
 from supervisor.core.rules.rule import FATAL, LOW, MEDIUM, POLICY, RESTART, TOLD_TO_STOP, Rule
 
@@ -241,9 +242,26 @@ RULES = (
             _STATED + r"(?:only be called once|called before|before (?:any|calling|use)|cannot be "
             r"(?:used|called|set|changed|converted|None)|already (?:been )?(?:initialized|exists|"
             r"registered|defined|consumed|set))\b",
-            _STATED + r"Internal: src/\w+\.cc|please (?:set|specify|provide|install|use)\b",
+            _STATED + r"Internal: src/\w+\.cc",
         ),
         confidence=MEDIUM,
+    ),
+    Rule(
+        "suspected-connection",
+        RESTART,
+        "storage or network trouble",
+        "Its advice is to look at the connection, or to try again: it suspects the network.",
+        SEE_SERVICE,
+        # transformers utils/hub.py; huggingface_hub file_download.py, utils/_http.py
+        patterns=(
+            r"(?i)check (?:your|the) (?:internet |network )?connect(?:ion|ivity)|"
+            r"internet connection is on|"
+            r"try (?:(?:your|the) request |(?:the )?download )?(?:again|later)|"
+            r"retry (?:(?:your|the) request|(?:the )?download|the operation)",
+        ),
+        supposed=True,
+        transient=True,
+        confidence=LOW,
     ),
     Rule(
         "exception-on-sigterm",

@@ -100,7 +100,7 @@ RULES = (
         "storage or network trouble",
         "A download failed, and the library suspects the network.",
         SEE_SERVICE,
-        patterns=(r"(?i)check your (?:internet )?connection|could ?n[o']t? (?:reach|connect)",),
+        patterns=(r"(?i)could ?n[o']t? (?:reach|connect)",),
         transient=True,
     ),
     Rule(

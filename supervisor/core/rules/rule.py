@@ -49,6 +49,9 @@ class Rule:
     """Regular expressions; one must occur in `Type: message` (or in the line of native code)."""
     frames: tuple[str, ...] = ()
     """Regular expressions; one must occur in the traceback's frames, each `path:function`."""
+    supposed: bool = False
+    """Whether its patterns may also occur in what the text advises or supposes: see `statements`.
+    For guesses that another try may succeed, and never for a FATAL."""
     speakers: tuple[Speaker, ...] = ()
     """Who must have raised the error."""
     signals: tuple[str, ...] = ()

@@ -249,7 +249,7 @@ RULES = (
             r"\[Errno (?:5|70|100|101|103|104|107|108|110|111|112|113|116|121)\]",
             r"os_error_code='(?:5|70|100|101|103|104|107|108|110|111|112|113|116|121)'",
             r"(?i)stale (?:nfs )?file handle|transport endpoint is not connected|remote i/o error",
-            r"(?i)input/output error|please try again later|we encountered an internal error",
+            r"(?i)input/output error|we encountered an internal error",
             r"(?i)/upload/storage/v1/b/\S*[?&]upload(?:Type=resumable|_id=)",
             r"(?i)generation mismatch|conditionNotMet|pre-?conditions? you specified did not hold",
             r"(?i)database is locked|could not (?:acquire|obtain) (?:a |the )?lock|text file busy",
