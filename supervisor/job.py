@@ -58,7 +58,7 @@ from supervisor.host.outlet import say_on_stderr
 from supervisor.host.unkillable import UnkillableError
 from supervisor.observers import observers_of, screen
 from supervisor.ports import Clock, Storage
-from supervisor.preflight import Checked, check, make_model_dir, notes
+from supervisor.preflight import Checked, check, make_model_dir, notes, unwatched
 from supervisor.prepare import Prepared
 from supervisor.protocol import environment, simulated
 from supervisor.protocol.committed import unmarked
@@ -306,14 +306,11 @@ def _tell_start(
         if copies := _unmarked(plan):
             others = f" (so do {', '.join(copies[1:])})" if copies[1:] else ""
             log.say(unmarked(f"{plan.checkpoints}/{copies[0]}") + others, level="warning")
-        if plan.is_command and plan.progress_pattern is None:
-            log.say(
-                f"phase {plan.name!r} names no progress pattern: unless the program reports its "
-                "steps (to us or to jax.monitoring), a hang cannot be noticed"
-            )
         if plan.success_is_default:
             more = "" if once else ", but is not final: the command runs again, unless with --once"
             log.say(f"phase {plan.name!r} names no success: exit code 0 is taken for it{more}")
+    for text in unwatched(prepared):
+        log.say(text)
     if history.torn:
         text = f"the journal ended in the middle of a line: {history.torn} bytes were cut off"
         log.say(text, level="warning")

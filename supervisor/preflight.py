@@ -203,12 +203,48 @@ def notes(prepared: Prepared) -> list[str]:
         for index, word in enumerate(plan.argv)
         if _SHELL_ONLY.fullmatch(word)
     ]
+    told += [
+        f"phase {plan.name!r} succeeds at step {plan.success.step} (command.success.step), but "
+        "nothing in the config tells a step: give command.progress.pattern, or the directory where "
+        f"the program saves (init.checkpoint.directory, now {plan.checkpoints}); else only a "
+        "program that reports its steps itself (to us or to jax.monitoring) can succeed"
+        for plan, phase in zip(prepared.plans, job.phases, strict=True)
+        if plan.success.step is not None and phase.init.checkpoint.directory is None
+        if _steps_unseen(plan, phase.init.model_dir)
+    ]
     given = job.phases[0].init.model_dir
     if job.remote is None and not job.model_dir.exists() and not Path(given).is_absolute():
         beside = Path(job.source.name).absolute().parent / given
         if (beside / JOURNAL).exists():
             told.append(f"a new job begins in {job.model_dir}; beside the config there is {beside}")
     return told
+
+
+def unwatched(prepared: Prepared) -> Iterator[str]:
+    """The phases in which a hang may not be noticed."""
+    for plan, phase in zip(prepared.plans, prepared.job.phases, strict=True):
+        if plan.is_command and plan.progress_pattern is None:
+            limit = ", and deadlines.TRAINING limits nothing"
+            yield (
+                f"phase {plan.name!r} names no progress pattern: unless the program reports its "
+                "steps (to us or to jax.monitoring), a hang cannot be noticed"
+                f"{limit if 'TRAINING' in phase.init.autorestart.deadlines else ''}"
+            )
+
+
+def _steps_unseen(plan: PhasePlan, given: str) -> bool:
+    """Whether neither the output of a command nor a checkpoint seems to show its steps: no word of
+    it names the model_dir (`given` in the config), where they are looked for, and none is there."""
+    if not plan.is_command or plan.progress_pattern is not None:
+        return False
+    if isinstance(plan.checkpoints, Path) and plan.checkpoints.exists():
+        return False
+    names = [str(plan.place), *([given] if "/" in given else [])]
+    return not any(
+        {"model_dir", "params"}.intersection(placeholders.names(text))
+        or any(name in text for name in names)
+        for _, text in _texts(plan)
+    )
 
 
 def _texts(plan: PhasePlan) -> Iterator[tuple[str, str]]:

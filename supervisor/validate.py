@@ -15,7 +15,7 @@ from supervisor.adapters import ahead_of_time
 from supervisor.config.ladder import Ladder, Rung
 from supervisor.config.plan import PhasePlan
 from supervisor.config.topology import Slice
-from supervisor.preflight import notes
+from supervisor.preflight import notes, unwatched
 from supervisor.prepare import Prepared
 
 
@@ -28,7 +28,7 @@ def show(prepared: Prepared) -> None:
         print(yaml.safe_dump(params, sort_keys=False, allow_unicode=True), end="")
         for line in (*describe(ladder), *_given(plan)):
             print(f"# {redactor.text(line)}")
-    for line in notes(prepared):
+    for line in (*notes(prepared), *unwatched(prepared)):
         print(f"# {redactor.text(line)}")
 
 

@@ -256,3 +256,42 @@ def test_a_job_beside_the_config_is_told_where_another_begins(
     assert main(["validate", written(tmp_path, THERE)]) == 0
     told = f"a new job begins in {tmp_path}/cwd/run; beside the config there is {tmp_path}/conf/run"
     assert told in capfd.readouterr().out
+
+
+SAVES = "[python, there.py, --to, '{model_dir}/checkpoints']"
+UNTOLD = "succeeds at step 9 (command.success.step), but nothing in the config tells a step"
+
+
+@pytest.mark.parametrize(
+    ("argv", "more", "init", "told"),
+    [
+        ("[python, there.py]", "", "", True),
+        ("[python, there.py]", ", progress: {pattern: 'step (\\d+)'}", "", False),
+        ("[python, there.py]", "", ", checkpoint: {directory: elsewhere}", False),
+        (SAVES, "", "", False),
+    ],
+    ids=["nothing", "pattern", "directory", "model_dir"],
+)
+def test_a_success_by_a_step_that_nothing_tells_is_doubted(
+    argv: str, more: str, init: str, told: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "there.py").write_text("")
+    config = f"""
+trainer:
+  init: {{model_dir: {tmp_path}/run, autorestart: {{max_num_restarts: 0}}{init}}}
+  command: {{argv: {argv}, success: {{step: 9}}{more}}}
+"""
+    path = written(tmp_path, config)
+    for what in ("validate", "run"):
+        done = subprocess.run(
+            [PYTHON, "-m", "supervisor", what, path],
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == (0 if what == "validate" else 76), done.stderr
+        assert done.stdout.count(UNTOLD) == told
+        assert done.stdout.count("a hang cannot be noticed") == ("pattern" not in more)
