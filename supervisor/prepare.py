@@ -23,6 +23,7 @@ from supervisor.config.plan import PhasePlan, plan_phases
 from supervisor.config.problems import ConfigError, Problem, key_path, shown, unknown_key
 from supervisor.config.schema import Phase
 from supervisor.config.secret_names import flags, is_hidden
+from supervisor.core.examples import failed
 from supervisor.core.outcome import Charge, Verdict
 from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
 from supervisor.core.redaction import Redactor, flags_in, ours
@@ -74,6 +75,7 @@ def own_rules(phase: Phase) -> tuple[Rule, ...]:
             types=tuple(rule.type),
             patterns=() if rule.regex is None else (rule.regex,),
             own=True,
+            certain=rule.verdict == Verdict.FATAL and rule.certain is not False,
             signals=tuple(rule.signal),
             exit_codes=tuple(rule.exit_code),
             stages=tuple(rule.stage),
@@ -121,7 +123,23 @@ def prepare(path: Path, overrides: Sequence[str]) -> Prepared:
     plans = plan_phases(job, [answer.get("resolved", {}) for answer in answers], ladders)
     ours = RULES if job.remote is None else in_a_bucket(RULES)
     rules = tuple((*own_rules(phase), *ours) for phase in job.phases)
-    return Prepared(job, plans, _policy(job, plans), ladders, rules)
+    prepared = Prepared(job, plans, _policy(job, plans), ladders, rules)
+    if problems := list(_failed_examples(prepared)):
+        raise prepared.refusal(problems)
+    return prepared
+
+
+def _failed_examples(prepared: Prepared) -> Iterator[Problem]:
+    """The examples of the config's rules that are not judged as they should be."""
+    job = prepared.job
+    for index, phase in enumerate(job.phases):
+        examples = [rule.examples for rule in phase.init.autorestart.rules]
+        success = prepared.policy.phases[index].success
+        for rule, number, why in failed(examples, prepared.rules[index], success):
+            where = ("init", "autorestart", "rules", rule, "examples", number)
+            text = examples[rule][number].text
+            told = "" if text is None else f" (text {shown(text)})"
+            yield job.problem(index, where, f"{why}; correct the rule or the example{told}")
 
 
 def _unreachable_signs(job: Job) -> Iterator[Problem]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -75,6 +75,18 @@ Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=7 * 86400)]
 
 
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=0, le=1 << 60)]
+
+
+StageName = Literal[
+    "STARTING",
+    "INITIALIZING",
+    "RESTORING",
+    "COMPILING",
+    "TRAINING",
+    "EVALUATING",
+    "SAVING",
+    "FINISHING",
+]
 
 
 class Section(BaseModel):

@@ -7,7 +7,6 @@ schema, in `trainer/config.py`, is asked by running `python -m trainer.check`.
 from __future__ import annotations
 
 import builtins
-import re
 import signal
 from typing import Annotated, Any, Literal, Self
 
@@ -25,12 +24,13 @@ from supervisor.config.fields import (
     Bytes,
     Seconds,
     Section,
+    StageName,
     local_place,
     place,
     steps,
     steps_or_duration,
 )
-from supervisor.config.patterns import Pattern
+from supervisor.config.rules import RuleConfig
 from supervisor.config.topology import parse_slice
 from supervisor.protocol.drills import SIMULATED
 
@@ -91,18 +91,6 @@ class BackoffConfig(Section):
     max: Seconds = 300.0
 
 
-StageName = Literal[
-    "STARTING",
-    "INITIALIZING",
-    "RESTORING",
-    "COMPILING",
-    "TRAINING",
-    "EVALUATING",
-    "SAVING",
-    "FINISHING",
-]
-
-
 class Preemption(Section):
     """Who may announce that the machine will be taken away."""
 
@@ -110,66 +98,6 @@ class Preemption(Section):
     notice: Seconds | None = None
     file: Annotated[str, Field(min_length=1)] | None = None
     command: Annotated[list[str], Field(min_length=1)] | None = None
-
-
-VerdictName = Literal["FATAL", "RESTART", "POLICY"]
-RemedyName = Literal["less-at-once", "roll-back", "wait", "wait-long", "wait-for-capacity"]
-
-
-def _as_list(value: Any) -> Any:
-    return value if isinstance(value, list) or value is None else [value]
-
-
-class RuleConfig(Section):
-    """One rule of the user's own: what it matches (all that is given must), and what follows."""
-
-    name: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")] = None
-    type: Annotated[list[str], BeforeValidator(_as_list)] = Field(default_factory=list)
-    regex: str | None = None
-    exit_code: Annotated[list[Annotated[int, Field(ge=0, le=255)]], BeforeValidator(_as_list)] = (
-        Field(default_factory=list)
-    )
-    signal: Annotated[list[str], BeforeValidator(_as_list)] = Field(default_factory=list)
-    stage: Annotated[list[StageName], BeforeValidator(_as_list)] = Field(default_factory=list)
-    verdict: VerdictName
-    remedy: RemedyName | None = None
-    """With verdict POLICY: what is done about it beyond a restart."""
-    cause: Annotated[str | None, Field(min_length=1)] = None
-    reason: Annotated[str | None, Field(min_length=1)] = None
-    advice: Annotated[str | None, Field(min_length=1)] = None
-
-    @field_validator("regex")
-    @classmethod
-    def _regular(cls, value: str | None) -> str | None:
-        return value if value is None else Pattern(value).source
-
-    @field_validator("type")
-    @classmethod
-    def _type_names(cls, value: list[str]) -> list[str]:
-        for name in value:
-            if not re.fullmatch(r"[\w.*<>]+", name):
-                raise ValueError(f"{name!r} is not the name of an exception type (`*` matches any)")
-        return value
-
-    @field_validator("signal")
-    @classmethod
-    def _signal_names(cls, value: list[str]) -> list[str]:
-        for name in value:
-            if name not in signal.Signals.__members__:
-                raise ValueError(f"{name!r} is not a signal such as SIGKILL")
-        return value
-
-    @model_validator(mode="after")
-    def _some_condition(self) -> Self:
-        if not (self.type or self.regex or self.exit_code or self.signal or self.stage):
-            raise ValueError("give at least one of type, regex, exit_code, signal and stage")
-        return self
-
-    @model_validator(mode="after")
-    def _remedy_of_a_policy(self) -> Self:
-        if self.remedy is not None and self.verdict != "POLICY":
-            raise ValueError(f"a remedy needs verdict POLICY, not {self.verdict}")
-        return self
 
 
 def _off(value: Any) -> Any:

@@ -166,7 +166,7 @@ def _failure(judgement: Judgement, evidence: Evidence, redact: Callable[[str], s
         rank=rank.exit.rank,
         exit=str(rank.exit),
         charge=rule.charge,
-        certain=rule.certain and not is_hearsay(chain),
+        certain=rule.certain and (rule.own or not is_hearsay(chain)),
         grounds=_grounds(rule, chain),
         confidence=_confidence(rule, chain),
         signature=_signature(judgement, evidence),
@@ -192,6 +192,8 @@ def _grounds(rule: Rule, chain: Chain | None) -> str:
     """Why a FATAL is certain, or a guess."""
     if rule.verdict is not Verdict.FATAL:
         return ""
+    if rule.own:
+        return f"{'certain' if rule.certain else 'a guess'}: your rule in the config says so"
     if not rule.certain:
         return "a guess: what passes is sometimes reported in such words, too"
     if is_hearsay(chain):

@@ -50,6 +50,13 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "a number": (command("[python, there.py, --lr, 1]"), "command[3]: input should be a valid str"),
     "beside fit": (THERE + "  fit: {}\n", "c.yaml:3: trainer.command: stands beside fit: keep"),
     "neither": (f"trainer:\n  {INIT}\n", "trainer: needs either fit (our trainer) or command"),
+    # --- rules
+    "an example of a rule": (
+        command("[python, there.py]", INIT.replace("0}", "0, rules: [{regex: a, verdict: FATAL, "
+        "examples: [xax, {text: b}]}]}")),
+        "c.yaml:2: trainer.init.autorestart.rules[0].examples[1]: should be decided by this rule, "
+        "but rule 'unknown' decides (RESTART, on 'exit code 1'): no error in it has that text",
+    ),
     # --- the program
     "no script": (command("[python, gone.py]"), "c.yaml:3: trainer.command[1]: no such file: gone"),
     "no script, by options": (command(f"[{PYTHON}, -u, -W, error, gone.py, x]"), "command[4]: no"),

@@ -1,0 +1,122 @@
+"""The rules that a config puts before ours (`autorestart.rules`), and their examples."""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from supervisor.config.fields import Section, StageName
+from supervisor.config.patterns import Pattern
+
+VerdictName = Literal["FATAL", "RESTART", "POLICY"]
+RemedyName = Literal["less-at-once", "roll-back", "wait", "wait-long", "wait-for-capacity"]
+ExitCode = Annotated[int, Field(ge=0, le=255)]
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list) or value is None else [value]
+
+
+def _as_example(value: Any) -> Any:
+    return {"text": value} if isinstance(value, str) else value
+
+
+def _signal_name(value: str) -> str:
+    if value not in signal.Signals.__members__:
+        raise ValueError(f"{value!r} is not a signal such as SIGKILL")
+    return value
+
+
+SignalName = Annotated[str, AfterValidator(_signal_name)]
+
+
+class Example(Section):
+    """A log (or a part of one) and how its process ended, with what must be made of it."""
+
+    text: Annotated[str | None, Field(min_length=1)] = None
+    exit_code: ExitCode | None = None
+    """1 where neither this nor the signal is given."""
+    signal: SignalName | None = None
+    stage: StageName | None = None
+    decides: bool | None = None
+    """Whether the rule must decide about it; None: it must, unless `expect` says what counts."""
+    expect: VerdictName | None = None
+    """The verdict that it must get, whichever rule decides."""
+
+    @model_validator(mode="after")
+    def _some_end(self) -> Self:
+        if self.text is None and self.exit_code is None and self.signal is None:
+            raise ValueError("give the text of a log, an exit_code or a signal")
+        if self.exit_code is not None and self.signal is not None:
+            raise ValueError("give exit_code or signal: a process ends by one of them")
+        return self
+
+
+class RuleConfig(Section):
+    """One rule of the user's own: what it matches (all that is given must), and what follows."""
+
+    name: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")] = None
+    type: Annotated[list[str], BeforeValidator(_as_list)] = Field(default_factory=list)
+    regex: str | None = None
+    exit_code: Annotated[list[ExitCode], BeforeValidator(_as_list)] = Field(default_factory=list)
+    signal: Annotated[list[str], BeforeValidator(_as_list)] = Field(default_factory=list)
+    stage: Annotated[list[StageName], BeforeValidator(_as_list)] = Field(default_factory=list)
+    verdict: VerdictName
+    certain: bool | None = None
+    """With verdict FATAL: whether it ends the job at once (None: it does), or is a guess."""
+    remedy: RemedyName | None = None
+    """With verdict POLICY: what is done about it beyond a restart."""
+    cause: Annotated[str | None, Field(min_length=1)] = None
+    reason: Annotated[str | None, Field(min_length=1)] = None
+    advice: Annotated[str | None, Field(min_length=1)] = None
+    examples: list[Annotated[Example, BeforeValidator(_as_example)]] = Field(default_factory=list)
+
+    @field_validator("regex")
+    @classmethod
+    def _regular(cls, value: str | None) -> str | None:
+        return value if value is None else Pattern(value).source
+
+    @field_validator("type")
+    @classmethod
+    def _type_names(cls, value: list[str]) -> list[str]:
+        for name in value:
+            if not re.fullmatch(r"[\w.*<>]+", name):
+                raise ValueError(f"{name!r} is not the name of an exception type (`*` matches any)")
+        return value
+
+    @field_validator("signal")
+    @classmethod
+    def _signal_names(cls, value: list[str]) -> list[str]:
+        return [_signal_name(name) for name in value]
+
+    @field_validator("certain")
+    @classmethod
+    def _certain_of_a_fatal(cls, value: bool | None, info: ValidationInfo) -> bool | None:
+        verdict = info.data.get("verdict")
+        if value is not None and verdict is not None and verdict != "FATAL":
+            raise ValueError(
+                f"is only for verdict FATAL, not {verdict}: take it out, or make the verdict FATAL"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _some_condition(self) -> Self:
+        if not (self.type or self.regex or self.exit_code or self.signal or self.stage):
+            raise ValueError("give at least one of type, regex, exit_code, signal and stage")
+        return self
+
+    @model_validator(mode="after")
+    def _remedy_of_a_policy(self) -> Self:
+        if self.remedy is not None and self.verdict != "POLICY":
+            raise ValueError(f"a remedy needs verdict POLICY, not {self.verdict}")
+        return self
