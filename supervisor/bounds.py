@@ -4,6 +4,9 @@ To look through thousands of folders takes a while, and a file system may hang. 
 own does it, some seconds after an attempt began, when nobody waits for its start any more, and now
 and then while it runs. What cannot be looked at or deleted costs nothing but its room.
 
+A look that fails is not the last one: a job that runs for weeks would fill its disk after one
+moment without a free thread. It is told once until a look begins again.
+
 The journal is never cut: it is the truth. It grows by some kilobytes with each attempt, as run.log
 and attempts.jsonl do.
 """
@@ -11,6 +14,7 @@ and attempts.jsonl do.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from supervisor.adapters.compile_cache import CompileCache
 from supervisor.adapters.space import Space
@@ -30,12 +34,16 @@ class Bounds:
         limits: Limits,
         space: Space,
         cache: CompileCache,
+        tell: Callable[[str], None],
         call_later: CallLater,
     ) -> None:
+        """A person is told by `tell`."""
         self._limits = limits
         self._space = space
         self._cache = cache
+        self._tell = tell
         self._call_later = call_later
+        self._is_refused = False
         self._is_due = False
         self._thread = threading.Thread()
         """That of the last look."""
@@ -53,9 +61,17 @@ class Bounds:
 
     def _look(self) -> None:
         self._is_due = False
-        if not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._keep_within, name="bounds", daemon=True)
-            self._thread.start()
+        if self._thread.is_alive():
+            return
+        thread = threading.Thread(target=self._keep_within, name="bounds", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # there can be no more threads now
+            if not self._is_refused:
+                self._tell(f"the limits of model_dir are not applied now ({error}): tried again")
+            self._is_refused = True
+            return
+        self._thread, self._is_refused = thread, False
 
     def _keep_within(self) -> None:
         self._space.keep_within(self._limits)

@@ -1,6 +1,7 @@
 """The observers of a job (see `ports.Observer`), isolated: none can harm the job.
 
-An observer that fails is reported once and is off from then on; the job and the others go on.
+An observer that fails is reported once and is off from then on; the job and the others go on. What
+may pass (a full disk, no free thread) is no such failure: the observer handles it and goes on.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ def observers_of(
     limits = job.phases[0].init.limits
     observers = Observers(reactor.call_later, notice)
     observers.add(log, summary, space)
-    observers.add_with_timers(partial(Bounds, limits, space, cache))
+    observers.add_with_timers(partial(Bounds, limits, space, cache, notice))
     observers.add_with_timers(
         lambda call_later: Whereabouts(plans, job.model_dir, call_later, warn, notice)
     )

@@ -7,6 +7,8 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from supervisor.adapters.compile_cache import CompileCache
 from supervisor.bounds import Bounds
 from supervisor.config.schema import Limits
@@ -34,7 +36,7 @@ def test_limits_are_applied_soon_after_an_attempt_began_and_now_and_then(tmp_pat
     for folder in (live, live.parent):
         folder.chmod(0o700)
     space, cache = spaced(tmp_path, said), CompileCache(live.parent, said.append)
-    bounds = Bounds(NONE, space, cache, lambda delay, call: due.append((delay, call)))
+    bounds = Bounds(NONE, space, cache, said.append, lambda delay, call: due.append((delay, call)))
     for number in (1, 2):
         attempt(tmp_path, number)
         bounds.observe(began(number))
@@ -56,3 +58,34 @@ def test_limits_are_applied_soon_after_an_attempt_began_and_now_and_then(tmp_pat
     due.pop(0)[1]()
     assert eventually(lambda: outputs(tmp_path) == [3])
     assert [delay for delay, _ in due] == [5.0, 300.0]
+
+
+def test_a_moment_without_a_free_thread_is_told_once_and_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due: list[Callable[[], None]] = []
+    said: list[str] = []
+    bounds = Bounds(
+        NONE,
+        spaced(tmp_path, said),
+        CompileCache(tmp_path / "compile_cache", said.append),
+        said.append,
+        lambda delay, call: due.append(call),
+    )
+    for number in (1, 2):
+        attempt(tmp_path, number)
+    look_again = due.pop()
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refused)
+        for _ in range(3):
+            bounds.observe(began(2))
+            due.pop()()
+    assert said == [
+        "the limits of model_dir are not applied now (can't start new thread): tried again"
+    ]
+    look_again()
+    assert eventually(lambda: outputs(tmp_path) == [2])
