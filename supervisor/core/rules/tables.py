@@ -1,0 +1,198 @@
+"""Which structured codes pass, which stay, and which have a treatment of their own.
+
+A code is `FAMILY:VALUE`, as `core/codes.py` finds it; `*` stands for anything. A code that is in no
+table is not judged: the rules about types and words see it. Where a table leaves one out on purpose
+(409, 416, gRPC's UNKNOWN and INTERNAL), the failure is restarted and its signature compared.
+"""
+
+from __future__ import annotations
+
+_CREDENTIALS_S3 = (
+    # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html, and STS' common errors
+    "s3:ExpiredToken*",
+    "s3:InvalidAccessKeyId",
+    "s3:InvalidClientTokenId",
+    "s3:InvalidToken",
+    "s3:SignatureDoesNotMatch",
+    "s3:TokenRefreshRequired",
+    "s3:UnrecognizedClientException",
+    "s3:RequestTimeTooSkewed",
+)
+
+CREDENTIALS = (
+    # RFC 9110, 15.5.2 and 15.5.8; the gRPC status code guide
+    "http:401",
+    "http:407",
+    "grpc:UNAUTHENTICATED",
+    "reason:authError",
+    "reason:Unauthorized",
+    *_CREDENTIALS_S3,
+)
+"""Who we say we are is not accepted (any more)."""
+
+QUOTA = (
+    # https://cloud.google.com/storage/docs/json_api/v1/status-codes; RFC 9110, 15.5.3
+    "http:402",
+    "reason:quotaExceeded",
+    "reason:dailyLimitExceeded",
+    "reason:billing*",
+    "s3:*QuotaExceeded*",
+    "s3:TooManyBuckets",
+)
+"""What is allowed is used up."""
+
+DISK_FULL = ("errno:28", "errno:122", "http:507", "pg:DiskFull", "sqlstate:53100", "mysql:1021")
+"""No room is left: ENOSPC and EDQUOT, RFC 4918's 507, and what databases say of it."""
+
+PASSING = (
+    # RFC 9110, 15.6; 425 of RFC 8470, 429 of RFC 6585, 423 of RFC 4918; 520 to 527 and 530 are
+    # Cloudflare's, 598 and 599 proxies'
+    *(f"http:{status}" for status in (408, 421, 423, 425, 429, 500, 502, 503, 504, 509)),
+    *(f"http:{status}" for status in (*range(520, 531), 598, 599)),
+    # Preconditions fail where an earlier try got through unseen, or another one was faster.
+    "http:412",
+    "reason:conditionNotMet",
+    # https://cloud.google.com/storage/docs/json_api/v1/status-codes and Google's error guide
+    "reason:rateLimitExceeded",
+    "reason:userRateLimitExceeded",
+    "reason:concurrentLimitExceeded",
+    "reason:RATE_LIMIT_EXCEEDED",
+    "reason:backendError",
+    "reason:internalError",
+    "reason:operationInProgress",
+    "reason:uploadBrokenConnection",
+    # Kubernetes' API conventions ("Response Status Kind"): list again, or try again
+    "reason:Expired",
+    "reason:Gone",
+    "reason:Conflict",
+    "reason:ServerTimeout",
+    "reason:Timeout",
+    "reason:TooManyRequests",
+    "reason:InternalError",
+    "reason:ServiceUnavailable",
+    # The retried codes of botocore/retries/standard.py, and S3's own (ErrorResponses.html)
+    "s3:*Throttl*",
+    "s3:RequestTimeout*",
+    "s3:PriorRequestNotComplete",
+    "s3:ConnectionError",
+    "s3:HTTPClientError",
+    "s3:TooManyRequests*",
+    "s3:ProvisionedThroughputExceeded*",
+    "s3:TransactionInProgress*",
+    "s3:RequestLimitExceeded",
+    "s3:BandwidthLimitExceeded",
+    "s3:LimitExceededException",
+    "s3:SlowDown*",
+    "s3:InternalError",
+    "s3:InternalFailure",
+    "s3:ServiceUnavailable",
+    "s3:OperationAborted",
+    "s3:BadDigest",
+    "s3:IncompleteBody",
+    "s3:XAmzContentSHA256Mismatch",
+    # errno(3): the network, a mount or a server is gone or slow; ESTALE and EREMOTEIO are NFS'
+    *(f"errno:{number}" for number in (4, 5, 26, 37, 62, 64, 67, 70, 71, 85)),
+    *(f"errno:{number}" for number in (100, 101, 102, 103, 104, 105, 107, 108, 110, 111)),
+    *(f"errno:{number}" for number in (112, 113, 114, 115, 116, 121)),
+    # Linux include/linux/errno.h: 512 to 530 should never be seen, and come from NFS and FUSE;
+    # 524 alone says that something is not supported
+    *(f"errno:{number}" for number in (*range(512, 524), *range(525, 531))),
+    "errno:-3",  # EAI_AGAIN of getaddrinfo(3)
+    # libcurl-errors(3): resolve, connect, HTTP/2, partial, timeout, TLS handshake, send, receive
+    *(f"curl:{number}" for number in (5, 6, 7, 16, 18, 28, 35, 52, 55, 56, 81, 92, 95, 96)),
+    # Appendix A of the PostgreSQL manual: classes 08, 40, 53, 57 and a lock that is not to be had
+    *(f"sqlstate:{state}*" for state in ("08", "40", "53", "57", "55P03", "25P03")),
+    *(
+        f"pg:{name}"
+        for name in (
+            "AdminShutdown CrashShutdown CannotConnectNow QueryCanceled DatabaseDropped "
+            "DeadlockDetected SerializationFailure TransactionRollback StatementCompletionUnknown "
+            "TooManyConnections InsufficientResources OutOfMemory ConnectionFailure "
+            "ConnectionException ConnectionDoesNotExist SqlclientUnableToEstablishSqlconnection "
+            "LockNotAvailable IdleInTransactionSessionTimeout IdleSessionTimeout"
+        ).split()
+    ),
+    # MySQL's error reference: lost connections, shutdown, locks, too many clients, a failover
+    *(f"mysql:{number}" for number in (1040, 1041, 1053, 1129, 1158, 1159, 1160, 1161, 1203)),
+    *(f"mysql:{number}" for number in (1205, 1213, 1290, 1317, 1836, 2002, 2003, 2006, 2013)),
+    *(f"mysql:{number}" for number in (2014, 2055, 3024, 3032)),
+    # The retryable codes of MongoDB's "Retryable Writes" and "Server Discovery" specifications
+    *(f"mongo:{number}" for number in (6, 7, 43, 50, 64, 89, 91, 112, 134, 189, 202, 262, 9001)),
+    *(f"mongo:{number}" for number in (10058, 10107, 11600, 11602, 13435, 13436)),
+)
+"""Another try may well get through: the server, the network or another client was in the way."""
+
+PEER_GONE = (
+    # https://grpc.io/docs/guides/status-codes/ and its guide to retries
+    "grpc:UNAVAILABLE",
+    "grpc:ABORTED",
+    "grpc:DEADLINE_EXCEEDED",
+    "grpc:CANCELLED",
+)
+"""Those of them that also say that another worker of the same job is gone."""
+
+STAYING = (
+    # RFC 9110, 15.5: the request itself is refused
+    *(f"http:{status}" for status in (400, 403, 404, 405, 406, 410, 411, 413, 414, 415, 422)),
+    *(f"http:{status}" for status in (426, 431, 451, 501, 505, 301, 302, 307, 308)),
+    "reason:forbidden",
+    "reason:insufficientPermissions",
+    "reason:accessNotConfigured",
+    "reason:notFound",
+    "reason:Forbidden",
+    "reason:NotFound",
+    "reason:Invalid",
+    "reason:AlreadyExists",
+    # https://grpc.io/docs/guides/status-codes/: not to be tried again as it is
+    "grpc:INVALID_ARGUMENT",
+    "grpc:NOT_FOUND",
+    "grpc:ALREADY_EXISTS",
+    "grpc:PERMISSION_DENIED",
+    "grpc:FAILED_PRECONDITION",
+    "grpc:OUT_OF_RANGE",
+    "grpc:UNIMPLEMENTED",
+    # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
+    "s3:NoSuchBucket*",
+    "s3:NoSuchKey",
+    "s3:NoSuchVersion",
+    "s3:*AccessDenied*",
+    "s3:AllAccessDisabled",
+    "s3:AccountProblem",
+    "s3:Invalid*",
+    "s3:Malformed*",
+    "s3:BucketAlready*",
+    "s3:MethodNotAllowed",
+    "s3:NotImplemented",
+    "s3:PermanentRedirect",
+    "s3:AuthorizationHeaderMalformed",
+    "s3:EntityTooLarge",
+    "s3:KeyTooLong*",
+    "s3:NotFound",
+    "s3:Forbidden",
+    "s3:UnauthorizedOperation",
+    # libcurl-errors(3): a URL, a scheme, a file or a certificate that is wrong
+    *(f"curl:{number}" for number in (1, 3, 4, 37, 48, 53, 58, 60, 66, 77, 82, 83, 90, 91)),
+    # Appendix A of the PostgreSQL manual: data, names, syntax, permissions, what is missing
+    *(f"sqlstate:{state}*" for state in ("0A", "21", "22", "23", "28", "3D", "3F", "42")),
+    "pg:Undefined*",
+    "pg:Invalid*",
+    "pg:Duplicate*",
+    "pg:Ambiguous*",
+    "pg:*Violation",
+    "pg:*SyntaxError",
+    "pg:Syntax*",
+    "pg:*Mismatch",
+    "pg:InsufficientPrivilege",
+    "pg:FeatureNotSupported",
+    "pg:NumericValueOutOfRange",
+    "pg:StringDataRightTruncation",
+    # MySQL's error reference: who we are, and names, syntax and keys
+    *(f"mysql:{number}" for number in (1044, 1045, 1046, 1048, 1049, 1050, 1051, 1054, 1062)),
+    *(f"mysql:{number}" for number in (1064, 1072, 1136, 1142, 1143, 1146, 1149, 1227, 1364)),
+    *(f"mysql:{number}" for number in (1366, 1406, 1451, 1452, 2005, 2059, 2061)),
+    # MongoDB's error codes: arguments, names, permissions, duplicate keys
+    *(f"mongo:{number}" for number in (2, 9, 13, 14, 18, 26, 48, 59, 72, 73, 115, 121, 8000)),
+    "mongo:11000",
+    "ssl:CERTIFICATE_VERIFY_FAILED",
+)
+"""The same request is refused the next time too, as far as one can tell from its code."""
