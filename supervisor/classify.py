@@ -193,6 +193,8 @@ def _conditions(rule: Rule) -> dict[str, tuple[object, ...]]:
     """What the rule asks for, by the names that a config uses."""
     conditions: dict[str, tuple[object, ...]] = {
         "type": rule.types,
+        "code": rule.codes,
+        "speaker": rule.speakers,
         "regex": rule.patterns,
         "frame": rule.frames,
         "signal": rule.signals,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from supervisor.core.codes import codes_of
 from supervisor.core.speakers import Speaker, speaker
 from supervisor.core.statements import stated
 
@@ -52,7 +53,7 @@ class Raised:
     """The innermost place in the user's own code that it passed through, else of all; `FILE:LINE in
     FUNCTION`. Empty where no traceback says so."""
     raised_in: str = ""
-    """The file that raised it: the innermost of its traceback. Empty where none is known."""
+    """The file that it comes from, see `speakers.raiser`. Empty where none is known."""
 
     @property
     def stated(self) -> str:
@@ -60,9 +61,14 @@ class Raised:
         return stated(self.text)
 
     @property
-    def speaker(self) -> Speaker | None:
-        """Who raised it; None: nothing tells."""
-        return speaker(self.type, self.raised_in)
+    def speaker(self) -> Speaker:
+        """Who raised it."""
+        return speaker(self.type, self.raised_in, self.bases)
+
+    @property
+    def codes(self) -> frozenset[str]:
+        """The structured codes in what it says."""
+        return codes_of(self.type, self.text)
 
     @property
     def names(self) -> frozenset[str]:

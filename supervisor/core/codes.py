@@ -29,7 +29,7 @@ _HTTP = (
     r"\bHTTP(?:/[\d.]+|[ _]?[Ee]rror|[ _][Ss]tatus)?(?:[ _][Cc]ode)?[:=]? ?'?(\d{3})\b",
     r"\bHttpError[: ]+(\d{3})\b",
     # "HTTP response code 503 with body" (TensorFlow), "http_response_code='503'" (TensorStore)
-    r"(?i:\bresponse[_ ](?:status[_ ])?code:? ?=?['\"]?)(\d{3})\b",
+    r"(?i:response[_ ](?:status[_ ])?code:? ?=?['\"]?)(\d{3})\b",
     # "<Response [520]>" (requests), "status_code=503", "HTTPStatusCode': 404", "status: 502"
     r"<Response \[(\d{3})\]",
     r"(?i:(?<!exit )\bstatus(?:[_ ]?code)?['\"]?[:= ]{1,3}['\"]?)(\d{3})\b",
@@ -53,11 +53,11 @@ _HTTP = (
     r"10 Gone|12 Precondition Failed|16 Requested Range|29 Too Many)|5(?:00 Internal Server|"
     r"02 Bad Gateway|03 Service|03 Slow|04 Gateway|04 Deadline))",
 )
-_GRPC_NUMBERS = (
+_GRPC_NAMES = (
     "OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS "
     "PERMISSION_DENIED RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED "
     "INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED"
-).split()
+)
 """The names of the gRPC status codes, in the order of their numbers."""
 _FORMS = tuple(
     (family, re.compile(form, re.MULTILINE))
@@ -118,6 +118,6 @@ def _value(family: str, said: str) -> str:
 
 def _grpc(said: str) -> str:
     if said.isdecimal():
-        return _GRPC_NUMBERS[int(said)] if int(said) < len(_GRPC_NUMBERS) else ""
+        return dict(enumerate(_GRPC_NAMES.split())).get(int(said), "")
     # Go writes `DeadlineExceeded`.
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", said).upper()

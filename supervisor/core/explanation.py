@@ -15,7 +15,7 @@ from supervisor.core.chain import Chain, Origin, Raised
 from supervisor.core.failure import Evidence, Failure, RankEvidence
 from supervisor.core.outcome import Verdict
 from supervisor.core.policy import Success
-from supervisor.core.rules import Rule, found, words
+from supervisor.core.rules import Rule, found, matching_codes, words
 from supervisor.core.secret_forms import REDACTED
 from supervisor.core.speakers import Speaker
 from supervisor.core.verdicts import judge, one_line
@@ -119,7 +119,7 @@ def _weighed(judgement: Judgement, judgements: list[Judgement], redact: Redact) 
         rank=rank.exit.rank,
         line=_line(member, rank, redact),
         where=one_line(redact(member.at)) if member is not None else "",
-        speaker=_SPEAKERS.get(member.speaker, "") if member is not None and member.speaker else "",
+        speaker=_SPEAKERS.get(member.speaker, "") if member is not None else "",
         origin=_ORIGINS[chain.origin] if chain is not None else "how the process ended",
         time=chain.when if chain is not None else "",
         why=_why_root(judgements)
@@ -161,8 +161,10 @@ def _grounds(
         yield f"type {one_line(about.type)}"
     if about is not None and rule.patterns:
         yield f"words {_words(words(rule, redact(as_read(rule, about))))}"
-    if about is not None and rule.speakers:
-        yield f"raised by {_SPEAKERS[about.speaker] if about.speaker else 'nobody knows whom'}"
+    if about is not None and rule.codes:
+        yield f"code {' '.join(sorted(matching_codes(rule, about.codes)))}"
+    if about is not None and rule.speakers and about.speaker in _SPEAKERS:
+        yield f"raised by {_SPEAKERS[about.speaker]}"
     if judgement.chain is not None and rule.frames:
         yield f"frame {_words(found(rule.frames, redact(judgement.chain.path)))}"
     if rule.signals or rule.exit_codes:

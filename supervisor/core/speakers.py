@@ -8,12 +8,13 @@ speaks, and only what the user's own code raised can be certain by its type alon
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from supervisor.core.signature import is_own
 
-_PACKAGE = re.compile(r"(?:site|dist)-packages/(\w+)")
-
+_INSTALLED = re.compile(r"(?:site|dist)-packages/(.+)")
+_STANDARD = re.compile(r"/lib(?:64)?/(?:python|pypy)3[^/]*/(.+)")
 _GENERATED = re.compile(
     r"^<(?!frozen )|/ipykernel_\d+/|^ipython-input|__autograph_generated|torchinductor|/\.triton/"
 )
@@ -39,71 +40,72 @@ class Speaker(StrEnum):
     """A library that talks to a network, a store, a service or another process."""
     LIBRARY = "library"
     """Any other library, and Python itself."""
+    UNKNOWN = "unknown"
+    """Nothing tells."""
 
 
-_IO = frozenset(
-    {
-        "aiobotocore",
-        "aiohttp",
-        "asyncssh",
-        "boto3",
-        "botocore",
-        "etcd3",
-        "fsspec",
-        "gcsfs",
-        "google",
-        "googleapiclient",
-        "grpc",
-        "hf_transfer",
-        "hf_xet",
-        "http",
-        "httpcore",
-        "httplib2",
-        "httpx",
-        "huggingface_hub",
-        "kubernetes",
-        "mlflow",
-        "neptune",
-        "paramiko",
-        "psycopg2",
-        "pymysql",
-        "ray",
-        "redis",
-        "requests",
-        "s3fs",
-        "socket",
-        "ssl",
-        "tensorstore",
-        "urllib",
-        "urllib3",
-        "wandb",
-        "websockets",
-    }
-)
+ANYBODY = tuple(Speaker)
+NOT_IO = (Speaker.OWN, Speaker.LIBRARY, Speaker.UNKNOWN)
+
+_PACKAGES = {
+    "HTTP and sockets": "aiohttp anyio ftplib h11 h2 http httpcore httplib2 httpx poplib pycurl "
+    "requests smtplib socket ssl tornado urllib urllib3 websocket websockets xmlrpc zmq",
+    "stores": "adlfs aiobotocore aistore azure boto boto3 botocore cloudpathlib fsspec gcsfs gslib "
+    "hdfs minio obstore oci ocifs oss2 s3fs s3transfer smart_open snakebite tensorstore",
+    "hubs and trackers": "clearml comet_ml dvc hf_transfer hf_xet huggingface_hub kaggle mlflow "
+    "modelscope neptune swanlab wandb",
+    "clouds, clusters and other machines": "asyncssh confluent_kafka consul distributed docker "
+    "etcd3 fabric google googleapiclient grpc kafka kazoo kubernetes kubernetes_asyncio paramiko "
+    "pika pynvml pysftp ray scp thrift",
+    "databases": "MySQLdb aiosqlite asyncpg cassandra clickhouse_driver elastic_transport "
+    "elasticsearch mariadb mysql opensearchpy psycopg psycopg2 pymongo pymysql redis snowflake "
+    "sqlalchemy sqlite3",
+}
+_IO = frozenset(name for names in _PACKAGES.values() for name in names.split())
 """Packages and modules of Python's that talk to others."""
+_NOT_IO = ("google.protobuf", "ray.exceptions.RayTaskError")
+"""What is in them and does not: a message format, and the error of a task, whoever raised it."""
+_FRAMEWORKS = frozenset({"ray", "distributed", "mlflow"})
+"""Those of them whose errors of other types are of the work that they run, or of how it is set
+up."""
 
 
-def speaker(kind: str, raised_in: str) -> Speaker | None:
-    """Who raised an error of the type `kind`, in a file at the path `raised_in` ("": not known).
+def speaker(kind: str, raised_in: str, bases: Iterable[str] = ()) -> Speaker:
+    """Who raised an error of the type `kind` with these `bases`, in a file at the path `raised_in`
+    ("": not known).
 
     A type of an I/O library counts as its word wherever it was raised: such errors are raised
-    again. None: nothing tells.
+    again, and programs derive their own from them.
     """
-    if _root(kind) in _IO or _package(raised_in) in _IO:
+    if any(map(_of_io, (kind, *bases))) or _is_io_file(raised_in):
         return Speaker.IO
     if not raised_in or _GENERATED.search(raised_in):
-        return None
+        return Speaker.UNKNOWN
     return Speaker.OWN if is_own(raised_in) and not _SHARED.search(raised_in) else Speaker.LIBRARY
 
 
-def _root(kind: str) -> str:
+def raiser(paths: Sequence[str]) -> str:
+    """The file that an error comes from, of those that its traceback passes through, outermost
+    first: the innermost, or one of an I/O library that called it ("": there is none).
+
+    What an I/O library asked for and could not read (as JSON, say) is its error, too. Above the
+    innermost file of the user's own code nobody is looked for.
+    """
+    for path in reversed(paths):
+        if is_own(path):
+            break
+        if _is_io_file(path):
+            return path
+    return paths[-1] if paths else ""
+
+
+def _of_io(kind: str) -> bool:
     module, dot, _ = kind.partition(".")
-    return module if dot else ""
+    return bool(dot) and module in _IO and not kind.startswith(_NOT_IO)
 
 
-def _package(path: str) -> str:
-    """The package that a file belongs to: of a library, or of Python's own."""
-    if found := _PACKAGE.search(path):
-        return found[1]
-    _, standard, rest = path.partition("/lib/python3.")
-    return rest.split("/")[1].removesuffix(".py") if standard and "/" in rest else ""
+def _is_io_file(path: str) -> bool:
+    """Whether a file belongs to an I/O library, or to such a module of Python's own."""
+    found = _INSTALLED.search(path) or _STANDARD.search(path)
+    dotted = (found[1] if found else "").replace("/", ".").removesuffix(".py")
+    return dotted.partition(".")[0] in _IO - _FRAMEWORKS and not dotted.startswith(_NOT_IO)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from supervisor.core.chain import WRAPPERS, Chain, Origin, Raised
 from supervisor.core.frames import Frame, frame_in, place
 from supervisor.core.line_forms import CAUSED, HEADER, LOGGED, MEMBER, NOISE, STACK, when
+from supervisor.core.speakers import raiser
 
 _MAX_CONTINUATION = 40
 MAX_FRAMES = 60
@@ -120,7 +121,7 @@ class TracebackReader:
             return
         if self.members and not self.chained and not self._inside(raised):
             yield from self._finish(keep=True)
-        raised_in = self.frames[-1].path if self.frames else ""
+        raised_in = raiser([frame.path for frame in self.frames])
         self.members.append(replace(raised, at=place(self.frames), raised_in=raised_in))
         self.chained = False
         if not self.open:

@@ -25,6 +25,7 @@ from supervisor.core.rules import (
     STILL_RUNNING,
     TOLD_TO_STOP,
     Rule,
+    codes_match,
     names_match,
     occurs,
     says,
@@ -247,7 +248,11 @@ class _Judge:
             for member in reversed(members):
                 if rule.speakers and member.speaker not in rule.speakers:
                     continue
-                if names_match(rule, member.names) and says(rule, as_read(rule, member)):
+                if (
+                    codes_match(rule, member.codes)
+                    and names_match(rule, member.names)
+                    and says(rule, as_read(rule, member))
+                ):
                     yield rule, member
                     break
 

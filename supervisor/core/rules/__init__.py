@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from supervisor.core.outcome import Charge
+from supervisor.core.outcome import Charge, Verdict
 from supervisor.core.remedy import Remedy
 from supervisor.core.rules.code import ALONE as _ERRORS_OF_CODE_ALONE
 from supervisor.core.rules.code import RULES as _OF_THE_CODE
 from supervisor.core.rules.exceptions import RULES as _OF_THE_TYPE
 from supervisor.core.rules.exits import RULES as _OF_THE_EXIT
+from supervisor.core.rules.io import RULES as _OF_IO
 from supervisor.core.rules.machine import RULES as _OF_THE_MACHINE
 from supervisor.core.rules.program import RULES as _OF_THE_PROGRAM
 from supervisor.core.rules.rule import GUARD_LOST as GUARD_LOST
@@ -32,7 +33,9 @@ from supervisor.core.rules.rule import OOM_KILLED as OOM_KILLED
 from supervisor.core.rules.rule import STILL_RUNNING as STILL_RUNNING
 from supervisor.core.rules.rule import TOLD_TO_STOP as TOLD_TO_STOP
 from supervisor.core.rules.rule import Rule as Rule
+from supervisor.core.rules.rule import codes_match as codes_match
 from supervisor.core.rules.rule import found as found
+from supervisor.core.rules.rule import matching_codes as matching_codes
 from supervisor.core.rules.rule import names_match as names_match
 from supervisor.core.rules.rule import occurs as occurs
 from supervisor.core.rules.rule import says as says
@@ -40,8 +43,19 @@ from supervisor.core.rules.rule import words as words
 from supervisor.core.rules.state import RULES as _OF_THE_STATE
 from supervisor.core.rules.world import DISK_FULL as DISK_FULL
 from supervisor.core.rules.world import RULES as _OF_THE_WORLD
+from supervisor.core.speakers import NOT_IO
 
-_OF_A_STORE = ("storage", "expired-credentials", "quota")
+_OF_A_STORE = (
+    "rejected-credentials",
+    "expired-credentials",
+    "quota-code",
+    "rate-limit",
+    "quota",
+    "passing-code",
+    "passing-type",
+    "passing-words",
+    "storage",
+)
 
 
 def in_a_bucket(rules: Iterable[Rule]) -> tuple[Rule, ...]:
@@ -55,12 +69,22 @@ def in_a_bucket(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     )
 
 
-RULES: tuple[Rule, ...] = (
+def _spares_io(rule: Rule) -> Rule:
+    """A rule that knows a FATAL by words alone is not about what an I/O library says, unless it
+    names its speakers: the word may be a server's, or of a packet."""
+    by_words = rule.patterns and not rule.codes and set(rule.types) <= {"BaseException"}
+    if rule.verdict is Verdict.FATAL and by_words and not rule.speakers:
+        return replace(rule, speakers=NOT_IO)
+    return rule
+
+
+_ORDERED: tuple[Rule, ...] = (
     # Types that no outside cause is reported as: a TypeError about `read_timeout` is no timeout.
     *_ERRORS_OF_CODE_ALONE,
     # The world outside is reported under any type and status, and lost connections to a store are
     # worded as lost peers are: so it comes before what the machine and the program say.
     *_OF_THE_WORLD,
+    *_OF_IO,
     # A compiler that runs out of memory says RESOURCE_EXHAUSTED: before device memory, below.
     *_OF_THE_MACHINE,
     # A damaged checkpoint is reported as NOT_FOUND, DATA_LOSS or a shape: before these words alone.
@@ -73,3 +97,4 @@ RULES: tuple[Rule, ...] = (
     # How the process ended counts where nothing was said; the last rule matches every end.
     *_OF_THE_EXIT,
 )
+RULES = tuple(_spares_io(rule) for rule in _ORDERED)

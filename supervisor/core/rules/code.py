@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from supervisor.core.rules.phrases import ASSERTION, FIX_CODE, FIX_CONFIG
 from supervisor.core.rules.rule import FATAL, Rule
-from supervisor.core.speakers import Speaker
+from supervisor.core.speakers import NOT_IO, Speaker
 
 _BUILTIN = r"^(?:builtins\.)?"
 """Before a type of Python's own: a traceback leaves its module out, a failure record does not."""
@@ -67,7 +67,14 @@ _BROKEN = (
 )
 
 ALONE = (
-    Rule("invalid-config-alone", FATAL, *_CONFIG, types=_CONFIG_TYPES, alone=True),
+    Rule(
+        "invalid-config-alone",
+        FATAL,
+        *_CONFIG,
+        types=_CONFIG_TYPES,
+        speakers=NOT_IO,
+        alone=True,
+    ),
     Rule(
         "unparsable",
         FATAL,
@@ -148,8 +155,8 @@ RULES = (
         speakers=(Speaker.OWN,),
         certain=True,
     ),
-    Rule("assertion", FATAL, *ASSERTION, types=("AssertionError",)),
-    Rule("invalid-config", FATAL, *_CONFIG, types=_CONFIG_TYPES),
+    Rule("assertion", FATAL, *ASSERTION, types=("AssertionError",), speakers=NOT_IO),
+    Rule("invalid-config", FATAL, *_CONFIG, types=_CONFIG_TYPES, speakers=NOT_IO),
     Rule(
         "missing-module",
         FATAL,

@@ -15,6 +15,7 @@ from supervisor.core.rules.phrases import (
     SEE_SERVICE,
 )
 from supervisor.core.rules.rule import FATAL, LOW, MEDIUM, POLICY, RESTART, TOLD_TO_STOP, Rule
+from supervisor.core.speakers import Speaker
 
 _STATED = r"(?i)^(?!\S*(?:Xla|Jax)RuntimeError)[^\n]*\b"
 """A line of any exception but the runtime's, which uses such words of passing troubles too."""
@@ -62,11 +63,20 @@ RULES = (
             "BadGateway",
             "gaierror",
             "*NetworkError",
+        ),
+        transient=True,
+    ),
+    Rule(
+        "unschedulable",
+        RESTART,
+        "Ray finds no place for the work",
+        "No node has what it asks for; one may join, or the request can never be met.",
+        "If it comes back, compare what the task or actor asks for with what the nodes have.",
+        types=(
             "PlacementGroupSchedulingError",
             "ActorUnschedulableError",
             "TaskUnschedulableError",
         ),
-        transient=True,
     ),
     Rule(
         "pipe",
@@ -161,6 +171,16 @@ RULES = (
             r"shard)\b.{0,200}(?:does "
             r"not|doesn't) exist|\bnot found:? ['\"/]",
         ),
+    ),
+    Rule(
+        "io-error",
+        RESTART,
+        "an I/O error",
+        "A library that talks to others failed without a code that is known; it may pass.",
+        "If it comes back, see what the message names, and the state of the service.",
+        types=("BaseException",),
+        speakers=(Speaker.IO,),
+        confidence=MEDIUM,
     ),
     Rule(
         "program-error",

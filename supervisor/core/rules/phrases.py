@@ -21,13 +21,6 @@ PREEMPTED = "preempted (SIGTERM that the supervisor did not send)"
 
 STATUS = r"(?:^|[\s:(\"'])"
 """What stands before the name of an absl status."""
-HTTP = (
-    r"(?:http_response_code='|[\"']code[\"']: |[Ss]tatus(?:[_ ][Cc]ode)?[=: ]+|"
-    r"(?:Server|Client) [Ee]rror '?|HTTP(?:/[\d.]+| Error| [Ss]tatus)?:? |status code', |"
-    r"[Rr]esponse [Cc]ode:? |\((?=\d{3}\))|"
-    r"^[\w.]+: (?=\d{3} (?:GET|HEAD|POST|PUT|PATCH|DELETE|Client|Server)\b))"
-)
-"""What stands before the number of an HTTP status."""
 CHECKPOINT_FRAMES = (
     r"orbax[/.]",
     r"(?i)[/_.-](?:checkpoint|ckpt)\w*\.py:",

@@ -7,12 +7,12 @@ from supervisor.core.rules.phrases import (
     FIX_CODE,
     FIX_CONFIG,
     FIX_PATH,
-    HTTP,
     NONE_NEEDED,
     SEE_SERVICE,
     STATUS,
 )
 from supervisor.core.rules.rule import FATAL, MEDIUM, RESTART, Rule
+from supervisor.core.speakers import ANYBODY
 
 _CHECKS = ("JaxRuntimeCheckError", "OOBError", "FailedCheckError", "checkify.JaxRuntimeError")
 """What chex and checkify raise, which only check what the program asks them to."""
@@ -83,8 +83,7 @@ RULES = (
         "What the program asks for does not exist there, or we may not read it.",
         FIX_PATH,
         patterns=(
-            rf"{HTTP}(?:403|404|410)\b|\b(?:403 (?:Forbidden|Client Error|GET|POST|PUT)|404 (?:Not "
-            r"Found|Client Error|GET|POST)|410 Gone)|does not have (?:storage|permission)",
+            r"does not have (?:storage|permission)",
             r"(?i)EntryNotFound|GatedRepo|NoSuch(?:Key|Bucket)|AccessDenied|bucket does not exist",
             r"(?i)not a (?:valid model identifier|local folder)|"
             r"does not appear to have a file named",
@@ -153,6 +152,7 @@ RULES = (
         "a package cannot be installed",
         "pip finds no version of a package that fits.",
         "Correct the requirement that the message names; run the same command again.",
+        speakers=ANYBODY,
         patterns=(r"(?i)could not find a version that satisfies|no matching distribution found",),
     ),
     Rule(

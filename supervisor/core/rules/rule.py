@@ -54,6 +54,8 @@ class Rule:
     For guesses that another try may succeed, and never for a FATAL."""
     speakers: tuple[Speaker, ...] = ()
     """Who must have raised the error."""
+    codes: tuple[str, ...] = ()
+    """Structured codes (`http:404`), one of which the error must have; `*` stands for anything."""
     signals: tuple[str, ...] = ()
     exit_codes: tuple[int, ...] = ()
     stages: tuple[str, ...] = ()
@@ -85,15 +87,22 @@ class Rule:
     @property
     def about_text(self) -> bool:
         """Whether it looks at an error, not only at how the process ended."""
-        return bool(self.types or self.patterns or self.frames or self.speakers)
+        return bool(self.types or self.patterns or self.frames or self.speakers or self.codes)
 
 
 def names_match(rule: Rule, names: frozenset[str]) -> bool:
     """Whether the rule is about an exception type that goes by one of `names`."""
-    if not rule.types:
-        return True
-    plain, globs = _types(rule.types)
-    return bool(plain & names) or any(globs.fullmatch(name) for name in names if globs)
+    return not rule.types or bool(_those_of(rule.types, names))
+
+
+def codes_match(rule: Rule, codes: frozenset[str]) -> bool:
+    """Whether the rule is about an error with one of `codes`."""
+    return not rule.codes or bool(matching_codes(rule, codes))
+
+
+def matching_codes(rule: Rule, codes: frozenset[str]) -> frozenset[str]:
+    """Those of `codes` that the rule is about."""
+    return _those_of(rule.codes, codes)
 
 
 def says(rule: Rule, text: str) -> bool:
@@ -128,11 +137,17 @@ def found(patterns: tuple[str, ...], text: str) -> str | None:
     return match[0] if match is not None else None if patterns else ""
 
 
+def _those_of(wanted: tuple[str, ...], names: frozenset[str]) -> frozenset[str]:
+    plain, globs = _split(wanted)
+    return (plain & names) | {name for name in names if globs.fullmatch(name)}
+
+
 @cache
-def _types(types: tuple[str, ...]) -> tuple[frozenset[str], re.Pattern[str]]:
-    globs = [name for name in types if "*" in name]
+def _split(wanted: tuple[str, ...]) -> tuple[frozenset[str], re.Pattern[str]]:
+    """The plain names, and those with a `*`."""
+    globs = [name for name in wanted if "*" in name]
     parts = [".*".join(re.escape(part) for part in name.split("*")) for name in globs]
-    return frozenset(types) - set(globs), re.compile("|".join(parts) if parts else r"(?!)")
+    return frozenset(wanted) - set(globs), re.compile("|".join(parts) if parts else r"(?!)")
 
 
 @cache

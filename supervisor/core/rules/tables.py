@@ -41,8 +41,25 @@ QUOTA = (
 )
 """What is allowed is used up."""
 
-DISK_FULL = ("errno:28", "errno:122", "http:507", "pg:DiskFull", "sqlstate:53100", "mysql:1021")
-"""No room is left: ENOSPC and EDQUOT, RFC 4918's 507, and what databases say of it."""
+SERVER_FULL = ("http:507", "pg:DiskFull", "sqlstate:53100", "mysql:1021")
+"""A server has no room left: RFC 4918, 11.5, and what databases say of it."""
+
+_PG_PASSING = (
+    "AdminShutdown CrashShutdown CannotConnectNow QueryCanceled DeadlockDetected "
+    "SerializationFailure TransactionRollback StatementCompletionUnknown TooManyConnections "
+    "InsufficientResources OutOfMemory ConnectionFailure ConnectionException "
+    "ConnectionDoesNotExist SqlclientUnableToEstablishSqlconnection LockNotAvailable "
+    "IdleInTransactionSessionTimeout IdleSessionTimeout"
+)
+
+RATE_LIMIT = (
+    # https://cloud.google.com/storage/docs/json_api/v1/status-codes and Google's AIP-193
+    "reason:rateLimitExceeded",
+    "reason:userRateLimitExceeded",
+    "reason:concurrentLimitExceeded",
+    "reason:RATE_LIMIT_EXCEEDED",
+)
+"""Too many requests in a short time, whatever the status is."""
 
 PASSING = (
     # RFC 9110, 15.6; 425 of RFC 8470, 429 of RFC 6585, 423 of RFC 4918; 520 to 527 and 530 are
@@ -52,11 +69,7 @@ PASSING = (
     # Preconditions fail where an earlier try got through unseen, or another one was faster.
     "http:412",
     "reason:conditionNotMet",
-    # https://cloud.google.com/storage/docs/json_api/v1/status-codes and Google's error guide
-    "reason:rateLimitExceeded",
-    "reason:userRateLimitExceeded",
-    "reason:concurrentLimitExceeded",
-    "reason:RATE_LIMIT_EXCEEDED",
+    # https://cloud.google.com/storage/docs/json_api/v1/status-codes
     "reason:backendError",
     "reason:internalError",
     "reason:operationInProgress",
@@ -102,16 +115,7 @@ PASSING = (
     *(f"curl:{number}" for number in (5, 6, 7, 16, 18, 28, 35, 52, 55, 56, 81, 92, 95, 96)),
     # Appendix A of the PostgreSQL manual: classes 08, 40, 53, 57 and a lock that is not to be had
     *(f"sqlstate:{state}*" for state in ("08", "40", "53", "57", "55P03", "25P03")),
-    *(
-        f"pg:{name}"
-        for name in (
-            "AdminShutdown CrashShutdown CannotConnectNow QueryCanceled DatabaseDropped "
-            "DeadlockDetected SerializationFailure TransactionRollback StatementCompletionUnknown "
-            "TooManyConnections InsufficientResources OutOfMemory ConnectionFailure "
-            "ConnectionException ConnectionDoesNotExist SqlclientUnableToEstablishSqlconnection "
-            "LockNotAvailable IdleInTransactionSessionTimeout IdleSessionTimeout"
-        ).split()
-    ),
+    *(f"pg:{name}" for name in _PG_PASSING.split()),
     # MySQL's error reference: lost connections, shutdown, locks, too many clients, a failover
     *(f"mysql:{number}" for number in (1040, 1041, 1053, 1129, 1158, 1159, 1160, 1161, 1203)),
     *(f"mysql:{number}" for number in (1205, 1213, 1290, 1317, 1836, 2002, 2003, 2006, 2013)),
@@ -122,14 +126,14 @@ PASSING = (
 )
 """Another try may well get through: the server, the network or another client was in the way."""
 
-PEER_GONE = (
+RPC_PASSING = (
     # https://grpc.io/docs/guides/status-codes/ and its guide to retries
     "grpc:UNAVAILABLE",
     "grpc:ABORTED",
     "grpc:DEADLINE_EXCEEDED",
     "grpc:CANCELLED",
 )
-"""Those of them that also say that another worker of the same job is gone."""
+"""The same of a call to another process, which may be a worker of this job that is gone."""
 
 STAYING = (
     # RFC 9110, 15.5: the request itself is refused
@@ -143,14 +147,6 @@ STAYING = (
     "reason:NotFound",
     "reason:Invalid",
     "reason:AlreadyExists",
-    # https://grpc.io/docs/guides/status-codes/: not to be tried again as it is
-    "grpc:INVALID_ARGUMENT",
-    "grpc:NOT_FOUND",
-    "grpc:ALREADY_EXISTS",
-    "grpc:PERMISSION_DENIED",
-    "grpc:FAILED_PRECONDITION",
-    "grpc:OUT_OF_RANGE",
-    "grpc:UNIMPLEMENTED",
     # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
     "s3:NoSuchBucket*",
     "s3:NoSuchKey",
@@ -196,3 +192,15 @@ STAYING = (
     "ssl:CERTIFICATE_VERIFY_FAILED",
 )
 """The same request is refused the next time too, as far as one can tell from its code."""
+
+RPC_STAYING = (
+    # https://grpc.io/docs/guides/status-codes/: not to be tried again as it is
+    "grpc:INVALID_ARGUMENT",
+    "grpc:NOT_FOUND",
+    "grpc:ALREADY_EXISTS",
+    "grpc:PERMISSION_DENIED",
+    "grpc:FAILED_PRECONDITION",
+    "grpc:OUT_OF_RANGE",
+    "grpc:UNIMPLEMENTED",
+)
+"""The same of a call to another process."""

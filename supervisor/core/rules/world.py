@@ -1,10 +1,7 @@
-"""Rules about the world outside the program: disks, limits, credentials, services, the network."""
+"""Rules about the host and what the job is given: devices, checkpoints, disks, limits."""
 
 from __future__ import annotations
 
-from supervisor.core.outcome import Charge
-from supervisor.core.remedy import Remedy
-from supervisor.core.rules.phrases import FIX_PATH, HTTP, SEE_SERVICE, STATUS
 from supervisor.core.rules.rule import FATAL, NO_SPACE, POLICY, RESTART, Rule
 
 DISK_FULL = "disk-full"
@@ -12,9 +9,6 @@ DISK_FULL = "disk-full"
 _LIMIT = "a limit of the host is reached"
 _LIMIT_REASON = "The host refused memory, files or processes; that may pass, or it is too low."
 _LIMIT_ADVICE = "Look at ulimit, /dev/shm and the memory of the host or container."
-_LOGIN = "credentials are missing or have expired"
-_LOGIN_REASON = "The storage or the hub does not accept who we say we are; a new token may."
-_LOGIN_ADVICE = "Renew the credentials (gcloud auth, service account, HF_TOKEN)."
 
 RULES = (
     Rule(
@@ -114,14 +108,6 @@ RULES = (
         transient=True,
     ),
     Rule(
-        "offline",
-        FATAL,
-        "the network is switched off by a setting",
-        "The program is told to work offline, and what it wants is not in its cache.",
-        "Fill the cache, or take HF_HUB_OFFLINE (or the like) out of the environment.",
-        patterns=(r"(?i)offline mode|outgoing traffic has been disabled|HF_\w*OFFLINE",),
-    ),
-    Rule(
         "resource-limit",
         POLICY,
         _LIMIT,
@@ -151,108 +137,6 @@ RULES = (
             r"(?i)killed by (?:the )?(?:kernel'?s? )?oom|\bOOMKilled\b|signal: killed",
             r"(?i)\boom-kill:|\b\d+ oom[-_ ]kill",
             r"(?i)object store (?:is )?(?:full|memory)|unable to allocate .{1,40} for an array",
-        ),
-        transient=True,
-    ),
-    Rule(
-        "no-such-place",
-        FATAL,
-        "a repository or bucket does not exist, or is closed to us",
-        "What the program asks for is not there for us, whoever we say we are.",
-        FIX_PATH,
-        types=("RepositoryNotFoundError", "RevisionNotFoundError", "DatasetNotFoundError"),
-    ),
-    Rule(
-        "expired-credentials",
-        POLICY,
-        _LOGIN,
-        _LOGIN_REASON,
-        _LOGIN_ADVICE,
-        patterns=(
-            r"(?i)invalid_grant|invalid credentials|invalid_token|\bExpired?Token|invalid_client",
-            r"(?i)(?:token|credentials?|session|certificate|login|key)s? (?:has |have |is |are |"
-            r"was )?"
-            r"(?:been )?(?:expired|revoked)",
-            r"(?i)(?:unable|could not|cannot|can't|failed) (?:to )?(?:locate|find|load|refresh|"
-            r"retrieve|obtain|get|determine).{0,40}(?:credentials|access token|api.?key)",
-            r"(?i)default credentials were not found|could not be refreshed|RequestTimeTooSkewed",
-            r"(?i)reauthentication is needed|InvalidAccessKeyId|SignatureDoesNotMatch|authError",
-            r"(?i)NoCredentials|PartialCredentials|CredentialRetrieval|AnonymousCredentials",
-            r"(?i)not (?:logged in|authenticated)\b|login required|invalid (?:user )?(?:access )?"
-            r"(?:token|api.?key)|api_?key not configured|token is required|missing api.?key",
-            rf"{STATUS}UNAUTHENTICATED\b|{HTTP}401\b|\b401 (?:Client Error|Unauthorized)",
-        ),
-        transient=True,
-        remedy=Remedy.WAIT_LONG,
-    ),
-    Rule(
-        "quota",
-        POLICY,
-        "a quota is used up",
-        "The quota of a service is exhausted; it is refilled with time or raised by a person.",
-        "Look at the quotas of the project; raise the one that the message names.",
-        patterns=(
-            r"(?i)quota (?:metric )?.{0,80}(?:exceeded|exhausted|reached)|quotaExceeded|"
-            r"usageLimits",
-            r"(?i)(?:exceed\w*|insufficient|exhausted|over)\b.{0,40}\bquota",
-            r"(?i)billing (?:account|is disabled|not enabled|has been)|(?:Daily|User)LimitExceeded",
-        ),
-        transient=True,
-        remedy=Remedy.WAIT_LONG,
-    ),
-    Rule(
-        "no-capacity",
-        POLICY,
-        "no capacity",
-        "The machines asked for are not to be had at the moment.",
-        "Wait, or ask for another zone or a smaller slice.",
-        patterns=(
-            r"(?i)no more capacity in the zone|ZONE_RESOURCE_POOL_EXHAUSTED|\bSTOCKOUT\b",
-            r"(?i)does not have enough resources available|Insufficient\w*Capacity",
-        ),
-        charge=Charge.NOTHING,
-        transient=True,
-        remedy=Remedy.WAIT_FOR_CAPACITY,
-    ),
-    Rule(
-        "storage",
-        RESTART,
-        "storage or network trouble",
-        "A service or the network did not answer as it should; that passes.",
-        SEE_SERVICE,
-        patterns=(
-            rf"{HTTP}(?:408|425|429|5(?:00|02|03|04|2\d))\b",
-            r"(?i)\b(?:408 request timeout|429 (?:too many|client error)|500 (?:internal|server)|"
-            r"502 (?:bad|server)|503 (?:service|server|slow|get|post|put|patch|delete)|"
-            r"504 (?:gateway|server|deadline))",
-            r"(?i)too many requests|rateLimitExceeded|\bSlowDown\b|throttl|backendError|"
-            r"rate.?limit(?:ed|ing|er)?\b.{0,40}(?:exceed|reach|hit|error)|"
-            r"exceed.{0,40}rate.?limit|"
-            r"rate.?limited",
-            r"(?i)(?:temporarily|currently|service) (?:is )?(?:unavailable|overloaded)",
-            r"(?i)(?:service|server|backend|endpoint|network|host) (?:is )?(?:temporarily )?"
-            r"(?:unavailable|unreachable|overloaded|not responding)",
-            r"(?i)all \d+ (?:retry )?attempts failed|max retries exceeded|retries exhausted|"
-            r"(?:giving up|failed) after \d+ (?:retries|attempts|tries)",
-            r"(?i)(?:retry|deadline|timeout) (?:of [\d.]+ ?s\w* )?(?:deadline |budget |limit )?"
-            r"(?:has been |was )?exceeded",
-            r"(?i)(?:connection|connect|read|request|operation|socket|handshake)\b.{0,60}"
-            r"(?:timed out|timeout)|timed out.{0,40}(?:connect|read|request)",
-            r"(?i)network is (?:unreachable|down)|no route to host|host is (?:down|unreachable)",
-            r"(?i)(?:temporary failure|error|failure) in name resolution|name or service not known|"
-            r"nameresolution|could ?n[o']t? resolve host|nodename nor servname|\bgetaddrinfo\b|"
-            r"no address associated with hostname|\bdns\b.{0,40}(?:fail|error|timed? ?out)",
-            r"(?i)failed to establish a new connection|SSL(?:Error|EOFError|:)|_ssl\.c|ssl_error",
-            r"(?i)remote end closed connection|IncompleteRead|RemoteDisconnected|ProtocolError",
-            r"(?i)server disconnected|peer closed connection|CURL error|curl_easy|ChunkedEncoding",
-            r"(?i)clientConnectorError|unexpected eof while reading|connection pool",
-            r"\[Errno (?:5|70|100|101|103|104|107|108|110|111|112|113|116|121)\]",
-            r"os_error_code='(?:5|70|100|101|103|104|107|108|110|111|112|113|116|121)'",
-            r"(?i)stale (?:nfs )?file handle|transport endpoint is not connected|remote i/o error",
-            r"(?i)input/output error|we encountered an internal error",
-            r"(?i)/upload/storage/v1/b/\S*[?&]upload(?:Type=resumable|_id=)",
-            r"(?i)generation mismatch|conditionNotMet|pre-?conditions? you specified did not hold",
-            r"(?i)database is locked|could not (?:acquire|obtain) (?:a |the )?lock|text file busy",
         ),
         transient=True,
     ),
