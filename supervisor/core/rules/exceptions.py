@@ -15,7 +15,7 @@ from supervisor.core.rules.phrases import (
     SEE_SERVICE,
 )
 from supervisor.core.rules.rule import FATAL, LOW, MEDIUM, POLICY, RESTART, TOLD_TO_STOP, Rule
-from supervisor.core.speakers import Speaker
+from supervisor.core.speakers import NOT_IO, Speaker
 
 _STATED = r"(?i)^(?!\S*(?:Xla|Jax)RuntimeError)[^\n]*\b"
 """A line of any exception but the runtime's, which uses such words of passing troubles too."""
@@ -173,16 +173,6 @@ RULES = (
         ),
     ),
     Rule(
-        "io-error",
-        RESTART,
-        "an I/O error",
-        "A library that talks to others failed without a code that is known; it may pass.",
-        "If it comes back, see what the message names, and the state of the service.",
-        types=("BaseException",),
-        speakers=(Speaker.IO,),
-        confidence=MEDIUM,
-    ),
-    Rule(
         "program-error",
         FATAL,
         "an error in the program",
@@ -240,6 +230,7 @@ RULES = (
             "datasets.*",
             "jinja2.*",
         ),
+        speakers=NOT_IO,
         confidence=MEDIUM,
     ),
     Rule(
@@ -294,6 +285,16 @@ RULES = (
         types=("BaseException",),
         facts=(TOLD_TO_STOP,),
         transient=True,
+        confidence=MEDIUM,
+    ),
+    Rule(
+        "io-error",
+        RESTART,
+        "an I/O error",
+        "A library that talks to others failed without a code that is known; it may pass.",
+        "If it comes back, see what the message names, and the state of the service.",
+        types=("BaseException",),
+        speakers=(Speaker.IO,),
         confidence=MEDIUM,
     ),
     Rule(
