@@ -147,7 +147,8 @@ def _facts(evidence: Evidence, success: Success) -> frozenset[str]:
     found, host = set(), evidence.host
     if evidence.survivors:
         found.add(STILL_RUNNING)
-    if success.step is not None and evidence.step is None and evidence.committed is None:
+    none_told = evidence.step is None and evidence.committed is None
+    if success.step is not None and none_told and not success.committed:  # our trainer tells them
         found.add(NO_STEP_TOLD)
     if host.oom_kills is not None:
         found.add(OOM_KILLED if host.oom_kills else NO_OOM_KILL)

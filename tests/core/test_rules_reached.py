@@ -215,3 +215,9 @@ def test_each_rule_decides_about_its_example(rule: str) -> None:
 
 def test_each_example_is_of_a_rule() -> None:
     assert set(EXAMPLES) == {rule.name for rule in RULES}
+
+
+def test_our_own_trainer_that_ends_before_its_first_step_is_not_asked_for_a_pattern() -> None:
+    failure = judge(silent(code=0), Success(step=10, committed=True))
+    assert failure is not None
+    assert failure.rule == "early-exit"
