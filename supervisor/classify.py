@@ -1,4 +1,4 @@
-"""`supervise classify` and `supervise rules`: verdicts for any logs, and where they come from.
+"""`supervise classify`: verdicts for any logs.
 
 The same digest, rules and words as in `supervise run`; only that a person brings the evidence.
 """
@@ -18,7 +18,7 @@ from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
 from supervisor.core.outcome import Confidence, Verdict
 from supervisor.core.policy import Success
 from supervisor.core.redaction import Redactor
-from supervisor.core.rules import RULES, Rule
+from supervisor.core.rules import RULES
 from supervisor.core.verdicts import in_time, judge_in_time
 from supervisor.explained import OwnRules, explained, explained_body
 from supervisor.narrative.failures import doubted
@@ -168,51 +168,3 @@ def _told(failure: Failure, logs: Sequence[str]) -> Iterator[str]:
     yield f"what to do:    {failure.advice}"
     if failure.signature is not None:
         yield f"signature:     {failure.signature}"
-
-
-def list_rules(rules: Sequence[Rule], own: int, *, as_json: bool) -> int:
-    """Print every rule in order; the first `own` of them are the user's."""
-    if as_json:
-        print(
-            json.dumps([_rule_body(rule) for rule in rules], indent=2, ensure_ascii=False),
-            flush=True,
-        )
-        return 0
-    for number, rule in enumerate(rules, 1):
-        yours = ", yours" if number <= own else ""
-        remedy = f" ({rule.remedy})" if rule.remedy is not None else ""
-        print(f"{number}. {rule.name}: {rule.verdict}{remedy}{yours}: {rule.cause}")
-        for condition, values in _conditions(rule).items():
-            print(f"       {condition}: {'  or  '.join(str(value) for value in values)}")
-        print(f"   why: {rule.reason}")
-        print(f"   what to do: {rule.advice}", flush=True)
-    return 0
-
-
-def _conditions(rule: Rule) -> dict[str, tuple[object, ...]]:
-    """What the rule asks for, by the names that a config uses."""
-    conditions: dict[str, tuple[object, ...]] = {
-        "type": rule.types,
-        "code": rule.codes,
-        "speaker": rule.speakers,
-        "regex": rule.patterns,
-        "frame": rule.frames,
-        "signal": rule.signals,
-        "exit_code": rule.exit_codes,
-        "stage": rule.stages,
-        "fact": rule.facts,
-    }
-    return {name: values for name, values in conditions.items() if values}
-
-
-def _rule_body(rule: Rule) -> dict[str, object]:
-    return {
-        "name": rule.name,
-        "verdict": str(rule.verdict),
-        "cause": rule.cause,
-        **_conditions(rule),
-        "reason": rule.reason,
-        "advice": rule.advice,
-        "transient": rule.transient,
-        "remedy": rule.remedy,
-    }

@@ -21,14 +21,13 @@ from supervisor.adapters.printing import UnprintableError, printing
 from supervisor.adapters.runlog import LogFormat
 from supervisor.adapters.tracebacks import redact_tracebacks
 from supervisor.adapters.trainer_check import TrainerCheckError
-from supervisor.classify import classify, list_rules, parse_signal, parse_stage
+from supervisor.classify import classify, parse_signal, parse_stage
 from supervisor.config.load import load_job
 from supervisor.config.problems import ConfigError
 from supervisor.config.secret_names import without_secrets
 from supervisor.config.topology import parse_topology
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.redaction import Redactor
-from supervisor.core.rules import RULES
 from supervisor.exclusion import Exclusion, JobGoneError, ModelDirError
 from supervisor.explained import OwnRules
 from supervisor.given import UnavailableSecretError, with_env_files, with_secrets
@@ -39,6 +38,7 @@ from supervisor.job import run_job
 from supervisor.preflight import check
 from supervisor.prepare import Prepared, own_rules, places_of_rules, prepare
 from supervisor.protocol.location import Uri
+from supervisor.rule_list import UnknownRuleError, list_rules
 from supervisor.status import clear_quarantine, show_quarantine, show_status
 from supervisor.validate import compile_ahead, show
 
@@ -174,7 +174,7 @@ def _explain(options: argparse.Namespace) -> int:
         job = load_job(options.config)
         own = OwnRules(own_rules(job.phases[0]), places_of_rules(job, 0))
     if options.command == "rules":
-        return list_rules((*own.rules, *RULES), len(own.rules), as_json=options.json)
+        return _list_rules(options, own)
     return _classify(options, own)
 
 
@@ -206,6 +206,14 @@ def _classify(options: argparse.Namespace, own: OwnRules) -> int:
         as_json=options.json,
         with_explanation=options.explain,
     )
+
+
+def _list_rules(options: argparse.Namespace, own: OwnRules) -> int:
+    try:
+        list_rules(options.names, own, as_json=options.json)
+    except UnknownRuleError as error:
+        return _complain(ExitCode.USAGE, str(error))
+    return 0
 
 
 def _complain(code: int, text: str) -> int:
@@ -278,11 +286,15 @@ def _add_explaining(commands: argparse._SubParsersAction[_Parser]) -> None:
     rules = commands.add_parser(
         "rules", help="list all rules, in the order in which they are asked"
     )
+    rules.add_argument("names", nargs="*", metavar="NAME", help="all about these rules alone")
     for command in (judge, rules):
         command.add_argument("--json", action="store_true", help="for programs")
-    help_config = "a config whose autorestart.rules come first"
-    judge.add_argument("--config", type=Path, metavar="trainer.yaml", help=help_config)
-    rules.add_argument("config", type=Path, nargs="?", metavar="trainer.yaml", help=help_config)
+        command.add_argument(
+            "--config",
+            type=Path,
+            metavar="trainer.yaml",
+            help="a config whose autorestart.rules come first",
+        )
 
 
 def _add_looking_on(commands: argparse._SubParsersAction[_Parser]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -193,14 +194,30 @@ def test_there_is_nothing_to_explain_about_a_success(log: Path) -> None:
 def test_the_rules_in_order_ones_own_first(tmp_path: Path, log: Path) -> None:
     config = tmp_path / "trainer.yaml"
     config.write_text(OWN)
-    plain, own = supervise("rules"), supervise("rules", config)
-    assert "1. flaky: RESTART, yours: the loader" in own.stdout
-    assert own.stdout.count("what to do:") == 1 + plain.stdout.count("what to do:")
-    names = [rule["name"] for rule in json.loads(supervise("rules", "--json", config).stdout)]
-    assert names == ["flaky", *(rule.name for rule in RULES)]
+    plain, own = supervise("rules"), supervise("rules", "--config", config)
+    row = rf" 1  flaky +RESTART +yes +{config}:\d: .*rules\[0\] +the loader\n"
+    assert re.search(row, own.stdout)
+    assert len(own.stdout.splitlines()) == 1 + len(plain.stdout.splitlines())
+    found = json.loads(supervise("rules", "--json", "--config", config).stdout)
+    assert [rule["name"] for rule in found] == ["flaky", *(rule.name for rule in RULES)]
+    assert {rule["source"] for rule in found[1:]} == {"supervise"}
     judged = supervise("classify", "--config", config, log).stdout
     assert "RESTART" in judged
     assert "It passes." in judged
+
+
+def test_all_about_one_rule() -> None:
+    told = supervise("rules", "sigkill").stdout
+    assert told.startswith(
+        f"{[rule.name for rule in RULES].index('sigkill') + 1}. sigkill: POLICY: "
+    )
+    for part in ("source:     supervise\n", "compared: ", "signal:     SIGKILL\n", "what to do: "):
+        assert f"   {part}" in told
+    (body,) = json.loads(supervise("rules", "--json", "sigkill").stdout)
+    assert (body["name"], body["signal"], body["certain"]) == ("sigkill", ["SIGKILL"], False)
+    done = supervise("rules", "sigkil")
+    assert (done.returncode, done.stdout) == (64, "")
+    assert "no rule is called 'sigkil'; did you mean 'sigkill'?" in done.stderr
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

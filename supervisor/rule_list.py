@@ -1,0 +1,131 @@
+"""`supervise rules`: the table of all rules, and all that is known of one."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+
+from supervisor.core.outcome import Verdict
+from supervisor.core.rules import RULES, Rule
+from supervisor.explained import OwnRules, verdict_of
+
+_OURS = "supervise"
+
+
+class UnknownRuleError(Exception):
+    """No rule has the name that a person gave."""
+
+
+def list_rules(names: Sequence[str], own: OwnRules, *, as_json: bool) -> None:
+    """Print every rule in the order in which they are asked, or all about those with these names.
+
+    Raises:
+        UnknownRuleError: there is none of such a name.
+    """
+    rules = (*own.rules, *RULES)
+    if unknown := next((name for name in names if name not in {r.name for r in rules}), None):
+        raise UnknownRuleError(_unknown(unknown, rules))
+    numbered = [(n, r) for n, r in enumerate(rules, 1) if not names or r.name in names]
+    if as_json:
+        bodies = [_body(number, rule, own) for number, rule in numbered]
+        print(json.dumps(bodies, indent=2, ensure_ascii=False), flush=True)
+    else:
+        lines = _table(numbered, own) if not names else _all_about(numbered, own)
+        print("\n".join(lines), flush=True)
+
+
+def _unknown(name: str, rules: Iterable[Rule]) -> str:
+    near = difflib.get_close_matches(name, [rule.name for rule in rules], n=1)
+    if near:
+        return f"no rule is called {name!r}; did you mean {near[0]!r}?"
+    return (
+        f"no rule is called {name!r}: `supervise rules` lists all (a config is given by --config)"
+    )
+
+
+def compared(rule: Rule) -> str:
+    """Whether the same failure again ends the job before the budget does: see README, "The same
+    failure again"."""
+    if rule.verdict is Verdict.FATAL:
+        return "no, ends at once" if rule.certain else "yes, the 2nd ends"
+    if rule.transient or rule.remedy is not None:
+        return "no"
+    return "if it names no peer" if rule.victim else "yes"
+
+
+def _table(numbered: Sequence[tuple[int, Rule]], own: OwnRules) -> Iterator[str]:
+    rows = [("", "rule", "verdict", "compared", "source", "cause")]
+    rows += [
+        (str(n), r.name, verdict_of(r), compared(r), own.place(r) or _OURS, r.cause)
+        for n, r in numbered
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for number, *cells in rows:
+        line = [number.rjust(widths[0])]
+        line += [text.ljust(width) for text, width in zip(cells, widths[1:], strict=True)]
+        yield "  ".join(line).rstrip()
+    yield ""
+    yield "The first rule that matches decides. All about one: supervise rules NAME"
+
+
+def _all_about(numbered: Sequence[tuple[int, Rule]], own: OwnRules) -> Iterator[str]:
+    for number, rule in numbered:
+        remedy = f" ({rule.remedy})" if rule.remedy is not None else ""
+        yield f"{number}. {rule.name}: {verdict_of(rule)}{remedy}: {rule.cause}"
+        yield f"   source:     {own.place(rule) or _OURS}"
+        yield f"   compared:   {compared(rule)}"
+        for condition, values in _conditions(rule).items():
+            yield f"   {condition}:".ljust(15) + "  or  ".join(map(str, values))
+        for note in _notes(rule):
+            yield f"   also:       {note}"
+        yield f"   why:        {rule.reason}"
+        yield f"   what to do: {rule.advice}"
+
+
+def _conditions(rule: Rule) -> dict[str, tuple[object, ...]]:
+    """What the rule asks for, by the names that a config uses."""
+    conditions: dict[str, tuple[object, ...]] = {
+        "type": rule.types,
+        "code": rule.codes,
+        "regex": rule.patterns,
+        "frame": rule.frames,
+        "speaker": tuple(map(str, rule.speakers)),
+        "signal": rule.signals,
+        "exit_code": rule.exit_codes,
+        "stage": rule.stages,
+        "fact": rule.facts,
+    }
+    return {name: values for name, values in conditions.items() if values}
+
+
+def _notes(rule: Rule) -> Iterator[str]:
+    """What else a person should know of it."""
+    if rule.alone:
+        yield "only about an error that came of no other"
+    if rule.victim:
+        yield "what others suffer when one fails: never the root cause beside another error"
+    if rule.culprit:
+        yield "such an end alone is the root cause of what other ranks suffer"
+    if rule.hardware:
+        yield "the devices are looked at before the next attempt"
+    if rule.per_rung:
+        yield "on a smaller rung it strikes that rung instead"
+
+
+def _body(number: int, rule: Rule, own: OwnRules) -> dict[str, object]:
+    return {
+        "number": number,
+        "name": rule.name,
+        "verdict": str(rule.verdict),
+        "certain": rule.verdict is Verdict.FATAL and rule.certain,
+        "compared": compared(rule),
+        "source": own.place(rule) or _OURS,
+        "cause": rule.cause,
+        **_conditions(rule),
+        "reason": rule.reason,
+        "advice": rule.advice,
+        "transient": rule.transient,
+        "remedy": rule.remedy,
+        "notes": list(_notes(rule)),
+    }
