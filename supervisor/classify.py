@@ -15,13 +15,13 @@ from supervisor.adapters.logs import STDIN, digest_of
 from supervisor.core.doubt import doubt
 from supervisor.core.explanation import explain
 from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
-from supervisor.core.outcome import Confidence, Verdict
+from supervisor.core.outcome import Verdict
 from supervisor.core.policy import Success
 from supervisor.core.redaction import Redactor
 from supervisor.core.rules import RULES
 from supervisor.core.verdicts import in_time, judge_in_time
 from supervisor.explained import OwnRules, explained, explained_body
-from supervisor.narrative.failures import doubted
+from supervisor.narrative.failures import certainty, doubted
 from supervisor.protocol.messages import Stage
 
 NO_INPUT = 66
@@ -42,15 +42,11 @@ _STAGES = {
 }
 """Short words for the stages."""
 _DOES = {
-    Verdict.FATAL: "FATAL: another try would fail the same way; `supervise run` ends with exit 70",
     Verdict.RESTART: "RESTART: another try may well succeed; it spends the restart budget",
     Verdict.POLICY: "POLICY: this cause has a treatment of its own, then it is restarted",
 }
-_SURE = {
-    Confidence.HIGH: "high: the text names the cause",
-    Confidence.MEDIUM: "medium: the text names a kind of failure, or only a consequence",
-    Confidence.LOW: "low: little is known but how it ended",
-}
+_ENDS = "another try would fail the same way; `supervise run` ends with exit 70"
+_TRIES_AGAIN = "`supervise run` tries once more; the same failure again ends it with exit 70"
 
 
 def parse_stage(word: str) -> Stage:
@@ -140,7 +136,7 @@ def _told_success(doubtful: str | None) -> Iterator[str]:
 def _body(failure: Failure) -> dict[str, object]:
     return {
         "verdict": str(failure.verdict),
-        "certain": failure.verdict is Verdict.FATAL and failure.certain,
+        "certain": failure.is_certain,
         "grounds": failure.grounds,
         "cause": failure.cause,
         "rule": failure.rule,
@@ -162,9 +158,17 @@ def _told(failure: Failure, logs: Sequence[str]) -> Iterator[str]:
     yield f"    {failure.root_cause}"
     if failure.where:
         yield f"    at {failure.where}"
-    yield f"verdict:       {_DOES[failure.verdict]}"
-    sure = _SURE[failure.confidence]
-    yield f"why:           {failure.reason} (rule {failure.rule!r}; confidence {sure})"
+    yield f"verdict:       {_does(failure)}"
+    grounds = f"; {failure.grounds}" if failure.grounds else ""
+    yield f"why:           {failure.reason} (rule {failure.rule!r}{grounds})"
     yield f"what to do:    {failure.advice}"
     if failure.signature is not None:
         yield f"signature:     {failure.signature}"
+
+
+def _does(failure: Failure) -> str:
+    """The verdict, and what `supervise run` does about it."""
+    if failure.verdict is not Verdict.FATAL:
+        return _DOES[failure.verdict]
+    does = _ENDS if failure.is_certain else _TRIES_AGAIN
+    return f"FATAL{certainty(failure)}: {does}"

@@ -29,7 +29,7 @@ from supervisor.core.state import JobState, Status
 from supervisor.host.identity import Identity
 from supervisor.narrative import status_line
 from supervisor.narrative.devices import unit
-from supervisor.narrative.failures import at, doubted
+from supervisor.narrative.failures import at, certainty, doubted
 from supervisor.narrative.line import budget_used
 from supervisor.ports import Objects
 from supervisor.protocol.location import Uri
@@ -170,6 +170,7 @@ def _last_end(history: History, state: JobState) -> Iterator[str]:
     stopped = asked and end is not None and end.failure == failure
     if not stopped or failure.root_cause != failure.exit:
         yield f"last failure: {failure.cause}: {failure.root_cause}{at(failure)}"
+        yield f"verdict {failure.verdict}{certainty(failure)}"
 
 
 def _rung(state: JobState, phase: PhasePolicy) -> Iterator[str]:

@@ -277,4 +277,6 @@ def _outcome(event: WorkersGone, transition: Transition) -> dict[str, Any]:
 
 
 def _failure(state: JobState) -> dict[str, Any] | None:
-    return asdict(state.last_failure) if state.last_failure is not None else None
+    """The last failure; `certain` as people understand it: false of what is not FATAL."""
+    failure = state.last_failure
+    return {**asdict(failure), "certain": failure.is_certain} if failure is not None else None

@@ -15,6 +15,7 @@ from supervisor.core.decisions import KillWorkers, TellLivelock
 from supervisor.core.events import DevicesProbed, LaunchFailed, WorkersGone
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import Failure, Verdict, WorkerExit
+from supervisor.core.guesses import Guess
 from supervisor.core.livelock import Goodput
 from supervisor.core.liveness import Liveness
 from supervisor.core.moves import Outcome, back_off, drained, finish, start
@@ -30,7 +31,7 @@ from supervisor.core.placing import (
     suspect,
     wait,
 )
-from supervisor.core.policy import RestartPolicy
+from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import Group, JobState, Status
 from supervisor.core.tactics import answer
 from supervisor.core.verdicts import hang_failure
@@ -93,6 +94,8 @@ def workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) -> 
     if failure is None or (group.makes_way and failure.verdict is not Verdict.FATAL):
         reason = "it made way for a larger rung: nothing is charged"
         return go_on(state, reason, event.at, policy)
+    if failure.is_guess and failure.step is None:
+        failure = replace(failure, step=event.step)
     return _failed(state, failure, event.adjustable, event.at, policy)
 
 
@@ -116,18 +119,27 @@ def _failed(
 ) -> Outcome:
     """An attempt failed: end for good, look at the devices, or charge and go on."""
     state = _blamed(replace(state, last_failure=failure), failure, at, policy)
-    phase, ladder = policy.phases[state.phase], state.ladder
-    if failure.verdict is Verdict.FATAL:
-        rung = ladder.num_devices(phase)
-        if not (failure.per_rung and ladder.is_shrunk(phase)) or rung is None:
-            return finish(state, Status.FAILED, ExitCode.FAILED, failure.reason)
-        state = replace(state, ladder=ladder.strike(rung, failure.cause))
-        reason = f"{failure.cause} on {rung} devices: that rung is struck from the ladder"
-        return go_on(state, reason, at, policy)
+    if failure.is_certain:
+        return _believed(state, failure, failure.reason, at, policy)
+    phase = policy.phases[state.phase]
     host_may_be_gone = phase.workers_are_units and failure.struck
     if phase.units and (failure.hardware or host_may_be_gone):
         return suspect(state, failure, adjustable, at, policy)
     return _charged(state, failure, adjustable, at, policy, go_on)
+
+
+def _believed(
+    state: JobState, failure: Failure, reason: str, at: float, policy: RestartPolicy
+) -> Outcome:
+    """What would come again ends the job because of `reason`, or costs the smaller rung that it is
+    about."""
+    phase, ladder = policy.phases[state.phase], state.ladder
+    rung = ladder.num_devices(phase)
+    if not (failure.per_rung and ladder.is_shrunk(phase)) or rung is None:
+        return finish(state, Status.FAILED, ExitCode.FAILED, reason)
+    state = replace(state, ladder=ladder.strike(rung, failure.cause))
+    reason = f"{failure.cause} on {rung} devices: that rung is struck from the ladder"
+    return go_on(state, reason, at, policy)
 
 
 def _blamed(state: JobState, failure: Failure, at: float, policy: RestartPolicy) -> JobState:
@@ -187,14 +199,15 @@ def _charged(
     if course.end is not None:
         return finish(state, Status.FAILED, course.end, course.told)
     limits = policy.phases[state.phase]
-    signature = None if failure.remedy is not None else failure.signature
-    state = replace(state, budget=state.budget.failed(signature, limits))
-    repeated = state.budget.repetitions(signature)
-    if 0 < state.budget.repetition_limit(limits) <= repeated:
-        return finish(state, Status.FAILED, ExitCode.FAILED, _repeated(failure, repeated))
+    state, too_often = _remembered(state, failure, limits)
+    if too_often:
+        return _believed(state, failure, too_often, at, policy)
     budget = state.budget.charge(failure.charge, limits)
     if budget is None:
         why = state.budget.why_spent(failure.charge, limits)
+        if failure.is_guess:
+            why = f"{failure.cause}; whether it would come again cannot be tried: {why}"
+            return _believed(state, failure, why, at, policy)
         return finish(state, Status.FAILED, ExitCode.BUDGET_SPENT, why)
     state, warning = _counted(replace(state, budget=budget), failure, at)
     told = f"; {course.told}" if course.told else ""
@@ -227,8 +240,18 @@ def _counted(
     return state, (TellLivelock(words, after.times, total, seconds, goodput.productive),)
 
 
-def _repeated(failure: Failure, times: int) -> str:
-    return (
-        f"the same failure came {times} times without a new checkpoint between "
-        f"(signature {failure.signature}): it would come again"
-    )
+def _remembered(state: JobState, failure: Failure, limits: PhasePolicy) -> tuple[JobState, str]:
+    """The state that knows of the failure, and why it ends the job if it came too often."""
+    would = f"(signature {failure.signature}): it would come again"
+    if failure.is_guess:
+        rung = state.ladder.num_devices(limits) if failure.per_rung else None
+        guess = Guess(failure.signature, failure.step, state.budget.highest, rung)
+        why = f"the same failure came twice: {failure.cause} {would}"
+        known = state.guesses.knows(guess)
+        return replace(state, guesses=state.guesses.remember(guess)), why if known else ""
+    signature = None if failure.remedy is not None else failure.signature
+    budget = state.budget.failed(signature, limits)
+    times = budget.repetitions(signature)
+    why = f"the same failure came {times} times without a new checkpoint between {would}"
+    too_often = 0 < budget.repetition_limit(limits) <= times
+    return replace(state, budget=budget), why if too_often else ""

@@ -155,6 +155,6 @@ class Failure:
         return self.verdict is Verdict.FATAL and self.certain
 
     @property
-    def ends_the_job(self) -> bool:
+    def says_fatal(self) -> bool:
         """Whether it is FATAL on account of what was said, not only of how a process ended."""
         return self.verdict is Verdict.FATAL and self.confidence is not Confidence.LOW

@@ -44,6 +44,7 @@ from supervisor.core.events import (
 )
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import WorkerExit
+from supervisor.core.guesses import Guesses
 from supervisor.core.ladder import Ladder
 from supervisor.core.livelock import Goodput, Livelock
 from supervisor.core.liveness import Liveness
@@ -106,6 +107,7 @@ def _supervisor_started(
             budget=state.budget.fresh(),
             livelock=Livelock(),
             tactics=state.tactics.fresh(),
+            guesses=Guesses(),
             ladder=replace(state.ladder, struck=()),
             directory=None,
             last_failure=None,
@@ -153,7 +155,7 @@ def _reopened(state: JobState, at: float, policy: RestartPolicy) -> Outcome:
     target = policy.phases[state.phase].success.step
     if state.reached is not None and target is not None and target > state.reached:
         fresh = state.budget.fresh()
-        state = replace(state, budget=fresh, livelock=Livelock(), directory=None)
+        state = replace(state, budget=fresh, guesses=Guesses(), livelock=Livelock(), directory=None)
         reason = f"the target grew from step {state.reached} to {target}"
         return begin(state, reason, at, policy)
     if state.phase + 1 < len(policy.phases):

@@ -8,6 +8,7 @@ from supervisor.core.budget import Budget
 from supervisor.core.decisions import BeginPhase
 from supervisor.core.events import PhaseBegun
 from supervisor.core.exit_codes import ExitCode
+from supervisor.core.guesses import Guesses
 from supervisor.core.ladder import Ladder
 from supervisor.core.livelock import Livelock
 from supervisor.core.moves import Outcome, drained, finish
@@ -72,6 +73,7 @@ def _in_phase(state: JobState, number: int, policy: RestartPolicy) -> JobState:
         budget=Budget(),
         livelock=Livelock(),
         tactics=Tactics(),
+        guesses=Guesses(),
         ladder=Ladder(doubtful=short),
         recovery=Recovery(),
         longest_save=None,

@@ -8,6 +8,7 @@ from enum import StrEnum
 from supervisor.core.budget import Budget
 from supervisor.core.events import StopSource
 from supervisor.core.failure import Failure, Survivor, WorkerExit
+from supervisor.core.guesses import Guesses
 from supervisor.core.ladder import Ladder
 from supervisor.core.livelock import Goodput, Livelock
 from supervisor.core.liveness import Liveness, Silence
@@ -129,6 +130,7 @@ class JobState:
     """When `BeginPhase` is decided again, because nothing has answered it."""
     budget: Budget = field(default_factory=Budget)
     tactics: Tactics = field(default_factory=Tactics)
+    guesses: Guesses = field(default_factory=Guesses)
     group: Group | None = None
     liveness: Liveness = field(default_factory=Liveness)
     recovery: Recovery = field(default_factory=Recovery)

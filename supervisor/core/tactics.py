@@ -94,6 +94,8 @@ def answer(
             return _roll_back(tactics, failure.step, highest, adjustable)
         case Remedy.WAIT | Remedy.WAIT_LONG as wait:
             return Course(tactics, ahead=_AHEAD[wait])
+        case _ if failure.is_guess:
+            return Course(tactics, ahead=_AHEAD[Remedy.WAIT])
         case _:
             return Course(tactics)
 

@@ -7,7 +7,7 @@ of the one that most likely is the root cause (`weighing`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
+from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR, errorcode
 from typing import TypeVar
 
 from supervisor.config.patterns import SlowPatternError
@@ -96,7 +96,7 @@ def hang_failure(end: Failure | None, hang: Hang) -> Failure:
     A rank whose program had failed for good before may hang in its exit handlers for minutes,
     waiting for the others: that was no hang.
     """
-    if end is not None and end.ends_the_job:
+    if end is not None and end.says_fatal:
         return end
     ended = end.exit if end is not None else "well"
     return Failure(
@@ -108,6 +108,7 @@ def hang_failure(end: Failure | None, hang: Hang) -> Failure:
         root_cause=f"silent for {hang.seconds:.1f} s in stage {hang.stage}, then ended: {ended}",
         rank=end.rank if end is not None else 0,
         exit=ended,
+        certain=False,
         confidence=Confidence.HIGH,
         hardware=True,  # a device may hang too
         traceback=end.traceback if end is not None else "",
@@ -132,6 +133,11 @@ def launch_failure(error: OSError, argv: tuple[str, ...]) -> Failure:
         root_cause=printable(f"{argv[0]}: {error.strerror}"),
         rank=0,
         exit="not started",
+        certain=False,
+        grounds="a guess: a mount that is gone for a while looks like this, too"
+        if for_good
+        else "",
+        signature=f"launch-{errorcode[error.errno or 0]}" if for_good else None,
     )
 
 
@@ -147,6 +153,7 @@ def store_failure(error: OSError, ended: WorkerExit) -> Failure:
         rank=ended.rank,
         exit=str(ended),
         charge=Charge.NOTHING,
+        certain=False,
         remedy=Remedy.WAIT_FOR_STORAGE,
     )
 
@@ -166,7 +173,7 @@ def _failure(judgement: Judgement, evidence: Evidence, redact: Callable[[str], s
         rank=rank.exit.rank,
         exit=str(rank.exit),
         charge=rule.charge,
-        certain=rule.certain and (rule.own or not is_hearsay(chain)),
+        certain=_is_certain(rule, chain),
         grounds=_grounds(rule, chain),
         confidence=_confidence(rule, chain),
         signature=_signature(judgement, evidence),
@@ -186,6 +193,10 @@ def _failure(judgement: Judgement, evidence: Evidence, redact: Callable[[str], s
 def one_line(text: str) -> str:
     """`text`, which holds no secrets any more, as it is told of an error."""
     return printable(text[:_MAX_ROOT_CAUSE])
+
+
+def _is_certain(rule: Rule, chain: Chain | None) -> bool:
+    return rule.certain and (rule.own or not is_hearsay(chain))
 
 
 def _grounds(rule: Rule, chain: Chain | None) -> str:
@@ -209,11 +220,21 @@ def _confidence(rule: Rule, chain: Chain | None) -> Confidence:
 
 
 def _signature(judgement: Judgement, evidence: Evidence) -> str | None:
-    chain, member, record = judgement.chain, judgement.member, judgement.rank.record
-    if judgement.rule.transient or chain is None or member is None:
+    """The signature by which this failure is known when it comes again: a guess always has one, and
+    it does not tell the step."""
+    rule, rank, chain, member = judgement.rule, judgement.rank, judgement.chain, judgement.member
+    guess = rule.verdict is Verdict.FATAL and not _is_certain(rule, chain)
+    record = rank.record
+    if chain is None or member is None:
+        return _signature_of_end(rule, rank.exit) if guess else None
+    if not guess and (rule.transient or chain.origin is Origin.OUTPUT):
         return None
-    if chain.origin is Origin.OUTPUT:
-        return None
-    stage = (record.stage if record is not None else None) or judgement.rank.stage
+    stage = (record.stage if record is not None else None) or rank.stage
     step = record.step if record is not None and record.step is not None else evidence.step
-    return signature(member.type, member.stated, chain.frames, stage, step)
+    return signature(member.type, member.stated, chain.frames, stage, None if guess else step)
+
+
+def _signature_of_end(rule: Rule, ended: WorkerExit) -> str:
+    """That of a failure of which nothing was said."""
+    how = ended.signal if ended.code is None else ended.code
+    return rule.name if how is None else f"{rule.name}-{how}"

@@ -23,7 +23,7 @@ from supervisor.adapters.processes import WorkerProcess
 from supervisor.adapters.reactor import Reactor
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import RungCompileFailed
-from supervisor.core.failure import WorkerExit
+from supervisor.core.failure import Failure, WorkerExit
 from supervisor.engines.judging import judged
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.placement import placed
@@ -101,6 +101,8 @@ class Prefetcher:
         self._ending: list[WorkerProcess] = []
         self._settled: set[_Program] = set()
         self._failures: Counter[_Program] = Counter()
+        self._guessed: set[tuple[_Program, str | None]] = set()
+        """What failed in a way that is FATAL as a guess, with its signature."""
         self._said: set[str] = set()
 
     @property
@@ -207,13 +209,19 @@ class Prefetcher:
             end = judged(now, launch, [ended], None, None, warn, self._redact)
             failure = end.failure
             assert failure is not None, "its exit is no success"
-            if failure.ends_the_job and failure.per_rung:
+            if failure.says_fatal and failure.per_rung and self._would_again(program, failure):
                 self._settled.add(program)
                 why = failure.root_cause
                 rung = RungCompileFailed(now, program.phase, program.num_devices, why)
                 self._reactor.post(rung)
             else:
                 self._failed(program, failure.root_cause)
+
+    def _would_again(self, program: _Program, failure: Failure) -> bool:
+        """Whether a FATAL is certain, or has come before."""
+        known = (program, failure.signature) in self._guessed
+        self._guessed.add((program, failure.signature))
+        return failure.is_certain or known
 
     def _failed(self, program: _Program, why: str) -> None:
         self._failures[program] += 1

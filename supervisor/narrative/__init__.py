@@ -44,7 +44,7 @@ from supervisor.core.failure import told_survivors
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
 from supervisor.narrative import devices
-from supervisor.narrative.failures import at, doubted, end_of_traceback
+from supervisor.narrative.failures import at, doubted, end_of_traceback, verdict
 from supervisor.narrative.findings import found
 from supervisor.narrative.line import MAIN as MAIN
 from supervisor.narrative.line import Level as Level
@@ -292,14 +292,14 @@ def _failed(
     yield Line(source, text, "error")
     for line in end_of_traceback(failure.traceback):
         yield Line(source, f"| {line}", "error", line if failure.rank == 0 else None)
-    text = f"verdict {failure.verdict} (rule {failure.rule!r}): {failure.reason}"
-    yield Line(source, text, "error")
+    yield from verdict(source, state)
     limit = state.budget.repetition_limit(policy.phases[state.phase])
     if (repeated := state.budget.repetitions(failure.signature)) and limit:
         text = f"signature {failure.signature}: seen {count(repeated, 'time')} since the last"
         yield Line(source, f"{text} progress; {limit} times end the job")
     if not state.status.terminal:
-        yield Line(source, f"what to do: {failure.advice}")
+        again = " if it comes again" if failure.is_guess else ""
+        yield Line(source, f"what to do{again}: {failure.advice}")
         suspected = state.placing is not None and state.placing.suspect is not None
         if failure.charge is not Charge.NOTHING and not suspected:
             yield Line(MAIN, budget_used(state, policy))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from supervisor.core.decisions import FinishJob
 from supervisor.core.failure import Failure
-from supervisor.core.state import JobState
+from supervisor.core.outcome import Verdict
+from supervisor.core.state import JobState, Status
+from supervisor.narrative.line import Line
 from supervisor.protocol.messages import printable
 from supervisor.protocol.segments import RUN_LOG
 
@@ -27,6 +29,32 @@ def end_of_traceback(traceback: str) -> Sequence[str]:
     lines = lines[-_LINES:]
     first = next((n for n, line in enumerate(lines) if line.startswith("  File ")), 0)
     return lines[first:]
+
+
+def certainty(failure: Failure) -> str:
+    """Whether a FATAL is certain, after its name; empty of any other verdict."""
+    if failure.verdict is not Verdict.FATAL:
+        return ""
+    return f", certain: {'true' if failure.certain else 'false'}"
+
+
+def verdict(source: str, state: JobState) -> Iterator[Line]:
+    """What the last failure was taken for, why, and what follows from that if it is a guess."""
+    failure = state.last_failure
+    assert failure is not None
+    name = f"verdict {failure.verdict}{certainty(failure)} (rule {failure.rule!r})"
+    yield Line(source, f"{name}: {failure.reason}", "error")
+    if failure.grounds:
+        yield Line(source, f"{failure.grounds}{_one_more(state, failure)}", "error")
+
+
+def _one_more(state: JobState, failure: Failure) -> str:
+    """That a guess gets one more attempt, and when."""
+    if not failure.is_guess or state.status not in (Status.BACKOFF, Status.STARTING):
+        return ""
+    soon = f" in {state.backoff.delay:.0f} s" if state.backoff is not None else ""
+    told = f" (signature {failure.signature})"
+    return f"; one more attempt{soon}; the same failure again ends the job{told}"
 
 
 def doubted(exception: str) -> str:

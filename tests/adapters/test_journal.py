@@ -36,7 +36,7 @@ from supervisor.core.events import (
 from supervisor.core.failure import Failure, Verdict, WorkerExit
 from supervisor.core.machine import step
 from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
-from supervisor.core.state import JobState
+from supervisor.core.state import JobState, Status
 from supervisor.ports import Transition
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.segments import JOURNAL
@@ -300,3 +300,12 @@ def test_the_folders_of_the_phases_are_looked_up(tmp_path: Path) -> None:
     assert phases_on_record(storage) == ("20250304_050607_restartable",)
     (tmp_path / JOURNAL).write_text("none\n")
     assert phases_on_record(storage) == ()
+
+
+def test_in_an_older_journal_every_fatal_failure_was_certain(tmp_path: Path) -> None:
+    """Its lines do not know of guesses: the job ended at once."""
+    (tmp_path / JOURNAL).write_bytes(Path(__file__).with_name("older_journal.jsonl").read_bytes())
+    state = journal(tmp_path).read().state
+    assert (state.status, state.exit_code, state.attempt) == (Status.FAILED, 70, 1)
+    assert state.last_failure is not None
+    assert (state.last_failure.rule, state.last_failure.is_certain) == ("missing-file", True)

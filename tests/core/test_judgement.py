@@ -11,6 +11,7 @@ from supervisor.core.failure import Evidence, Failure, RankEvidence, Verdict, Wo
 from supervisor.core.outcome import Confidence
 from supervisor.core.policy import Success
 from supervisor.core.remedy import Remedy
+from supervisor.core.rules import RULES, Rule
 from supervisor.core.verdicts import judge
 from supervisor.protocol.failure import ExceptionInfo, FailureRecord
 
@@ -41,6 +42,8 @@ def judged(*ranks: RankEvidence, step: int | None = None) -> Failure:
 
 
 BAD_VALUE = recorded("builtins.ValueError", "no such thing")
+ODD = recorded("mine.Oddity", "well")
+NOT_EXECUTABLE = tuple(rule for rule in RULES if rule.name == "not-executable")
 
 
 def test_what_a_signal_alone_tells() -> None:
@@ -175,22 +178,58 @@ def test_mere_lines_are_judged_but_are_no_signature() -> None:
 
 @pytest.mark.parametrize("part", [{"stage": "SAVING"}, {"step": 4}])
 def test_stage_and_step_of_the_record_are_a_part_of_the_signature(part: dict[str, object]) -> None:
-    assert BAD_VALUE.record is not None
-    other = replace(BAD_VALUE, record=replace(BAD_VALUE.record, **part))  # type: ignore[arg-type]
-    assert judged(other).signature != judged(BAD_VALUE).signature
-    assert judged(BAD_VALUE, step=9).signature == judged(BAD_VALUE).signature
-    same = replace(BAD_VALUE, stage="SAVING")
-    assert judged(same).signature == judged(BAD_VALUE).signature
+    assert ODD.record is not None
+    other = replace(ODD, record=replace(ODD.record, **part))  # type: ignore[arg-type]
+    assert judged(other).signature != judged(ODD).signature
+    assert judged(ODD, step=9).signature == judged(ODD).signature
+    same = replace(ODD, stage="SAVING")
+    assert judged(same).signature == judged(ODD).signature
 
 
 def test_where_the_record_does_not_know_them_the_supervisor_does() -> None:
-    assert BAD_VALUE.record is not None
-    silent = replace(BAD_VALUE, record=replace(BAD_VALUE.record, stage=None, step=None))
+    assert ODD.record is not None
+    silent = replace(ODD, record=replace(ODD.record, stage=None, step=None))
     told = replace(silent, stage="TRAINING")
-    assert judged(told, step=3).signature == judged(BAD_VALUE).signature
-    assert judged(told, step=4).signature != judged(BAD_VALUE).signature
-    assert judged(silent, step=3).signature != judged(BAD_VALUE).signature
-    text = printed(TRACEBACK.format(place="<module>", error="ValueError: no such thing"))
+    assert judged(told, step=3).signature == judged(ODD).signature
+    assert judged(told, step=4).signature != judged(ODD).signature
+    assert judged(silent, step=3).signature != judged(ODD).signature
+    text = printed(TRACEBACK.format(place="<module>", error="mine.Oddity: well"))
     later = replace(text, stage="TRAINING")
     assert judged(text, step=3).signature != judged(later, step=3).signature
     assert judged(text, step=3).signature != judged(text, step=4).signature
+
+
+def test_the_signature_of_a_guess_does_not_tell_the_step() -> None:
+    assert BAD_VALUE.record is not None
+    later = replace(BAD_VALUE, record=replace(BAD_VALUE.record, step=4))
+    assert judged(BAD_VALUE).is_guess
+    assert judged(later).signature == judged(BAD_VALUE).signature
+    elsewhere = replace(BAD_VALUE, record=replace(BAD_VALUE.record, stage="SAVING"))
+    assert judged(elsewhere).signature != judged(BAD_VALUE).signature
+    text = printed(TRACEBACK.format(place="<module>", error="ValueError: no such thing"))
+    assert judged(text, step=3).is_guess
+    assert judged(text, step=3).signature == judged(text, step=4).signature
+
+
+@pytest.mark.parametrize(
+    ("evidence", "signature"),
+    [
+        (RankEvidence(WorkerExit(0, code=127)), "not-executable-127"),
+        (RankEvidence(WorkerExit(0, code=126)), "not-executable-126"),
+        (RankEvidence(WorkerExit(0, signal="SIGSEGV")), "own-SIGSEGV"),
+        (RankEvidence(WorkerExit(0)), "own"),
+    ],
+)
+def test_a_guess_without_a_text_goes_by_its_rule_and_its_end(
+    evidence: RankEvidence, signature: str
+) -> None:
+    own = Rule("own", Verdict.FATAL, "", "", "")
+    failure = judge(Evidence((evidence,)), Success(), (*NOT_EXECUTABLE, own))
+    assert failure is not None
+    assert (failure.is_guess, failure.signature) == (True, signature)
+
+
+def test_a_guess_of_mere_lines_has_a_signature() -> None:
+    failure = judged(printed("train.py: error: unrecognized arguments: --fast\n", code=2))
+    assert failure.is_guess
+    assert failure.signature is not None

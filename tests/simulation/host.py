@@ -38,6 +38,14 @@ _TELLS = {
 }
 """What a program says that dies of something that has a remedy."""
 
+_TOO_SMALL = {True: "CompileTimeHbmOom: it does not fit", False: "it does not fit"}
+"""What a program says for which a rung is too small, by whether that is certain."""
+
+_COMPILES = """Traceback (most recent call last):
+  File "/site-packages/jax/compiler.py", line 1, in backend_compile
+jax.errors.JaxRuntimeError: it does not fit
+"""
+
 _STRIDE = (2.0, 8.0)
 """Seconds of training between two reports, and from tick to tick."""
 
@@ -250,8 +258,9 @@ class Host:
             return
         faults = self.faults
         if group.num_devices in self._scenario.too_small:
-            text = "CompileTimeHbmOom: it does not fit"
-            self._die(group, WorkerExit(0, code=1), self._record(0, "JaxRuntimeError", text))
+            text = _TOO_SMALL[self._scenario.too_small_for_sure]
+            record = self._record(0, "JaxRuntimeError", text, traceback=_COMPILES)
+            self._die(group, WorkerExit(0, code=1), record)
         elif self.missing.intersection(group.units):
             self._die(group, *self._without_a_unit(group))
         elif self.wrong.intersection(group.units) and self.happens(0.5):
@@ -367,9 +376,7 @@ class Host:
 
     def _accident(self, group: Group, rank: int) -> tuple[WorkerExit, FailureRecord | None]:
         if self.happens(self.faults.fatal):
-            if self.happens(0.5):
-                return WorkerExit(rank, code=127), None
-            return WorkerExit(rank, code=134), self._record(rank, "AssertionError", "no")
+            return self._fatal(group, rank)
         if self.happens(self.faults.preempted):
             if self.happens(0.5):
                 return WorkerExit(rank, signal="SIGTERM"), None
@@ -388,12 +395,32 @@ class Host:
             return WorkerExit(rank, code=self._rng.choice((1, 134, 137))), None
         return WorkerExit(rank, signal=self._rng.choice(("SIGKILL", "SIGSEGV", "SIGABRT"))), None
 
+    def _fatal(self, group: Group, rank: int) -> tuple[WorkerExit, FailureRecord | None]:
+        """The end of a rank that looks as if it would always come again; only one kind of it is
+        certain to."""
+        kind = self._rng.randrange(4)
+        if kind == 0:
+            return WorkerExit(rank, code=self._rng.choice((126, 127))), None
+        if kind == 1:
+            return WorkerExit(rank, code=1), self._record(rank, "SyntaxError", "invalid syntax")
+        if kind == 2:
+            return WorkerExit(rank, code=134), self._record(rank, "AssertionError", "no")
+        completed = group.step if self.happens(0.5) else None
+        word = self._rng.choice(("train", "eval"))
+        record = self._record(rank, "FileNotFoundError", f"no such file: {word}", completed)
+        return WorkerExit(rank, code=1), record
+
     def _record(
-        self, rank: int, kind: str, message: str, completed: int | None = 1
+        self,
+        rank: int,
+        kind: str,
+        message: str,
+        completed: int | None = 1,
+        traceback: str = "Traceback ...",
     ) -> FailureRecord:
         bases = (kind, "builtins.Exception", "builtins.BaseException")
         chain = (ExceptionInfo(kind, bases, message, "raised"),)
-        return FailureRecord(rank, self.clock.time, "TRAINING", completed, chain, "Traceback ...")
+        return FailureRecord(rank, self.clock.time, "TRAINING", completed, chain, traceback)
 
     def _end_later(self, delay: float, group: Group, ended: WorkerExit) -> None:
         self.later(delay, lambda: self._end(group, ended))

@@ -34,7 +34,7 @@ from supervisor.core.events import (
 )
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import Confidence, Failure, Verdict
-from supervisor.core.policy import RestartPolicy
+from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import Group, Status
 from supervisor.ports import Transition
 from tests.simulation.treatment import Treatment
@@ -59,6 +59,11 @@ class Ledger:
     """Charged restarts of the phase, whatever was committed between."""
     failed: tuple[str, ...] = ()
     """The signatures of what failed without progress, in order."""
+    guessed: tuple[tuple[str | None, int | None, int, int | None], ...] = ()
+    """The guesses of the phase: signature, last step, how much progress there was by then, and the
+    rung if it is about that."""
+    commits: int = 0
+    """How often there was progress in the phase."""
     highest: int | None = None
     attempts: int = 0
     owed: bool = False
@@ -107,7 +112,8 @@ class Ledger:
                 grown = self.ended is ExitCode.SUCCEEDED and t.after.status is not Status.SUCCEEDED
                 ledger = self if self.ended is ExitCode.SUCCEEDED else self._committed(step)
                 if again or grown:
-                    ledger = replace(ledger, restarts=0, preemptions=0, total=0, failed=())
+                    ledger = replace(ledger, restarts=0, preemptions=0, total=0)
+                    ledger = replace(ledger, failed=(), guessed=())
                 ledger = replace(ledger, struck=frozenset()) if again else ledger
                 treatment = ledger.treatment.after_the_end() if again else ledger.treatment
                 ledger = replace(ledger, treatment=treatment.begun())
@@ -135,7 +141,8 @@ class Ledger:
     def _committed(self, step: int | None) -> Ledger:
         if step is None or (self.highest is not None and self.highest >= step):
             return self
-        return replace(self, highest=step, restarts=0, preemptions=0, failed=())
+        commits = self.commits + 1
+        return replace(self, highest=step, restarts=0, preemptions=0, failed=(), commits=commits)
 
     def _is_answer(self, event: WorkersGone | LaunchFailed, t: Transition) -> bool:
         return self.owed and event.attempt == self.attempts
@@ -167,6 +174,9 @@ class Ledger:
             require(isinstance(decision, _GOES_ON), "what made way is not started again")
             return ledger
         adjustable = event.adjustable if isinstance(event, WorkersGone) else ()
+        if failure.step is None and isinstance(event, WorkersGone) and not failure.certain:
+            reported = event.step if failure.verdict is Verdict.FATAL else None
+            failure = replace(failure, step=reported)
         return ledger._charged(failure, adjustable, decision, policy, require)
 
     def _looked(
@@ -200,16 +210,13 @@ class Ledger:
         looked: bool = False,
     ) -> Ledger:
         limits = policy.phases[self.phase]
-        full = limits.rungs[0] if limits.rungs else None
         ends = decision.exit_code if isinstance(decision, FinishJob) else None
         charge = Charge.RESTARTS if self.hung else failure.charge
         said = failure.verdict is Verdict.FATAL and failure.confidence is not Confidence.LOW
-        if said or (failure.verdict is Verdict.FATAL and not self.hung):
-            if failure.per_rung and self.rung is not None and self.rung != full:
-                require(isinstance(decision, _GOES_ON), "a rung that is too small ends the job")
-                return replace(self, evidence=True, struck=self.struck | {self.rung})
-            require(ends is ExitCode.FAILED, "a fatal failure does not end the job with 70")
-            return self
+        fatal = said or (failure.verdict is Verdict.FATAL and not self.hung)
+        if fatal and failure.certain:
+            why = "a fatal failure does not end the job with 70"
+            return self._over(failure, decision, limits, require, why)
         gone = limits.workers_are_units and failure.struck and not self.hung
         if limits.units and (failure.hardware or self.hung or gone) and not looked:
             require(isinstance(decision, ProbeDevices), "nobody looks at the devices")
@@ -220,16 +227,15 @@ class Ledger:
         if (due := treated.end) is not None:
             require(ends is due, f"a remedy that failed does not end the job with {due}")
             return ledger
+        if fatal:
+            return ledger._guessed(failure, decision, policy, require)
         if failure.signature is not None and remedy is None and not self.hung:
             ledger = replace(ledger, failed=(*self.failed, failure.signature))
             if ledger._comes_again(failure.signature, limits.repeated_failure_limit):
                 require(ends is ExitCode.FAILED, "a failure that comes again does not end with 70")
                 return ledger
-        spent, limit = self.restarts, limits.max_num_restarts
-        if charge is Charge.PREEMPTIONS:
-            spent, limit = self.preemptions, limits.max_num_preemptions
         if charge is not Charge.NOTHING:
-            if spent == limit or self.total == limits.max_total_restarts:
+            if self._is_spent(charge, limits):
                 require(
                     ends is ExitCode.BUDGET_SPENT, "a spent budget does not end the job with 76"
                 )
@@ -238,6 +244,65 @@ class Ledger:
         require(isinstance(decision, _GOES_ON), "a failure is not answered by a restart")
         ledger._check_delay(decision, charge, policy, require)
         return ledger
+
+    def _is_spent(self, charge: Charge, limits: PhasePolicy) -> bool:
+        spent, limit = self.restarts, limits.max_num_restarts
+        if charge is Charge.PREEMPTIONS:
+            spent, limit = self.preemptions, limits.max_num_preemptions
+        return spent == limit or self.total == limits.max_total_restarts
+
+    def _guessed(
+        self,
+        failure: Failure,
+        decision: Decision | None,
+        policy: RestartPolicy,
+        require: Require,
+    ) -> Ledger:
+        """A FATAL that is a guess: one more attempt, unless it had that or there is none left."""
+        limits = policy.phases[self.phase]
+        if self._guessed_before(failure, limits):
+            why = "a guess lives through its second time"
+            return self._over(failure, decision, limits, require, why)
+        if self._is_spent(failure.charge, limits):
+            why = "a guess that cannot be tried again does not end the job with 70"
+            return self._over(failure, decision, limits, require, why)
+        require(isinstance(decision, _GOES_ON), "a guess ends the job the first time")
+        guess = (failure.signature, failure.step, self.commits, self._rung_of(failure, limits))
+        ledger = replace(self._spend(failure.charge), guessed=(*self.guessed, guess))
+        ledger._check_delay(decision, failure.charge, policy, require, sooner=1)
+        return ledger
+
+    def _guessed_before(self, failure: Failure, limits: PhasePolicy) -> bool:
+        """Whether it is the same as an earlier guess: without progress between them, or at the same
+        step."""
+        this = (failure.signature, self._rung_of(failure, limits))
+        same = [guess for guess in self.guessed if (guess[0], guess[3]) == this]
+        at_step = failure.step is not None and failure.step in [guess[1] for guess in same]
+        return at_step or self.commits in [guess[2] for guess in same]
+
+    def _rung_of(self, failure: Failure, limits: PhasePolicy) -> int | None:
+        """The rung that a failure is about."""
+        return self._on(limits) if failure.per_rung else None
+
+    def _over(
+        self,
+        failure: Failure,
+        decision: Decision | None,
+        limits: PhasePolicy,
+        require: Require,
+        why: str,
+    ) -> Ledger:
+        """It would come again: that is the end, because of `why`, or that of a smaller rung."""
+        if failure.per_rung and limits.rungs and self._on(limits) != limits.rungs[0]:
+            require(isinstance(decision, _GOES_ON), "a rung that is too small ends the job")
+            return replace(self, evidence=True, struck=self.struck | {self._on(limits)})
+        ended = isinstance(decision, FinishJob) and decision.exit_code is ExitCode.FAILED
+        require(ended, why)
+        return self
+
+    def _on(self, limits: PhasePolicy) -> int:
+        """The rung."""
+        return self.rung or (limits.rungs[0] if limits.rungs else 0)
 
     def _comes_again(self, signature: str, limit: int | None) -> bool:
         """Whether the same thing went wrong too often without a checkpoint between."""
@@ -252,10 +317,15 @@ class Ledger:
         return replace(self, preemptions=self.preemptions + 1, total=self.total + 1)
 
     def _check_delay(
-        self, decision: Decision | None, charge: Charge, policy: RestartPolicy, require: Require
+        self,
+        decision: Decision | None,
+        charge: Charge,
+        policy: RestartPolicy,
+        require: Require,
+        sooner: int = 0,
     ) -> None:
         delay = decision.seconds if isinstance(decision, Wait) else 0.0
-        failures = self.treatment.failures_to_wait_for(self.restarts + self.preemptions)
+        failures = self.treatment.failures_to_wait_for(self.restarts + self.preemptions) + sooner
         nominal = 0.0
         if failures > 1:
             nominal = min(policy.backoff_first * 2.0 ** (failures - 2), policy.backoff_max)

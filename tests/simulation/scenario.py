@@ -109,6 +109,8 @@ class Scenario:
     max_skipped: int
     too_small: frozenset[int]
     """Rungs below the full one for which the program cannot be compiled."""
+    too_small_for_sure: bool
+    """Whether what they fail with is certain, and not only a guess."""
     rules: tuple[Rule, ...]
     """Those of a job in a directory, or of one in a bucket."""
     max_again: int
@@ -152,6 +154,7 @@ def draw(rng: Random) -> Scenario:
         bad_steps=frozenset(rng.choices(range(1, ticks + 1), k=rng.choice((0, 0, 1, 2)))),
         max_skipped=rng.choice((0, 1, 2)),
         too_small=frozenset(rng.choices((1, 2, 3), k=rng.choice((0, 0, 1)))),
+        too_small_for_sure=rng.choice((False, True)),
         rules=rng.choice((RULES, in_a_bucket(RULES))),
         max_again=rng.choice((0, 0, 1, 3)),
     )

@@ -13,13 +13,15 @@ from supervisor.adapters.journal import FileJournal
 from supervisor.core import ending, machine, placing
 from supervisor.core.budget import Budget, Charge
 from supervisor.core.events import DeadlineReached, WorkersGone, WorkersObserved
+from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import Failure
+from supervisor.core.guesses import Guess, Guesses
 from supervisor.core.ladder import Ladder, Placement
-from supervisor.core.moves import Outcome, start
+from supervisor.core.moves import Outcome, finish, start
 from supervisor.core.placing import Shortage, choose
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.snapshots import Use, refusal
-from supervisor.core.state import JobState
+from supervisor.core.state import JobState, Status
 from supervisor.core.tactics import Course, Tactics, answer
 from supervisor.ports import Transition
 from tests.simulation import world
@@ -193,6 +195,50 @@ def a_rung_that_is_too_small_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Ladder, "strike", lambda self, num_devices, reason: self)
 
 
+def a_guess_ends_the_job_the_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Guesses, "knows", lambda self, guess: True)
+
+
+def a_guess_may_come_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Guesses, "knows", lambda self, guess: False)
+
+
+def any_other_guess_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Guesses, "knows", lambda self, guess: bool(self.known))
+
+
+def a_guess_is_the_same_at_the_same_step_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(self: Guess, earlier: Guess) -> bool:
+        return (self.signature, self.step) == (earlier.signature, earlier.step)
+
+    monkeypatch.setattr(Guess, "is_again", bug)
+
+
+def a_checkpoint_proves_any_guess_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(self: Guess, earlier: Guess) -> bool:
+        return (self.signature, self.highest) == (earlier.signature, earlier.highest)
+
+    monkeypatch.setattr(Guess, "is_again", bug)
+
+
+def a_checkpoint_proves_no_guess_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Guess, "is_again", lambda self, other: self.signature == other.signature)
+
+
+def what_is_certain_gets_one_more_attempt_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Failure, "is_certain", False)
+
+
+def a_guess_without_a_restart_left_has_only_spent_its_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def bug(state: JobState, status: Status, code: ExitCode, reason: str) -> Outcome:
+        spent = "cannot be tried" in reason
+        return finish(state, status, ExitCode.BUDGET_SPENT if spent else code, reason)
+
+    monkeypatch.setattr(ending, "finish", bug)
+
+
 PLANTED: tuple[Plant, ...] = (
     lost_devices_are_charged_to_the_job,
     it_shrinks_by_guess,
@@ -201,6 +247,14 @@ PLANTED: tuple[Plant, ...] = (
     a_snapshot_counts_as_progress,
     a_snapshot_is_used_whatever_went_wrong,
     a_snapshot_is_tried_again_and_again,
+    a_guess_ends_the_job_the_first_time,
+    a_guess_may_come_for_ever,
+    any_other_guess_is_the_same,
+    a_guess_is_the_same_at_the_same_step_alone,
+    a_checkpoint_proves_any_guess_wrong,
+    a_checkpoint_proves_no_guess_wrong,
+    what_is_certain_gets_one_more_attempt_too,
+    a_guess_without_a_restart_left_has_only_spent_its_budget,
     memory_runs_out_for_ever,
     only_the_last_batch_stays_skipped,
     skipped_batches_are_forgotten_by_the_next_run,
