@@ -11,6 +11,7 @@ import yaml
 
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.outcome import Verdict
+from supervisor.narrative.failures import certainty
 from tests.corpus.cases import CANNOT_BE_TOLD, Case, judge_together, read_cases
 from tests.running import Preloaded, Result, preloaded
 
@@ -47,14 +48,15 @@ def test_the_job_ends_or_goes_on_as_it_should(
     case: Case, supervisors: Preloaded, model_dir: Path
 ) -> None:
     done = replay(case, supervisors, model_dir)
+    failure = judge_together([case])
     if case.verdict == Verdict.FATAL and case.id not in CANNOT_BE_TOLD:
-        assert (done.code, done.attempts) == (ExitCode.FAILED, 1)
+        assert (done.code, done.attempts) == (ExitCode.FAILED, 1 if failure.certain else 2)
     else:
         assert done.code in (ExitCode.BUDGET_SPENT, ExitCode.FAILED)
         assert done.attempts == 2
-    failure = judge_together([case])
     counted = failure.rule == "sigkill-or-memory"  # a real job knows more: a cgroup may count
     if not case.hung and not counted:
         assert f"failed: {failure.cause}; root cause: {failure.root_cause[:80]}" in done.log
-        assert f"verdict {failure.verdict} (rule {failure.rule!r}): {failure.reason}" in done.log
+        told = f"verdict {failure.verdict}{certainty(failure)} (rule {failure.rule!r})"
+        assert f"{told}: {failure.reason}" in done.log
         assert f"what to do: {failure.advice}" in done.log

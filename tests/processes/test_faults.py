@@ -63,7 +63,7 @@ def test_a_program_that_asks_a_person_is_told_that_nobody_answers(
     config = command_config(model_dir)
     config["trainer"]["command"] = {"argv": [sys.executable, "-c", "input('project? ')"]}
     result = supervise(config)
-    assert (result.code, result.attempts) == (70, 1), result.log
+    assert (result.code, result.attempts) == (70, 2), result.log
     assert "failed: there is no standard input; root cause: " in result.log
 
 
@@ -85,7 +85,7 @@ def test_a_failed_assertion_ends_at_once(supervise: Supervise, model_dir: Path) 
     assert result.code == 70
     assert result.attempts == 1
     assert "AssertionError: two is not three" in result.log
-    assert "verdict FATAL (rule 'assertion')" in result.log
+    assert "verdict FATAL, certain: true (rule 'own-assertion')" in result.log
     assert "what to do: Fix the program" in result.log
     failure = result.summary["attempts"][0]["failure"]
     assert "AssertionError: two is not three" in failure["traceback"]

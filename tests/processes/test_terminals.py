@@ -195,7 +195,9 @@ def test_output_scrolls_above_the_view_without_what_could_do_harm(
 def test_a_traceback_is_shown_once_and_kept_in_run_log(model_dir: Path, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("def load():\n    raise ValueError('bad record 7')\n\n\nload()\n")
-    config = command_config(model_dir, argv=[sys.executable, str(program)])
+    config = command_config(
+        model_dir, restart={"max_num_restarts": 0}, argv=[sys.executable, str(program)]
+    )
     with in_a_terminal(config, tmp_path) as terminal:
         shown = terminal.all()
         assert terminal.process.wait(PATIENCE) == 70
@@ -208,7 +210,9 @@ def test_a_traceback_is_shown_once_and_kept_in_run_log(model_dir: Path, tmp_path
 def test_a_traceback_that_was_not_shown_is_told(model_dir: Path, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("import os\nos.dup2(os.open('/dev/null', 1), 2)\nraise ValueError('bad')\n")
-    config = command_config(model_dir, argv=[sys.executable, str(program)])
+    config = command_config(
+        model_dir, restart={"max_num_restarts": 0}, argv=[sys.executable, str(program)]
+    )
     with in_a_terminal(config, tmp_path) as terminal:
         shown = terminal.all()
         assert terminal.process.wait(PATIENCE) == 70
@@ -288,7 +292,9 @@ def test_where_a_job_stands_may_be_told_to_nobody(model_dir: Path, tmp_path: Pat
 def test_a_job_that_fails_says_why_on_standard_error_once(model_dir: Path, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("raise ValueError('bad record 7')\n")
-    config = command_config(model_dir, argv=[sys.executable, str(program)])
+    config = command_config(
+        model_dir, restart={"max_num_restarts": 0}, argv=[sys.executable, str(program)]
+    )
     path = tmp_path / "trainer.yaml"
     path.write_text(yaml.safe_dump(config))
     done = in_a_shell(f"run {path}", f"> {tmp_path / 'out'}")
