@@ -126,6 +126,21 @@ def test_sigterm_before_the_job_is_known_is_a_drain_too(tmp_path: Path) -> None:
     assert complaint == "supervise: told to stop before anything was started\n"
 
 
+def test_a_signal_before_python_runs_our_code_leaves_nothing_behind(
+    start: Start, model_dir: Path
+) -> None:
+    """Nobody can be told then; the fixture sees that no process is left."""
+    running = start(command_config(model_dir, "wait"))
+    running.signal(signal.SIGTERM)
+    result = running.result()
+    assert (result.code, result.err) in (
+        (-signal.SIGTERM, ""),
+        (75, "supervise: told to stop before anything was started\n"),
+    )
+    assert result.out == ""
+    assert not model_dir.exists()
+
+
 @pytest.mark.parametrize(
     ("name", "code"), [("SIGTERM", 75), ("SIGHUP", 75), ("SIGINT", 79), ("SIGQUIT", 79)]
 )
