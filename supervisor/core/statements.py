@@ -34,7 +34,7 @@ _ASKS = (
     r"(?:please|kindly|consider|alternatively|otherwise|hint|tip|note that|feel free)\b",
     r"(?:make|be) sure\b|ensure\b|remember to|don't forget|compile with|refer to|visit|re-?run\b",
     r"try(?: (?!\d)|:|$)|(?:run|restart|retry|start)(?:ning)? (?:with|the|your|it|again|`)",
-    r"(?:check(?: ?out)?|verify) (?:that|if|whether|the|your|out|for|installed|logs?|permissions|https?:)",
+    r"(?:check(?: ?out)?|verify) (?:that|if|whether|the|your|out|for|installed|logs?|https?:)",
     r"see (?:also|how|the|https?:|`|above|below|full|\S+ for)|read (?:the|more|https?:)|search the|"
     r"look (?:at|for|in) |(?:report|open|file) (?:a|an|this) ",
     r"(?:use|set|add|pass|specify|provide|install|(?:up|down)grade|update|increase|reduce|raise|"

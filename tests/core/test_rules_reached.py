@@ -30,6 +30,7 @@ ERRORS = {
     "resource-limit": "MemoryError",
     "resource-limit-text": "OSError: [Errno 24] Too many open files: 'a'",
     # --- what I/O says
+    "short-write": "OSError: 40140800 requested and 0 written",
     "offline": "OSError: HF_HUB_OFFLINE is set: outgoing traffic has been disabled",
     "no-such-place": "huggingface_hub.errors.RepositoryNotFoundError: no/such",
     "no-such-place-text": "OSError: 401 Client Error. Repository Not Found for url: x",

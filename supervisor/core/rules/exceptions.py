@@ -17,8 +17,13 @@ from supervisor.core.rules.phrases import (
 from supervisor.core.rules.rule import FATAL, LOW, MEDIUM, POLICY, RESTART, TOLD_TO_STOP, Rule
 from supervisor.core.speakers import NOT_IO, Speaker
 
-_STATED = r"(?i)^(?!\S*(?:Xla|Jax)RuntimeError)[^\n]*\b"
-"""A line of any exception but the runtime's, which uses such words of passing troubles too."""
+_STATED = r"(?i)^(?!\S*(?:(?:Xla|Jax)Runtime|\bOS|\bIO|NVML)Error)[^\n]*\b"
+"""A line of any exception but those of the runtime, of the system and of drivers, which use such
+words of passing troubles too."""
+_COMES_AND_GOES = (
+    r"(?:bytes|devices|workers|processes|hosts|peers|nodes|chips|replicas|addresses|connections)\b"
+)
+"""What there may be less of for a while."""
 
 _MISSING = (
     "a file is missing or may not be used",
@@ -242,17 +247,18 @@ RULES = (
         types=("BaseException",),
         patterns=(
             _STATED + r"(?:must (?:not )?(?:be|have|match|equal|contain|provide|specify|set|use)|"
-            r"should (?:not )?(?:be|have|match|equal)|expected\b.{0,100}\b(?:got|but|found|"
-            r"received))",
-            _STATED + r"(?:unsupported|not supported|does(?: not|n't) (?:support|match|exist)|"
-            r"not implemented|unknown|unrecognized|invalid|illegal|inconsistent|incompatible|"
-            r"mismatch|"
-            r"duplicate|undefined|misconfigured)\b",
-            _STATED + r"(?:is|are) (?:required|missing|empty|not (?:set|defined|allowed|available "
-            r"in|installed|a valid|valid|registered|found))\b|(?i:\bis not set\b|\bno such\b)",
+            r"should (?:not )?(?:be|have|match|equal)|"
+            rf"expected\b(?!.{{0,100}}\b{_COMES_AND_GOES}).{{0,100}}\b(?:got|but|found|received))",
+            _STATED + r"(?:not supported|does(?: not|n't) support|not implemented|misconfigured|"
+            r"unsupported|unrecognized|incompatible|undefined)\b",
+            _STATED + r"(?:unknown|invalid|illegal|duplicate) (?:\w+ ){0,2}(?:option|argument|"
+            r"parameter|key|name|mode|choice|model|optimizer|scheduler|activation|loss|dtype|type|"
+            r"config\w*|setting|value for)\b|(?i:\b(?:unknown|invalid) \w+:? ['\"])",
+            _STATED + r"(?:is|are) (?:required|not (?:set|defined|allowed|installed|a valid|valid))"
+            r"\b|(?i:\bdata\w* is empty\b)",
             _STATED + r"(?:only be called once|called before|before (?:any|calling|use)|cannot be "
-            r"(?:used|called|set|changed|converted|None)|already (?:been )?(?:initialized|exists|"
-            r"registered|defined|consumed|set))\b",
+            r"(?:used|called|set|changed|converted|None)|already (?:been )?(?:initialized|defined|"
+            r"consumed))\b",
             _STATED + r"Internal: src/\w+\.cc",
         ),
         confidence=MEDIUM,

@@ -93,6 +93,7 @@ RULES = (
             r"(?i)\bptxas\b|nvlink fatal|unsupported (?:target|conversion|element type|HLO|target)",
             r"(?i)bad lhs type|invalid (?:block|grid|vector) (?:shape|layout|size)|block shape",
             r"(?i)unsupported (?:lowering|cast|shape cast|reduction|implicit dim)|internal_scratch",
+            r"Shared memory size limit exceeded",  # XLA's Triton emitter
             r"RET_CHECK failure \S*(?:compiler|hlo|service|layout|verifier|mosaic|sharding|spmd)",
         ),
         per_rung=True,
@@ -104,8 +105,8 @@ RULES = (
         "The program itself asked the device to stop.",
         FIX_CODE,
         patterns=(
-            r"observed errors are: \[User\]|BoundsCheck|device-side assert",
-            r"CUDA_ERROR_ASSERT",
+            # libtpu 0.0.52; CUDA 12 (cudaErrorAssert)
+            r"observed errors are: \[User\]|device-side assert triggered|CUDA_ERROR_ASSERT",
         ),
     ),
     Rule(
@@ -118,31 +119,16 @@ RULES = (
             r"observed errors are: \[(?:Hardware|Network|Power)\]|[Ss]lice failure|\bICI\b.{0,40}"
             r"(?:down|fail|error|fault)|(?i:detected slice)",
             r"MXLA error|[Mm]egascale|(?i:uncorrectable|double.bit) (?:ECC|error)|\bXid\b",
-            r"CUDA_ERROR_(?:ECC|ILLEGAL|LAUNCH|HARDWARE|NVLINK|MISALIGNED|UNKNOWN)\w*",
+            r"CUDA_ERROR_(?:ECC|ILLEGAL|LAUNCH_(?:FAILED|TIMEOUT)|HARDWARE|NVLINK|MISALIGNED|"
+            r"UNKNOWN|CONTAINED|EXTERNAL_DEVICE|SYSTEM_DRIVER)\w*",
             r"(?i)an illegal memory access was encountered|unspecified launch failure",
-            r"(?i)halt is unexpected",
-            r"(?i)core halted|gpu (?:has fallen off the bus|is lost)|nvlink error|machine check",
+            # libtpu 0.0.52; marin and sglang-jax logs: what follows a halt is halted, too
+            r"(?i)halt is unexpected|\bhalted (?:prematurely|unexpectedly)|core halted",
+            r"RuntimeUnexpectedCoreHalt|Fatal error occurred during TPU execution",
+            r"(?i)gpu (?:has fallen off the bus|is lost|requires reset)|fallen off the bus",
+            r"(?i)nvlink error|machine check|GPU is lost|unable to determine the device handle",
         ),
         transient=True,
-        hardware=True,
-    ),
-    Rule(
-        "busy-accelerator",
-        RESTART,
-        "accelerator busy or not ready",
-        "The accelerator is held by another process or not ready yet; it may be free in a while.",
-        "Look for another process on the accelerator.",
-        patterns=(
-            r"(?i)TPU is already in use|libtpu_lockfile|libtpu\.so (?:is )?already in use",
-            r"(?i)iommu group|/dev/vfio|/dev/accel|/dev/nvidia|TPU initialization failed",
-            r"(?i)no accelerator found|TPU platform|device or resource busy|\bEBUSY\b",
-            r"(?i)CUDA_ERROR_(?:NOT_READY|SYSTEM_NOT_READY|DEVICE_UNAVAILABLE)|all CUDA-capable "
-            r"devices are busy|Failed to get (?:global TPU topology|TPU metadata)",
-            r"(?i)(?:accelerator|device|tpu|gpu|chip)s? (?:is|are) (?:busy|already in use|held by)",
-            r"\[Errno (?:6|16|19)\]",
-        ),
-        transient=True,
-        remedy=Remedy.WAIT,
         hardware=True,
     ),
     Rule(
@@ -163,7 +149,38 @@ RULES = (
             r"(?i)may indicate binary incompatibility|compiled using NumPy 1|"
             r"numpy\.core\.multiarray "
             r"failed to import",
+            # jax _src/xla_bridge.py: the status after the backend's name tells absent from busy
+            r"nable to initialize backend '[\w-]+': (?:NOT_FOUND|UNIMPLEMENTED|module ')(?!.{0,99}"
+            r"(?:metadata|address|worker))",
+            r"(?i)could not find registered platform|tpuplatform is not available|unable to find "
+            r"driver in registry|(?:pjrt|plugin) API version|PJRT_\w+_Args size",
+            r"/dev/(?:vfio|accel|nvidia)[^\n]{0,40}(?i:no such file|permission denied)",
         ),
+    ),
+    Rule(
+        "busy-accelerator",
+        RESTART,
+        "accelerator busy or not ready",
+        "The accelerator is held by another process or not ready yet; it may be free in a while.",
+        "Look for another process on the accelerator.",
+        patterns=(
+            r"(?i)TPU is already in use|libtpu_lockfile|libtpu\.so (?:is )?already in use",
+            r"(?i)iommu group|/dev/(?:vfio|accel|nvidia)|TPU initialization failed",
+            r"(?i)no accelerator found|device or resource busy|\bEBUSY\b",
+            r"(?i)CUDA_ERROR_(?:NOT_READY|SYSTEM_NOT_READY|DEVICE_UNAVAILABLE)|all CUDA-capable "
+            r"devices are busy|Failed to get (?:global TPU topology|TPU metadata)",
+            r"(?i)(?:accelerator|device|tpu|gpu|chip)s? (?:is|are) (?:busy|already in use|held by)",
+            # libtpu 0.0.52: what a TPU VM asks its metadata server for
+            r"worker_addresses|MetadataServer Query failed|Failed to refresh worker addresses|"
+            r"(?i:(?:tpu|instance) metadata.{0,60}(?:fail|unavailable|timed out|error))",
+            # jax #15361: as a rule another process holds the memory that cuDNN asks for
+            r"(?i)DNN library initialization failed|could not create cud?nn handle|"
+            r"failed to create cublas handle",
+            r"\[Errno (?:6|16|19)\]",
+        ),
+        transient=True,
+        remedy=Remedy.WAIT,
+        hardware=True,
     ),
     Rule(
         "port-in-use",
@@ -188,7 +205,10 @@ RULES = (
             r"(?i)unable to initialize backend|backend .{0,20}failed to initialize",
             r"(?i)failed call to cuInit|CU(?:DNN|BLAS|SPARSE|SOLVER)\w*_STATUS_(?:NOT_INIT|"
             r"INTERNAL|"
-            r"ALLOC|EXECUTION)\w*|failed to initialize NVML|CUDA initialization",
+            r"ALLOC|EXECUTION)\w*|failed to initialize NVML|CUDA initialization|NVMLError",
+            # jaxlib, NVML: a driver that was replaced under the running system, or lost devices
+            r"(?i)driver/library version mismatch|unsupported display driver|LibRmVersionMismatch|"
+            r"no visible (?:\w+ )?devices|no supported devices found for platform",
         ),
         transient=True,
         confidence=MEDIUM,

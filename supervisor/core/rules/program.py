@@ -129,8 +129,8 @@ RULES = (
         "The status says that the request itself is wrong.",
         FIX_CODE,
         patterns=(
-            rf"{STATUS}(?:INVALID_ARGUMENT|UNIMPLEMENTED|OUT_OF_RANGE|FAILED_PRECONDITION|"
-            r"ALREADY_EXISTS)\b",
+            # FAILED_PRECONDITION and ALREADY_EXISTS tell of a state, which may pass.
+            rf"{STATUS}(?:INVALID_ARGUMENT|UNIMPLEMENTED|OUT_OF_RANGE)\b",
         ),
         confidence=MEDIUM,
     ),

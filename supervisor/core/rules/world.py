@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.core.rules.rule import FATAL, NO_SPACE, POLICY, RESTART, Rule
+from supervisor.core.rules.rule import FATAL, MEDIUM, NO_SPACE, POLICY, RESTART, Rule
 
 DISK_FULL = "disk-full"
 
@@ -93,7 +93,7 @@ RULES = (
             r"(?i)no space left on device|disk quota exceeded|\bENOSPC\b|\bEDQUOT\b",
             r"(?i)(?:not enough|insufficient|no) (?:free |available )?(?:disk )?space\b",
             r"(?i)(?:disk|volume|filesystem|device) (?:is )?full\b",
-            r"os_error_code='(?:28|122)'|\[Errno (?:28|122)\]",
+            r"os_error_code='(?:28|122)'|\[Errno (?:28|122)\]|(?i:errno = (?:28|122)\b)",
         ),
         transient=True,
     ),
@@ -106,6 +106,24 @@ RULES = (
         patterns=(r"(?i)\b(?:write|save|saving|flush|close|bus error|input/output)",),
         facts=(NO_SPACE,),
         transient=True,
+    ),
+    Rule(
+        "short-write",
+        POLICY,
+        "disk full",
+        "Less was written than there was to write: as a rule the disk is full, or a quota is.",
+        "Look for room where the program writes (df, quota), and free some.",
+        patterns=(
+            # numpy tofile (ctors.c, convert.c); torch inline_container.cc; HDF5 H5FDsec2.c
+            r"\b\d+ requested and \d+ written|problem writing element \d+ to file",
+            r"unexpected pos \d+ vs|PytorchStreamWriter failed writing|(?i:file write failed)",
+            r"(?i)unable to extend file properly|bytes actually written",
+            r"(?i)\bshort write\b|\bwrote only \d|only (?:wrote )?\d+ (?:of \d+ )?bytes (?:were )?"
+            r"(?:written|wrote)|(?:could not|couldn't|cannot|failed to) write \d+ bytes",
+            r"(?i)\bwrote \d+ (?:bytes )?(?:of|out of|instead of) \d+|incomplete write",
+        ),
+        transient=True,
+        confidence=MEDIUM,
     ),
     Rule(
         "resource-limit",

@@ -1,0 +1,130 @@
+"""Words in which libraries report absent and busy devices, full disks and halted ones, and words of
+passing troubles that look like a refusal. The source of a library's own text is beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core.outcome import Verdict
+from supervisor.core.rules import DISK_FULL
+from tests.core.test_certain import LIBRARY, failure, raised
+
+TPU = "RuntimeError: Unable to initialize backend 'tpu': "
+JAX = "jax.errors.JaxRuntimeError: "
+PIN = " (set JAX_PLATFORMS='' to automatically choose an available backend)"
+
+ABSENT = [
+    TPU + "INTERNAL: Failed to open libtpu.so: libtpu.so: cannot open shared object file: No such "
+    "file or directory" + PIN,  # alphafold3 #656
+    TPU + "NOT_FOUND: No ba16c7433 device found." + PIN,  # jax #13260
+    TPU + "INVALID_ARGUMENT: TpuPlatform is not available.",  # alphafold #25
+    TPU + "module 'jaxlib.xla_extension' has no attribute 'get_tpu_client'",  # alphafold #498
+    TPU + "UNIMPLEMENTED: this plugin cannot",
+    "RuntimeError: Unable to initialize backend 'rocm': NOT_FOUND: Could not find registered "
+    'platform with name: "rocm". Available platform names are: Interpreter Host CUDA',
+    "RuntimeError: Unable to initialize backend 'tpu_driver': NOT_FOUND: Unable to find driver in "
+    "registry given worker: ",
+    TPU + "UNKNOWN: TPU initialization failed: open(/dev/vfio/0): Permission denied",
+    TPU + "UNKNOWN: TPU initialization failed: open(/dev/accel0): No such file or directory",
+]
+BUSY = [
+    TPU + "UNKNOWN: TPU initialization failed: open(/dev/vfio/0): Device or resource busy",
+    TPU + "ABORTED: The TPU is already in use by another process probably owned by another user. "
+    'Run "$ sudo lsof -w /dev/accel0" to figure out which process is using the TPU.',
+    TPU + "UNAVAILABLE: No accelerator found on this host",
+    TPU + "UNKNOWN: TPU initialization failed: Invalid --2a886c8_slice_builder_worker_addresses "
+    "specified. Expected 4 worker addresses, got 1.",
+    TPU + "INTERNAL: MetadataServer Query failed for agent-worker-number: 503",  # libtpu 0.0.52
+    TPU + "NOT_FOUND: TPU metadata is unavailable",
+    JAX + "FAILED_PRECONDITION: DNN library initialization failed. Look at the errors above for "
+    "more details.",  # jax #15361
+]
+DEVICES_FAILED = [
+    "RuntimeError: Unable to initialize backend 'cuda': FAILED_PRECONDITION: "
+    "No visible GPU devices.",
+    "RuntimeError: Unable to initialize backend 'cuda': INTERNAL: no supported devices found for "
+    "platform CUDA",
+    "pynvml.NVMLError_LibRmVersionMismatch: RM has detected an NVML/RM version mismatch.",
+    "pynvml.NVMLError_Unknown: Unknown Error",
+    "RuntimeError: Failed to initialize NVML: Driver/library version mismatch",
+]
+HALTED = [
+    JAX + "FAILED_PRECONDITION: The program continuator has halted unexpectedly.",
+    JAX + "INTERNAL: Accelerator device halted prematurely, perhaps due to an on-device "
+    "check-failure. Node 0 halted unexpectedly at tag:pc TensorCoreSequencer:1:0x1e7",
+    JAX + "INTERNAL: Core halted unexpectedly: ",
+    JAX + "INTERNAL: Fatal error occurred during TPU execution. This indicates an infrastructure "
+    "failure (hardware/network/power), a compiler bug, or a Pallas/Mosaic kernel bug.",
+    JAX + "INTERNAL: E0200: RuntimeUnexpectedCoreHalt: core 3",
+    "RuntimeError: CUDA error: uncorrectable ECC error encountered\nCompile with "
+    "`TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+    "RuntimeError: Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error",
+    JAX + "INTERNAL: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure",
+]
+SHORT_WRITES = [
+    "OSError: 40140800 requested and 0 written",  # numpy
+    "OSError: problem writing element 524288 to file",  # numpy
+    "RuntimeError: [enforce fail at inline_container.cc:445] . PytorchStreamWriter failed writing "
+    "file data/176: file write failed",
+    "RuntimeError: [enforce fail at inline_container.cc:603] . unexpected pos 64 vs 0",
+    "OSError: Can't write data (file write failed: time = Tue Dec  1 08:28:02 2020, filename = "
+    "'x.h5', file descriptor = 5, bytes actually written = 18446744073709551615, offset = 5828608)",
+    "RuntimeError: Can't decrement id ref count (Unable to extend file properly)",
+    "RuntimeError: short write: 4096 of 65536",
+    "OSError: wrote only 100 of 4096 bytes",
+    "ValueError: could not write 65536 bytes to shard 7",
+    "Exception: wrote 17 bytes of 64 to index",
+]
+PASSING = [
+    "RuntimeError: lease for run7 already exists, held by host-3 (expires in 42 s)",
+    "RuntimeError: Unknown error 523",
+    "RuntimeError: invalid packet length 17 from 10.0.0.2",
+    "RuntimeError: expected 8 devices but found 7",
+    "RuntimeError: inconsistent view of the group: a member left",
+    "RuntimeError: the queue is empty",
+    "OSError: file should be of size 4976 but has size 1073",
+    JAX + "FAILED_PRECONDITION: the stream is in an error state",
+    JAX + "ALREADY_EXISTS: Config key cluster/7 already exists.",
+]
+
+
+@pytest.mark.parametrize("line", ABSENT)
+def test_what_is_absent_is_a_guess_that_it_stays_so(line: str) -> None:
+    found = failure(raised(line, LIBRARY))
+    assert (found.verdict, found.rule, found.certain) == (Verdict.FATAL, "backend-missing", False)
+
+
+@pytest.mark.parametrize("line", BUSY)
+def test_what_is_busy_is_waited_for(line: str) -> None:
+    found = failure(raised(line, LIBRARY))
+    assert (found.verdict, found.rule) == (Verdict.RESTART, "busy-accelerator")
+
+
+@pytest.mark.parametrize("line", DEVICES_FAILED)
+def test_a_driver_or_devices_that_are_not_seen_are_no_fault_of_the_program(line: str) -> None:
+    found = failure(raised(line, LIBRARY))
+    assert (found.verdict, found.rule) == (Verdict.RESTART, "backend-failed")
+
+
+@pytest.mark.parametrize("line", HALTED)
+def test_what_halts_points_at_the_hardware(line: str) -> None:
+    found = failure(raised(line, LIBRARY))
+    assert (found.verdict, found.rule, found.hardware) == (Verdict.RESTART, "hardware", True)
+
+
+@pytest.mark.parametrize("line", SHORT_WRITES)
+@pytest.mark.parametrize("stage", ["train", "checkpoint"])
+def test_a_short_write_is_a_full_disk(line: str, stage: str) -> None:
+    found = failure(raised(line, f"/opt/venv/lib/python3.11/site-packages/x/{stage}.py"))
+    assert (found.verdict, found.cause) == (Verdict.POLICY, "disk full")
+    assert found.rule != DISK_FULL
+
+
+def test_a_short_write_with_its_errno_is_a_full_disk_without_doubt() -> None:
+    line = "OSError: Can't write data (file write failed, file descriptor = 5, errno = 28, x)"
+    assert failure(raised(line, LIBRARY)).rule == DISK_FULL
+
+
+@pytest.mark.parametrize("line", PASSING)
+def test_words_of_passing_troubles_end_nothing(line: str) -> None:
+    assert failure(raised(line, LIBRARY)).verdict is Verdict.RESTART
