@@ -17,12 +17,14 @@ import io
 import os
 import re
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.config.patterns import Pattern, SlowPatternError
 from supervisor.core.digest import LogDigest
+from supervisor.core.search_time import SearchTime
 from supervisor.protocol import writing
 from supervisor.protocol.reading import opened
 
@@ -145,27 +147,47 @@ class OutputPump:
 
 
 class _Search:
-    """Searches lines for one pattern, and passes over those that take too long."""
+    """Searches lines for one pattern, in bounded time: it passes over what takes too long."""
 
     def __init__(self, pattern: Pattern | None, tell: Callable[[str], None]) -> None:
         self._pattern = pattern
         self._tell = tell
         self._slow = 0
+        self._time = SearchTime()
+        self._is_told = False
 
     def __call__(self, line: str) -> re.Match[str] | None:
         if self._pattern is None:
             return None
+        if not self._time.allows(time.monotonic()):
+            self._tell_once(self._pattern.source)
+            return None
+        began = time.thread_time()
         try:
-            return self._pattern.search(line)
+            return self._search(self._pattern, line)
+        finally:
+            self._time.took(time.thread_time() - began, len(line))
+
+    def _tell_once(self, source: str) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self._tell(
+                f"the pattern {source!r} is slow: lines are passed over, so that it takes no more "
+                "than a tenth of the time; make it simpler"
+            )
+
+    def _search(self, pattern: Pattern, line: str) -> re.Match[str] | None:
+        try:
+            return pattern.search(line)
         except SlowPatternError as error:
             self._slow += 1
             if self._slow == 1:
                 self._tell(f"{error}: the line is passed over; make the pattern simpler")
             elif self._slow == _MAX_SLOW:
-                source, self._pattern = self._pattern.source, None
+                self._pattern = None
                 self._tell(
-                    f"the pattern {source!r} took too long in {_MAX_SLOW} lines: it is not looked "
-                    "for any more in this attempt"
+                    f"the pattern {pattern.source!r} took too long in {_MAX_SLOW} lines: it is not "
+                    "looked for any more in this attempt"
                 )
         return None
 
