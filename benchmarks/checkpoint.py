@@ -26,9 +26,9 @@ import orbax.checkpoint as ocp
 
 from benchmarks.report import Report, options
 from trainer.checkpoint import Checkpoints, restore
-from trainer.config import InitConfig
 from trainer.mesh import make_mesh
 from trainer.rungs import Rung
+from trainer.schema import InitConfig
 from trainer.state import Blueprint, TrainState
 from trainer.steps import steps_in
 

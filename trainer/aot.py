@@ -21,10 +21,11 @@ import jax
 from jax.experimental import topologies
 
 from supervisor.protocol.shortening import beginning
-from trainer.config import TrainerConfig, parse
+from trainer.config import parse
 from trainer.feed import Feed
 from trainer.mesh import make_mesh
 from trainer.rungs import rung
+from trainer.schema import TrainerConfig
 from trainer.state import Blueprint
 from trainer.step import jit_train_step
 

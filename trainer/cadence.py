@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from trainer.config import CheckpointConfig
+from trainer.schema import CheckpointConfig
 
 
 class Cadence:

@@ -13,16 +13,10 @@ import sys
 from typing import Any
 
 from supervisor.protocol.shortening import beginning
-from trainer.config import (
-    ConfigError,
-    DataloaderConfig,
-    InitConfig,
-    Problem,
-    TrainerConfig,
-    parse,
-)
+from trainer.config import ConfigError, Problem, parse
 from trainer.records import DataError, first_records
 from trainer.rungs import Rung, infeasible, ladder
+from trainer.schema import DataloaderConfig, InitConfig, TrainerConfig
 
 _MAX_VALUE = 200
 

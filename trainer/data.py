@@ -14,8 +14,8 @@ import grain
 import numpy as np
 import numpy.typing as npt
 
-from trainer.config import DataloaderConfig
 from trainer.records import DataError, Stream, read_stream
+from trainer.schema import DataloaderConfig
 from trainer.tokenizer import VOCABULARY_SIZE
 
 Batch = npt.NDArray[np.int32]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.config import InitConfig, StartFrom
+from trainer.schema import InitConfig, StartFrom
 
 Fingerprint = Mapping[str, Any]
 

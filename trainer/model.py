@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from trainer.config import ModelConfig
+from trainer.schema import ModelConfig
 
 
 class Decoder(nnx.Module):

@@ -19,12 +19,13 @@ import jax
 from supervisor.protocol import environment
 from supervisor.protocol.adjustments import Adjustments
 from trainer import fixed_order
-from trainer.config import ConfigError, TrainerConfig
+from trainer.config import ConfigError
 from trainer.data import training_batches
 from trainer.executables import Executables
 from trainer.feed import Feed
 from trainer.mesh import make_mesh, require_devices
 from trainer.rungs import Rung, infeasible, rung
+from trainer.schema import TrainerConfig
 from trainer.state import Blueprint
 from trainer.step import jit_train_step
 from trainer.voice import Voice

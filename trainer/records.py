@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainer.config import DataloaderConfig
+from trainer.schema import DataloaderConfig
 from trainer.sources import matching_files
 from trainer.tokenizer import pack
 

@@ -16,13 +16,13 @@ from supervisor.protocol.simulated import Held
 from trainer import distributed, fixed_order
 from trainer.cadence import Cadence
 from trainer.checkpoint import Checkpoints, restore_parts
-from trainer.config import InitConfig, StartFrom, TrainerConfig
 from trainer.evaluation import Evaluation
 from trainer.fingerprint import fingerprint, fingerprint_across
 from trainer.inflight import InFlight
 from trainer.loop import Loop
 from trainer.prepare import Prepared, prepare
 from trainer.rungs import Rung
+from trainer.schema import InitConfig, StartFrom, TrainerConfig
 from trainer.snapshot import Snapshots
 from trainer.state import Blueprint, TrainState
 from trainer.step import jit_all_finite, jit_skipped_step

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from trainer.config import InitConfig, Problem
+from trainer.config import Problem
+from trainer.schema import InitConfig
 
 _LOOP = ("trainer", "init", "loop")
 

@@ -23,8 +23,9 @@ from supervisor.protocol.environment import WorkerIdentity
 from supervisor.protocol.standby import Orders
 from trainer import placement
 from trainer.checkpoint import Checkpoints
-from trainer.config import TrainerConfig, parse
+from trainer.config import parse
 from trainer.prepare import Prepared, prepare
+from trainer.schema import TrainerConfig
 from trainer.snapshot import Snapshots
 from trainer.sources import matching_files
 from trainer.steps import steps_in

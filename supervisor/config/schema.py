@@ -1,7 +1,7 @@
 """The supervisor's part of `trainer.yaml`, as frozen models.
 
 What belongs to our trainer (`model`, `optimizer`, `loop`, `fit`, ...) is opaque here: its own
-schema, in `trainer/config.py`, is asked by running `python -m trainer.check`.
+schema, in `trainer/schema.py`, is asked by running `python -m trainer.check`.
 """
 
 from __future__ import annotations

@@ -22,9 +22,10 @@ from supervisor.protocol.location import Uri
 from tests.running import PATIENCE
 from trainer.bucket import path_of
 from trainer.checkpoint import restore
-from trainer.config import InitConfig, parse
+from trainer.config import parse
 from trainer.mesh import make_mesh
 from trainer.rungs import Rung
+from trainer.schema import InitConfig
 from trainer.slots import HEADER, Slots
 from trainer.state import Blueprint, TrainState
 

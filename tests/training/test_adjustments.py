@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.environment import ADJUST
-from trainer.config import LoopConfig, parse
+from trainer.config import parse
 from trainer.rungs import rung
+from trainer.schema import LoopConfig
 
 from .harness import MakeTrainer, tiny
 

@@ -24,11 +24,12 @@ from tests.emulators import Emulator
 from tests.faulty_store import RESET, SILENCE, Asked, Fault, FaultyStore, answered
 from trainer import bucket, integrity
 from trainer.checkpoint import Checkpoints, newest_step, restore, restore_parts
-from trainer.config import ConfigError, StartFrom, parse
+from trainer.config import ConfigError, parse
 from trainer.fence import FencedError
 from trainer.files import files_in
 from trainer.fingerprint import fingerprint, fingerprint_across
 from trainer.marked_steps import DAMAGED, MarkedSteps
+from trainer.schema import StartFrom
 from trainer.state import TrainState
 from trainer.steps import NoUsableCheckpointError, UnmarkedCheckpointError, steps_in
 

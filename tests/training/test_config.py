@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.check import check
-from trainer.config import InitConfig, LoopConfig, parse
+from trainer.config import parse
 from trainer.rungs import rung
+from trainer.schema import InitConfig, LoopConfig
 
 from .harness import Mapping, tiny
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from trainer.config import ModelConfig
 from trainer.model import Decoder, drop, fold, rotate
+from trainer.schema import ModelConfig
 
 
 def _model(**changes: Any) -> Decoder:

@@ -17,7 +17,7 @@ import optax
 import pytest
 from pydantic import TypeAdapter
 
-from trainer.config import InitConfig, OptimizerConfig, ValidationConfig, parse
+from trainer.config import parse
 from trainer.data import Batch
 from trainer.evaluation import Evaluation
 from trainer.executables import Executables
@@ -25,6 +25,7 @@ from trainer.feed import Feed
 from trainer.mesh import make_mesh
 from trainer.optimizer import make_schedule
 from trainer.rungs import Rung
+from trainer.schema import InitConfig, OptimizerConfig, ValidationConfig
 from trainer.state import Blueprint, TrainState
 from trainer.step import Metrics, jit_train_step
 from trainer.termination import Termination

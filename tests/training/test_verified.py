@@ -22,8 +22,9 @@ from trainer.checkpoint import (
     newest_step,
     restore_parts,
 )
-from trainer.config import StartFrom, parse
+from trainer.config import parse
 from trainer.fingerprint import fingerprint, fingerprint_across
+from trainer.schema import StartFrom
 from trainer.state import TrainState
 from trainer.steps import NoUsableCheckpointError, steps_in
 
