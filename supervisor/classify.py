@@ -144,6 +144,7 @@ def _body(failure: Failure) -> dict[str, object]:
         "where": failure.where,
         "rank": failure.rank,
         "signature": failure.signature,
+        "compared": failure.compared and failure.signature is not None,
         "confidence": str(failure.confidence),
         "reason": failure.reason,
         "advice": failure.advice,
@@ -163,7 +164,9 @@ def _told(failure: Failure, logs: Sequence[str]) -> Iterator[str]:
     yield f"why:           {failure.reason} (rule {failure.rule!r}{grounds})"
     yield f"what to do:    {failure.advice}"
     if failure.signature is not None:
-        yield f"signature:     {failure.signature}"
+        again = "" if failure.compared else " (not compared: it may come again and still pass)"
+        certain = " (not compared: it ends the job)" if failure.is_certain else again
+        yield f"signature:     {failure.signature}{certain}"
 
 
 def _does(failure: Failure) -> str:

@@ -47,11 +47,8 @@ def _unknown(name: str, rules: Iterable[Rule]) -> str:
 def compared(rule: Rule) -> str:
     """Whether the same failure again ends the job before the budget does: see README, "The same
     failure again"."""
-    if rule.verdict is Verdict.FATAL:
-        return "no, ends at once" if rule.certain else "yes, the 2nd ends"
-    if rule.transient or rule.remedy is not None:
-        return "no"
-    return "if it names no peer" if rule.victim else "yes"
+    ends = rule.verdict is Verdict.FATAL and rule.certain
+    return "no, ends at once" if ends else str(rule.compared)
 
 
 def _table(numbered: Sequence[tuple[int, Rule]], own: OwnRules) -> Iterator[str]:

@@ -249,7 +249,8 @@ def _remembered(state: JobState, failure: Failure, limits: PhasePolicy) -> tuple
         why = f"the same failure came twice: {failure.cause} {would}"
         known = state.guesses.knows(guess)
         return replace(state, guesses=state.guesses.remember(guess)), why if known else ""
-    signature = None if failure.remedy is not None else failure.signature
+    is_compared = failure.compared and failure.remedy is None
+    signature = failure.signature if is_compared else None
     budget = state.budget.failed(signature, limits)
     times = budget.repetitions(signature)
     why = f"the same failure came {times} times without a new checkpoint between {would}"

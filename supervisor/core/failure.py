@@ -124,7 +124,10 @@ class Failure:
     """Why it is certain, or a guess; empty where it is not FATAL."""
     confidence: Confidence = Confidence.LOW
     signature: str | None = None
-    """The same for the same failure; None where a repetition proves nothing."""
+    """The same for the same failure; None where nothing was said."""
+    compared: bool = True
+    """Whether the same signature again proves that it comes each time. (In older journals only such
+    failures have a signature.)"""
     remedy: Remedy | None = None
     """What is done about it beyond a restart."""
     step: int | None = None

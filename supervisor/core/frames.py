@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from supervisor.core.signature import is_own
+from supervisor.core.ownership import is_own
 
 _FRAME = re.compile(r'\s+File "([^"]*)", line (\d+)(?:, in (.*))?$')
 

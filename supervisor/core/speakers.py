@@ -11,24 +11,10 @@ import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
-from supervisor.core.signature import is_own
+from supervisor.core.ownership import is_generated, is_own, is_surely_own
 
 _INSTALLED = re.compile(r"(?:site|dist)-packages/(.+)")
 _STANDARD = re.compile(r"/lib(?:64)?/(?:python|pypy)3[^/]*/(.+)")
-_GENERATED = re.compile(
-    r"^<(?!frozen )|/ipykernel_\d+/|^ipython-input|__autograph_generated|torchinductor|/\.triton/"
-)
-"""Code that was made while the program ran, and cells of a notebook."""
-_SHARED = re.compile(
-    r"\.runfiles/|(?:^|/)third_party/|/google3/|/\.cache/|/nix/store/|/runtime_resources/|"
-    r"^/(?:opt|usr(?!/src/app/)|snap)/|"
-    r"(?:^|/)(?:jax|jaxlib|flax|optax|orbax|chex|haiku|equinox|grain|tensorstore|tensorflow|keras|"
-    r"torch|numpy|scipy|pandas|pyarrow|ray|maxtext|MaxText|t5x|seqio|levanter|haliax|axlearn|praxis|"
-    r"paxml|tunix|transformers|datasets|accelerate|lightning|megatron|fsspec|gcsfs|s3fs|wandb|"
-    r"google|grpc|requests|urllib3)/"
-)
-"""Where libraries lie as often as the user's own code does: in an image's folders, in the files of
-a build tool, and as checkouts of well-known projects."""
 
 
 class Speaker(StrEnum):
@@ -79,9 +65,9 @@ def speaker(kind: str, raised_in: str, bases: Iterable[str] = ()) -> Speaker:
     """
     if any(map(_of_io, (kind, *bases))) or _is_io_file(raised_in):
         return Speaker.IO
-    if not raised_in or _GENERATED.search(raised_in):
+    if not raised_in or is_generated(raised_in):
         return Speaker.UNKNOWN
-    return Speaker.OWN if is_own(raised_in) and not _SHARED.search(raised_in) else Speaker.LIBRARY
+    return Speaker.OWN if is_surely_own(raised_in) else Speaker.LIBRARY
 
 
 def raiser(paths: Sequence[str]) -> str:

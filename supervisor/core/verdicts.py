@@ -11,13 +11,13 @@ from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR, errorcode
 from typing import TypeVar
 
 from supervisor.config.patterns import SlowPatternError
-from supervisor.core.chain import Chain, Origin
+from supervisor.core.chain import Chain
+from supervisor.core.comparing import grounds, is_certain, is_compared, signature_of
 from supervisor.core.failure import Evidence, Failure, WorkerExit, told_survivors
 from supervisor.core.outcome import Charge, Confidence, Verdict
 from supervisor.core.policy import Success
 from supervisor.core.remedy import Remedy
 from supervisor.core.rules import RULES, STILL_RUNNING, Rule
-from supervisor.core.signature import signature
 from supervisor.core.state import Hang
 from supervisor.core.weighing import Judgement, is_hearsay, weighed
 from supervisor.protocol.messages import printable
@@ -173,10 +173,11 @@ def _failure(judgement: Judgement, evidence: Evidence, redact: Callable[[str], s
         rank=rank.exit.rank,
         exit=str(rank.exit),
         charge=rule.charge,
-        certain=_is_certain(rule, chain),
-        grounds=_grounds(rule, chain),
+        certain=is_certain(judgement),
+        grounds=grounds(judgement),
         confidence=_confidence(rule, chain),
-        signature=_signature(judgement, evidence),
+        signature=signature_of(judgement, evidence),
+        compared=is_compared(judgement),
         remedy=rule.remedy,
         hardware=rule.hardware,
         per_rung=rule.per_rung,
@@ -195,46 +196,8 @@ def one_line(text: str) -> str:
     return printable(text[:_MAX_ROOT_CAUSE])
 
 
-def _is_certain(rule: Rule, chain: Chain | None) -> bool:
-    return rule.certain and (rule.own or not is_hearsay(chain))
-
-
-def _grounds(rule: Rule, chain: Chain | None) -> str:
-    """Why a FATAL is certain, or a guess."""
-    if rule.verdict is not Verdict.FATAL:
-        return ""
-    if rule.own:
-        return f"{'certain' if rule.certain else 'a guess'}: your rule in the config says so"
-    if not rule.certain:
-        return "a guess: what passes is sometimes reported in such words, too"
-    if is_hearsay(chain):
-        return "a guess: it was printed, but nothing tells that it ended the program"
-    return "certain: this is wrong by construction"
-
-
 def _confidence(rule: Rule, chain: Chain | None) -> Confidence:
     caught = is_hearsay(chain)
     if caught and rule.confidence is Confidence.HIGH:
         return Confidence.MEDIUM
     return Confidence.LOW if caught else rule.confidence
-
-
-def _signature(judgement: Judgement, evidence: Evidence) -> str | None:
-    """The signature by which this failure is known when it comes again: a guess always has one, and
-    it does not tell the step."""
-    rule, rank, chain, member = judgement.rule, judgement.rank, judgement.chain, judgement.member
-    guess = rule.verdict is Verdict.FATAL and not _is_certain(rule, chain)
-    record = rank.record
-    if chain is None or member is None:
-        return _signature_of_end(rule, rank.exit) if guess else None
-    if not guess and (rule.transient or chain.origin is Origin.OUTPUT):
-        return None
-    stage = (record.stage if record is not None else None) or rank.stage
-    step = record.step if record is not None and record.step is not None else evidence.step
-    return signature(member.type, member.stated, chain.frames, stage, None if guess else step)
-
-
-def _signature_of_end(rule: Rule, ended: WorkerExit) -> str:
-    """That of a failure of which nothing was said."""
-    how = ended.signal if ended.code is None else ended.code
-    return rule.name if how is None else f"{rule.name}-{how}"

@@ -123,7 +123,8 @@ class Judged:
         failure = self.failure
         if failure.verdict is Verdict.FATAL:
             return Ends.AT_ONCE if failure.certain else Ends.SECOND
-        return Ends.NEVER if failure.signature is None else Ends.SECOND
+        known = failure.signature is not None and failure.compared
+        return Ends.SECOND if known else Ends.NEVER
 
 
 def read_cases(path: Path = CORPUS) -> list[Case]:

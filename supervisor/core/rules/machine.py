@@ -210,7 +210,6 @@ RULES = (
             r"(?i)driver/library version mismatch|unsupported display driver|LibRmVersionMismatch|"
             r"no visible (?:\w+ )?devices|no supported devices found for platform",
         ),
-        transient=True,
         confidence=MEDIUM,
         hardware=True,
     ),
@@ -252,7 +251,6 @@ RULES = (
             r"(?:timed out|timeout)",
             r"(?i)lost connection to|node .{0,40}(?:is |has )?(?:dead|died|lost|unreachable)",
         ),
-        transient=True,
         victim=True,
         confidence=MEDIUM,
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
 
 from supervisor.config.patterns import Pattern
@@ -28,6 +29,19 @@ NO_STEP_TOLD = "no-step-told"
 """Success asks for a step, and none was told, nor a checkpoint seen."""
 STILL_RUNNING = "still-running"
 """The workers ended well, and some of what they had started did not end."""
+
+
+class Compared(StrEnum):
+    """Whether the same signature again proves that a failure comes each time."""
+
+    NEVER = "no"
+    """It may come again and still pass, or its remedy says when to stop."""
+    AS_A_GUESS = "yes, the 2nd ends"
+    """Where the FATAL is not certain; a certain one ends the job anyway."""
+    UNLESS_NAMED = "if it names no peer"
+    """Who names the task, rank or address that is gone is its victim; else it may be the program's
+    own doing."""
+    ALWAYS = "yes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +79,8 @@ class Rule:
     """Whether it is about errors that came of no other: what is raised while another is handled
     tells little."""
     transient: bool = False
-    """Whether the same failure may well come back and still pass: no signature is compared."""
+    """Whether the same failure may well come back and still pass: no signature is compared. (Nor is
+    that of a victim which names the other one.)"""
     victim: bool = False
     """Whether it is what other ranks (or processes) suffer when one fails: never the root cause
     where another error is there to be found."""
@@ -83,6 +98,15 @@ class Rule:
     """Whether it is of the config: nobody knows how long a search for its patterns takes."""
     remedy: Remedy | None = None
     """What is done about it beyond a restart; it says itself when to stop, not the signature."""
+
+    @property
+    def compared(self) -> Compared:
+        """Whether the signatures of its failures are compared."""
+        if self.verdict is FATAL:
+            return Compared.AS_A_GUESS
+        if self.transient or self.remedy is not None:
+            return Compared.NEVER
+        return Compared.UNLESS_NAMED if self.victim else Compared.ALWAYS
 
     @property
     def about_text(self) -> bool:

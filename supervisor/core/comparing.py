@@ -1,0 +1,127 @@
+"""What a repetition of a failure proves: whether it is certain, by what name it is known when it
+comes again, and whether that is compared.
+
+Every failure with a text has a signature. Compared are those of guesses, and of failures that do
+not pass by themselves as far as anybody knows. A transient one may come again and still pass, and a
+certain one ends the job at once: theirs are for people.
+"""
+
+from __future__ import annotations
+
+import re
+
+from supervisor.core.chain import Chain, Origin, Raised
+from supervisor.core.failure import Evidence, WorkerExit
+from supervisor.core.native_text import last_lines
+from supervisor.core.outcome import Verdict
+from supervisor.core.rules import Rule
+from supervisor.core.rules.rule import Compared
+from supervisor.core.signature import signature
+from supervisor.core.speakers import Speaker
+from supervisor.core.weighing import Judgement, is_hearsay
+
+_DIGIT_NAMES = ("nil", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_PEER = re.compile(
+    r"(?i)/task:\d|\b(?:task|rank|process|worker|node|host|peer|replica|participant|member|slice|"
+    r"pid|actor|incarnation|incarnation id)s?[ =:#-]{1,3}\[?\d|"
+    r"\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}\b|\[[0-9a-f]{0,4}:[0-9a-f:]{2,40}\]|ipv[46]:|"
+    r"(?<![\w.:/])[a-z][\w-]{0,62}(?:\.[a-z][\w.-]{0,190})?:\d{2,5}\b"
+)
+_COMPLAINT = re.compile(
+    r"(?i)error|fail|cannot|can't|could not|unable|invalid|fatal|abort|denied|refuse|not found|"
+    r"missing|unknown|unsupported|exception|panic|no such"
+)
+_SPELLED = str.maketrans({str(digit): f" {name} " for digit, name in enumerate(_DIGIT_NAMES)})
+_YOURS = "your rule in the config says so"
+
+
+def doubts(judgement: Judgement) -> str:
+    """Why a FATAL is only a guess; empty: it is certain."""
+    rule, chain, member = judgement.rule, judgement.chain, judgement.member
+    if rule.own:
+        return "" if rule.certain else _YOURS
+    if not rule.certain:
+        return "what passes is sometimes reported in such words, too"
+    if chain is None or member is None:
+        return ""
+    if is_hearsay(chain):
+        return "it was printed, but nothing tells that it ended the program"
+    if chain.origin is Origin.THREAD:
+        return "it ended a thread or a child process, which need not have ended the program"
+    if chain.members[-1] is not member:
+        return "another error was raised after it, which may have another cause"
+    if member.speaker is Speaker.IO:
+        return "it came from a library that talks to others"
+    passing = next((each for each, _ in judgement.matches() if _passes(each)), None)
+    if passing is not None and not rule.speakers:
+        return f"its words are also those of the rule {passing.name!r}, and what that means passes"
+    return ""
+
+
+def _passes(rule: Rule) -> bool:
+    return rule.about_text and not rule.supposed and (rule.transient or rule.victim)
+
+
+def grounds(judgement: Judgement) -> str:
+    """Why a FATAL is certain, or a guess; empty where it is not FATAL."""
+    if judgement.rule.verdict is not Verdict.FATAL:
+        return ""
+    if doubt := doubts(judgement):
+        return f"a guess: {doubt}"
+    return f"certain: {_YOURS if judgement.rule.own else 'this is wrong by construction'}"
+
+
+def is_certain(judgement: Judgement) -> bool:
+    """Whether it is FATAL beyond doubt."""
+    return judgement.rule.verdict is Verdict.FATAL and not doubts(judgement)
+
+
+def is_compared(judgement: Judgement) -> bool:
+    """Whether its signature proves something when it comes again."""
+    match judgement.rule.compared:
+        case Compared.AS_A_GUESS:
+            return not is_certain(judgement)
+        case Compared.UNLESS_NAMED:
+            return judgement.member is None or not _is_of_another(judgement.member)
+        case compared:
+            return compared is Compared.ALWAYS
+
+
+def _is_of_another(raised: Raised) -> bool:
+    """Whether an error says who else is gone: by task, rank or address, or as the service that a
+    library talks to. Where it does not, it may be the program's own doing."""
+    return raised.speaker is Speaker.IO or _PEER.search(raised.text) is not None
+
+
+def signature_of(judgement: Judgement, evidence: Evidence) -> str | None:
+    """The name by which the failure is known when it comes again; None: nothing was said.
+
+    That of a guess does not tell the step: a new checkpoint need not have changed what is wrong.
+    """
+    rule, rank, chain, member = judgement.rule, judgement.rank, judgement.chain, judgement.member
+    record = rank.record
+    guess = rule.verdict is Verdict.FATAL and not is_certain(judgement)
+    stage = (record.stage if record is not None else None) or rank.stage
+    step = record.step if record is not None and record.step is not None else evidence.step
+    if chain is not None and member is not None:
+        return signature(member.type, member.stated, chain.frames, stage, None if guess else step)
+    if guess:
+        return _of_the_end(rule, rank.exit)
+    said = last_lines(rank.output.splitlines()) if rank.output and not rank.exit.clean else None
+    if said is None or rule.transient:
+        return None
+    return signature("", _complaint(said), (), stage, step)
+
+
+def _complaint(said: Chain) -> str:
+    """The last line that speaks of a failure; else the last one, with each digit as a word: that of
+    a healthy job differs from step to step."""
+    lines = [each.text for each in said.members]
+    complaints = [line for line in lines if _COMPLAINT.search(line)]
+    return complaints[-1] if complaints else lines[-1].translate(_SPELLED)
+
+
+def _of_the_end(rule: Rule, ended: WorkerExit) -> str:
+    """That of a failure of which nothing was said."""
+    how = ended.signal if ended.code is None else ended.code
+    return rule.name if how is None else f"{rule.name}-{how}"

@@ -1,0 +1,54 @@
+"""Signatures of real failures: the same elsewhere, and another for each other cause."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from supervisor.core.rules import RULES
+from tests.corpus.cases import Case, Judged, judge_together
+from tests.corpus.precision import development
+from tests.corpus.rewriting import elsewhere
+
+FOUND = development()
+TELLS_ITS_STEP = "composed-32"
+"""Ends with exit code 1 after a line of a healthy job, which differs from step to step."""
+ALONE = [
+    item.case for item in FOUND if item.case.incident is None and item.case.id != TELLS_ITS_STEP
+]
+SAME_CAUSE = [
+    {"dot", "nnxattr"},  # the same shapes that do not fit, in the same place
+    {"composed-05", "composed-06", "segv"},  # crashed: nothing else is told
+]
+
+
+@pytest.mark.parametrize("case", ALONE, ids=lambda case: case.id)
+def test_on_other_hosts_with_other_paths_and_numbers_it_is_the_same(case: Case) -> None:
+    failure = judge_together([case])
+    for seed in range(3):
+        other = judge_together([elsewhere(case, seed)])
+        assert other.rule == failure.rule
+        assert other.signature == failure.signature
+
+
+def test_another_cause_has_another_signature() -> None:
+    causes: dict[str, set[str]] = defaultdict(set)
+    for item in FOUND:
+        if item.failure.signature is not None and item.case.incident is None:
+            causes[item.failure.signature].add(item.case.id)
+    assert [ids for ids in causes.values() if len(ids) > 1] == SAME_CAUSE
+
+
+@pytest.mark.parametrize("item", FOUND, ids=lambda item: item.case.id)
+def test_each_failure_with_a_text_has_a_signature(item: Judged) -> None:
+    told = item.failure.root_cause != item.failure.exit and item.failure.rule != "hang"
+    assert item.failure.signature is not None or not told
+
+
+def test_those_that_are_transient_are_never_compared() -> None:
+    rules = {rule.name: rule for rule in RULES}
+    compared = {item.failure.rule for item in FOUND if item.failure.compared}
+    assert not [name for name in compared if name in rules and rules[name].transient]
+    certain = [item for item in FOUND if item.failure.is_certain]
+    assert not any(item.failure.compared for item in certain)
