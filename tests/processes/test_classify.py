@@ -36,6 +36,7 @@ KEYS = [
     "where",
     "rank",
     "signature",
+    "compared",
     "confidence",
     "reason",
     "advice",
