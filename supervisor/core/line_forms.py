@@ -26,6 +26,7 @@ INFO = re.compile(
 )
 STACK = re.compile(
     r"\s+@ |\*\*\* Check failure|Extension modules: |(?:Current t|T)hread 0x|\s*\^|#\d+ 0x|-{8,}|"
+    r"\s+File \"[^\"]*\", line \d+ in |\s+Binary file \"|\s+<no Python frame>|Stack \(most recent|"
     r"\S+\.py:\d+: \w*Warning\b|Exception ignored|Fatal Python error: Aborted|"
     r"For simplicity, JAX has|For simplicity, Grain has"
 )

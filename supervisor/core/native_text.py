@@ -11,6 +11,10 @@ from supervisor.core.line_forms import HEADER, INFO, NOISE, STACK, when
 
 _MAX_FATAL_LINES = 12
 _MAX_LAST_LINES = 25
+_MAX_STACK_LINES = 200
+NATIVE = "<native>"
+"""The path of native frames: where they were compiled tells nothing."""
+_NATIVE_FRAME = re.compile(r"\s*(?:@ +|#\d+:? +)0x[0-9a-f]+(?: in)? +(\S.{0,300})")
 _FATAL = re.compile(
     r"F\d{4} \d\d:|\d{4}-\d\d-\d\d [\d:.]+: F |Fatal Python error: (?!Aborted)|LLVM ERROR|"
     r"terminate called |.*\bCheck failed: "
@@ -27,7 +31,20 @@ def aborts(lines: Sequence[str]) -> Iterator[Chain]:
                     break
                 text.append(further)
             fatal = Raised("", line.rstrip(), "\n".join(text))
-            yield Chain((fatal,), Origin.ABORT, when=when(line))
+            frames = tuple(_native_frames(lines[number + 1 : number + _MAX_STACK_LINES]))
+            yield Chain((fatal,), Origin.ABORT, frames=frames[::-1], when=when(line))
+
+
+def _native_frames(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The functions of the first native stack in `lines`, the innermost first."""
+    begun = False
+    for line in lines:
+        frame = _NATIVE_FRAME.match(line)
+        if frame is not None:
+            begun = True
+            yield NATIVE, frame[1]
+        elif begun or _FATAL.match(line) or HEADER in line:
+            return
 
 
 def last_lines(lines: Sequence[str]) -> Chain | None:

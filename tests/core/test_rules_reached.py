@@ -114,6 +114,7 @@ ERRORS = {
 LINES = {
     "program-missing": "/usr/bin/python3: No module named trainr",
     "package-missing": "ERROR: No matching distribution found for jaxx",
+    "compiler-abort-reported": "LLVM ERROR: Cannot select: 0x55d0",
     "usage": "train.py: error: unrecognized arguments: --lr",
 }
 """The last line of an output without a traceback."""
@@ -136,6 +137,7 @@ ENDS = {
     "sigterm": silent(signal="SIGTERM"),
     "hangup": silent(signal="SIGHUP"),
     "limit-signal": silent(signal="SIGXCPU"),
+    "bus-error": silent(signal="SIGBUS"),
     "crash": silent(signal="SIGSEGV"),
     "abort": silent(signal="SIGABRT"),
     "not-executable": silent(code=127),
@@ -163,6 +165,7 @@ def ended(output: str, stage: Stage | None = None, *, told_to_stop: bool = False
 
 RESTORE = 'checkpoint.py", line 7, in restore'
 LIBRARY = 'site-packages/gateway/client.py", line 7, in ask'
+CHECK = "F1121 09:17:01.7 7 x.cc:1] Check failed: a == b (5 vs. 4)\n    @ 0x7f00  absl::Flush()\n"
 CONDITIONS = {
     "disk-full-silently": replace(
         ended(printed("OSError: write failed")), host=HostFacts(free_disk=0)
@@ -172,6 +175,8 @@ CONDITIONS = {
             "jax.errors.JaxRuntimeError: INTERNAL: x", place='c.py", line 7, in backend_compile'
         )
     ),
+    "compiler-abort": ended(f"{CHECK}    @ 0x7f01  xla::cpu::CpuCompiler::RunBackend()\n"),
+    "transfer-abort": ended(f"{CHECK}    @ 0x7f01  xla::gpu::CollectiveThunk::Execute()\n"),
     "program-error-alone": ended(printed("TypeError: unhashable type: 'list'", place=LIBRARY)),
     "broken-program-alone": ended(
         printed('  File "<unknown>", line 1\nSyntaxError: invalid syntax', place=LIBRARY)

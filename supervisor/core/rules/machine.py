@@ -27,6 +27,25 @@ _COMPILE = (
     FIX_CODE,
 )
 
+_NO_RESOURCE_MISSING = (
+    r"^(?![\s\S]*(?:(?i:memory|no space|thread|timed? ?out|unavailable)|RESOURCE_EXHAUSTED|"
+    r"CUDA_ERROR|CUDNN_STATUS))[\s\S]*"
+)
+_NATIVE_ABORT = r"(?:Check failed: |Non-OK-status: |LLVM ERROR: |RET_CHECK failure)"
+_IN_THE_COMPILER = (
+    r"<native>:xla::(?:\w+::)*(?:Spmd\w+|Hlo(?:Pass|Verifier|DataflowAnalysis)\w*|\w*IrEmitter\w*|"
+    r"ThunkEmitter|BufferAssign\w+|LayoutAssignment|\w*Compiler|\w+Simplifier)::",
+    r"<native>:xla::spmd::|<native>:.*::(?:CompileAndLoad|RunHloPasses|RunBackend)\(",
+    r"<native>:mlir::(?:PassManager|detail::OpToOpPassAdaptor|OperationPass)",
+    r"<native>:llvm::(?:\(anonymous namespace\)::)?(?:SelectionDAG|FPPassManager|"
+    r"MachineFunctionPass|legacy::PassManager|PassManager)",
+)
+"""Functions that only run while a program is compiled (openxla #44941, #47370; Reactant #1097)."""
+_IN_A_TRANSFER = (
+    r"<native>:(?:xla::)?.*(?:nccl|gloo|[Rr]endezvous|Collective\w*(?:Thunk|Clique|Interface)|"
+    r"Communicator|Megascale|TransferManager|CopyToDevice|CopyRawTo)",
+)
+
 RULES = (
     Rule(
         "programs-differ",
@@ -97,6 +116,41 @@ RULES = (
             r"RET_CHECK failure \S*(?:compiler|hlo|service|layout|verifier|mosaic|sharding|spmd)",
         ),
         per_rung=True,
+    ),
+    Rule(
+        "compiler-abort",
+        FATAL,
+        *_COMPILE,
+        patterns=(_NO_RESOURCE_MISSING + _NATIVE_ABORT,),
+        frames=_IN_THE_COMPILER,
+        per_rung=True,
+        certain=True,
+    ),
+    Rule(
+        "compiler-abort-reported",
+        FATAL,
+        *_COMPILE,
+        # LLVM runs in compilers alone; glog names the file of a check, here with none of its stack.
+        patterns=(
+            _NO_RESOURCE_MISSING + "LLVM ERROR: ",
+            _NO_RESOURCE_MISSING
+            + r"\b(?:hlo_\w+|\w*compiler|\w*ir_emitter\w*|\w*_partition(?:er|ing)|"
+            r"layout_\w+|\w*_verifier|sharding_propagation|\w*mosaic\w*)\.(?:cc|h):\d+\] "
+            + _NATIVE_ABORT,
+        ),
+        per_rung=True,
+    ),
+    Rule(
+        "transfer-abort",
+        RESTART,
+        "a transfer between devices was broken off",
+        "Native code gave up while data was on its way: a link, a device or another rank failed.",
+        _SEE_PEERS,
+        patterns=(_NATIVE_ABORT,),
+        frames=_IN_A_TRANSFER,
+        transient=True,
+        victim=True,
+        confidence=MEDIUM,
     ),
     Rule(
         "device-assert",
@@ -280,7 +334,10 @@ RULES = (
         "It came out of the compiler: the same program does not compile the next time either.",
         FIX_CODE,
         types=("JaxRuntimeError", "XlaRuntimeError"),
-        patterns=(rf"^(?![\s\S]*{STATUS}(?:UNAVAILABLE|ABORTED|DEADLINE_EXCEEDED|CANCELLED)\b)",),
+        patterns=(
+            rf"^(?![\s\S]*{STATUS}(?:UNAVAILABLE|ABORTED|DEADLINE_EXCEEDED|CANCELLED|"
+            r"RESOURCE_EXHAUSTED)\b)",
+        ),
         frames=(r":(?:backend_compile\w*|compile_or_get_cached|_compile_and_\w+|_cached_comp\w+)",),
         confidence=MEDIUM,
         per_rung=True,
