@@ -15,14 +15,15 @@ from supervisor.adapters.logs import STDIN, digest_of
 from supervisor.core.doubt import doubt
 from supervisor.core.explanation import explain
 from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
-from supervisor.core.outcome import Verdict
+from supervisor.core.native_text import last_lines
+from supervisor.core.outcome import Charge, Verdict
 from supervisor.core.policy import Success
 from supervisor.core.redaction import Redactor
 from supervisor.core.rules import RULES
 from supervisor.core.verdicts import in_time, judge_in_time
 from supervisor.explained import OwnRules, explained, explained_body
-from supervisor.narrative.failures import certainty, doubted
-from supervisor.protocol.messages import Stage
+from supervisor.narrative.failures import doubted
+from supervisor.protocol.messages import Stage, printable
 
 NO_INPUT = 66
 """The exit code of sysexits.h for an input that is missing or cannot be read."""
@@ -41,12 +42,18 @@ _STAGES = {
     "exit": Stage.FINISHING,
 }
 """Short words for the stages."""
-_DOES = {
-    Verdict.RESTART: "RESTART: another try may well succeed; it spends the restart budget",
-    Verdict.POLICY: "POLICY: this cause has a treatment of its own, then it is restarted",
+_CERTAIN = "FATAL (certain): another try would fail the same way; `supervise run` exits 70 at once"
+_GUESS = (
+    "FATAL (a guess): `supervise run` makes one more attempt; if it fails the same way, it exits 70"
+)
+_POLICY = "POLICY: this cause has a treatment of its own"
+_RESTART = "RESTART: another attempt may succeed"
+_SPENDS = {
+    Charge.RESTARTS: "it spends one of max_num_restarts",
+    Charge.PREEMPTIONS: "it spends one of max_num_preemptions",
+    Charge.NOTHING: "it spends no budget",
 }
-_ENDS = "another try would fail the same way; `supervise run` ends with exit 70"
-_TRIES_AGAIN = "`supervise run` tries once more; the same failure again ends it with exit 70"
+_MAX_LAST_LINE = 300
 
 
 def parse_stage(word: str) -> Stage:
@@ -107,7 +114,7 @@ def classify(
     body: dict[str, object]
     lines: Iterable[str]
     if failure is not None:
-        body, lines = _body(failure), _told(failure, logs)
+        body, lines = _body(failure), _told(failure, logs, evidence)
         if found is not None:
             body["explanation"] = explained_body(found, own)
             lines = (*lines, *explained(found, logs, own))
@@ -151,12 +158,16 @@ def _body(failure: Failure) -> dict[str, object]:
     }
 
 
-def _told(failure: Failure, logs: Sequence[str]) -> Iterator[str]:
+def _told(failure: Failure, logs: Sequence[str], evidence: Evidence) -> Iterator[str]:
     """What happened, why we think so, what to do."""
     name = "standard input" if logs[failure.rank] == STDIN else logs[failure.rank]
     where = f" (rank {failure.rank}: {name})" if len(logs) > 1 else ""
     yield f"what happened: {failure.cause}{where}"
-    yield f"    {failure.root_cause}"
+    rank = evidence.ranks[failure.rank]
+    if failure.root_cause == str(rank.exit):
+        yield from _told_end(rank)
+    else:
+        yield f"    {failure.root_cause}"
     if failure.where:
         yield f"    at {failure.where}"
     yield f"verdict:       {_does(failure)}"
@@ -169,9 +180,22 @@ def _told(failure: Failure, logs: Sequence[str]) -> Iterator[str]:
         yield f"signature:     {failure.signature}{certain}"
 
 
+def _told_end(rank: RankEvidence) -> Iterator[str]:
+    """How a process ended of which no error is known, and its last words."""
+    if rank.exit.code is None and rank.exit.signal is None:
+        yield "    no rule knows an error in it: say how it ended (--exit-code N, --signal NAME)"
+    else:
+        yield f"    {rank.exit}; no rule knows an error in it"
+    if last := last_lines(rank.output.splitlines()):
+        yield f"    the log ends with: {printable(last.members[-1].line[:_MAX_LAST_LINE])}"
+
+
 def _does(failure: Failure) -> str:
     """The verdict, and what `supervise run` does about it."""
-    if failure.verdict is not Verdict.FATAL:
-        return _DOES[failure.verdict]
-    does = _ENDS if failure.is_certain else _TRIES_AGAIN
-    return f"FATAL{certainty(failure)}: {does}"
+    if failure.verdict is Verdict.FATAL:
+        return _CERTAIN if failure.is_certain else _GUESS
+    spends = _SPENDS[failure.charge]
+    if failure.verdict is Verdict.RESTART:
+        return f"{_RESTART}; {spends}"
+    how = f" ({failure.remedy}: see README, Policies)" if failure.remedy is not None else ""
+    return f"{_POLICY}{how}, then it is restarted; {spends}"

@@ -85,6 +85,7 @@ class Explanation:
     errors: tuple[Weighed, ...]
     """The root cause first."""
     passed: tuple[Passed, ...]
+    """Those whose lines are not among the errors."""
     change: dict[str, Any] | None
     """A rule for `autorestart.rules` that makes it the other verdict; None: none is known."""
 
@@ -101,14 +102,16 @@ def explain(
     if failure is None:
         return None
     judgements, left_out = weighed(evidence, success, rules)
+    errors = tuple(_weighed(each, judgements, redact) for each in judgements)
+    told = {(error.rank, error.line) for error in errors}
     passed = (
         Passed(each.rank.exit.rank, _line(each.chain.members[-1], each.rank, redact), each.why)
         for each in left_out
     )
     return Explanation(
         failure,
-        tuple(_weighed(each, judgements, redact) for each in judgements),
-        tuple(passed),
+        errors,
+        tuple(each for each in passed if (each.rank, each.line) not in told),
         _change(judgements[0], evidence, success, rules, redact),
     )
 
@@ -133,12 +136,14 @@ def _weighed(judgement: Judgement, judgements: list[Judgement], redact: Redact) 
 
 
 def _why_root(judgements: list[Judgement]) -> str:
-    if len(judgements) == 1:
-        return "nothing else was found"
-    drawbacks = "; ".join(judgements[0].drawbacks)
-    if not drawbacks:
+    root, *others = judgements
+    if root.chain is None:
+        return "no error was found that says more" if root.rank.output else "nothing was said"
+    if not any(other.chain for other in others):
+        return "it is the only error that was found"
+    if not root.drawbacks:
         return "nothing speaks against it, and it came first"
-    return f"less speaks against it than against the others ({drawbacks})"
+    return f"less speaks against it than against the others ({'; '.join(root.drawbacks)})"
 
 
 def _why_not(judgement: Judgement, root: Judgement) -> str:

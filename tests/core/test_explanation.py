@@ -114,7 +114,9 @@ def test_every_rule_that_matches_is_named_with_what_it_matches() -> None:
             ),
             "came later",
         ),
-        (ended(""), "nothing else was found"),
+        (ended(BUG), "it is the only error that was found"),
+        (ended("step 7"), "no error was found that says more"),
+        (ended(""), "nothing was said"),
     ],
 )  # fmt: skip
 def test_it_says_why_another_error_is_not_the_root_cause(known: Evidence, reason: str) -> None:

@@ -186,6 +186,15 @@ def test_the_explanation_names_every_rule_and_a_line_of_config_that_changes_it(
     assert found["change"]["verdict"] == "RESTART"
 
 
+def test_what_no_rule_knows_is_told_with_its_last_line(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("step 7\nERROR: --data-dir /data/c4 is not there, really\n")
+    told = supervise("classify", "--exit-code", "1", path).stdout
+    assert "    exit code 1; no rule knows an error in it\n" in told
+    assert "the log ends with: ERROR: --data-dir /data/c4 is not there, really\n" in told
+    assert "say how it ended (--exit-code N, --signal NAME)" in supervise("classify", path).stdout
+
+
 def test_there_is_nothing_to_explain_about_a_success(log: Path) -> None:
     done = supervise("classify", "--explain", "--exit-code", "0", "--json", log)
     assert json.loads(done.stdout)["verdict"] == "SUCCESS"

@@ -307,7 +307,7 @@ RULES = (
         "exception",
         RESTART,
         "an exception",
-        "No rule says that it can never succeed.",
+        "Unknown error: another attempt may succeed.",
         "If it comes back, read the traceback.",
         types=("BaseException",),
         confidence=LOW,

@@ -188,7 +188,7 @@ RULES = (
         "unknown",
         RESTART,
         "unknown",
-        "Nothing says that it can never succeed.",
+        "Nothing tells why it ended: another attempt may succeed.",
         "If it comes back, read the worker's output.",
         confidence=LOW,
     ),
