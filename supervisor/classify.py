@@ -175,9 +175,16 @@ def _told(failure: Failure, logs: Sequence[str], evidence: Evidence) -> Iterator
     yield f"why:           {failure.reason} (rule {failure.rule!r}{grounds})"
     yield f"what to do:    {failure.advice}"
     if failure.signature is not None:
-        again = "" if failure.compared else " (not compared: it may come again and still pass)"
-        certain = " (not compared: it ends the job)" if failure.is_certain else again
-        yield f"signature:     {failure.signature}{certain}"
+        yield f"signature:     {failure.signature} ({_comparison(failure)})"
+
+
+def _comparison(failure: Failure) -> str:
+    """What the same signature again means."""
+    if failure.is_certain:
+        return "not compared: it ends the job"
+    if failure.compared:
+        return "compared: the same again ends the job (70), see README, The same failure again"
+    return "not compared: it may come again and still pass"
 
 
 def _told_end(rank: RankEvidence) -> Iterator[str]:
