@@ -66,6 +66,7 @@ PASSING = (
     # Cloudflare's, 598 and 599 proxies'
     *(f"http:{status}" for status in (408, 421, 423, 425, 429, 500, 502, 503, 504, 509)),
     *(f"http:{status}" for status in (*range(520, 531), 598, 599)),
+    "http:499",  # a call that was cancelled, as google.api_core numbers it
     # Preconditions fail where an earlier try got through unseen, or another one was faster.
     "http:412",
     "reason:conditionNotMet",
