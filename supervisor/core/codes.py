@@ -71,7 +71,8 @@ _FORMS = tuple(
         ("s3", r"^botocore\.errorfactory\.(\w+)"),
         # Google's and Kubernetes' reason fields
         ("reason", r"['\"]?reason['\"]?: ?['\"](\w+)['\"]"),
-        ("reason", r"^Reason: (\w+)"),
+        ("reason", r"^Reason: (Expired|Gone)\b"),
+        ("reason", r"\b((?:user)?[rR]ateLimitExceeded|quotaExceeded|dailyLimitExceeded)\b"),
         ("reason", r"HttpError \d{3}: .*\((\w+)\)"),
         ("errno", r"\[Errno (-?\d+)\]|\bos_error_code='(\d+)'|\(os error (\d+)\)"),
         ("errno", r"\bError (\d{1,3}) (?:connecting to|while (?:reading|writing))"),

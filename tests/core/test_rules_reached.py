@@ -44,8 +44,11 @@ ERRORS = {
     "passing-code": "requests.exceptions.HTTPError: 503 Server Error: x for url: x",
     "passing-call": "grpc._channel._InactiveRpcError: status = StatusCode.UNAVAILABLE",
     "broken-transfer": "http.client.IncompleteRead: IncompleteRead(512 bytes read)",
-    "broken-answer": "aiohttp.http_exceptions.BadHttpMessage: truncated body",
+    "broken-answer": "tornado.httpclient.HTTPClientError: truncated body",
     "broken-download": "OSError: Consistency check failed: file should be of size 7",
+    "message-too-large": "grpc._channel._InactiveRpcError: status = StatusCode.RESOURCE_EXHAUSTED\n"
+    "details = Received message larger than max (9 vs. 4)",
+    "lost-upload": "google.api_core.exceptions.NotFound: 404 PUT https://x/upload?upload_id=7",
     "refused-code": "google.api_core.exceptions.NotFound: 404 GET https://storage/b",
     "refused-call": "grpc._channel._InactiveRpcError: status = StatusCode.NOT_FOUND",
     "refused-request": "requests.exceptions.MissingSchema: Invalid URL 'x'",

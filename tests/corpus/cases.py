@@ -36,7 +36,9 @@ COMPOSED = Path(__file__).with_name("composed.jsonl")
 """Logs written by hand after real ones of launchers and libraries that are not installed here."""
 PROBES = Path(__file__).with_name("probes.jsonl")
 """Short cases that say only whether another try would have succeeded (`want`)."""
-DEVELOPMENT = (CORPUS, PROVOKED, COMPOSED, PROBES)
+IO = Path(__file__).with_name("io.jsonl")
+"""What real I/O libraries raised of servers that refuse, fail, stop and break off; as `PROBES`."""
+DEVELOPMENT = (CORPUS, PROVOKED, COMPOSED, PROBES, IO)
 """Every set that the rules are developed with."""
 _NEVER_REACHED = Success(step=10**9)
 _STAGES = {

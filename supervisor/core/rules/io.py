@@ -50,7 +50,7 @@ _IN_TRANSIT = (
 _BROKEN = (
     r"checksum|\bcrc(?:-?32c?)?\b|\bmd5\b|\bsha-?(?:1|256|512)\b|\bdigest|\bhash\b|corrupt|"
     r"truncat|incomplete|decod|decompress|\binflate|zlib|gzip|size mismatch|of size \d|"
-    r"sizes differ|content.?length|bytes (?:missing|remaining|expected|read|received)|"
+    r"sizes differ|bytes (?:missing|remaining|expected|read|received)|"
     r"expected \d+ (?:more )?bytes|unexpected end|short read|premature"
 )
 """What is said of bytes that are not as they should be, by whoever compares or reads them."""
@@ -133,8 +133,7 @@ RULES = (
         POLICY,
         *_QUOTA,
         patterns=(
-            r"(?i)quota (?:metric )?.{0,80}(?:exceeded|exhausted|reached)|quotaExceeded|"
-            r"usageLimits",
+            r"(?i)quota (?:metric )?.{0,80}(?:exceeded|exhausted|reached)|quotaExceeded",
             r"(?i)(?:exceed\w*|insufficient|exhausted|over)\b.{0,40}\bquota",
             r"(?i)billing (?:account|is disabled|not enabled|has been)|(?:Daily|User)LimitExceeded",
         ),
@@ -165,6 +164,15 @@ RULES = (
         transient=True,
     ),
     Rule("passing-code", RESTART, *_TROUBLE, codes=tables.PASSING, transient=True),
+    Rule(
+        "message-too-large",
+        FATAL,
+        *_REFUSED,
+        # gRPC says the same of what the server has no room for at the moment.
+        codes=("grpc:RESOURCE_EXHAUSTED",),
+        patterns=(r"message larger than max",),
+        speakers=_IO,
+    ),
     Rule(
         "passing-call",
         RESTART,
@@ -208,14 +216,6 @@ RULES = (
         transient=True,
     ),
     Rule(
-        "broken-answer",
-        RESTART,
-        *_IN_TRANSIT,
-        patterns=(rf"(?i){_BROKEN}",),
-        speakers=_IO,
-        transient=True,
-    ),
-    Rule(
         "broken-download",
         RESTART,
         *_IN_TRANSIT,
@@ -233,6 +233,15 @@ RULES = (
         ),
     ),
     Rule(
+        "lost-upload",
+        RESTART,
+        *_TROUBLE,
+        # https://cloud.google.com/storage/docs/performing-resumable-uploads: begin again
+        codes=("http:404", "http:410"),
+        patterns=(r"[?&]upload_id=",),
+        transient=True,
+    ),
+    Rule(
         "refused-code",
         FATAL,
         *_REFUSED,
@@ -240,7 +249,14 @@ RULES = (
         speakers=ANYBODY,
     ),
     Rule("refused-call", FATAL, *_REFUSED, codes=tables.RPC_STAYING, speakers=_IO),
-
+    Rule(
+        "broken-answer",
+        RESTART,
+        *_IN_TRANSIT,
+        patterns=(rf"(?i){_BROKEN}",),
+        speakers=_IO,
+        transient=True,
+    ),
     Rule(
         "passing-type",
         RESTART,
@@ -330,7 +346,8 @@ RULES = (
             "wandb.*UsageError",
         ),
         speakers=_IO,
-    ),    Rule(
+    ),
+    Rule(
         "storage",
         RESTART,
         *_TROUBLE,

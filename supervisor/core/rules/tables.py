@@ -133,6 +133,7 @@ RPC_PASSING = (
     "grpc:ABORTED",
     "grpc:DEADLINE_EXCEEDED",
     "grpc:CANCELLED",
+    "grpc:RESOURCE_EXHAUSTED",
 )
 """The same of a call to another process, which may be a worker of this job that is gone."""
 
