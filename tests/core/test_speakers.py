@@ -72,7 +72,7 @@ def test_a_mere_word_of_an_io_library_is_not_fatal_and_is_compared(line: str) ->
     own = failure(line, OWN)
     io = failure(line, f"{SITE}/urllib3/connection.py")
     assert own.verdict is Verdict.FATAL
-    assert (io.verdict, io.signature is not None) == (Verdict.RESTART, True)
+    assert (io.verdict, io.compared) == (Verdict.RESTART, True)
 
 
 def test_a_rule_that_knows_a_fatal_by_words_alone_names_its_speakers() -> None:
@@ -84,7 +84,7 @@ def test_a_rule_that_knows_a_fatal_by_words_alone_names_its_speakers() -> None:
 
 def test_a_code_decides_before_the_words_around_it() -> None:
     busy = failure("wandb.errors.UsageError: unknown error: <Response [520]>", OWN)
-    assert (busy.verdict, busy.signature) == (Verdict.RESTART, None)
+    assert (busy.verdict, busy.compared) == (Verdict.RESTART, False)
     missing = failure("requests.exceptions.HTTPError: 404 Client Error: timed out: gone", OWN)
     assert missing.is_guess
 

@@ -50,7 +50,7 @@ def test_what_a_library_is_known_to_say(want: str, line: str) -> None:
     if want == "transient":
         assert failure.verdict is not Verdict.FATAL
     else:
-        assert failure.is_guess or failure.signature is not None
+        assert failure.is_guess or failure.compared
 
 
 def test_the_words_of_io_in_the_own_code_are_still_its_own() -> None:
