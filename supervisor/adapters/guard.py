@@ -7,8 +7,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from errno import EMFILE
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from supervisor.host import cgroups, tree
 from supervisor.host.birth import become_subreaper
 from supervisor.host.guard_process import spawn
 from supervisor.host.line import Line, NoGuardError, Started, packed
+from supervisor.host.on_record import OnRecord
 from supervisor.host.orphans import Orphans
-from supervisor.host.record import Entry, Record, proven
+from supervisor.host.record import Record
 from supervisor.host.standstill import Standstill
 from supervisor.host.unkillable import Patience
 from supervisor.host.waiting import end_child, has_ended, reaped
@@ -44,15 +45,13 @@ class Guard:
         self._lock = threading.RLock()
         self._own = os.getsid(0)
         self._others = Orphans()
-        self._record: Record | None = None
+        self._on_record = OnRecord(tell)
         self._cgroup: str | None = None
         self._uses_cgroup = False
         """Whether what is started from now on is put into the cgroup."""
-        self._unanswered: dict[int, int] = {}
-        """By the number of each start that was not answered in time, its place in the record."""
         self._deadline: float | None = None
         self._standstill = Standstill()
-        self._told = self._dismissed = False
+        self._dismissed = False
         self._end_is_told = False
         """Whether a person knows of the guard's end, and whose doing it is."""
         self._losses = 0
@@ -66,7 +65,8 @@ class Guard:
     def contain(self, record: Record, cgroup: str | None) -> None:
         """From now on, have each process on record, and in a cgroup of its own below `cgroup`."""
         with self._lock:
-            self._record, self._cgroup, self._uses_cgroup = record, cgroup, cgroup is not None
+            self._on_record.use(record)
+            self._cgroup, self._uses_cgroup = cgroup, cgroup is not None
             self._line.send("contain", cgroup or "")
 
     def start(
@@ -158,8 +158,7 @@ class Guard:
             self._others.look(lambda: self._is_dead)
             if not self._is_dead:
                 self._line.hear()
-                with self._telling():
-                    self._note()
+                self._on_record.look(dict(tree.descendants(self.pid, {self._own})))
 
     def mend(self) -> bool:
         """After the guard's end: kill what is left of the job; True once there is another one.
@@ -211,8 +210,7 @@ class Guard:
             if has_ended(self.pidfd, 0.0 if self._patience.is_over else _LAST_LOOK):
                 os.waitpid(self.pid, 0)
             os.close(self.pidfd)
-            if self._record is not None:
-                self._record.close()
+            self._on_record.close()
 
     # --- starting -------------------------------------------------------------------------------
 
@@ -229,35 +227,29 @@ class Guard:
             self._line.send("within", self._deadline - _boottime())
 
     def _start(self, program: str, payload: int, given: Sequence[int]) -> Started:
-        record = self._record
-        place = record.place() if record is not None else None
-        recorded = [record.descriptor] if record is not None else []
-        descriptors = [payload, *recorded, *given]
+        place = self._on_record.place()
+        descriptors = [payload, *self._on_record.descriptors, *given]
         number = self._line.next_number()
         try:
             message, came = self._line.ask("spawn", number, place, descriptors=descriptors)
         except NoGuardError as error:
-            if place is not None:
-                self._unanswered[number] = place
+            self._on_record.unanswered(number, place)
             why = "has ended" if self._is_dead else "does not answer"
             text = f"the guard process, which starts it, {why}"
             raise OSError(error.errno, text, program) from error
         if message[0] == "started":
             _, _, pid, started = message
             self._started[pid] = started
-            if record is not None and place is not None:
-                with self._telling():
-                    record.written(place, pid, Entry(started, pid))
+            self._on_record.written(place, pid, started)
             if not came:  # there is no number left for it: who asked kills what was started
                 raise OSError(EMFILE, os.strerror(EMFILE), program)
             return Started(pid, came[0])
         _, _, code, stage = message
-        if place is not None:
-            self._give_back(place)
+        self._on_record.give_back(place)
         if stage == "cgroup" and self._uses_cgroup:
             self._without_cgroups(code)
             return self._start(program, payload, given)
-        where = str(record.path) if stage == "record" and record is not None else program
+        where = str(self._on_record.path or program) if stage == "record" else program
         raise OSError(code, os.strerror(code), where)
 
     def _end_late(self, message: tuple[Any, ...], came: Sequence[int]) -> None:
@@ -266,14 +258,7 @@ class Guard:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             os.close(pidfd)
-        place = self._unanswered.pop(message[1], None)
-        if place is not None:
-            self._give_back(place)
-
-    def _give_back(self, place: int) -> None:
-        assert self._record is not None
-        with self._telling():
-            self._record.give_back(place)
+        self._on_record.answered_late(message[1])
 
     def _without_cgroups(self, number: int) -> None:
         """Start without cgroups from now on. What is in one already is still killed by it."""
@@ -289,9 +274,8 @@ class Guard:
             message, _ = self._line.ask("end", self._line.next_number(), sorted(spared))
         except NoGuardError:
             return self._bury()
-        if message[2] == 0 and self._record is not None:
-            with self._telling():
-                self._record.keep(spared)
+        if message[2] == 0:
+            self._on_record.keep(spared)
         return bool(message[2])
 
     def _left(self, spared: Collection[int]) -> set[int]:
@@ -351,11 +335,7 @@ class Guard:
         if self._cgroup is not None:
             for path in Path(self._cgroup).glob("*/"):
                 cgroups.remove(str(path))
-        if self._record is not None:
-            with self._telling():
-                self._record.keep(())
-        while self._unanswered:
-            self._give_back(self._unanswered.popitem()[1])
+        self._on_record.lost_guard()
         self._begin()
         if watcher is not None:  # the new guard has another one
             end_child(*watcher)
@@ -387,25 +367,7 @@ class Guard:
         return self._others.of_the_job(inside, self._is_known)
 
     def _is_known(self, pid: int, seen: tree.Stat) -> bool:
-        record = self._record
-        is_proven = record is not None and proven(record.processes, pid, seen, record.says)
-        return is_proven or self._started.get(pid) == seen.started
-
-    def _note(self) -> None:
-        if self._record is not None:
-            if self._record.restore():
-                self._tell("processes.jsonl was changed by somebody: it is written again")
-            self._record.note(dict(tree.descendants(self.pid, {self._own})))
-
-    @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Tell once of a record that cannot be written: the job goes on without."""
-        try:
-            yield
-        except OSError as error:
-            if not self._told:
-                self._tell(f"processes.jsonl cannot be written: {error.strerror}")
-            self._told = True
+        return self._on_record.proves(pid, seen) or self._started.get(pid) == seen.started
 
     def _say(self, *message: object) -> None:
         with suppress(NoGuardError):  # it is dead, and about to be replaced
