@@ -54,6 +54,8 @@ class Raised:
     FUNCTION`. Empty where no traceback says so."""
     raised_in: str = ""
     """The file that it comes from, see `speakers.raiser`. Empty where none is known."""
+    beside: str = ""
+    """What stands beside an exception without words, see `beside`."""
 
     @property
     def stated(self) -> str:

@@ -62,7 +62,9 @@ def _placed(raised: Raised, printed: Sequence[Raised]) -> Raised:
     its type (the message of a SyntaxError is printed without its place)."""
     same = [each for each in printed if _kind(each) == _kind(raised)]
     same.sort(key=lambda each: _message(each) != _message(raised))
-    return replace(raised, at=same[0].at, raised_in=same[0].raised_in) if same else raised
+    if not same:
+        return raised
+    return replace(raised, at=same[0].at, raised_in=same[0].raised_in, beside=same[0].beside)
 
 
 def _kind(raised: Raised) -> str:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from supervisor.core.beside import beside, is_wordless
 from supervisor.core.chain import WRAPPERS, Chain, Origin, Raised
 from supervisor.core.frames import Frame, frame_in, place
 from supervisor.core.line_forms import CAUSED, HEADER, LOGGED, MEMBER, NOISE, STACK, when
@@ -73,6 +74,7 @@ class TracebackReader:
 
     def _begin(self, number: int, *, inside: bool) -> None:
         self.open += 1
+        self._began = number
         if not self.members:
             self._since = self.when
         if inside:
@@ -103,7 +105,8 @@ class TracebackReader:
         if not dotted and not _BUILTIN_STYLE.match(kind):
             return None
         text = "\n".join([line, *self._continuation(number + 1)])
-        return Raised(match[1], line.rstrip(), text)
+        hints = beside(self.lines, self._began, number) if is_wordless(line) else ""
+        return Raised(match[1], line.rstrip(), text, beside=hints)
 
     def _continuation(self, number: int) -> Iterator[str]:
         """The further lines of a message that has several."""
@@ -136,6 +139,8 @@ class TracebackReader:
     _best: Origin = Origin.LOGGED
     _all: list[Frame] = field(default_factory=list)
     _since: str = ""
+    _began: int | None = None
+    """The line in which the traceback that is being read begins."""
 
     def _settle(self) -> None:
         self._best = min(self._best, self.origin)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from supervisor.core.chain import Chain, Origin, Raised
 from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
-from supervisor.core.outcome import Confidence
+from supervisor.core.outcome import Confidence, Verdict
 from supervisor.core.policy import Success
 from supervisor.core.rootcause import chain_of_record, chains_of_text
 from supervisor.core.rules import (
@@ -271,8 +271,14 @@ class _Judge:
 
 
 def as_read(rule: Rule, member: Raised) -> str:
-    """What the patterns of the rule are looked for in: those of the config, in all that is said."""
-    return member.text if rule.own or rule.supposed else member.stated
+    """What the patterns of the rule are looked for in: those of the config, in all that is said.
+
+    What stands beside an exception without words may tell why another try can succeed, alone.
+    """
+    said = member.text if rule.own or rule.supposed else member.stated
+    if not member.beside or rule.verdict is Verdict.FATAL:
+        return said
+    return f"{member.type}: {member.beside}\n{said}"
 
 
 def _signal(ended: WorkerExit) -> str | None:

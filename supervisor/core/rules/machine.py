@@ -262,7 +262,8 @@ RULES = (
             r"ALLOC|EXECUTION)\w*|failed to initialize NVML|CUDA initialization|NVMLError",
             # jaxlib, NVML: a driver that was replaced under the running system, or lost devices
             r"(?i)driver/library version mismatch|unsupported display driver|LibRmVersionMismatch|"
-            r"no visible (?:\w+ )?devices|no supported devices found for platform",
+            r"no visible (?:\w+ )?devices|no supported devices found for platform|"
+            r"assert _default_backend is not None",  # jax _src/xla_bridge.py: JAX_PLATFORMS=cuda
         ),
         confidence=MEDIUM,
         hardware=True,

@@ -1,0 +1,49 @@
+"""What stands beside an exception without words: the line of code that raised it, and what was
+printed just before its traceback.
+
+`AssertionError` alone says nothing. `assert jnp.isfinite(loss)` does, and so does a warning of NCCL
+in the line before. Both are no more than hints: they may tell why another try can succeed, and
+never that it cannot.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from supervisor.core.frames import frame_in
+from supervisor.core.line_forms import INFO
+
+_MAX_LINES = 5
+_MAX_LENGTH = 600
+_WORDLESS = re.compile(r"[\w.<>]+(?:: ?(?:None|[\W\d_]*))?\s*$")
+_MARKERS = re.compile(r"\s*[\^~]+[\s\^~]*$")
+
+
+def is_wordless(line: str) -> bool:
+    """Whether the line of an exception holds its type alone, or a mere number."""
+    return _WORDLESS.match(line) is not None
+
+
+def beside(lines: Sequence[str], began: int | None, ended: int) -> str:
+    """The hints beside the exception in line `ended`, whose traceback began in line `began`."""
+    hints = [_source(lines, ended), *(_before(lines, began) if began is not None else ())]
+    return "\n".join(hint[:_MAX_LENGTH] for hint in hints)
+
+
+def _source(lines: Sequence[str], ended: int) -> str:
+    """The innermost line of code that the traceback shows; empty where it shows none."""
+    for number in range(ended - 1, max(0, ended - 4), -1):
+        if not _MARKERS.match(lines[number]):
+            return "" if frame_in(lines[number]) is not None else lines[number].strip()
+    return ""
+
+
+def _before(lines: Sequence[str], began: int) -> list[str]:
+    """What was printed just before the traceback, up to what tells of no trouble."""
+    found: list[str] = []
+    for number in range(began - 1, max(-1, began - 1 - _MAX_LINES), -1):
+        if INFO.match(lines[number]) or frame_in(lines[number]) is not None:
+            break
+        found.insert(0, lines[number].strip())
+    return found
