@@ -13,7 +13,6 @@ from supervisor.core.outcome import Verdict
 from supervisor.core.rules import Rule
 
 _MOST_TOLD = 10
-_MOST_IN_JSON = 100
 _AT_RULES = ("trainer:", "  init:", "    autorestart:", "      rules:")
 
 
@@ -36,7 +35,7 @@ def explained(explanation: Explanation, logs: Sequence[str], own: OwnRules) -> I
     yield "errors found, the root cause first:"
     for number, error in enumerate(explanation.errors[:_MOST_TOLD], 1):
         yield from _told(number, error, logs, own)
-    yield from _more(len(explanation.errors), "errors")
+    yield from _more(len(explanation.errors) + explanation.more, "errors")
     for passed in explanation.passed[:_MOST_TOLD]:
         yield f"not counted: {_whose(passed.rank, logs)}{passed.line}"
         yield f"     because {passed.why}"
@@ -72,7 +71,7 @@ def _whose(rank: int, logs: Sequence[str]) -> str:
 
 def _more(count: int, what: str) -> Iterator[str]:
     if count > _MOST_TOLD:
-        yield f"     ... and {count - _MOST_TOLD} more {what} (--json has them)"
+        yield f"     ... and {count - _MOST_TOLD} more {what} (--json has the first hundred)"
 
 
 def verdict_of(rule: Rule) -> str:
@@ -111,10 +110,11 @@ def as_yaml(rule: dict[str, Any]) -> str:
 def explained_body(explanation: Explanation, own: OwnRules) -> dict[str, Any]:
     """The same for programs."""
     return {
-        "errors": [_error_body(error, own) for error in explanation.errors[:_MOST_IN_JSON]],
+        "errors": [_error_body(error, own) for error in explanation.errors],
+        "more_errors": explanation.more,
         "not_counted": [
             {"rank": passed.rank, "line": passed.line, "why": passed.why}
-            for passed in explanation.passed[:_MOST_IN_JSON]
+            for passed in explanation.passed
         ],
         "decided_by": own.place(explanation.errors[0].matches[0].rule),
         "change": explanation.change,

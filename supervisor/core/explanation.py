@@ -18,9 +18,11 @@ from supervisor.core.policy import Success
 from supervisor.core.rules import Rule, found, matching_codes, words
 from supervisor.core.secret_forms import REDACTED
 from supervisor.core.speakers import Speaker
-from supervisor.core.verdicts import judge, one_line
+from supervisor.core.verdicts import failure_of, judge, one_line, succeeded
 from supervisor.core.weighing import Judgement, as_read, weighed
 
+MOST = 100
+"""Errors that are explained: the rest of thousands are of no interest."""
 _MAX_WORDS = 120
 _MAX_PATTERN = 80
 _SPEAKERS = {
@@ -83,7 +85,9 @@ class Explanation:
 
     failure: Failure
     errors: tuple[Weighed, ...]
-    """The root cause first."""
+    """The root cause first; at most `MOST`."""
+    more: int
+    """How many there are besides."""
     passed: tuple[Passed, ...]
     """Those whose lines are not among the errors."""
     change: dict[str, Any] | None
@@ -98,19 +102,19 @@ def explain(
     Raises:
         SlowPatternError: the search for a pattern of the config was given up.
     """
-    failure = judge(evidence, success, rules, redact)
-    if failure is None:
+    if succeeded(evidence, success):
         return None
     judgements, left_out = weighed(evidence, success, rules)
-    errors = tuple(_weighed(each, judgements, redact) for each in judgements)
+    errors = tuple(_weighed(each, judgements, redact) for each in judgements[:MOST])
     told = {(error.rank, error.line) for error in errors}
     passed = (
         Passed(each.rank.exit.rank, _line(each.chain.members[-1], each.rank, redact), each.why)
-        for each in left_out
+        for each in left_out[:MOST]
     )
     return Explanation(
-        failure,
+        failure_of(judgements[0], evidence, redact),
         errors,
+        max(0, len(judgements) - MOST),
         tuple(each for each in passed if (each.rank, each.line) not in told),
         _change(judgements[0], evidence, success, rules, redact),
     )

@@ -60,7 +60,7 @@ def judge(
     if succeeded(evidence, success):
         return None
     found, _ = weighed(evidence, success, rules)
-    return _failure(found[0], evidence, redact)
+    return failure_of(found[0], evidence, redact)
 
 
 def judge_in_time(
@@ -158,7 +158,10 @@ def store_failure(error: OSError, ended: WorkerExit) -> Failure:
     )
 
 
-def _failure(judgement: Judgement, evidence: Evidence, redact: Callable[[str], str]) -> Failure:
+def failure_of(
+    judgement: Judgement, evidence: Evidence, redact: Callable[[str], str] = str
+) -> Failure:
+    """The failure whose root cause the judgement is about; for `redact` see `judge`."""
     rule, rank, chain, member = judgement.rule, judgement.rank, judgement.chain, judgement.member
     line = member.line if member is not None else str(rank.exit)
     if STILL_RUNNING in rule.facts:

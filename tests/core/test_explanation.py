@@ -151,3 +151,10 @@ def test_what_it_shows_is_bounded_and_without_secrets() -> None:
     assert all(len(text) <= 310 and "hf_" not in text for text in shown)
     assert found.change is not None
     assert "hf_" not in str(found.change)
+
+
+def test_of_thousands_of_errors_the_most_likely_are_explained() -> None:
+    noise = "".join(f"{printed(f'ValueError: {chr(97 + n % 26) * n}')}\n" for n in range(150))
+    found = explained(ended(noise))
+    assert (len(found.errors), found.more) == (100, 151 - 100)
+    assert found.errors[0].line == found.failure.root_cause
