@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from supervisor.protocol.location import Uri
+from supervisor.protocol.shortening import beginning
 from trainer.schema import (
     Adafactor,
     AdamW,
@@ -41,7 +42,8 @@ class Problem:
     known: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        text = f"{'.'.join(map(str, self.loc))} = {self.value!r:.200}: {self.message}"
+        value = beginning(repr(self.value), 200)
+        text = f"{'.'.join(map(str, self.loc))} = {value}: {self.message}"
         return f"{text} (known: {', '.join(self.known)})" if self.known else text
 
 

@@ -29,6 +29,7 @@ from jax.experimental import serialize_executable
 
 from supervisor.protocol import removal
 from supervisor.protocol.removal import Place
+from supervisor.protocol.shortening import beginning
 from trainer import private_files
 from trainer.surroundings import digest, surroundings
 from trainer.voice import Voice
@@ -153,7 +154,7 @@ class Executables:
                 removal.file(Place.EXECUTABLE, one, below=path.parent)
         except OSError as error:
             why += f"; it could not be removed: {error}"
-        self._voice.say(f"{name}: the executable is not used, and removed: {why:.200}")
+        self._voice.say(f"{name}: the executable is not used, and removed: {beginning(why, 200)}")
 
     def _keep(self, name: str, compiled: Any) -> None:
         path = self._path(name)

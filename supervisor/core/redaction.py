@@ -30,6 +30,10 @@ _MIN_VALUE = 8
 _MAX_SHOWN_TWICE = 256
 """Characters; a key file is longer, and each form of it takes memory."""
 
+_BEGINNING = 500
+"""Characters by which a longer value is known where the rest is cut off: `protocol.shortening` and
+whoever reads the lines of an output cut no shorter one."""
+
 _OURS = frozenset({"autorestart", "provision"})
 """Sections of `init` that the trainer does not read."""
 
@@ -57,7 +61,9 @@ class Redactor:
         }
         values = {form for value in given for form in _written(value) if len(form) >= _MIN_VALUE}
         longest_first = sorted(values, key=lambda value: (-len(value), value))
-        self._values = re.compile("|".join(map(re.escape, longest_first))) if values else None
+        whole = map(re.escape, longest_first)
+        cut = (f"{re.escape(v[:_BEGINNING])}.*" for v in longest_first if len(v) > _BEGINNING)
+        self._values = re.compile("|".join([*whole, *cut])) if values else None
 
     def text(self, text: str) -> str:
         """`text` without the secrets in it."""

@@ -190,3 +190,13 @@ def test_every_list_of_words_may_be_an_argv() -> None:
     assert list(flags_in(config)) == [{"--token": "abc"}, {"-x": ""}]
     params = {"trainer": {"init": {"autorestart": config, "model_dir": "/m"}}}
     assert ours(params) == {"autorestart": config}
+
+
+LONG = "".join(chr(ord("a") + (n * n + n // 26) % 26) for n in range(5000))
+
+
+def test_a_long_value_is_known_by_its_beginning_where_it_is_cut() -> None:
+    redactor = Redactor({"DB_PASSWORD": LONG})
+    assert redactor.text(f"it is {LONG} here") == f"it is {REDACTED} here"
+    for kept in (4000, 513, 500):
+        assert redactor.text(f"it is {LONG[:kept]}\nand more") == f"it is {REDACTED}\nand more"

@@ -132,3 +132,14 @@ def test_no_part_of_it_is_told_of_a_broken_device(
     assert result.code == 0, result.log
     assert told in result.log
     assert SECRET[: SHOWN // 2] not in written(model_dir)
+
+
+def test_no_part_of_a_secret_longer_than_any_line_is_told(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    secret = "".join(f"{number:04x}" for number in range(1000, 2500))
+    program = "import os\ndef main(): raise ValueError(os.environ['DB_PASSWORD'])\nmain()"
+    config = shell_config(model_dir, f"{python(program)} 2>&1; exit 3", {"max_num_restarts": 0})
+    result = supervise(config, env={"DB_PASSWORD": secret})
+    assert "root cause: ValueError: [redacted" in result.log
+    assert secret[:8] not in written(model_dir)
