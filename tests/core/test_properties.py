@@ -70,13 +70,21 @@ exits = st.lists(
     st.builds(WorkerExit, st.integers(0, 1), code=st.sampled_from([0, 1])), max_size=2
 ).map(tuple)
 failures = st.builds(
-    lambda verdict, charge, hardware, per_rung: replace(
-        RETRY, verdict=verdict, charge=charge, hardware=hardware, per_rung=per_rung
+    lambda verdict, charge, hardware, per_rung, certain, signature: replace(
+        RETRY,
+        verdict=verdict,
+        charge=charge,
+        hardware=hardware,
+        per_rung=per_rung,
+        certain=certain,
+        signature=signature,
     ),
     st.sampled_from(Verdict),
     st.sampled_from(Charge),
     st.booleans(),
     st.booleans(),
+    st.booleans(),
+    st.sampled_from([None, "E-1", "E-2"]),
 )
 units = st.lists(st.sampled_from("0123"), unique=True, max_size=4).map(tuple)
 bad = st.lists(

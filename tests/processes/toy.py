@@ -48,6 +48,13 @@ def fail(error: BaseException) -> None:
     os._exit(1)
 
 
+def failed_assertion() -> None:
+    try:
+        raise AssertionError("two is not three")
+    except AssertionError as error:
+        fail(error)
+
+
 def ignore_sigterm() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print("deaf to SIGTERM", flush=True)
@@ -220,7 +227,7 @@ MISBEHAVIOUR: dict[str, Callable[[], None]] = {
     "hundred-megabytes": hundred_megabytes,
     "not-utf8": not_utf8,
     "huge-message": lambda: fail(RuntimeError("m" * (1 << 20))),
-    "assertion": lambda: fail(AssertionError("two is not three")),
+    "assertion": failed_assertion,
     "runtime-error": lambda: fail(RuntimeError("bad luck")),
     "ignore-sigterm": ignore_sigterm,
     "save-on-sigterm": save_on_sigterm,

@@ -164,6 +164,7 @@ class Host:
         self.missing: set[str] = set()
         self.wrong: set[str] = set()
         """The units that are not there, and those that compute wrongly."""
+        self._missing = set(scenario.missing)
         self._scenario = scenario
         self._rng = rng
         self._tell = tell
@@ -267,7 +268,7 @@ class Host:
             text = "observed errors are: [Hardware]"
             self._die(group, WorkerExit(0, code=1), self._record(0, "JaxRuntimeError", text))
         elif (trouble := self._trouble(group)) is not None:
-            self._die(group, *self._told(group.ranks[0], trouble, group.step))
+            self._die(group, *trouble)
         elif self.happens(faults.worker_fails):
             self._fail(group)
         elif self.happens(faults.struck):
@@ -305,13 +306,26 @@ class Host:
             self._commit(group)
         self.later(self.between(*_STRIDE), lambda: self._advance(group))
 
-    def _trouble(self, group: Group) -> Remedy | None:
-        """What comes again however often it is tried."""
+    def _trouble(self, group: Group) -> tuple[WorkerExit, FailureRecord] | None:
+        """The end of a rank by what comes again however often it is tried."""
         if max(group.adjustments.inflight, group.adjustments.accumulation) < self._scenario.need:
-            return Remedy.LESS_AT_ONCE
+            return self._told(group.ranks[0], Remedy.LESS_AT_ONCE, group.step)
+        if group.step >= self._target(group):
+            return None
         if group.step + 1 in self._scenario.bad_steps - {*group.adjustments.skip_steps}:
-            return Remedy.ROLL_BACK if group.step < self._target(group) else None
-        return None
+            return self._told(group.ranks[0], Remedy.ROLL_BACK, group.step)
+        return self._missed(group) if group.step + 1 in self._missing else None
+
+    def _missed(self, group: Group) -> tuple[WorkerExit, FailureRecord]:
+        """The end of a rank that misses a file, which somebody may put there for the next time."""
+        if self.happens(0.4):
+            self._missing.discard(group.step + 1)
+        if self.happens(0.4):  # it saves before it dies
+            self._commit(group)
+        rank, word = self._rng.choice(group.ranks), self._rng.choice(("train", "train", "eval"))
+        completed = group.step if self.happens(0.5) else None
+        record = self._record(rank, "FileNotFoundError", f"no such file: {word}", completed)
+        return WorkerExit(rank, code=1), record
 
     def _target(self, group: Group) -> int:
         step = group.success.step
@@ -376,7 +390,7 @@ class Host:
 
     def _accident(self, group: Group, rank: int) -> tuple[WorkerExit, FailureRecord | None]:
         if self.happens(self.faults.fatal):
-            return self._fatal(group, rank)
+            return self._fatal(rank)
         if self.happens(self.faults.preempted):
             if self.happens(0.5):
                 return WorkerExit(rank, signal="SIGTERM"), None
@@ -395,20 +409,15 @@ class Host:
             return WorkerExit(rank, code=self._rng.choice((1, 134, 137))), None
         return WorkerExit(rank, signal=self._rng.choice(("SIGKILL", "SIGSEGV", "SIGABRT"))), None
 
-    def _fatal(self, group: Group, rank: int) -> tuple[WorkerExit, FailureRecord | None]:
+    def _fatal(self, rank: int) -> tuple[WorkerExit, FailureRecord | None]:
         """The end of a rank that looks as if it would always come again; only one kind of it is
         certain to."""
-        kind = self._rng.randrange(4)
+        kind = self._rng.randrange(3)
         if kind == 0:
             return WorkerExit(rank, code=self._rng.choice((126, 127))), None
         if kind == 1:
             return WorkerExit(rank, code=1), self._record(rank, "SyntaxError", "invalid syntax")
-        if kind == 2:
-            return WorkerExit(rank, code=134), self._record(rank, "AssertionError", "no")
-        completed = group.step if self.happens(0.5) else None
-        word = self._rng.choice(("train", "eval"))
-        record = self._record(rank, "FileNotFoundError", f"no such file: {word}", completed)
-        return WorkerExit(rank, code=1), record
+        return WorkerExit(rank, code=134), self._record(rank, "AssertionError", "no")
 
     def _record(
         self,

@@ -106,6 +106,8 @@ class Scenario:
     """What has to be divided by how much until it fits into the memory; 1: it does."""
     bad_steps: frozenset[int]
     """Steps that give NaN whenever they are tried."""
+    missing: frozenset[int]
+    """Steps for which a file is missing, until somebody puts it there."""
     max_skipped: int
     too_small: frozenset[int]
     """Rungs below the full one for which the program cannot be compiled."""
@@ -152,6 +154,7 @@ def draw(rng: Random) -> Scenario:
         adjustable=rng.choice(((), (INFLIGHT,), (ACCUMULATION,), (INFLIGHT, ACCUMULATION))),
         need=rng.choice((1, 1, 1, 2, 4)),
         bad_steps=frozenset(rng.choices(range(1, ticks + 1), k=rng.choice((0, 0, 1, 2)))),
+        missing=frozenset(rng.choices(range(1, ticks + 1), k=rng.choice((0, 0, 1, 4)))),
         max_skipped=rng.choice((0, 1, 2)),
         too_small=frozenset(rng.choices((1, 2, 3), k=rng.choice((0, 0, 1)))),
         too_small_for_sure=rng.choice((False, True)),
