@@ -35,6 +35,16 @@ error = RuntimeError("INTERNAL: Mosaic failed to compile TPU kernel: unsupported
 write_failure_record(error, stage=None, step=None)
 raise error
 """
+SEEMS_NOT_TO_COMPILE = """
+from supervisor.protocol.failure import write_failure_record
+class JaxRuntimeError(RuntimeError): pass
+def backend_compile(): raise JaxRuntimeError("INTERNAL: it does not fit")
+try:
+    backend_compile()
+except JaxRuntimeError as error:
+    write_failure_record(error, stage=None, step=None)
+    raise
+"""
 CRASHES = "import os; os.abort()"
 TAKES_ITS_TIME = "import time; time.sleep(600)"
 TAKES_MEMORY = "held = b'x' * (600 << 20); import time; time.sleep(600)"
@@ -171,6 +181,21 @@ def test_what_cannot_be_compiled_is_told_to_the_core(prefetching: Prefetch) -> N
     assert "Mosaic failed to compile" in failed[0].reason
     one.look()
     assert one.prefetcher.pids == ()
+
+
+def test_what_seems_not_to_compile_is_tried_once_more_before_it_costs_the_rung(
+    prefetching: Prefetch,
+) -> None:
+    one = prefetching(SEEMS_NOT_TO_COMPILE)
+    failed: list[RungCompileFailed] = []
+    while not failed:
+        one.look()
+        events = one.reactor.wait(SystemClock().now() + 30)
+        failed += [event for event in events if isinstance(event, RungCompileFailed)]
+    assert failed[0].num_devices == 4
+    begun = [text for text in one.told if "num_devices=4 begins" in text]
+    assert len(begun) == 2
+    assert [text for text in one.told if "it is tried once more" in text]
 
 
 @pytest.mark.slow
