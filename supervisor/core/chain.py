@@ -97,6 +97,8 @@ class Chain:
     """File and function."""
     when: str = ""
     """The time of the last log line before it (month, day, time of day), where there is one."""
+    end: int = 0
+    """Which line of its process follows its last error."""
 
     @property
     def path(self) -> str:

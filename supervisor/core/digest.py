@@ -11,7 +11,11 @@ expression with as many alternatives is many times slower.
 
 from __future__ import annotations
 
+import codecs
+import re
 from collections import deque
+
+from supervisor.core.line_forms import GAP
 
 _ANCHORS = (
     b"Traceback (most recent",
@@ -34,13 +38,24 @@ _MAX_PLACES = 256 * 1024
 _TAIL = 64 * 1024
 _FINGERPRINT = 1024
 _MAX_FINGERPRINTS = 10_000
-_GAP = b"\n[...]\n"
+_GAP = f"\n{GAP}\n".encode()
+_HEAD = 4096
+"""Bytes by which the encoding of a log is known."""
+_SURE = 16
+"""Fewer prove nothing."""
+_STATEMENT = re.compile(rb"[^\n]([^\n]{2})[IWE]\d{4} \d\d:\d\d:\d\d\.")
+"""A line of glog after the prefix of a launcher, the end of which is caught."""
 
 
 class LogDigest:
     """The places of a log that may tell why it ends. Memory is bounded whatever is fed."""
 
     def __init__(self) -> None:
+        self._head: bytes | None = b""
+        """The first bytes, until the encoding is known."""
+        self._decoder: codecs.IncrementalDecoder | None = None
+        """Of a log in UTF-16."""
+        self._anchors: tuple[bytes, ...] = _ANCHORS
         self._offset = 0
         """Of the first byte that is not in `_recent` any more."""
         self._recent = b""
@@ -57,6 +72,26 @@ class LogDigest:
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the log."""
+        if self._head is not None:
+            self._head += chunk
+            if len(self._head) < _HEAD:
+                return
+            chunk = self._begun()
+        if self._decoder is not None:
+            chunk = self._decoder.decode(chunk).encode()
+        self._take(chunk)
+
+    def _begun(self) -> bytes:
+        """The first bytes, once their encoding is known."""
+        head, self._head = self._head or b"", None
+        coding = _coding(head)
+        if coding is not None:
+            self._decoder = codecs.getincrementaldecoder(coding)("replace")
+        return head
+
+    def _take(self, chunk: bytes) -> None:
+        if len(self._anchors) == len(_ANCHORS) and (found := _STATEMENT.search(chunk, 0, _TAIL)):
+            self._anchors = (*_ANCHORS, found[1] + b"F0", found[1] + b"F1")
         self._recent += chunk
         self._search(self._offset + len(self._recent) - len(_ANCHORS[0]))
         keep = self._open[0] if self._open is not None else self._searched - _BEFORE
@@ -67,6 +102,9 @@ class LogDigest:
 
     def text(self) -> str:
         """What was kept, in the order of the log; gaps are marked."""
+        if self._head is not None:
+            head = self._begun()
+            self._take(head if self._decoder is None else self._decoder.decode(head).encode())
         end = self._offset + len(self._recent)
         self._search(end)
         places = [*self._first, *self._last]
@@ -87,7 +125,7 @@ class LogDigest:
         base = self._offset
         begin, end = max(self._searched, base), max(until, self._searched)
         hits = []
-        for anchor in _ANCHORS:
+        for anchor in self._anchors:
             at = self._recent.find(anchor, begin - base, end - base + len(anchor))
             while at >= 0:
                 hits.append(base + at)
@@ -134,3 +172,14 @@ class LogDigest:
 
     def _cut(self, start: int, end: int) -> bytes:
         return self._recent[max(0, start - self._offset) : max(0, end - self._offset)]
+
+
+def _coding(head: bytes) -> str | None:
+    """UTF-16, by its mark or by the zeros in what would be plain text; None: any other encoding."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    for name, text, zeros in (("utf-16-le", 0, 1), ("utf-16-be", 1, 0)):
+        high, low = head[zeros::2], head[text::2]
+        if len(head) >= _SURE and high.count(0) > 0.1 * len(high) and not low.count(0):
+            return name
+    return None

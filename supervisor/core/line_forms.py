@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 
 MAX_LINE = 4000
+GAP = "[...]"
+"""Stands where a part of the output is left out; the line after it may lack its beginning."""
 
 HEADER = "Traceback (most recent call last)"
 CAUSED = (

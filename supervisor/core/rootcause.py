@@ -15,33 +15,51 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 from supervisor.core.chain import WRAPPERS, Chain, Origin, Raised
+from supervisor.core.faulthandler_text import without_stacks
 from supervisor.core.frames import frame_in
 from supervisor.core.line_forms import HEADER, MAX_LINE
+from supervisor.core.log_lines import Line, clean_lines, processes
 from supervisor.core.native_text import aborts, last_lines
+from supervisor.core.survival import Progress
 from supervisor.core.traceback_text import MAX_FRAMES, TracebackReader, passed
 from supervisor.protocol.failure import ExceptionInfo, FailureRecord
 
-_GROUP_BAR = re.compile(r"[ +|-]*[+|] (?=\S|  )")
-_PREFIX = re.compile(
-    r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-][\d:]+) std(?:out|err) [FP] |"
-    r"\[rank ?\d+\]:? ?|\([\w.:]+ (?:pid=\d+|pid=\d+, ip=[\d.]+)\) |\[\d+\]: |[\w.-]+ +\| "
-)
-"""What launchers and Ray put before a worker's line."""
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _CALLBACK = re.compile(r"(?:[Cc]allback|Generated function)\b.*? error[^:]*: ")
 _EMBEDDED = re.compile(r"(?:.*?[ :])??((?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (.*)")
 
 
 def chains_of_text(text: str) -> list[Chain]:
     """The genuine errors in an output, in the order they were printed."""
-    lines = [_clean(line) for line in text.splitlines()]
-    found = list(TracebackReader(lines).chains())
-    found += aborts(lines)
-    if last := last_lines(lines):
-        found.append(last)
-    return [chain for chain in map(_unwrapped, found) if chain.members]
+    found: list[tuple[int, Chain]] = []
+    fatal: list[Chain] = []
+    ends: list[Line] = []
+    for lines in map(list, map(without_stacks, processes(text))):
+        printed, resumed = _tracebacks(lines)
+        found += printed
+        fatal += aborts([line.text for line in lines[resumed:]])
+        ends += lines[resumed:]
+    chains = [chain for _, chain in sorted(found, key=itemgetter(0))] + fatal
+    if last := last_lines([line.text for line in sorted(ends, key=itemgetter(0))]):
+        chains.append(last)
+    return [chain for chain in map(_unwrapped, chains) if chain.members]
+
+
+def _tracebacks(lines: Sequence[Line]) -> tuple[list[tuple[int, Chain]], int]:
+    """The tracebacks of a process that it did not survive, each with its place in the output; and
+    where it resumed its work after the last one that it survived."""
+    texts = [line.text for line in lines]
+    progress = Progress(texts)
+    found, resumed = [], 0
+    for chain in TracebackReader(texts).chains():
+        at = progress.resumed_after(chain)
+        if at is None:
+            found.append((lines[max(0, chain.end - 1)].number, chain))
+        else:
+            resumed = at
+    return found, resumed
 
 
 def chain_of_record(record: FailureRecord) -> Chain | None:
@@ -78,15 +96,10 @@ def _message(raised: Raised) -> str:
 def _members_of_info(info: ExceptionInfo) -> Iterator[Raised]:
     """The error itself, after those that its message holds as text (a callback's, a worker's)."""
     if HEADER in info.message:
-        for chain in TracebackReader([_clean(line) for line in info.message.splitlines()]).chains():
+        for chain in TracebackReader(clean_lines(info.message)).chains():
             yield from chain.members
     text = f"{info.type}: {info.message}"
     yield Raised(info.type, text.splitlines()[0], text, info.bases)
-
-
-def _clean(line: str) -> str:
-    line = _ANSI.sub("", line[:MAX_LINE]) if "\x1b" in line else line[:MAX_LINE]
-    return _GROUP_BAR.sub("", _PREFIX.sub("", line, count=1), count=1) if line else line
 
 
 def _unwrapped(chain: Chain) -> Chain:

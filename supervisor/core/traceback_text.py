@@ -59,7 +59,7 @@ class TracebackReader:
             self.when = when(line) or self.when
             raised = self._exception(number) if self._expects(number) else None
             if raised is not None:
-                yield from self._take(raised)
+                yield from self._take(raised, number)
             if HEADER in line:
                 self._begin(number, inside=raised is not None)
             elif frame := frame_in(line):
@@ -117,7 +117,7 @@ class TracebackReader:
                 return
             yield line
 
-    def _take(self, raised: Raised) -> Iterator[Chain]:
+    def _take(self, raised: Raised, number: int) -> Iterator[Chain]:
         self.open = max(0, self.open - 1)
         if NOISE.search(raised.line) or self.ignored:
             self.ignored = False
@@ -127,6 +127,7 @@ class TracebackReader:
         raised_in = raiser([frame.path for frame in self.frames])
         self.members.append(replace(raised, at=place(self.frames), raised_in=raised_in))
         self.chained = False
+        self._end = number + 1
         if not self.open:
             self._settle()
 
@@ -141,6 +142,7 @@ class TracebackReader:
     _since: str = ""
     _began: int | None = None
     """The line in which the traceback that is being read begins."""
+    _end: int = 0
 
     def _settle(self) -> None:
         self._best = min(self._best, self.origin)
@@ -154,7 +156,7 @@ class TracebackReader:
         else:
             self._settle()
         if self.members:
-            yield Chain(tuple(self.members), self._best, passed(self._all), self._since)
+            yield Chain(tuple(self.members), self._best, passed(self._all), self._since, self._end)
         self.members, self._best, self._all = [], Origin.LOGGED, []
         if keep:
             self.origin, self.frames = origin, frames

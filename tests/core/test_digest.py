@@ -22,6 +22,7 @@ def digest(*chunks: bytes) -> str:
 
 @given(st.lists(st.binary(max_size=300), max_size=40))
 def test_a_short_log_is_kept_whole(chunks: list[bytes]) -> None:
+    chunks = [b"log:", *(chunk.replace(b"\0", b"0") for chunk in chunks)]  # and is no UTF-16
     assert digest(*chunks) == b"".join(chunks).decode("utf-8", "replace")
 
 
@@ -61,3 +62,27 @@ def test_memory_is_bounded_whatever_is_fed() -> None:
 def test_a_line_without_an_end_is_no_trouble() -> None:
     text = digest(*(b"x" * 65_536 for _ in range(100)))
     assert len(text) < BOUND
+
+
+@pytest.mark.parametrize("coding", ["utf-16-le", "utf-16-be", "utf-16"])
+@pytest.mark.parametrize("size", [1, 4099, 1 << 20])
+def test_a_root_cause_is_found_in_utf_16(coding: str, size: int) -> None:
+    log = (LINE * (10 if size == 1 else 4000) + ROOT + LINE * 3000).decode().encode(coding)
+    text = digest(*(log[at : at + size] for at in range(0, len(log), size)))
+    assert ROOT.decode() in text
+    assert text.endswith(LINE.decode())
+
+
+@pytest.mark.parametrize("prefix", [b"[rank0]: ", b'{"log":"', b"[1,0]<stderr>:", b"t-1  | "])
+def test_a_fatal_line_of_native_code_is_found_behind_a_prefix(prefix: bytes) -> None:
+    fatal = b"F1121 08:55:30.9 7 client.h:80] the device is gone\n"
+    log = b"".join(prefix + line for line in [LINE] * 4000 + [fatal] + [LINE] * 4000)
+    assert "the device is gone" in digest(log)
+
+
+def test_it_may_be_asked_for_before_the_log_ends() -> None:
+    log = LogDigest()
+    log.feed("\ufefffirst\n".encode("utf-16-le"))
+    assert "first" in log.text()
+    log.feed("second\n".encode("utf-16-le"))
+    assert log.text().endswith("second\n")

@@ -1,0 +1,203 @@
+"""From the text of an output to the lines that each process printed, whatever carried them here.
+
+Terminals, launchers and log collectors change what a program printed: they colour it, put a prefix
+before every line, pack each line into JSON, and mix the lines of several processes. All of that is
+taken off, and each process is read by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from supervisor.core.line_forms import GAP, HEADER, MAX_LINE
+from supervisor.core.line_prefix import Prefixes, writer
+
+_MAX_LAYERS = 4
+_FEW = 3
+"""Lines of a process on average: with fewer, the prefix counts lines and names no process."""
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|[@-Z\\^_])")
+_CRI = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-][\d:]+) std(?:out|err) ([FP]) ")
+_KNOWN = re.compile(
+    rf"(?:{_CRI.pattern}|\[rank ?\d+\]:? ?|\([\w.:]+ (?:pid=\d+|pid=\d+, ip=[\d.]+)\) )"
+)
+"""Prefixes that nothing else looks like, known also from a single line."""
+_GROUP_BAR = re.compile(r"^[ +|-]*[+|] (?=\S|  )")
+
+_TEXT_KEYS = ("log", "textPayload", "jsonPayload", "MESSAGE", "message", "msg", "event")
+_ERROR_KEYS = ("exc_info", "exception", "exc_text", "stack_trace", "traceback", "error")
+_WRITER_KEYS = ("pod_name", "pod", "container_name", "rank", "process_index", "pid", "_PID")
+_WRITER_IN = ("resource", "labels", "kubernetes", "jsonPayload")
+_PROPERTY = re.compile(r'\s*"(?:log|textPayload|MESSAGE|message)": ("(?:[^"\\]|\\.)*"),?\s*$')
+_OTHER_PROPERTY = re.compile(r'\s*(?:"[^"]+": .*|[\[\]{}]+,?)\s*$')
+_MOST = 0.6
+
+
+class Line(NamedTuple):
+    """A line of the output: its place in that, who wrote it, and what is left of it."""
+
+    number: int
+    writer: str
+    text: str
+
+
+def processes(text: str) -> list[list[Line]]:
+    """The lines of each process in the output, as the process printed them."""
+    text = _ANSI.sub("", text) if "\x1b" in text else text
+    parts = text.replace("\ufeff", "").split("\n")
+    lines = [Line(number, "", part.rstrip("\r")) for number, part in enumerate(parts)]
+    if lines and not lines[-1].text:
+        lines.pop()
+    for _ in range(_MAX_LAYERS):
+        peeled = list(_without_prefix(list(_unpacked(lines))))
+        if peeled == lines:
+            break
+        lines = peeled
+    return [list(_pieces(_without_margin(group))) for group in _by_writer(lines)]
+
+
+def clean_lines(text: str) -> list[str]:
+    """The same of a text by one process."""
+    return [line.text for group in processes(text) for line in group]
+
+
+def _pieces(lines: Iterable[Line]) -> Iterator[Line]:
+    """Each line, cut where a progress bar went back to its beginning."""
+    for line in lines:
+        for piece in line.text.splitlines() or [""]:
+            text = piece[:MAX_LINE]
+            yield line._replace(text=_GROUP_BAR.sub("", text, count=1))
+
+
+def _by_writer(lines: Sequence[Line]) -> list[list[Line]]:
+    """The lines of each writer; of all together where the prefixes tell none apart."""
+    writers = Counter(line.writer for line in lines)
+    named = len(writers) - ("" in writers)
+    if named <= 1 or len(lines) < _FEW * named:
+        return [list(lines)]
+    groups: dict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        groups[line.writer].append(line)
+    return list(groups.values())
+
+
+def _without_prefix(lines: Sequence[Line]) -> Iterator[Line]:
+    prefixes = Prefixes([line.text for line in lines])
+    parts: dict[str, str] = {}
+    for line in lines:
+        known = _KNOWN.match(line.text)
+        end = max(prefixes.length(line.text), known.end() if known else 0)
+        if not end:
+            yield line
+            continue
+        said = writer(line.text[:end])
+        name = f"{line.writer} {said}" if said else line.writer
+        body = parts.pop(name, "") + line.text[end:]
+        partial = _CRI.search(line.text, 0, end)
+        if partial is not None and partial[1] == "P":
+            parts[name] = body
+            continue
+        yield Line(line.number, name, body)
+
+
+def _without_margin(lines: list[Line]) -> list[Line]:
+    """The lines without the indentation that all of them have in common."""
+    texts = [line.text for line in lines]
+    gaps = {at + 1 for at, text in enumerate(texts) if text == GAP}
+    whole = (text for at, text in enumerate(texts) if at not in gaps and text != GAP)
+    said = [text for text in whole if text.strip()]
+    frames = [_indent(text) for text in said if text.lstrip().startswith('File "')]
+    others = [_indent(text) for text in said if not text.lstrip().startswith('File "')]
+    margin = min(others, default=0)
+    if frames and min(frames) < margin + 2:
+        margin = max(0, min(frames) - 2)
+    return [line._replace(text=line.text[margin:]) for line in lines] if margin else lines
+
+
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip(" \t"))
+
+
+def _unpacked(lines: Sequence[Line]) -> Iterator[Line]:
+    """The lines, those that are packed in JSON taken out of it."""
+    said = [line for line in lines if line.text.strip()]
+    within = sum(line.text.rstrip().endswith("}") and '{"' in line.text[:300] for line in said)
+    whole = sum(_OTHER_PROPERTY.match(line.text) is not None for line in said)
+    pretty = whole > _MOST * len(said) and any(_PROPERTY.match(line.text) for line in said)
+    before = within > _MOST * len(said)
+    parts: dict[str, str] = {}
+    for line in lines:
+        entry = _entry(line.text, before=before)
+        if entry is None:
+            if not pretty:
+                yield line
+            elif (found := _PROPERTY.match(line.text)) is not None:
+                yield from _split(line, line.writer, _string(found[1]))
+            elif _OTHER_PROPERTY.match(line.text) is None:
+                yield line
+            continue
+        who, text, is_part = entry
+        name = f"{line.writer} {who}".strip() if who else line.writer
+        text = parts.pop(name, "") + text
+        if is_part:
+            parts[name] = text
+        else:
+            yield from _split(line, name, text)
+    for name, text in parts.items():
+        yield from _split(lines[-1], name, text)
+
+
+def _split(line: Line, name: str, text: str) -> Iterator[Line]:
+    for part in text.removesuffix("\n").split("\n"):
+        yield Line(line.number, name, part.rstrip("\r"))
+
+
+def _string(quoted: str) -> str:
+    try:
+        return str(json.loads(quoted))
+    except ValueError:
+        return quoted
+
+
+def _entry(line: str, *, before: bool) -> tuple[str, str, bool] | None:
+    """Who wrote an entry of a JSON log, its text, and whether it goes on in the next one; None: the
+    line is none. `before`: something may stand before the JSON."""
+    begin = line.find('{"', 0, 300)
+    text = line.rstrip().rstrip(",")
+    if begin < 0 or not text.endswith("}") or (line[:begin].strip() and not before):
+        return None
+    try:
+        entry = json.loads(text[begin:])
+    except (ValueError, RecursionError):
+        return None
+    found = _text_of(entry)
+    if found is None or len(entry) < 2:
+        return None
+    is_part = "log" in entry and "stream" in entry and not found.endswith("\n")
+    return f"{writer(line[:begin])} {_writer_of(entry)}".strip(), found, is_part
+
+
+def _text_of(entry: dict[str, object]) -> str | None:
+    """What an entry says, with the traceback that it holds beside its message."""
+    key = next((key for key in _TEXT_KEYS if key in entry), None)
+    if key is None:
+        return None
+    value = entry[key]
+    if isinstance(value, dict):
+        return _text_of(value) if key == "jsonPayload" and key not in value else None
+    if not isinstance(value, str):
+        return None
+    errors = (entry.get(key) for key in _ERROR_KEYS)
+    return "\n".join([value, *(e for e in errors if isinstance(e, str) and HEADER in e)])
+
+
+def _writer_of(entry: dict[str, object], depth: int = 3) -> str:
+    found = [str(entry[key]) for key in _WRITER_KEYS if isinstance(entry.get(key), (str, int))]
+    for key in _WRITER_IN if depth else ():
+        inner = entry.get(key)
+        if isinstance(inner, dict):
+            found.append(_writer_of(inner, depth - 1))
+    return " ".join(found).strip()

@@ -1,0 +1,154 @@
+"""A log gets the verdict of what the program printed, whatever carried it here."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from itertools import product
+
+import pytest
+
+from supervisor.core.digest import LogDigest
+from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
+from supervisor.core.outcome import Verdict
+from supervisor.core.policy import Success
+from supervisor.core.verdicts import judge
+from tests.corpus.cases import DEVELOPMENT, Case, read_cases
+from tests.corpus.shapes import LAST, PREFIXES, SHAPES
+
+NEVER_REACHED = Success(step=10**9)
+CASES = [case for path in DEVELOPMENT for case in read_cases(path) if case.output.count("\n") > 2]
+"""In two lines nothing shows what they have in common."""
+SLOW = pytest.mark.slow
+STATEMENTS = {"absl", "logging", "basic-logging", "levels"}
+"""Prefixes that a logger of the program writes, too."""
+
+
+def judged(log: bytes, ended: WorkerExit, stage: str | None = None) -> Failure:
+    digest = LogDigest()
+    digest.feed(log)
+    rank = RankEvidence(ended, output=digest.text(), stage=stage)
+    failure = judge(Evidence((rank,)), NEVER_REACHED)
+    assert failure is not None
+    return failure
+
+
+@cache
+def clean(case: Case) -> Failure:
+    return judged(case.output.encode(), case.ended, case.stage)
+
+
+def is_certain(failure: Failure) -> bool:
+    return failure.verdict is Verdict.FATAL and failure.certain
+
+
+def wrong(shapes: tuple[str, ...], cases: list[Case]) -> list[tuple[str, str, str]]:
+    found = []
+    for case in cases:
+        log = case.output.encode()
+        for name in shapes:
+            log = SHAPES[name](log)
+        failure = judged(log, case.ended, case.stage)
+        expected = clean(case)
+        same = (failure.verdict, is_certain(failure)) == (expected.verdict, is_certain(expected))
+        if is_certain(failure) > is_certain(expected) or not same:
+            found.append((case.id, f"{expected.verdict} {expected.rule}", failure.rule))
+    return found
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_verdict_is_that_of_the_clean_log(shape: str) -> None:
+    cases = CASES
+    if shape in STATEMENTS:  # without a traceback nothing tells them from the program's own
+        cases = [case for case in CASES if '  File "' in case.output]
+    if shape in (
+        "utf-16-le",
+        "utf-16-be",
+    ):  # U+2500 has the zero of its code where others have text
+        cases = [case for case in CASES if "\u2500" not in case.output]
+    assert wrong((shape,), cases) == []
+
+
+NEVER = {("indented", "progress-bars"), ("tab", "progress-bars")}
+PAIRS = [
+    (first, second)
+    for first, second in product(SHAPES, SHAPES)
+    if first != second and first not in LAST and (first, second) not in NEVER
+]
+
+
+@pytest.mark.parametrize("number", [0, 1, *(pytest.param(n, marks=SLOW) for n in range(2, 30))])
+def test_two_of_them_at_once(number: int) -> None:
+    """A part of the pairs, each with a part of the cases."""
+    rng = random.Random(number)
+    with_frames = [case for case in CASES if '  File "' in case.output]
+    found = {}
+    for pair in rng.sample(PAIRS, 12):
+        if bad := wrong(pair, rng.sample(with_frames, 8)):
+            found[pair] = bad
+    assert found == {}
+
+
+@pytest.mark.parametrize("prefix", ["torchrun", "kubectl-timestamps", "mpirun-tag", "srun"])
+def test_ranks_that_print_into_one_another_are_read_each_by_itself(prefix: str) -> None:
+    """One rank fails, another goes on with its steps between its lines."""
+    numbers = {"torchrun": "[rank{}]: ", "srun": "{}: ", "mpirun-tag": "[1,{}]<stderr>:"}
+    before = numbers.get(prefix, "2026-11-22T09:00:00.1Z worker-{}: ")
+    healthy = [f"I1122 09:00:{n % 60:02d}.1 7 train.py:129] step {n} loss 2.1" for n in range(2000)]
+    for case in [case for case in CASES if '  File "' in case.output][::15]:
+        failing = case.output.splitlines()
+        lines = []
+        for number, line in enumerate(failing):
+            lines += [before.format(1) + line, before.format(0) + healthy[number]]
+        log = "\n".join([*lines, *(before.format(0) + line for line in healthy[-50:])]) + "\n"
+        failure = judged(log.encode(), case.ended, case.stage)
+        expected = clean(case)
+        assert failure.verdict == expected.verdict, case.id
+        assert is_certain(failure) <= is_certain(expected), case.id
+
+
+@pytest.mark.parametrize("prefix", ["", *PREFIXES])
+def test_a_cut_head_makes_nothing_certain(prefix: str) -> None:
+    """The log begins anywhere: what is left gets the same verdict, a guess or another try."""
+    rng = random.Random(prefix)
+    for case in rng.sample(CASES, 10):
+        log = case.output.encode()
+        log = SHAPES[prefix](log) if prefix else log
+        failure = judged(log[rng.randrange(len(log)) :], case.ended, case.stage)
+        assert is_certain(failure) <= is_certain(clean(case)), case.id
+
+
+def test_a_cut_tail_makes_nothing_certain() -> None:
+    rng = random.Random(7)
+    for case in CASES[::3]:
+        log = case.output.encode()
+        failure = judged(log[: rng.randrange(len(log))], case.ended, case.stage)
+        assert is_certain(failure) <= is_certain(clean(case)), case.id
+
+
+HEALTHY = (
+    "".join(f"I1122 09:00:{n:02d}.1 7 train.py:129] step {n} loss 2.{n}\n" for n in range(30, 33)),
+    "".join(f"INFO:root:epoch 3 batch {n}: loss=2.{n}\n" for n in range(3)),
+    "".join(f"[2026-11-22 09:00:{n:02d}] step={n} loss=2.{n} tok/s=1e5\n" for n in range(10, 13)),
+    "resuming from step 100\nstep 101: 2.3\nstep 102: 2.2\n",
+    "".join(f"\r{n:3d}%|##   | {n}/100 [00:01<00:02, 1.0it/s]" for n in range(4)) + "\n",
+)
+RAISED = [
+    case for case in CASES if '  File "' in case.output and "SIGABRT" not in case.exit
+]  # what aborts a process nobody catches
+ENDS = (WorkerExit(0, signal="SIGKILL"), WorkerExit(0, signal="SIGTERM"), WorkerExit(0, code=1))
+
+
+@pytest.mark.parametrize("number", range(len(HEALTHY)))
+def test_what_a_program_survived_says_nothing_about_its_end(number: int) -> None:
+    """Any traceback, then healthy lines, before any log: the verdict is that of the log."""
+    rng = random.Random(number)
+    found = set()
+    for caught, case in zip(rng.sample(RAISED, 15), rng.sample(CASES, 15), strict=True):
+        traceback = caught.output[max(0, caught.output.find("Traceback (most recent")) :]
+        for end, rest in product(ENDS, ("", case.output)):
+            expected = judged(f"{HEALTHY[number]}{rest}".encode(), end)
+            failure = judged(f"{traceback}\n{HEALTHY[number]}{rest}".encode(), end)
+            if (failure.verdict, failure.rule) != (expected.verdict, expected.rule):
+                found.add((caught.id, case.id if rest else "", str(end), failure.rule))
+    assert found == set()
