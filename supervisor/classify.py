@@ -10,11 +10,13 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from supervisor.adapters.logs import STDIN, digest_of
+from supervisor.adapters.logs import STDIN, digest_of, is_log
 from supervisor.core.doubt import doubt
 from supervisor.core.explanation import explain
 from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
+from supervisor.core.log_lines import clean_lines
 from supervisor.core.native_text import last_lines
 from supervisor.core.outcome import Charge, Verdict
 from supervisor.core.policy import Success
@@ -28,6 +30,7 @@ from supervisor.protocol.messages import Stage, printable
 NO_INPUT = 66
 """The exit code of sysexits.h for an input that is missing or cannot be read."""
 
+_HINT = "; give the path of a log (LOG:70 and LOG:SIGABRT also say how it ended), or - for stdin"
 _NEVER_REACHED = Success(step=sys.maxsize)
 """Whoever asks without an exit code has a failure at hand."""
 _STAGES = {
@@ -76,8 +79,42 @@ def parse_signal(word: str) -> str:
         raise ValueError(f"{word!r} is not a signal such as SIGKILL") from None
 
 
+class Log(NamedTuple):
+    """A log, and how its rank ended where that was said with it."""
+
+    name: str
+    code: int | None = None
+    signal: str | None = None
+
+
+def parse_code(word: str) -> int:
+    """The exit code that a person means."""
+    if not word.isdecimal() or int(word) > 255:
+        raise ValueError(f"{word!r} is not an exit code from 0 to 255")
+    return int(word)
+
+
+def parse_log(word: str) -> Log:
+    """The log that a person means: LOG, LOG:70 or LOG:SIGABRT; what names a file is that file.
+
+    Raises:
+        ValueError: there is no such file, and what follows the colon is no end of a program.
+    """
+    name, _, end = word.rpartition(":")
+    if is_log(word) or not name:
+        return Log(word)
+    try:
+        if end.isdecimal():
+            return Log(name, code=parse_code(end))
+        if end.upper().startswith("SIG"):
+            return Log(name, signal=parse_signal(end))
+    except ValueError as error:
+        raise ValueError(f"{word}: there is no such file, and {error}") from None
+    return Log(word)
+
+
 def classify(
-    logs: Sequence[str],
+    given: Sequence[Log],
     *,
     code: int | None,
     signal_name: str | None,
@@ -87,24 +124,29 @@ def classify(
     with_explanation: bool,
 ) -> int:
     """Judge the failure whose logs these are, one for each rank, and print what was found; if asked
-    to, also how the verdict came about."""
+    to, also how the verdict came about. `code` and `signal_name` are for logs that say neither."""
     ranks = []
+    logs = [log.name for log in given]
     redact = Redactor(os.environ).text
     for rank, name in enumerate(logs):
         try:
             output = digest_of(name)
         except OSError as error:
-            hint = "" if error.filename is None else "; give the path of a log, or - for stdin"
+            hint = "" if error.filename is None else _HINT
             print(redact(f"supervise: {name}: {error.strerror}{hint}"), file=sys.stderr)
             return NO_INPUT
-        ended = WorkerExit(rank, code=code, signal=signal_name)
+        _, own_code, own_signal = given[rank]
+        if own_code is None and own_signal is None:
+            own_code, own_signal = code, signal_name
+        ended = WorkerExit(rank, code=own_code, signal=own_signal)
         ranks.append(RankEvidence(ended, output=output, stage=stage))
 
     def told(text: str) -> None:
         print(redact(f"supervise: WARNING: {text}"), file=sys.stderr)
 
     evidence = Evidence(tuple(ranks))
-    success = _NEVER_REACHED if code is None else Success()
+    says_code = any(rank.exit.code is not None for rank in ranks)
+    success = Success() if says_code else _NEVER_REACHED
     rules = (*own.rules, *RULES)
     if with_explanation:
         found = in_time(lambda rules: explain(evidence, success, rules, redact), rules, told)
@@ -193,7 +235,7 @@ def _told_end(rank: RankEvidence) -> Iterator[str]:
         yield "    no rule knows an error in it: say how it ended (--exit-code N, --signal NAME)"
     else:
         yield f"    {rank.exit}; no rule knows an error in it"
-    if last := last_lines(rank.output.splitlines()):
+    if last := last_lines(clean_lines(rank.output)):
         yield f"    the log ends with: {printable(last.members[-1].line[:_MAX_LAST_LINE])}"
 
 

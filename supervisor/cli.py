@@ -21,7 +21,7 @@ from supervisor.adapters.printing import UnprintableError, printing
 from supervisor.adapters.runlog import LogFormat
 from supervisor.adapters.tracebacks import redact_tracebacks
 from supervisor.adapters.trainer_check import TrainerCheckError
-from supervisor.classify import classify, parse_signal, parse_stage
+from supervisor.classify import classify, parse_code, parse_log, parse_signal, parse_stage
 from supervisor.config.load import load_job
 from supervisor.config.problems import ConfigError
 from supervisor.config.secret_names import without_secrets
@@ -272,11 +272,18 @@ def _parser() -> argparse.ArgumentParser:
 def _add_explaining(commands: argparse._SubParsersAction[_Parser]) -> None:
     judge = commands.add_parser("classify", help="judge the failure whose logs are given")
     ended = judge.add_mutually_exclusive_group()
-    ended.add_argument("--exit-code", type=_exit_code, metavar="N", help="with which it ended")
+    ended.add_argument(
+        "--exit-code", type=_word(parse_code), metavar="N", help="with which it ended"
+    )
     ended.add_argument("--signal", type=_word(parse_signal), metavar="NAME", help="that ended it")
     judge.add_argument("--stage", type=_word(parse_stage), metavar="S", help="in which it ended")
     judge.add_argument(
-        "logs", nargs="+", metavar="LOG", help="one for each rank; - is standard input"
+        "logs",
+        nargs="+",
+        metavar="LOG",
+        type=_word(parse_log),
+        help="one for each rank; - is standard input; LOG:70 and LOG:SIGABRT also say how it "
+        "ended (a file whose name ends so is taken as the file)",
     )
     judge.add_argument(
         "--explain",
@@ -310,12 +317,6 @@ def _add_looking_on(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 def _place(text: str) -> Path | Uri:
     return Uri.parse(text) or Path(text)
-
-
-def _exit_code(text: str) -> int:
-    if not text.isdecimal() or int(text) > 255:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an exit code from 0 to 255")
-    return int(text)
 
 
 def _word(parse: Callable[[str], _Parsed]) -> Callable[[str], _Parsed]:

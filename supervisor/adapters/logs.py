@@ -12,6 +12,11 @@ STDIN = "-"
 _CHUNK = 1 << 20
 
 
+def is_log(name: str) -> bool:
+    """Whether there is a log of this name."""
+    return name == STDIN or Path(name).exists()
+
+
 def digest_of(name: str) -> str:
     """What the log `name` (`-`: standard input) says that may tell why it ends.
 

@@ -12,6 +12,7 @@ import re
 
 from supervisor.core.chain import Chain, Origin, Raised
 from supervisor.core.failure import Evidence, WorkerExit
+from supervisor.core.log_lines import clean_lines
 from supervisor.core.native_text import last_lines
 from supervisor.core.outcome import Verdict
 from supervisor.core.rules import Rule
@@ -107,7 +108,7 @@ def signature_of(judgement: Judgement, evidence: Evidence) -> str | None:
         return signature(member.type, member.stated, chain.frames, stage, None if guess else step)
     if guess:
         return _of_the_end(rule, rank.exit)
-    said = last_lines(rank.output.splitlines()) if rank.output and not rank.exit.clean else None
+    said = last_lines(clean_lines(rank.output)) if rank.output and not rank.exit.clean else None
     if said is None or rule.transient:
         return None
     return signature("", _complaint(said), (), stage, step)

@@ -11,6 +11,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from supervisor.core.line_forms import GAP, HEADER, MAX_LINE
@@ -60,8 +61,9 @@ def processes(text: str) -> list[list[Line]]:
 
 
 def clean_lines(text: str) -> list[str]:
-    """The same of a text by one process."""
-    return [line.text for group in processes(text) for line in group]
+    """The lines of all processes, in the order of the output."""
+    lines = [line for group in processes(text) for line in group]
+    return [line.text for line in sorted(lines, key=itemgetter(0))]
 
 
 def _pieces(lines: Iterable[Line]) -> Iterator[Line]:

@@ -30,6 +30,7 @@ ALLOWED = {
     "supervisor/bootstrap/program.py": "the program itself, to be run",
     "supervisor/bootstrap/start.py": KERNEL,
     "supervisor/config/source.py": PERSON,
+    "supervisor/core/log_lines.py": "lines of an output, of which the digest keeps a bounded part",
     "supervisor/protocol/adjustments.py": OWN,
     "supervisor/protocol/committed.py": "an object of a bucket, whose size was asked for first",
     "supervisor/protocol/drills.py": OWN,

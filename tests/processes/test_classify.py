@@ -43,9 +43,13 @@ KEYS = [
 ]
 
 
-def supervise(*argv: str | Path, given: str = "") -> subprocess.CompletedProcess[str]:
+def supervise(
+    *argv: str | Path, given: str = "", cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "supervisor", *map(str, argv)]
-    return subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, input=given, capture_output=True, text=True, check=False, cwd=cwd
+    )
 
 
 @pytest.fixture
@@ -245,3 +249,49 @@ def test_a_secret_in_a_log_is_not_shown(tmp_path: Path) -> None:
     assert "hf_abcdef" not in supervise("classify", "--json", path).stdout
     assert "hf_abcdef" not in supervise("classify", "--explain", path).stdout
     assert "hf_abcdef" not in supervise("classify", "--explain", "--json", path).stdout
+
+
+def test_each_log_may_say_how_its_rank_ended(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("step 1\n")
+    (tmp_path / "b.log").write_text("step 1\n")
+    done = supervise("classify", "a.log:0", "b.log:SIGSEGV", "--json", cwd=tmp_path)
+    found = json.loads(done.stdout)
+    assert (found["rule"], found["rank"], found["root_line"]) == ("crash", 1, "killed by SIGSEGV")
+    found = json.loads(supervise("classify", "a.log:127", "--json", cwd=tmp_path).stdout)
+    assert (found["rule"], found["root_line"]) == ("not-executable", "exit code 127")
+    found = json.loads(supervise("classify", "a.log:0", "b.log:0", "--json", cwd=tmp_path).stdout)
+    assert found["verdict"] == "SUCCESS"
+
+
+def test_the_options_are_for_logs_that_do_not_say_how_they_ended(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("")
+    (tmp_path / "b.log").write_text("")
+    done = supervise(
+        "classify", "--exit-code", "0", "a.log", "b.log:sigsegv", "--json", cwd=tmp_path
+    )
+    assert json.loads(done.stdout)["root_line"] == "killed by SIGSEGV"
+
+
+def test_a_file_whose_name_ends_like_an_exit_code_is_that_file(tmp_path: Path) -> None:
+    (tmp_path / "run:70").write_text(LOG)
+    found = json.loads(supervise("classify", "run:70", "--json", cwd=tmp_path).stdout)
+    assert found["root_line"] == "ValueError: bad record 7"
+
+
+@pytest.mark.parametrize(
+    ("log", "code", "complaint"),
+    [
+        ("a.log:300", 64, "a.log:300: there is no such file, and '300' is not an exit code from 0"),
+        ("a.log:SIGFOO", 64, "there is no such file, and 'SIGFOO' is not a signal such as SIGKILL"),
+        ("b.log:70", 66, "b.log: No such file or directory; give the path of a log (LOG:70 and"),
+        ("a.log:bad", 66, "a.log:bad: No such file or directory; give the path of a log (LOG:70"),
+    ],
+)
+def test_what_is_wrong_with_a_log_is_said(
+    tmp_path: Path, log: str, code: int, complaint: str
+) -> None:
+    (tmp_path / "a.log").write_text(LOG)
+    done = supervise("classify", log, cwd=tmp_path)
+    assert done.returncode == code
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
