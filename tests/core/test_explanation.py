@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -59,10 +60,20 @@ def ended(*outputs: str, code: int | None = 1, signal: str | None = None) -> Evi
     )
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.sampled_from(CASES), min_size=1, max_size=3))
-def test_the_explained_winner_is_the_judged_one(cases: list[Case]) -> None:
-    known = evidence(*cases)
+@pytest.mark.parametrize("path", [CORPUS, PROVOKED, COMPOSED], ids=lambda path: path.stem)
+def test_the_explained_winner_is_the_judged_one(path: Path) -> None:
+    for case in read_cases(path):
+        agrees(evidence(case))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from(CASES), min_size=2, max_size=3))
+def test_so_it_is_of_several_ranks(cases: list[Case]) -> None:
+    agrees(evidence(*cases))
+
+
+def agrees(known: Evidence) -> None:
+    """Explanation and judgement name the same error and rule."""
     found, failure = explained(known), judge(known, NEVER)
     assert failure is not None
     root = found.errors[0]
@@ -75,7 +86,7 @@ def test_the_explained_winner_is_the_judged_one(cases: list[Case]) -> None:
         assert error.why
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(CASES), min_size=1, max_size=2))
 def test_the_change_that_it_proposes_makes_it_the_other_verdict(cases: list[Case]) -> None:
     known = evidence(*cases)

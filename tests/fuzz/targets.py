@@ -36,11 +36,14 @@ from supervisor.adapters.summary import Summary
 from supervisor.config.problems import ConfigError
 from supervisor.config.source import parse_value
 from supervisor.core.events import SupervisorStarted
+from supervisor.core.explanation import explain
 from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.core.machine import step
 from supervisor.core.policy import Success
 from supervisor.core.redaction import Redactor
+from supervisor.core.rules import RULES
 from supervisor.core.verdicts import judge
+from supervisor.explained import OwnRules, explained, explained_body
 from supervisor.host.identity import Identity
 from supervisor.prepare import prepare
 from supervisor.protocol import committed, simulated
@@ -145,7 +148,7 @@ def _in_memory(folder: Path) -> Iterator[Target]:
 
     def classified(data: bytes) -> object:
         log.write_bytes(data)
-        return _judged(output=digest_of(str(log)))
+        return _explained(output=digest_of(str(log)))
 
     yield Target("log to classify", _LOG, classified)
 
@@ -232,6 +235,16 @@ def _judged(output: str = "", record: FailureRecord | None = None) -> object:
     for text in (failure.root_cause, failure.traceback):
         redact(text).encode()
     return json.dumps(failure.cause)
+
+
+def _explained(output: str) -> object:
+    redact = Redactor({"TOKEN": "secret-value"}).text
+    found = explain(
+        Evidence((RankEvidence(WorkerExit(0, code=1), output=output),)), Success(), RULES, redact
+    )
+    assert found is not None
+    _printed([*explained(found, ["rank0.log"], OwnRules())])
+    return json.dumps(explained_body(found, OwnRules()))
 
 
 def _piped(data: bytes) -> object:
@@ -345,6 +358,10 @@ _CONFIG = b"""trainer:
       deadlines: {TRAINING: 60}
       rules:
       - {name: flaky, type: '*Error', regex: bad, verdict: RESTART, cause: x, reason: y, advice: z}
+      - regex: bad
+        verdict: FATAL
+        certain: false
+        examples: [bad, {text: a, stage: SAVING, exit_code: 3, decides: false, expect: RESTART}]
   command:
     argv: [python, train.py, "--dir={model_dir}"]
     env: {A: "1"}
