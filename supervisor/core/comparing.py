@@ -91,7 +91,8 @@ def is_compared(judgement: Judgement) -> bool:
 def _is_of_another(raised: Raised) -> bool:
     """Whether an error says who else is gone: by task, rank or address, or as the service that a
     library talks to. Where it does not, it may be the program's own doing."""
-    return raised.speaker is Speaker.IO or _PEER.search(raised.text) is not None
+    said = f"{raised.text}\n{raised.beside}"
+    return raised.speaker is Speaker.IO or _PEER.search(said) is not None
 
 
 def signature_of(judgement: Judgement, evidence: Evidence) -> str | None:

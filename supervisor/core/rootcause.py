@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
+from supervisor.core.beside import is_wordless
 from supervisor.core.chain import WRAPPERS, Chain, Origin, Raised
 from supervisor.core.faulthandler_text import without_stacks
 from supervisor.core.frames import frame_in
@@ -62,8 +63,8 @@ def _tracebacks(lines: Sequence[Line]) -> tuple[list[tuple[int, Chain]], int]:
     return found, resumed
 
 
-def chain_of_record(record: FailureRecord) -> Chain | None:
-    """The errors of a failure record."""
+def chain_of_record(record: FailureRecord, output: str = "") -> Chain | None:
+    """The errors of a failure record; what was printed explains those of them without words."""
     lines = record.traceback.splitlines()
     printed = [each for chain in TracebackReader(lines).chains() for each in chain.members]
     members = tuple(
@@ -72,7 +73,18 @@ def chain_of_record(record: FailureRecord) -> Chain | None:
         for inner in _members_of_info(info)
     )
     frames = [frame for line in lines if (frame := frame_in(line))][-MAX_FRAMES:]
-    return _unwrapped(Chain(members, Origin.MAIN, passed(frames))) if members else None
+    explained = tuple(_explained(member, output) for member in members)
+    return _unwrapped(Chain(explained, Origin.MAIN, passed(frames))) if members else None
+
+
+def _explained(raised: Raised, output: str) -> Raised:
+    """An error without words with what stands beside it in the output, which tells more than its
+    traceback alone."""
+    if not output or not is_wordless(raised.line):
+        return raised
+    printed = (each for chain in chains_of_text(output) for each in chain.members)
+    hints = [each.beside for each in printed if _kind(each) == _kind(raised) and each.beside]
+    return replace(raised, beside=hints[-1]) if hints else raised
 
 
 def _placed(raised: Raised, printed: Sequence[Raised]) -> Raised:

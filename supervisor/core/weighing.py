@@ -202,7 +202,8 @@ class _Judge:
     def _chains(self) -> Sequence[Chain]:
         """The errors of a rank: its record if it left one, else what its output shows."""
         rank, record = self.rank, self.rank.record
-        if record is not None and not record.is_mere_exit and (chain := chain_of_record(record)):
+        told = record is not None and not record.is_mere_exit
+        if record is not None and told and (chain := chain_of_record(record, rank.output)):
             return (chain,)
         if rank.exit.clean or not rank.output:
             return ()

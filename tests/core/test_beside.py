@@ -64,6 +64,15 @@ def test_a_record_is_explained_by_the_line_of_code_of_its_traceback() -> None:
     assert found.rule == "not-finite-text"
 
 
+def test_a_record_is_explained_by_what_was_printed_before_its_traceback() -> None:
+    record = describe(RuntimeError(), rank=0, stage=None, step=7)
+    output = printed("RuntimeError", before=NCCL)
+    rank = RankEvidence(WorkerExit(0, code=1), record=record, output=output)
+    found = judge(Evidence((rank,)), Success(step=9))
+    assert found is not None
+    assert found.rule == "lost-peer"
+
+
 def test_a_healthy_line_between_explains_nothing() -> None:
     assert failure(printed("AssertionError", path=OWN, before=NCCL + STEP)).rule == "own-assertion"
 

@@ -31,6 +31,11 @@ _NO_RESOURCE_MISSING = (
     r"^(?![\s\S]*(?:(?i:memory|no space|thread|timed? ?out|unavailable)|RESOURCE_EXHAUSTED|"
     r"CUDA_ERROR|CUDNN_STATUS))[\s\S]*"
 )
+_STANDING = (
+    r"^(?![\s\S]*(?i:unavailable|socket|connection|timed? ?out|deadline|killed|preempt|cancelled|"
+    r"signal|exit(?:ed)?(?: with)?(?: \S+){0,3} (?:-\d|13[0-9]|143)|resource_exhausted))[\s\S]*?"
+)
+"""Before words of a compiler: where a service or a process that compiles went away, they pass."""
 _NATIVE_ABORT = r"(?:Check failed: |Non-OK-status: |LLVM ERROR: |RET_CHECK failure)"
 _IN_THE_COMPILER = (
     r"<native>:xla::(?:\w+::)*(?:Spmd\w+|Hlo(?:Pass|Verifier|DataflowAnalysis)\w*|\w*IrEmitter\w*|"
@@ -104,12 +109,12 @@ RULES = (
         *_COMPILE,
         # A compiler that was killed, or that a service does not answer, is reported so, too.
         patterns=(
-            r"(?i)compilation (?:failure|error|failed)|during context \[",
-            r"(?i)failed to (?:lower|compile|parse)\b|cannot lower",
+            _STANDING + r"(?i:compilation (?:failure|error|failed)|during context \[|cannot lower|"
+            r"failed to (?:lower|compile)\b|XlaCompile|\bptxas\b|nvlink fatal|"
+            r"(?:while|during|in) (?:the )?(?:HLO |XLA )?(?:compiling|compilation)\b(?! cache))",
+            r"(?i)failed to parse (?:the )?(?:mlir|hlo|stablehlo|module|operation|attribute)",
             r"(?i)VerificationError|verification failed on|Pallas (?:TPU|GPU|MGPU|Triton)",
-            r"(?i)(?:while|during|in) (?:the )?(?:HLO |XLA )?(?:compiling|"
-            r"compilation)\b(?! cache)|XlaCompile",
-            r"(?i)\bptxas\b|nvlink fatal|unsupported (?:target|conversion|element type|HLO|target)",
+            r"(?i)unsupported (?:target|conversion|element type|HLO)",
             r"(?i)bad lhs type|invalid (?:block|grid|vector) (?:shape|layout|size)|block shape",
             r"(?i)unsupported (?:lowering|cast|shape cast|reduction|implicit dim)|internal_scratch",
             r"Shared memory size limit exceeded",  # XLA's Triton emitter

@@ -49,7 +49,7 @@ RULES = (
             r"(?i)(?:corrupt|truncated|damaged|incomplete|malformed|"
             r"invalid)\w* (?:\w+ )?(?:checkpoint|"
             r"ckpt|safetensors)|not a valid (?:checkpoint|msgpack)|SafetensorError",
-            r"(?i)failed to (?:read|parse|load|decode) .{0,60}_?METADATA\b",
+            r"(?i:failed to (?:read|parse|load|decode)) .{0,60}_?METADATA\b",
         ),
     ),
     Rule(
