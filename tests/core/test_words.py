@@ -80,6 +80,8 @@ PASSING = [
     "RuntimeError: Unknown error 523",
     "RuntimeError: invalid packet length 17 from 10.0.0.2",
     "RuntimeError: expected 8 devices but found 7",
+    "RuntimeError: Barrier 'save' failed: some workers did not join: expected 4, got 3",
+    JAX + "INVALID_ARGUMENT: The worker with task 3 was restarted",
     "RuntimeError: inconsistent view of the group: a member left",
     "RuntimeError: the queue is empty",
     "OSError: file should be of size 4976 but has size 1073",

@@ -247,8 +247,9 @@ RULES = (
         types=("BaseException",),
         patterns=(
             _STATED + r"(?:must (?:not )?(?:be|have|match|equal|contain|provide|specify|set|use)|"
-            r"should (?:not )?(?:be|have|match|equal)|"
-            rf"expected\b(?!.{{0,100}}\b{_COMES_AND_GOES}).{{0,100}}\b(?:got|but|found|received))",
+            r"should (?:not )?(?:be|have|match|equal))",
+            rf"(?i)^(?![^\n]*\b{_COMES_AND_GOES}|\S*(?:(?:Xla|Jax)Runtime|\bOS|\bIO|NVML)Error)"
+            r"[^\n]*\bexpected\b.{0,100}\b(?:got|but|found|received)",
             _STATED + r"(?:not supported|does(?: not|n't) support|not implemented|misconfigured|"
             r"unsupported|unrecognized|incompatible|undefined)\b",
             _STATED + r"(?:unknown|invalid|illegal|duplicate) (?:\w+ ){0,2}(?:option|argument|"

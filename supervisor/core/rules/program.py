@@ -130,7 +130,8 @@ RULES = (
         FIX_CODE,
         patterns=(
             # FAILED_PRECONDITION and ALREADY_EXISTS tell of a state, which may pass.
-            rf"{STATUS}(?:INVALID_ARGUMENT|UNIMPLEMENTED|OUT_OF_RANGE)\b",
+            rf"{STATUS}(?:INVALID_ARGUMENT|UNIMPLEMENTED|OUT_OF_RANGE)\b"
+            r"(?!.{0,200}\b(?:restarted|incarnation|disconnected|preempted|error state))",
         ),
         confidence=MEDIUM,
     ),
