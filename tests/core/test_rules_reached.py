@@ -58,7 +58,7 @@ ERRORS = {
     # --- compilers, accelerators, other ranks
     "programs-differ": "jax.errors.JaxRuntimeError: INTERNAL: RuntimeProgramInputMismatch",
     "cluster-misconfigured": "ValueError: num_processes must be at least 1",
-    "programs-may-differ": "RuntimeError: op.preamble.length <= op.nbytes. 20 vs 4",
+    "programs-may-differ": "RuntimeError: unexpected peer shows up in the launch group",
     "compile-reported": "jax.errors.JaxRuntimeError: INTERNAL: ptxas exited with error code 9",
     "compile": "jax.errors.JaxRuntimeError: INTERNAL: Mosaic failed to compile TPU kernel",
     "device-assert": "jax.errors.JaxRuntimeError: INTERNAL: observed errors are: [User]",

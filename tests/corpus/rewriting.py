@@ -12,7 +12,7 @@ _STATED = re.compile(
     r"\[Errno \d+\]|os_error_code='\d+'|HTTP\D{0,12}\d{3}|\bE\d{4}\b|python3\.\d+|\b[IWEF]\d{4} |"
     r"(?i:status|code|error|exit|signal|response)\W{0,4}-?\d+|\(\d{3}\)|\b[45]\d\d [A-Z]|\[\d{3}\]|"
     r"CURL error\[\d+\]|\b(?:float|u?int|bf|complex|v|s|F|Traced<)\d+|grpc_status\W{0,3}\d+|x86_64|"
-    r"\b[A-Za-z]+\d+[A-Za-z]\w*|-\d+ ?$"
+    r"\b[A-Za-z]+\d+[A-Za-z]\w*|-\d+ ?$|\b[a-z]{3,20}\d\.(?=\w)"
 )
 """Numbers that say what is wrong."""
 _ADDRESS = re.compile(r"\b(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})\b")

@@ -58,6 +58,8 @@ RULES = (
         *_DIFFER,
         patterns=(
             r"RuntimeProgramInputMismatch|inconsistent HLO module|different HLO",
+            r"passed to device_put is not the same on each process",
+            r"op\.preamble\.length <= op\.nbytes",
             r"(?i)passed (?:to|as) .{0,60}must be the same (?:across|on|for) (?:all|each)",
         ),
         certain=True,
@@ -69,7 +71,6 @@ RULES = (
         # A peer that was started again, or a stale connection, is worded so, too.
         patterns=(
             r"unexpected peer shows up in the launch group|compiled with .{0,80}called with",
-            r"op\.preamble\.length <= op\.nbytes",
             r"(?i)(?:is|are) not the same (?:across|on all) (?:processes|hosts|devices)",
             r"(?i)(?:expected|got) (?:the )?same .{0,60} (?:across|on all) (?:processes|hosts)",
         ),

@@ -1,0 +1,27 @@
+"""Each certain rule is earned: it was right about failures of at least two independent sources."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core.rules import RULES, Rule
+from supervisor.core.rules.sources import SOURCES
+from tests.corpus.precision import development
+
+CERTAIN = [rule for rule in RULES if rule.certain]
+FOUND = development()
+
+
+def test_every_rule_says_where_its_words_come_from() -> None:
+    assert sorted(SOURCES) == sorted(rule.name for rule in RULES)
+    assert all(SOURCES.values())
+
+
+@pytest.mark.parametrize("rule", CERTAIN, ids=lambda rule: rule.name)
+def test_a_certain_rule_has_two_independent_examples_and_no_counterexample(rule: Rule) -> None:
+    """But for the types that our own trainer raises: nothing else is called so, and its own tests
+    raise them."""
+    mine = [item for item in FOUND if item.failure.rule == rule.name and item.failure.is_certain]
+    assert all(item.right for item in mine)
+    if not SOURCES[rule.name].startswith("trainer/"):
+        assert len({item.failure.signature for item in mine}) >= 2
