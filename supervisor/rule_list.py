@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from supervisor.core.outcome import Verdict
 from supervisor.core.rules import RULES, Rule
+from supervisor.core.rules.sources import SOURCES
 from supervisor.explained import OwnRules, verdict_of
 
 _OURS = "supervise"
@@ -71,6 +72,8 @@ def _all_about(numbered: Sequence[tuple[int, Rule]], own: OwnRules) -> Iterator[
         remedy = f" ({rule.remedy})" if rule.remedy is not None else ""
         yield f"{number}. {rule.name}: {verdict_of(rule)}{remedy}: {rule.cause}"
         yield f"   source:     {own.place(rule) or _OURS}"
+        if not own.place(rule):
+            yield f"   words from: {SOURCES[rule.name]}"
         yield f"   compared:   {compared(rule)}"
         for condition, values in _conditions(rule).items():
             yield f"   {condition}:".ljust(15) + "  or  ".join(map(str, values))
@@ -118,6 +121,7 @@ def _body(number: int, rule: Rule, own: OwnRules) -> dict[str, object]:
         "certain": rule.verdict is Verdict.FATAL and rule.certain,
         "compared": compared(rule),
         "source": own.place(rule) or _OURS,
+        "words_from": None if own.place(rule) else SOURCES.get(rule.name),
         "cause": rule.cause,
         **_conditions(rule),
         "reason": rule.reason,

@@ -106,7 +106,8 @@ def signature_of(judgement: Judgement, evidence: Evidence) -> str | None:
     stage = (record.stage if record is not None else None) or rank.stage
     step = record.step if record is not None and record.step is not None else evidence.step
     if chain is not None and member is not None:
-        return signature(member.type, member.stated, chain.frames, stage, None if guess else step)
+        at = None if guess else step
+        return signature(member.type, member.stated, chain.frames, stage, at, codes=member.codes)
     if guess:
         return _of_the_end(rule, rank.exit)
     said = last_lines(clean_lines(rank.output)) if rank.output and not rank.exit.clean else None

@@ -1,9 +1,10 @@
 """The fingerprint of a failure: the same when the same thing went wrong, however it is worded.
 
 What changes from one attempt to the next (hosts, ports, paths, numbers, ids, times, sizes) is taken
-out of the message, and what stands in braces is put in order: a set is printed in another order by
-each process. Of the frames only those of the user's own code count, without line numbers, so that
-an added comment or another version of a library is no new failure.
+out of the message, but not structured codes (statuses, error numbers, reasons); and what stands in
+braces is put in order: a set is printed in another order by each process. Of the frames only those
+of the user's own code count, without line numbers, so that an added comment or another version of a
+library is no new failure.
 
 No expression here repeats a repetition, and only the head of a message is looked at: time is
 bounded whatever a program prints.
@@ -20,7 +21,7 @@ from supervisor.core.ownership import is_surely_own
 _MAX_MESSAGE = 4000
 _MAX_LINES = 4
 _SAYS_SOMETHING = 4
-"""A first line with so many words tells failures apart by itself; what follows it may be of another
+"""A line with so many words tells failures apart by itself; what follows it may be of another
 thread."""
 _MAX_WORDS = 60
 _FRAMES = 3
@@ -59,12 +60,13 @@ def signature(
     frames: Iterable[tuple[str, str]],
     stage: str | None,
     step: int | None,
+    codes: Iterable[str] = (),
 ) -> str:
     """A short name of the failure: its type, then a hash of all that identifies it."""
     name = kind.rpartition(".")[2]
     own = [_place(path, function) for path, function in frames if is_surely_own(path)]
     said = normalised(message.removeprefix(kind) if kind else message)
-    parts = (name, said, *own[-_FRAMES:], stage or "", str(step))
+    parts = (name, said, *sorted(codes), *own[-_FRAMES:], stage or "", str(step))
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
     return f"{name or 'status'}-{digest}"
 
@@ -78,10 +80,11 @@ def normalised(message: str) -> str:
     """The first words of `message`, without what differs from one attempt to the next."""
     words: list[str] = []
     for line in _first_lines(message):
-        for word in _WORD.findall(_stable(line)):
+        found = _WORD.findall(_stable(line))
+        for word in found:
             if not (word.startswith("<") and words[-1:] == [word]):
                 words.append(word)
-        if len(words) >= _SAYS_SOMETHING:
+        if len(found) >= _SAYS_SOMETHING and not line.rstrip().endswith(":"):
             break
     return " ".join(words[:_MAX_WORDS])
 
@@ -100,8 +103,11 @@ def _stable(text: str) -> str:
 
 
 def _quoted(match: re.Match[str]) -> str:
-    """A quoted name: as it is if it can be a word of the program, else a placeholder."""
+    """A quoted name: as it is if it can be a word of the program, else a placeholder. What has
+    blanks is no name: its words are looked at one by one."""
     name = match[0][1:-1]
+    if " " in name:
+        return match[0]
     varies = _DIGITS.search(name) or "/" in name or _TEMPORARY.search(name) or _is_host(name)
     return "<id>" if varies else match[0]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from supervisor.core.rules import RULES, Rule
@@ -15,6 +17,15 @@ FOUND = development()
 def test_every_rule_says_where_its_words_come_from() -> None:
     assert sorted(SOURCES) == sorted(rule.name for rule in RULES)
     assert all(SOURCES.values())
+
+
+def test_the_cases_that_a_source_names_are_there_and_decided_by_the_rule() -> None:
+    decided = {
+        (item.failure.rule, name) for item in FOUND for name in (item.case.id, item.case.incident)
+    }
+    for rule, source in SOURCES.items():
+        for words in re.findall(r"\bcases? ([^;]+)", source):
+            assert [name for name in words.split(", ") if (rule, name) not in decided] == []
 
 
 @pytest.mark.parametrize("rule", CERTAIN, ids=lambda rule: rule.name)

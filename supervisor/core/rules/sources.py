@@ -17,7 +17,7 @@ _STATUS = "abseil.io/docs/cpp/guides/status-codes"
 _OURS = "what this supervisor knows of its own attempt"
 
 SOURCES = {
-    "invalid-config-alone": "types of pydantic, OmegaConf, absl, PyYAML; cases pydantic, toml, yaml",
+    "invalid-config-alone": "types of pydantic, absl, PyYAML, toml; cases pydantic, toml, yaml",
     "unparsable": f"{_PYTHON}; cases imp-syntax, indent, composed-13",
     "broken-program-alone": f"{_PYTHON}: what eval and ast.literal_eval cannot parse",
     "own-error": f"{_PYTHON}; cases axisname, badtype, circ, grad, scan, attr-jax",
@@ -41,9 +41,9 @@ SOURCES = {
     "no-such-place-text": "huggingface_hub utils/_http.py",
     "rejected-credentials": f"{_TABLES}; case gcs-401-restore",
     "expired-credentials": f"google.auth, botocore, {_GCS}; case gauth-invalid-grant",
-    "quota-code": f"{_GCS}; {_TABLES}",
+    "quota-code": f"{_GCS}; {_TABLES}; case gcs-403-quota",
     "rate-limit": f"{_GCS}; {_TABLES}",
-    "quota": f"{_GCS}; case gcs-403-quota",
+    "quota": _GCS,
     "no-capacity": "the replies of the TPU and Compute Engine APIs to a request for machines",
     "server-full": f"database error codes; {_TABLES}",
     "passing-code": f"RFC 9110, {_GCS}; cases gcs-500-restore, gauth-token-503, hf-429, refused",
@@ -56,6 +56,8 @@ SOURCES = {
     "refused-call": _GRPC,
     "refused-request": "requests, botocore and wandb on a request that cannot be sent; "
     "case wandb-usage",
+    "message-too-large": "gRPC's max_receive_message_length; case io-grpc-too-large",
+    "lost-upload": "cloud.google.com/storage/docs/resumable-uploads",
     "passing-type": "redis-py, PyMongo, huggingface_hub; case hf-localentry",
     "passing-words": "redis-py, PyMongo, paramiko, etcd; cases ssh-kex, etcd-noleader, sockto",
     "storage": f"{_ERRNO}, libcurl, requests; cases dns, mp-init-missing-peer-h0",
@@ -66,10 +68,13 @@ SOURCES = {
     "cases distaddr, disttwice, proc-id",
     "compile": "libtpu's compiler (error codes of the E1000s), jax _src/pallas/mosaic; "
     "cases tpu-pallas-unimplemented, tpu-mosaic-int4, hbm-compile, mosaic-unaligned",
+    "compiler-abort": "XLA's and LLVM's own stacks: Reactant.jl #1097, marin #1921; "
+    "cases abort-spmd, abort-dataflow",
+    "compiler-abort-reported": "openxla #47370, LLVM's report_fatal_error",
     "compile-reported": "XLA's compilers and ptxas; case triton-smem",
     "device-assert": "libtpu's core dumps, CUDA's assert (CUDA_ERROR_ASSERT)",
     "hardware": "libtpu, CUDA driver API (CUresult); cases cuda-unknown, tpu-unknown-core",
-    "backend-missing": "jax _src/xla_bridge.py, ld.so, CUDA driver API; cases so, unkbackend, tpuenv",
+    "backend-missing": "jax _src/xla_bridge.py, ld.so, CUDA driver API; cases so, unkbackend",
     "busy-accelerator": f"libtpu, {_ERRNO}; case tpu-metadata",
     "port-in-use": f"{_ERRNO}: EADDRINUSE; jaxlib (Failed to start RPC server); case addr",
     "backend-failed": "jax _src/xla_bridge.py, NVML, cuDNN and cuBLAS statuses; "
@@ -77,6 +82,7 @@ SOURCES = {
     "launcher-sigterm": "torch.distributed.elastic: SignalException",
     "lost-peer": "jaxlib's coordination service, gloo, NCCL; cases mp-coord-sigkill-h1, "
     "mp-idle-kill-h0, mp-gloo-reset-h0",
+    "transfer-abort": "XLA's own stacks in collectives and transfers",
     "lost-worker": "grain, multiprocessing, Ray; cases grain-worker-segv, pool, ray-actor-sigkill",
     "compile-call": "frames of jax _src/compiler.py; case composed-38",
     "corrupt-checkpoint": "tensorstore's OCDBT and Zarr drivers, Orbax; cases ckpt-ocdbt-bitflip, "
@@ -88,7 +94,7 @@ SOURCES = {
     "incomplete-checkpoint": "tensorstore's Zarr driver",
     "undecodable-data": "gzip, pickle, zlib; cases gzipdata, pickledata",
     "out-of-memory": "XLA's allocators, CUDA driver API; cases oom, oom-cpu-runtime, composed-26",
-    "not-finite": "jax_debug_nans, jax_debug_infs, optax; cases nandebug, infdebug, nan-optax-skips",
+    "not-finite": "jax_debug_nans, jax_debug_infs, optax; cases nandebug, infdebug",
     "not-finite-text": "chex, checkify and programs' own checks; cases nan-abort, checkifynan",
     "checkpoint-structure": "flax/serialization.py, orbax/checkpoint, jax.tree; "
     "cases orbshape, orbtree, ckpt-legacy-structure, optax-tree",
@@ -139,6 +145,7 @@ SOURCES = {
     "sigkill-or-memory": f"{_SIGNALS}; cases sig-kill-plain, oom-kill-cgroup",
     "hangup": f"{_SIGNALS}; case sig-hup",
     "limit-signal": f"{_SIGNALS}, setrlimit(2)",
+    "bus-error": f"{_SIGNALS}: SIGBUS, mmap(2)",
     "crash": f"{_SIGNALS}; cases segv, composed-05",
     "abort": f"{_SIGNALS}; case abrt",
     "not-executable": "POSIX shells: 126 and 127; case composed-09",
