@@ -88,13 +88,14 @@ def table(found: Sequence[Precision]) -> Iterator[str]:
         yield f"| {name} | {row.verdict} | {row.right} of {row.cases} | {certain} |"
 
 
-def rewritten(text: str) -> str:
-    """`text` with the table as it is now."""
+def rewritten(text: str, found: Iterable[Judged]) -> str:
+    """`text` with the table of what was `found`."""
     head, begin, rest = text.partition(_BEGIN)
     _, end, tail = rest.partition(_END)
-    lines = "".join(f"{line}\n" for line in table(precision(development())))
+    lines = "".join(f"{line}\n" for line in table(precision(found)))
     return f"{head}{begin}{lines}{end}{tail}"
 
 
 if __name__ == "__main__":
-    PUBLISHED.write_text(rewritten(PUBLISHED.read_text(encoding="utf-8")), encoding="utf-8")
+    published = PUBLISHED.read_text(encoding="utf-8")
+    PUBLISHED.write_text(rewritten(published, development()), encoding="utf-8")

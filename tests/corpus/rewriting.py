@@ -9,7 +9,8 @@ from dataclasses import replace
 from tests.corpus.cases import Case
 
 _STATED = re.compile(
-    r"\[Errno \d+\]|os_error_code='\d+'|HTTP\D{0,12}\d{3}|\bE\d{4}\b|python3\.\d+|\b[IWEF]\d{4} |"
+    r"\[Errno -?\d+\]|, \d{3}\b|os_error_code='\d+'|HTTP\D{0,12}\d{3}|\bE\d{4}\b|python3\.\d+|"
+    r"\b[IWEF]\d{4} |"
     r"(?i:status|code|error|exit|signal|response)\W{0,4}-?\d+|\(\d{3}\)|\b[45]\d\d [A-Z]|\[\d{3}\]|"
     r"CURL error\[\d+\]|\b(?:float|u?int|bf|complex|v|s|F|Traced<)\d+|grpc_status\W{0,3}\d+|x86_64|"
     r"\b[A-Za-z]+\d+[A-Za-z]\w*|-\d+ ?$|\b[a-z]{3,20}\d\.(?=\w)"

@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.core.rules import RULES, Rule
 from supervisor.core.rules.sources import SOURCES
-from tests.corpus.precision import development
+from tests.corpus.precision import PUBLISHED, development, rewritten
 
 CERTAIN = [rule for rule in RULES if rule.certain]
 FOUND = development()
@@ -36,3 +36,9 @@ def test_a_certain_rule_has_two_independent_examples_and_no_counterexample(rule:
     assert all(item.right for item in mine)
     if not SOURCES[rule.name].startswith("trainer/"):
         assert len({item.failure.signature for item in mine}) >= 2
+
+
+def test_the_published_precision_is_the_current_one() -> None:
+    """`python -m tests.corpus.precision` writes it."""
+    published = PUBLISHED.read_text(encoding="utf-8")
+    assert rewritten(published, FOUND) == published
