@@ -87,8 +87,8 @@ def _told_change(explanation: Explanation, own: OwnRules) -> Iterator[str]:
         yield f"you do not agree? Your own rule decided; change it: {place}"
     elif explanation.change is None:
         yield (
-            "you do not agree? Say how it ended (--exit-code or --signal): without an error in the "
-            "log a rule of yours can only match that"
+            "you do not agree? A rule of yours can match how it ended (say it by --exit-code or "
+            "--signal), and then counts only where no rank's error does: match those listed above"
         )
     else:
         yield (

@@ -105,6 +105,7 @@ def explain(
     if succeeded(evidence, success):
         return None
     judgements, left_out = weighed(evidence, success, rules)
+    judgements = list(_distinct(judgements))
     errors = tuple(_weighed(each, judgements, redact) for each in judgements[:MOST])
     told = {(error.rank, error.line) for error in errors}
     passed = (
@@ -118,6 +119,17 @@ def explain(
         tuple(each for each in passed if (each.rank, each.line) not in told),
         _change(judgements[0], evidence, success, rules, redact),
     )
+
+
+def _distinct(judgements: list[Judgement]) -> Iterator[Judgement]:
+    """Without the last lines that only say again what a traceback of the same rank ended with."""
+    seen = set()
+    for judgement in judgements:
+        said = judgement.rank.exit.rank, judgement.member.line if judgement.member else None
+        echo = judgement.chain is not None and judgement.chain.origin is Origin.OUTPUT
+        if not (echo and said in seen):
+            yield judgement
+        seen.add(said)
 
 
 def _weighed(judgement: Judgement, judgements: list[Judgement], redact: Redact) -> Weighed:

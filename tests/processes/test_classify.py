@@ -185,7 +185,7 @@ def test_the_explanation_names_every_rule_and_a_line_of_config_that_changes_it(
     body = json.loads(supervise(*argv, "--json").stdout)
     assert list(body) == [*KEYS, "explanation"]
     found = body["explanation"]
-    assert [error["rank"] for error in found["errors"]] == [0, 1, 1, 0, 1]
+    assert [error["rank"] for error in found["errors"]] == [0, 1, 0, 1]
     assert found["errors"][0]["rules"][0]["name"] == body["rule"]
     assert found["change"]["verdict"] == "RESTART"
 
