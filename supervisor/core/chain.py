@@ -14,6 +14,7 @@ WRAPPERS = frozenset(
         "ExceptionGroup",
         "BaseExceptionGroup",
         "JaxStackTraceBeforeTransformation",
+        "DatasetGenerationError",
         "RayTaskError",
         "RayActorError",
         "ActorDiedError",

@@ -19,6 +19,9 @@ _NO_CODES = re.compile(
 )
 """Errors of code: a number in them is a value, and no status."""
 
+_ACCESS_LOG = re.compile(r"HTTP Request: |[\"'](?:GET|HEAD|POST|PUT|PATCH|DELETE) \S+ HTTP/")
+"""A line about one request among many, as httpx, urllib3 and servers log them."""
+
 _METHOD = r"(?:GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS)"
 _HTTP = (
     # "503 Server Error: ... for url" (requests), "504 GET https://..." (google.api_core)
@@ -93,7 +96,7 @@ _GCSFS = re.compile(r"^gcsfs\.[\w.]+: [\s\S]*, (\d{3})\s*$")
 @lru_cache(maxsize=256)
 def codes_of(kind: str, text: str) -> frozenset[str]:
     """The codes in `text`, which is all that an error of the type `kind` says ("": a line)."""
-    if _NO_CODES.match(kind):
+    if _NO_CODES.match(kind) or (not kind and _ACCESS_LOG.search(text)):
         return frozenset()
     found = {
         f"{family}:{value}"

@@ -115,6 +115,8 @@ ALONE = (
         "A key or a variable that the program asks for is not there.",
         FIX_CODE,
         types=("KeyError",),
+        # What a server left out of its answer is no key of the program.
+        speakers=NOT_IO,
         patterns=(rf"{_BUILTIN}KeyError: '?[\w.\[\]/-]{{0,80}}'?\s*$",),
         alone=True,
     ),

@@ -238,7 +238,7 @@ RULES = (
         *_TROUBLE,
         # https://cloud.google.com/storage/docs/performing-resumable-uploads: begin again
         codes=("http:404", "http:410"),
-        patterns=(r"[?&]upload_id=",),
+        patterns=(r"[?&]upload_id=", r"(?i)\bresum(?:ing|able) upload\b"),
         transient=True,
     ),
     Rule(
@@ -301,6 +301,7 @@ RULES = (
             r"(?i)(?:connection|server|peer|session|socket|channel|transport)\b[^\n]{0,40}\b"
             r"(?:closed|reset|dropped|lost|aborted|gone|disconnected|terminated|interrupted)\b",
             r"(?i)ssh protocol banner|invalid packet blocking|mismatched mac\b|bad packet length",
+            r"(?i)(?:could ?n[o']t|unable to|failed to|error) communicat|error contacting\b",
             r"(?i)temporar(?:y|ily)|try again|timed? ?out\b|is loading\b|disk I/O error",
         ),
         speakers=_IO,

@@ -140,7 +140,7 @@ RPC_PASSING = (
 STAYING = (
     # RFC 9110, 15.5: the request itself is refused
     *(f"http:{status}" for status in (400, 403, 404, 405, 406, 410, 411, 413, 414, 415, 422)),
-    *(f"http:{status}" for status in (426, 431, 451, 501, 505, 301, 302, 307, 308)),
+    *(f"http:{status}" for status in (426, 431, 451, 501, 505)),
     "reason:forbidden",
     "reason:insufficientPermissions",
     "reason:accessNotConfigured",
