@@ -42,6 +42,8 @@ _HTTP = (
     r"\breturned (?:an? )?(?:HTTP )?(?:error|status)(?: code)?[: ]+(\d{3})\b",
     # "503, message='Service Unavailable', url=" (aiohttp)
     r"\b(\d{3}), message=['\"]",
+    # "failed with error code 503 != 200" (mlflow)
+    r"\berror code (\d{3}) != 200\b",
     # "(410)\nReason: Expired" (kubernetes)
     r"\((\d{3})\)\s*\n?Reason: ",
     # "An error occurred (404) when calling the HeadObject operation" (botocore)
@@ -71,6 +73,9 @@ _FORMS = tuple(
         ("grpc", r"\brpc error: code = (\w+)"),
         ("s3", r"An error occurred \((\w+)\) when calling"),
         ("s3", r"<Code>(\w+)</Code>"),
+        ("s3", r"\bAWS Error ([A-Z_]+) during"),
+        ("grpc", r"\bgoogle::cloud::Status\(([A-Z_]+):"),
+        ("azure", r"^ErrorCode:(\w+)"),
         ("s3", r"^botocore\.errorfactory\.(\w+)"),
         # Google's and Kubernetes' reason fields
         ("reason", r"['\"]?reason['\"]?: ?['\"](\w+)['\"]"),
@@ -115,9 +120,16 @@ def _value(family: str, said: str) -> str:
         return said[:3] if "100" <= said[:3] <= "599" else ""
     if family == "grpc":
         return _grpc(said)
-    if family == "s3" and said.isdecimal():
-        return ""  # a bare HTTP status, which is found as such
+    if family == "s3":
+        return _s3(said)
     return said
+
+
+def _s3(said: str) -> str:
+    if said.isdecimal():
+        return ""  # a bare HTTP status, which is found as such
+    # The AWS SDK for C++ writes NO_SUCH_BUCKET.
+    return said.title().replace("_", "") if said.isupper() else said
 
 
 def _grpc(said: str) -> str:

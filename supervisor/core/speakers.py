@@ -8,8 +8,9 @@ speaks, and only what the user's own code raised can be certain by its type alon
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
+from functools import lru_cache
 
 from supervisor.core.ownership import is_generated, is_own, is_surely_own
 
@@ -56,7 +57,8 @@ _FRAMEWORKS = frozenset({"ray", "distributed", "mlflow"})
 up."""
 
 
-def speaker(kind: str, raised_in: str, bases: Iterable[str] = ()) -> Speaker:
+@lru_cache(maxsize=1024)
+def speaker(kind: str, raised_in: str, bases: tuple[str, ...] = ()) -> Speaker:
     """Who raised an error of the type `kind` with these `bases`, in a file at the path `raised_in`
     ("": not known).
 

@@ -113,3 +113,15 @@ def test_the_same_words_of_a_file_at_rest_are_damaged_data_as_far_as_one_can_gue
     line: str,
 ) -> None:
     assert failure(line, OWN).is_guess
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["malloc(): corrupted top size", "double free or corruption (!prev)",
+     "corrupted size vs. prev_size", "sequence too long: the text was truncated"],
+)  # fmt: skip
+def test_a_line_that_is_no_error_of_reading_is_not_damaged_data(line: str) -> None:
+    end = RankEvidence(WorkerExit(0, signal="SIGABRT"), output=f"step 7\n{line}\nAborted\n")
+    found = judge(Evidence((end,)), Success(step=9))
+    assert found is not None
+    assert found.verdict is Verdict.RESTART

@@ -246,7 +246,6 @@ RULES = (
         FATAL,
         *_REFUSED,
         codes=tables.STAYING,
-        speakers=ANYBODY,
     ),
     Rule("refused-call", FATAL, *_REFUSED, codes=tables.RPC_STAYING, speakers=_IO),
     Rule(
@@ -378,6 +377,7 @@ RULES = (
             r"(?i)input/output error|we encountered an internal error",
             r"(?i)/upload/storage/v1/b/\S*[?&]upload(?:Type=resumable|_id=)",
             r"(?i)generation mismatch|conditionNotMet|pre-?conditions? you specified did not hold",
+            r"(?i)error happened while trying to locate the files? on the Hub",
             r"(?i)database is locked|could not (?:acquire|obtain) (?:a |the )?lock|text file busy",
         ),
         transient=True,

@@ -84,7 +84,8 @@ RULES = (
         FIX_PATH,
         patterns=(
             r"does not have (?:storage|permission)",
-            r"(?i)EntryNotFound|GatedRepo|NoSuch(?:Key|Bucket)|AccessDenied|bucket does not exist",
+            r"(?i)(?<!Local)EntryNotFound|GatedRepo|"
+            r"NoSuch(?:Key|Bucket)|AccessDenied|bucket does not exist",
             r"(?i)not a (?:valid model identifier|local folder)|"
             r"does not appear to have a file named",
             r"(?i)can't load (?:the )?(?:tokenizer|config|model|feature)|couldn't find (?:a |any )?"

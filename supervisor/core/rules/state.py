@@ -10,7 +10,8 @@ _DAMAGED = "a checkpoint is damaged"
 _DAMAGED_REASON = "What is stored cannot be decoded; it will not be next time either."
 _DAMAGED_ADVICE = "Move the newest checkpoint aside; the one before it may be whole."
 _UNDECODABLE = (
-    r"(?i)corrupt|truncated|checksum|CRC-?32|\bCRC\b|bad magic|magic (?:number|bytes)",
+    r"(?i)(?<!memory )(?<!heap )corrupt|"
+    r"truncated|checksum|CRC-?32|\bCRC\b|bad magic|magic (?:number|bytes)",
     r"(?i)unpack failed|incomplete input|unexpected end of (?:data|input|file)|ran out of input",
     r"(?i)not a (?:zip|gzip|valid(?! model))|BadZipFile|BadGzipFile|UnpicklingError|pickle data|"
     r"invalid load key",
@@ -112,6 +113,8 @@ RULES = (
         "data that cannot be decoded",
         "The bytes of the data are damaged or of another format; they are the same next time.",
         "Replace the file that the message or the traceback names; then run the command again.",
+        # Of an exception alone: printed lines speak of logs and texts that are cut, too.
+        types=("BaseException",),
         patterns=_UNDECODABLE,
     ),
     Rule(

@@ -26,6 +26,7 @@ CREDENTIALS = (
     "grpc:UNAUTHENTICATED",
     "reason:authError",
     "reason:Unauthorized",
+    "azure:AuthenticationFailed",
     *_CREDENTIALS_S3,
 )
 """Who we say we are is not accepted (any more)."""
@@ -104,6 +105,13 @@ PASSING = (
     "s3:BadDigest",
     "s3:IncompleteBody",
     "s3:XAmzContentSHA256Mismatch",
+    # https://learn.microsoft.com/rest/api/storageservices/common-rest-api-error-codes
+    "azure:ServerBusy",
+    "azure:InternalError",
+    "azure:OperationTimedOut",
+    "azure:Md5Mismatch",
+    "azure:Crc64Mismatch",
+    "s3:NetworkConnection",
     # errno(3): the network, a mount or a server is gone or slow; ESTALE and EREMOTEIO are NFS'
     *(f"errno:{number}" for number in (4, 5, 26, 37, 62, 64, 67, 70, 71, 85)),
     *(f"errno:{number}" for number in (100, 101, 102, 103, 104, 105, 107, 108, 110, 111)),
@@ -168,6 +176,13 @@ STAYING = (
     "s3:NotFound",
     "s3:Forbidden",
     "s3:UnauthorizedOperation",
+    # https://learn.microsoft.com/rest/api/storageservices/blob-service-error-codes
+    "azure:AuthorizationFailure",
+    "azure:AuthorizationPermissionMismatch",
+    "azure:AccountIsDisabled",
+    "azure:*NotFound",
+    "azure:Invalid*",
+    "azure:*AlreadyExists",
     # libcurl-errors(3): a URL, a scheme, a file or a certificate that is wrong
     *(f"curl:{number}" for number in (1, 3, 4, 37, 48, 53, 58, 60, 66, 77, 82, 83, 90, 91)),
     # Appendix A of the PostgreSQL manual: data, names, syntax, permissions, what is missing
