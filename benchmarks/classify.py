@@ -3,8 +3,9 @@
     python -m benchmarks.classify [--quick] [--json FILE]
 
 Writes a log of 1 GiB to a temporary directory (ordinary lines of a trainer, a root cause planted in
-the middle, a flood of teardown noise at the end), runs the command on it and tells seconds, MB/s,
-the largest resident set, and the verdict; beside that, what `cat` of it takes.
+the middle, a teardown that waits for other tasks, a flood of its noise at the end), runs the
+command on it and tells seconds, MB/s, the largest resident set, and the verdict; beside that, what
+`cat` of it takes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ ROOT = (
     "    check(batch)\n"
     "ValueError: token id 50300 out of range for vocab_size=50257 at step 1234\n"
 )
+WAITING = (
+    "W1121 08:56:{:02d}.{:06d}   25720 coordination_service_agent.cc:417] Shutdown barrier: {} ms "
+    "since the last answer of another task\n"
+)
 NOISE = (
     "E1121 09:17:27.577485   25720 coordination_service_agent.cc:429] Polled an error from "
     "coordination service (this can be an error from this or another task).\n"
@@ -40,6 +45,7 @@ NOISE = (
 def write_log(path: Path, size: int) -> None:
     """A log of `size` bytes."""
     numbers = range(20_000)
+    waiting = "".join(WAITING.format(n % 60, n, n) for n in numbers).encode()
     block = "".join(
         f"I1121 08:55:{n % 60:02d}.{n:06d} 140586592308096 trainer.py:129] step {n} loss 5.90{n}\n"
         for n in numbers
@@ -49,7 +55,7 @@ def write_log(path: Path, size: int) -> None:
             file.write(block)
         file.write(ROOT.encode())
         while file.tell() < size * 9 // 10:
-            file.write(block)
+            file.write(waiting)
         while file.tell() < size:
             file.write(NOISE.encode() * 1000)
 

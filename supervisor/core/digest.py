@@ -43,6 +43,8 @@ _HEAD = 4096
 """Bytes by which the encoding of a log is known."""
 _SURE = 16
 """Fewer prove nothing."""
+_LOOKED_AT = 2 * 1024
+"""Bytes of each chunk in which the end of a prefix is looked for."""
 _STATEMENT = re.compile(rb"[^\n]([^\n]{2})[IWE]\d{4} \d\d:\d\d:\d\d\.")
 """A line of glog after the prefix of a launcher, the end of which is caught."""
 
@@ -90,7 +92,9 @@ class LogDigest:
         return head
 
     def _take(self, chunk: bytes) -> None:
-        if len(self._anchors) == len(_ANCHORS) and (found := _STATEMENT.search(chunk, 0, _TAIL)):
+        if len(self._anchors) == len(_ANCHORS) and (
+            found := _STATEMENT.search(chunk, 0, _LOOKED_AT)
+        ):
             self._anchors = (*_ANCHORS, found[1] + b"F0", found[1] + b"F1")
         self._recent += chunk
         self._search(self._offset + len(self._recent) - len(_ANCHORS[0]))

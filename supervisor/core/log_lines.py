@@ -18,6 +18,8 @@ from supervisor.core.line_forms import GAP, HEADER, MAX_LINE
 from supervisor.core.line_prefix import Prefixes, writer
 
 _MAX_LAYERS = 4
+_MAX_PARTS = 64 * 1024
+"""Characters of a line that a container's runtime has cut into parts."""
 _FEW = 3
 """Lines of a process on average: with fewer, the prefix counts lines and names no process."""
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|[@-Z\\^_])")
@@ -99,7 +101,7 @@ def _without_prefix(lines: Sequence[Line]) -> Iterator[Line]:
         name = f"{line.writer} {said}" if said else line.writer
         body = parts.pop(name, "") + line.text[end:]
         partial = _CRI.search(line.text, 0, end)
-        if partial is not None and partial[1] == "P":
+        if partial is not None and partial[1] == "P" and len(body) < _MAX_PARTS:
             parts[name] = body
             continue
         yield Line(line.number, name, body)
@@ -144,7 +146,7 @@ def _unpacked(lines: Sequence[Line]) -> Iterator[Line]:
         who, text, is_part = entry
         name = f"{line.writer} {who}".strip() if who else line.writer
         text = parts.pop(name, "") + text
-        if is_part:
+        if is_part and len(text) < _MAX_PARTS:
             parts[name] = text
         else:
             yield from _split(line, name, text)

@@ -152,3 +152,40 @@ def test_what_a_program_survived_says_nothing_about_its_end(number: int) -> None
             if (failure.verdict, failure.rule) != (expected.verdict, expected.rule):
                 found.add((caught.id, case.id if rest else "", str(end), failure.rule))
     assert found == set()
+
+
+FAULTHANDLER = (
+    "Fatal Python error: Aborted\n\nThread 0x00007f2a (most recent call first):\n"
+    '  File "/usr/lib/python3.12/threading.py", line 359 in wait\n'
+    '  File "/usr/lib/python3.12/queue.py", line 171 in get\n\n'
+    "Current thread 0x00007f2b [python] (most recent call first):\n"
+    "  <no Python frame>\n"
+    '  File "/app/out_of_memory.py", line 9 in restore_checkpoint\n'
+    '  File "/opt/jax/_src/compiler.py", line 300 in backend_compile\n  ...\n\n'
+    "Current thread's C stack trace (most recent call first):\n"
+    '  Binary file "/lib/libc.so.6", at +0x45330\n  <truncated rest of calls>\n\n'
+    "Extension modules: numpy._core, jaxlib.cpu_feature_guard (total: 2)\n"
+)
+
+
+@pytest.mark.parametrize("signal", ["Aborted", "Segmentation fault", "Bus error", None])
+def test_the_stacks_of_faulthandler_decide_nothing(signal: str | None) -> None:
+    """Before and after what was printed; None: a dump that a timer asked for."""
+    head = f"Fatal Python error: {signal}" if signal is not None else "Timeout (0:01:40)!"
+    stacks = FAULTHANDLER.replace("Fatal Python error: Aborted", head)
+    found = {}
+    for case in CASES[:: 3 if signal else 5]:
+        expected = clean(case)
+        for log in (stacks + case.output, f"{case.output.rstrip()}\n{stacks}"):
+            failure = judged(log.encode(), case.ended, case.stage)
+            if (failure.rule, is_certain(failure)) != (expected.rule, is_certain(expected)):
+                found[case.id] = (expected.rule, failure.rule, failure.root_cause)
+    assert found == {}
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_stacks_of_faulthandler_decide_nothing_behind_a_prefix(number: int) -> None:
+    shape = SHAPES[("torchrun", "kubectl-timestamps", "docker-json")[number]]
+    for case in CASES[number::25]:
+        log = shape((FAULTHANDLER + case.output).encode())
+        assert judged(log, case.ended, case.stage).verdict == clean(case).verdict, case.id

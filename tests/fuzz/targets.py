@@ -38,6 +38,7 @@ from supervisor.config.source import parse_value
 from supervisor.core.events import SupervisorStarted
 from supervisor.core.explanation import explain
 from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
+from supervisor.core.log_lines import processes
 from supervisor.core.machine import step
 from supervisor.core.policy import Success
 from supervisor.core.redaction import Redactor
@@ -56,6 +57,7 @@ from supervisor.provision import boot, decide
 from supervisor.status import show_status
 from tests.adapters.test_hostile_worker import PLAN
 from tests.adapters.test_journal import POLICY, STORY, tell
+from tests.corpus.shapes import SHAPES
 from tests.fuzz.beside import beside
 from tests.fuzz.mutations import TOKENS, mutated
 from tests.fuzz.target import Target, in_file
@@ -151,6 +153,15 @@ def _in_memory(folder: Path) -> Iterator[Target]:
         return _explained(output=digest_of(str(log)))
 
     yield Target("log to classify", _LOG, classified)
+    for name in ("compose", "levels", "docker-json", "gcp-json", "progress-bars"):
+        sample = SHAPES[name](_LOG)
+        yield Target(
+            f"log of {name}", sample, lambda data: processes(data.decode(errors="replace"))
+        )
+
+
+def _processes(data: bytes) -> object:
+    return processes(data.decode("utf-8", "replace"))
 
 
 def _of_servers(folder: Path, host: str, answer: Callable[[bytes], None]) -> Iterator[Target]:
