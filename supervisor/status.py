@@ -170,7 +170,8 @@ def _last_end(history: History, state: JobState) -> Iterator[str]:
     stopped = asked and end is not None and end.failure == failure
     if not stopped or failure.root_cause != failure.exit:
         yield f"last failure: {failure.cause}: {failure.root_cause}{at(failure)}"
-        yield f"verdict {failure.verdict}{certainty(failure)}"
+        grounds = f" ({failure.grounds})" if failure.grounds else ""
+        yield f"verdict {failure.verdict}{certainty(failure)}{grounds}"
 
 
 def _rung(state: JobState, phase: PhasePolicy) -> Iterator[str]:

@@ -41,6 +41,8 @@ def doubts(judgement: Judgement) -> str:
     rule, chain, member = judgement.rule, judgement.chain, judgement.member
     if rule.own:
         return "" if rule.certain else _YOURS
+    if not rule.certain and chain is None:
+        return "how a process ended says little of why it did"
     if not rule.certain:
         return "what passes is sometimes reported in such words, too"
     if chain is None or member is None:

@@ -150,6 +150,7 @@ def test_a_job_whose_only_checkpoint_is_damaged_ends_and_says_what_to_do(
         file.write(b" ")
     result = supervise(job, "--set", "trainer.init.loop.max_steps=7", env=cache)
     assert result.code == 70
+    assert result.attempts == 3, "two of them found no checkpoint that is not damaged"
     assert "WARNING: the checkpoint in" in result.log
     assert "moved to corrupt/5-1" in result.log
     assert "rule 'no-usable-checkpoint'" in result.log
