@@ -51,9 +51,10 @@ _SUPPOSES = (
     r"(?:perhaps|maybe|possibly|probably|presumably|for example|for instance|may|might|"
     r"it is (?:also )?possible)\b",
     r"(?:it|this|that|which|these|they|there|another|one|some|(?:the|your|a common) \w+(?: \w+)?)"
-    r"(?: error| problem| issue| exception| failure)? (?:also |is |are |has |most |very |can |be )*"
+    r"(?: error| problem| issue| exception| failure)? (?:also |is |are |has |most |very |can )*"
     r"(?:may|might|could|usually|often|typically|generally|commonly|sometimes|likely|probably|"
-    r"possibly|happens?|occurs?|caused by|due to|indicates?|suggests?)\b",
+    r"possibly|happens?|occurs?|can (?:also )?be (?:also )?(?:caused by|due to)|indicates?|"
+    r"suggests?)\b",
     r"(?:\w+ ){1,4}(?:may|might|could) (?:not )?(?:be|have|indicate|mean)\b",
 )
 """How a clause begins that supposes."""

@@ -28,6 +28,7 @@ STATEMENTS = [
     "ValueError: the batch must be divisible by 8, got 12",
     "jax.errors.JaxRuntimeError: INTERNAL: Core halted unexpectedly: core halted",
     "OSError: [Errno 28] No space left on device: '/run/7'",
+    "RuntimeError: the save failed. The failure is caused by a full disk",
     "RuntimeError: Update failed: added 3 of 7 rows; Export aborted",
     "TypeError: If() takes 2 positional arguments but 3 were given",
 ]
