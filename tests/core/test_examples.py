@@ -91,7 +91,7 @@ def test_two_rules_of_one_name_are_two_rules() -> None:
 
 def test_an_error_that_is_not_the_root_cause_is_told() -> None:
     head = 'Traceback (most recent call last):\n  File "a.py", line 1, in'
-    text = f"{head} load\nRuntimeError: bad pipe\ngoing on\n{head} <module>\nKeyError: 7\n"
+    text = f"{head} load\nRuntimeError: bad pipe\ngoing on\n{head} <module>\nValueError: b is 3\n"
     ((_, _, told),) = why(f"{{regex: bad pipe, verdict: RESTART, examples: [{json.dumps(text)}]}}")
     assert "about 'RuntimeError: bad pipe', which is not the root cause: it was printed" in told
 
