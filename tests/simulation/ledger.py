@@ -229,7 +229,8 @@ class Ledger:
             return ledger
         if fatal:
             return ledger._guessed(failure, decision, policy, require)
-        if failure.signature is not None and remedy is None and not self.hung:
+        compared = failure.compared and remedy is None and not self.hung
+        if failure.signature is not None and compared:
             ledger = replace(ledger, failed=(*self.failed, failure.signature))
             if ledger._comes_again(failure.signature, limits.repeated_failure_limit):
                 require(ends is ExitCode.FAILED, "a failure that comes again does not end with 70")
