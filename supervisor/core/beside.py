@@ -16,12 +16,12 @@ from supervisor.core.line_forms import INFO
 
 _MAX_LINES = 5
 _MAX_LENGTH = 600
-_WORDLESS = re.compile(r"[\w.<>]+(?:: ?(?:None|[\W\d_]*))?\s*$")
+_WORDLESS = re.compile(r"[\w.<>]+(?:: ?(?:None|[\W_]*))?\s*$")
 _MARKERS = re.compile(r"\s*[\^~]+[\s\^~]*$")
 
 
 def is_wordless(line: str) -> bool:
-    """Whether the line of an exception holds its type alone, or a mere number."""
+    """Whether the line of an exception holds no more than its type."""
     return _WORDLESS.match(line) is not None
 
 

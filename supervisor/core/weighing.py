@@ -277,7 +277,7 @@ def as_read(rule: Rule, member: Raised) -> str:
     What stands beside an exception without words may tell why another try can succeed, alone.
     """
     said = member.text if rule.own or rule.supposed else member.stated
-    if not member.beside or rule.verdict is Verdict.FATAL:
+    if not member.beside or rule.own or rule.verdict is Verdict.FATAL:
         return said
     return f"{member.type}: {member.beside}\n{said}"
 
