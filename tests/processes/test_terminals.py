@@ -254,7 +254,7 @@ def test_a_run_needs_neither_output_nor_error(
     assert output.read_text() == "hello\n", "no file has taken the place of standard output"
 
 
-@pytest.mark.parametrize("command", ["validate", "rules", "--help"])
+@pytest.mark.parametrize("command", ["validate", "rules --config", "--help"])
 @pytest.mark.parametrize(
     ("redirection", "code", "complaint"),
     [
