@@ -53,11 +53,13 @@ def compared(rule: Rule) -> str:
 
 
 def _table(numbered: Sequence[tuple[int, Rule]], own: OwnRules) -> Iterator[str]:
-    rows = [("", "rule", "verdict", "compared", "source", "cause")]
+    rows: list[tuple[str, ...]] = [("", "rule", "verdict", "compared", "source", "cause")]
     rows += [
         (str(n), r.name, verdict_of(r), compared(r), own.place(r) or _OURS, r.cause)
         for n, r in numbered
     ]
+    if not own.rules:  # all of one source
+        rows = [(*row[:4], row[5]) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for number, *cells in rows:
         line = [number.rjust(widths[0])]
