@@ -71,7 +71,10 @@ def clean_lines(text: str) -> list[str]:
 def _pieces(lines: Iterable[Line]) -> Iterator[Line]:
     """Each line, cut where a progress bar went back to its beginning."""
     for line in lines:
-        for piece in line.text.splitlines() or [""]:
+        pieces = line.text.splitlines() or [""]
+        if len(pieces) > 1 and "%|" not in pieces[-1]:  # it has taken the place of the bar
+            pieces = [piece for piece in pieces if piece and "%|" not in piece] or [""]
+        for piece in pieces:
             text = piece[:MAX_LINE]
             yield line._replace(text=_GROUP_BAR.sub("", text, count=1))
 

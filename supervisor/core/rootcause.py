@@ -53,14 +53,12 @@ def _tracebacks(lines: Sequence[Line]) -> tuple[list[tuple[int, Chain]], int]:
     where it resumed its work after the last one that it survived."""
     texts = [line.text for line in lines]
     progress = Progress(texts)
-    found, resumed = [], 0
-    for chain in TracebackReader(texts).chains():
-        at = progress.resumed_after(chain)
-        if at is None:
-            found.append((lines[max(0, chain.end - 1)].number, chain))
-        else:
-            resumed = at
-    return found, resumed
+    read = [(chain, progress.resumed_after(chain)) for chain in TracebackReader(texts).chains()]
+    resumed = max((at for _, at in read if at is not None), default=0)
+    ends = [(chain.end, chain) for chain, at in read if at is None and chain.end <= resumed]
+    # What is left over of a survived one must not be taken for the beginning of the next.
+    ends += [(resumed + c.end, c) for c in TracebackReader(texts[resumed:]).chains()]
+    return [(lines[max(0, end - 1)].number, chain) for end, chain in ends], resumed
 
 
 def chain_of_record(record: FailureRecord, output: str = "") -> Chain | None:
