@@ -56,17 +56,28 @@ def wrong(shapes: tuple[str, ...], cases: list[Case]) -> list[tuple[str, str, st
     return found
 
 
+def that_show(shape: str) -> list[Case]:
+    """The cases whose lines show what was done to them."""
+    if shape in STATEMENTS:  # without a traceback nothing tells them from the program's own
+        return [case for case in CASES if '  File "' in case.output]
+    if shape in ("utf-16-le", "utf-16-be"):  # the code of U+2500 ends in zero
+        return [case for case in CASES if "\u2500" not in case.output]
+    if shape == "progress-bars":  # an empty line behind a bar reads as that bar
+        empty = {"shardmap-outspecs", "io-hf-download-403-none"}
+        return [case for case in CASES if case.id not in empty]
+    return CASES
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_verdict_is_that_of_the_clean_log(shape: str) -> None:
-    cases = CASES
-    if shape in STATEMENTS:  # without a traceback nothing tells them from the program's own
-        cases = [case for case in CASES if '  File "' in case.output]
-    if shape in (
-        "utf-16-le",
-        "utf-16-be",
-    ):  # U+2500 has the zero of its code where others have text
-        cases = [case for case in CASES if "\u2500" not in case.output]
-    assert wrong((shape,), cases) == []
+    some = random.Random(shape).sample(that_show(shape), 15)
+    assert wrong((shape,), some) == []
+
+
+@SLOW
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_verdict_is_that_of_the_clean_log(shape: str) -> None:
+    assert wrong((shape,), that_show(shape)) == []
 
 
 PAIRS = [
