@@ -119,7 +119,7 @@ def _told_unmet(name: str, rank: RankEvidence, has_type: bool) -> str:
         return f"it ends with {rank.exit}"
     if name == "type" and not has_type:
         return (
-            "no error in it has that type (only a traceback has types: begin the text with "
-            "`Traceback (most recent call last):`)"
+            "no error in it has that type (a type is read where a line begins with it, as in "
+            "`ValueError: what it says`)"
         )
     return f"no error in it has that {'type' if name == 'type' else 'text (regex)'}"

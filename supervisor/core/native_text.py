@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from supervisor.core.chain import Chain, Origin, Raised
 from supervisor.core.frames import frame_in
 from supervisor.core.line_forms import HEADER, INFO, NOISE, STACK, when
+from supervisor.core.traceback_text import exception_type
 
 _MAX_FATAL_LINES = 12
 _MAX_LAST_LINES = 25
@@ -47,6 +48,12 @@ def _native_frames(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
             return
 
 
+def _type(line: str) -> str:
+    """The type of the exception that a line tells, of whose traceback the rest may be cut off."""
+    kind = exception_type(line) or ""
+    return "" if kind.endswith("Warning") else kind
+
+
 def last_lines(lines: Sequence[str]) -> Chain | None:
     """The last lines that say anything, each an error of its own."""
     told: list[Raised] = []
@@ -55,5 +62,5 @@ def last_lines(lines: Sequence[str]) -> Chain | None:
             break
         speaks = line.strip() and not (INFO.match(line) or STACK.match(line) or frame_in(line))
         if speaks and not NOISE.search(line):
-            told.append(Raised("", line.strip(), line))
+            told.append(Raised(_type(line), line.strip(), line))
     return Chain(tuple(reversed(told)), Origin.OUTPUT) if told else None

@@ -30,6 +30,16 @@ _LOWER = frozenset({"error", "timeout", "gaierror", "herror"})
 """Exceptions whose names do not begin like those of others."""
 
 
+def exception_type(line: str) -> str | None:
+    """The type of the exception that a line tells, as a traceback ends; None: it tells none."""
+    match = _EXCEPTION.match(line)
+    if match is None:
+        return None
+    kind = match[1].rpartition(".")[2]
+    dotted = "." in match[1] and (kind.lstrip("_")[:1].isupper() or kind in _LOWER)
+    return match[1] if dotted or _BUILTIN_STYLE.match(kind) else None
+
+
 def passed(frames: Sequence[Frame]) -> tuple[tuple[str, str], ...]:
     """See `Chain.frames`."""
     return tuple((frame.path, frame.function) for frame in frames)
@@ -97,16 +107,12 @@ class TracebackReader:
 
     def _exception(self, number: int) -> Raised | None:
         line = self.lines[number]
-        match = _EXCEPTION.match(line)
-        if match is None:
-            return None
-        kind = match[1].rpartition(".")[2]
-        dotted = "." in match[1] and (kind.lstrip("_")[:1].isupper() or kind in _LOWER)
-        if not dotted and not _BUILTIN_STYLE.match(kind):
+        kind = exception_type(line)
+        if kind is None:
             return None
         text = "\n".join([line, *self._continuation(number + 1)])
         hints = beside(self.lines, self._began, number) if is_wordless(line) else ""
-        return Raised(match[1], line.rstrip(), text, beside=hints)
+        return Raised(kind, line.rstrip(), text, beside=hints)
 
     def _continuation(self, number: int) -> Iterator[str]:
         """The further lines of a message that has several."""

@@ -38,7 +38,8 @@ def why(*rules: str) -> list[tuple[int, int, str]]:
         f"{LOCKED}, examples: [{{text: {OTHER}, decides: false}}]}}",
         f"{LOCKED}, examples: [{{text: {OTHER}, decides: false, expect: RESTART}}]}}",
         f"{LOCKED}, examples: [{{text: {RAISED}, expect: RESTART}}]}}",
-        f"{LOCKED}, examples: [{{text: 'KeyError: 7', expect: RESTART}}]}}",
+        f"{LOCKED}, examples: [{{text: 'KeyError: 7', decides: false, expect: FATAL}}]}}",
+        f"{LOCKED}, examples: ['mylib.LockError: shard 7 is locked']}}",
         f"{CODED}, examples: [{{exit_code: 4, stage: RESTORING}}]}}",
         f"{CODED}, examples: [{{exit_code: 0, stage: RESTORING, decides: false}}]}}",
         "{signal: SIGKILL, verdict: FATAL, examples: [{signal: SIGKILL}]}",
@@ -53,7 +54,7 @@ def test_an_example_that_is_judged_as_it_should_be(rule: str) -> None:
     ("rule", "reason"),
     [
         (f"{LOCKED}, examples: [{OTHER}]}}", "no error in it has that text (regex)"),
-        (f"{LOCKED}, examples: ['mylib.LockError: shard 7 is locked']}}", "begin the text with"),
+        (f"{LOCKED}, examples: ['shard 7 is locked']}}", "where a line begins with it"),
         (f"{LOCKED}, examples: [{{text: {RAISED}, decides: false}}]}}", "by another rule, but"),
         (f"{LOCKED}, examples: [{{text: {RAISED}, expect: FATAL}}]}}", "should be FATAL, but rule"),
         (f"{LOCKED}, examples: [{{text: {RAISED}, signal: SIGKILL}}]}}", "does not count: it was"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.core.chain import Origin
 from supervisor.core.failure import Evidence, HostFacts, RankEvidence, WorkerExit
 from supervisor.core.outcome import Verdict
 from supervisor.core.policy import Success
+from supervisor.core.rootcause import chains_of_text
 from supervisor.core.rules import RULES, Rule
 from supervisor.core.verdicts import judge
 from supervisor.protocol.failure import ExceptionInfo, FailureRecord
@@ -211,3 +213,11 @@ def test_a_rule_of_a_persons_own_comes_first(rule: Rule, verdict: str) -> None:
     assert failure is not None
     assert failure.verdict == verdict
     assert (failure.rule == "own") is (verdict == "FATAL")
+
+
+def test_an_exception_is_read_by_its_type_where_its_traceback_is_cut_off() -> None:
+    (chain,) = chains_of_text(
+        "ValueError: sizes differ:\n  * axis 0 has size 8\nUserWarning: slow\n"
+    )
+    assert chain.origin is Origin.OUTPUT
+    assert [member.type for member in chain.members] == ["ValueError", "", ""]
