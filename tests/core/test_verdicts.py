@@ -130,7 +130,7 @@ def test_success(success: Success, evidence: Evidence, expected: bool) -> None:
             ),
             "assertion",
         ),
-        (died(output="AssertionError: a word in a log, no traceback"), "unknown"),
+        (died(output="AssertionError: its traceback is cut off"), "assertion"),
         (died(0, output="Traceback (most recent call last):\nValueError: caught\n"), "early-exit"),
     ],
 )

@@ -134,3 +134,21 @@ def test_a_short_write_with_its_errno_is_a_full_disk_without_doubt() -> None:
 @pytest.mark.parametrize("line", PASSING)
 def test_words_of_passing_troubles_end_nothing(line: str) -> None:
     assert failure(raised(line, LIBRARY)).verdict is Verdict.RESTART
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("The connection to the server 10.0.0.1:6443 was refused - did you specify", "storage"),
+        ("wget: unable to resolve host address 'data.example.org'", "storage"),
+        ("docker: Error response from daemon: toomanyrequests: You have reached", "storage"),
+        ("run.sh: line 3: RUN_DIR: unbound variable", "usage"),
+        ("Error: Cannot find module '/app/index.js'", "program-missing"),
+        ("remote: Repository not found.", "no-such-object"),
+        ("docker: Error response from daemon: pull access denied for acme/train", "no-such-object"),
+        ("CommandException: No URLs matched: gs://acme/data/*.bin", "no-such-object"),
+        ("ERROR: --data-dir /data/c4 does not exist", "missing-file-text"),
+    ],
+)
+def test_the_words_of_the_tools_in_a_wrapper_script_are_known(line: str, rule: str) -> None:
+    assert failure(f"{line}\n").rule == rule

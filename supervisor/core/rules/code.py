@@ -149,14 +149,6 @@ RULES = (
         types=("Tracer*Error", "*TracerError", "NotImplementedError"),
         per_rung=True,
     ),
-    Rule(
-        "own-assertion",
-        FATAL,
-        *ASSERTION,
-        types=("AssertionError",),
-        speakers=(Speaker.OWN,),
-        certain=True,
-    ),
     Rule("assertion", FATAL, *ASSERTION, types=("AssertionError",), speakers=NOT_IO),
     Rule("invalid-config", FATAL, *_CONFIG, types=_CONFIG_TYPES, speakers=NOT_IO),
     Rule(

@@ -175,6 +175,7 @@ RULES = (
             r"(?i)(?:file|directory|path|folder|dataset|checkpoint|tokenizer|"
             r"shard)\b.{0,200}(?:does "
             r"not|doesn't) exist|\bnot found:? ['\"/]",
+            r"(?:^|\s)/\S{1,300} (?:does not|doesn't) exist\b",
         ),
     ),
     Rule(

@@ -365,9 +365,11 @@ RULES = (
             r"(?:has been |was )?exceeded",
             r"(?i)(?:connection|connect|read|request|operation|socket|handshake)\b.{0,60}"
             r"(?:timed out|timeout)|timed out.{0,40}(?:connect|read|request)",
+            r"(?i)connection to the server .{1,100} was refused|toomanyrequests",
             r"(?i)network is (?:unreachable|down)|no route to host|host is (?:down|unreachable)",
             r"(?i)(?:temporary failure|error|failure) in name resolution|name or service not known|"
-            r"nameresolution|could ?n[o']t? resolve host|nodename nor servname|\bgetaddrinfo\b|"
+            r"nameresolution|(?:could ?n[o']t?|unable to) resolve host|"
+            r"nodename nor servname|\bgetaddrinfo\b|"
             r"no address associated with hostname|\bdns\b.{0,40}(?:fail|error|timed? ?out)",
             r"(?i)failed to establish a new connection|SSL(?:Error|EOFError|:)|_ssl\.c|ssl_error",
             r"(?i)remote end closed connection|IncompleteRead|RemoteDisconnected|ProtocolError",

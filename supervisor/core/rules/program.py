@@ -12,7 +12,7 @@ from supervisor.core.rules.phrases import (
     STATUS,
 )
 from supervisor.core.rules.rule import FATAL, MEDIUM, RESTART, Rule
-from supervisor.core.speakers import ANYBODY
+from supervisor.core.speakers import ANYBODY, Speaker
 
 _CHECKS = ("JaxRuntimeCheckError", "OOBError", "FailedCheckError", "checkify.JaxRuntimeError")
 """What chex and checkify raise, which only check what the program asks them to."""
@@ -30,6 +30,14 @@ RULES = (
         *ASSERTION,
         types=("AssertionError",),
         frames=(r"(?:^|/)chex/_src/asserts\w*\.py:",),
+        certain=True,
+    ),
+    Rule(
+        "own-assertion",
+        FATAL,
+        *ASSERTION,
+        types=("AssertionError",),
+        speakers=(Speaker.OWN,),
         certain=True,
     ),
     Rule(
@@ -91,6 +99,7 @@ RULES = (
             r"(?i)can't load (?:the )?(?:tokenizer|config|model|feature)|couldn't find (?:a |any )?"
             r"(?:dataset|data|file|module)|repo(?:sitory)? (?:id|name) must|cannot find (?:the )?"
             r"(?:requested )?file|gated repo|is restricted and you",
+            r"(?i)remote: Repository not found|pull access denied|no URLs matched",
             rf"{STATUS}(?:NOT_FOUND|PERMISSION_DENIED)\b",
         ),
     ),
@@ -145,7 +154,7 @@ RULES = (
         "started), or put the program in place; run the same command again.",
         patterns=(
             r"^\S*python\S*: (?:No module named|can't open file|Error while finding module)",
-            r"(?i)command not found|exec format error",
+            r"(?i)command not found|exec format error|^Error: Cannot find module '",
         ),
     ),
     Rule(
@@ -170,6 +179,7 @@ RULES = (
             r"(?i)no such option|missing (?:option|argument|command)\b|unexpected extra argument",
             r"Could not override|Key '.*' is not in struct|Missing mandatory value",
             r"(?i)invalid value for|\bunrecognized (?:config|option|argument|flag)",
+            r": (?:unbound variable|parameter (?:null or )?not set)$",
         ),
     ),
     Rule(
