@@ -38,7 +38,10 @@ PROBES = Path(__file__).with_name("probes.jsonl")
 """Short cases that say only whether another try would have succeeded (`want`)."""
 IO = Path(__file__).with_name("io.jsonl")
 """What real I/O libraries raised of servers that refuse, fail, stop and break off; as `PROBES`."""
-DEVELOPMENT = (CORPUS, PROVOKED, COMPOSED, PROBES, IO)
+STAGED = Path(__file__).with_name("staged.jsonl")
+"""Failures that were staged by somebody who did not know the rules: jax 0.12 on Python 3.12, jax
+0.4.30, and the I/O libraries of November 2026 against local servers."""
+DEVELOPMENT = (CORPUS, PROVOKED, COMPOSED, PROBES, IO, STAGED)
 """Every set that the rules are developed with."""
 _NEVER_REACHED = Success(step=10**9)
 _STAGES = {

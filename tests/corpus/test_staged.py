@@ -1,0 +1,48 @@
+"""Failures that were staged and labelled by somebody who did not know the rules."""
+
+from __future__ import annotations
+
+from tests.corpus.cases import STAGED, Ends, judged, read_cases
+
+FOUND = judged(read_cases(STAGED))
+WRONG = {
+    "abort-faulthandler-native": "a check of native code; only the program's own code shows it",
+    "gcs-412-generation": "a precondition: as a rule another writer's, which passes",
+    "hf-gated": "403: who may not read it is told so, whoever asks",
+    "hf-tokenizer-json": "an Exception of the name alone",
+    "io-httpx-signed-url-expired": "403, and nothing says why",
+    "io-registry-409": "the program's own words about a conflict",
+    "io-req-redirect-loop": "a service that sends in circles may mend itself",
+    "io-resume-416": "what it goes on from may be there again",
+    "j12-grain-worker-killed": "grain says that a worker left, not that it was killed",
+    "j12-platform-missing": "an AssertionError of jax without a word",
+    "mlflow-param-conflict": "a code of MLflow's own",
+    "mlflow-run-gone": "a code of MLflow's own",
+    "mp-no-main-guard": "the words of multiprocessing about its context",
+    "orbax12-metadata-gone": "reads as another structure",
+    "oserror-flock-busy": "errno 11 is a limit, too; both are restarted",
+    "pg-no-db": "PostgreSQL says it in words",
+    "pg-password": "PostgreSQL says it in words",
+    "redis-noauth": "a code of Redis' own",
+    "redis-wrongtype": "a code of Redis' own",
+    "s3-skew": "a wrong clock; it waits for credentials",
+    "segv-faulthandler": "a crash; only the program's own code shows why",
+    "wandb-nokey": "an error of usage",
+    "wrapper-tar-truncated": "a shell's last words",
+}
+"""The verdict is another than the label, and why."""
+
+
+def test_the_verdicts_that_are_wrong_are_these() -> None:
+    assert {item.case.id for item in FOUND if not item.right} == set(WRONG)
+
+
+def test_nothing_that_another_try_may_bring_through_is_ended_at_once() -> None:
+    dead = [i.case.id for i in FOUND if i.case.verdict != "FATAL" and i.ends is Ends.AT_ONCE]
+    assert dead == []
+
+
+def test_what_always_fails_comes_twice_at_most() -> None:
+    """But for gcs-412-generation, which is `WRONG` for this reason."""
+    endless = [i.case.id for i in FOUND if i.case.verdict == "FATAL" and i.ends is Ends.NEVER]
+    assert endless == ["gcs-412-generation"]
