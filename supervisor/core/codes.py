@@ -5,13 +5,16 @@ and of a packet that was cut. So an error that has a code is judged by that firs
 is here, each code as `FAMILY:VALUE` (`http:404`, `grpc:UNAVAILABLE`, `errno:116`,
 `s3:NoSuchBucket`); `core/rules/tables.py` says which of them pass and which stay.
 
-A number counts only where its family is named beside it: `batch (500)` is no status.
+A number counts only where its family is named beside it: `batch (500)` is no status. What services
+say in words that stand for a code is in `core/worded.py`.
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
+
+from supervisor.core.worded import worded
 
 _NO_CODES = re.compile(
     r"(?:\w+\.)*(?:TypeError|AttributeError|NameError|KeyError|IndexError|SyntaxError|ImportError|"
@@ -93,8 +96,16 @@ _FORMS = tuple(
         ("mysql", r"(?i:mysql)[\w.]*\) \((\d{4}), "),
         ("mongo", r"^pymongo\.[\s\S]*?['\"]code['\"]: ?(\d+)"),
         ("ssl", r"\[SSL: (\w+)\]"),
+        # mlflow/exceptions.py (RestException), and the body of an answer of MLflow and Databricks
+        ("mlflow", r"\bmlflow\.exceptions\.\w+: ([A-Z]+(?:_[A-Z]+)*): "),
+        ("mlflow", r"['\"]error_code['\"]: ?['\"]([A-Z]+(?:_[A-Z]+)*)['\"]"),
     )
 )
+_SIGNED = re.compile(
+    r"[?&](?:X-(?:Amz|Goog)-(?:Expires|Signature)|Signature|sig)=|<X-Amz-Expires>|"
+    r"<Message>Request has expired</Message>"
+)
+"""An address that is good for some time only: S3 and GCS (V4 and V2), CloudFront, Azure."""
 _GCSFS = re.compile(r"^gcsfs\.[\w.]+: [\s\S]*, (\d{3})\s*$")
 
 
@@ -111,7 +122,9 @@ def codes_of(kind: str, text: str) -> frozenset[str]:
     }
     if match := _GCSFS.match(text):
         found.add(f"http:{match[1]}")
-    return frozenset(found)
+    if "http:403" in found and _SIGNED.search(text):
+        found.add("http:403-signed")
+    return frozenset(found) | worded(text)
 
 
 def _value(family: str, said: str) -> str:

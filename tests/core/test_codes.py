@@ -50,6 +50,18 @@ SAID = [
      "mongo:13"),
     ("requests.exceptions.SSLError: x (Caused by SSLError(SSLCertVerificationError(1, '[SSL: "
      "CERTIFICATE_VERIFY_FAILED] certificate verify failed')))", "ssl:CERTIFICATE_VERIFY_FAILED"),
+    ("redis.exceptions.ResponseError: MISCONF Redis is configured to save", "redis:MISCONF"),
+    ("redis.exceptions.NoScriptError: No matching script.", "redis:NoScript"),
+    ("mlflow.exceptions.RestException: NOT_FOUND: x", "mlflow:NOT_FOUND"),
+    ('RuntimeError: 500: {"error_code": "IO_ERROR", "message": "x"}', "mlflow:IO_ERROR"),
+    ('psycopg.OperationalError: connection failed: connection to server at "h", port 1 failed: '
+     'FATAL:  database "d" does not exist', "sqlstate:3D000"),
+    ("sqlalchemy.exc.OperationalError: (sqlite3.OperationalError) no such table: t\n[SQL: x]",
+     "sqlite:ERROR"),
+    ("sqlite3.OperationalError: database is locked", "sqlite:BUSY"),
+    ("wandb.errors.UsageError: api_key not configured (no-tty).", "wandb:no-key"),
+    ("requests.exceptions.HTTPError: 403 Client Error: Forbidden for url: https://b/k?"
+     "X-Amz-Expires=60&X-Amz-Signature=a", "http:403-signed"),
 ]  # fmt: skip
 
 
@@ -69,6 +81,15 @@ def test_a_code_is_found_where_its_family_is_named(text: str, code: str) -> None
         "RuntimeError: worker ended with exit status 404",
         "TypeError: unsupported status: 503",
         "KeyError: 'status_code=404'",
+        "RuntimeError: no such table: shards",
+        'ValueError: database "runs" does not exist',
+        'ValueError: FATAL:  database "runs" does not exist',
+        "ValueError: database is locked by another run",
+        "RuntimeError: WRONGTYPE Operation against a key",
+        "RuntimeError: No API key configured",
+        "ValueError: INVALID_PARAMETER_VALUE: lr",
+        "sqlite3.OperationalError: user function said: no such table: x",
+        "RuntimeError: cannot sign https://b/k?X-Amz-Expires=60",
         'HTTP Request: HEAD https://huggingface.co/x "HTTP/1.1 404 Not Found"',
         '10.0.0.7:51000 - "GET /metrics HTTP/1.1" 404 Not Found',
     ],

@@ -40,7 +40,8 @@ def _lines(want: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("want", "line"), [(want, line) for want in ("transient", "permanent") for line in _lines(want)]
+    ("want", "line"),
+    [(want, line) for want in ("transient", "permanent", "credentials") for line in _lines(want)],
 )
 def test_what_a_library_is_known_to_say(want: str, line: str) -> None:
     output = _HEAD + line.replace("\\n", "\n").replace("\\t", "\t") + "\n"
@@ -49,6 +50,8 @@ def test_what_a_library_is_known_to_say(want: str, line: str) -> None:
     assert failure is not None
     if want == "transient":
         assert failure.verdict is not Verdict.FATAL
+    elif want == "credentials":
+        assert failure.verdict is Verdict.POLICY
     else:
         assert failure.is_guess or failure.compared
 

@@ -102,7 +102,7 @@ RULES = (
             r"(?:been )?(?:expired|revoked)",
             r"(?i)(?:unable|could not|cannot|can't|failed) (?:to )?(?:locate|find|load|refresh|"
             r"retrieve|obtain|get|determine).{0,40}(?:credentials|access token|api.?key)",
-            r"(?i)default credentials were not found|could not be refreshed|RequestTimeTooSkewed",
+            r"(?i)default credentials were not found|could not be refreshed",
             r"(?i)reauthentication is needed|InvalidAccessKeyId|SignatureDoesNotMatch|authError",
             r"(?i)NoCredentials|PartialCredentials|CredentialRetrieval|AnonymousCredentials",
             r"(?i)not (?:logged in|authenticated)\b|login required|invalid (?:user )?(?:access )?"
@@ -335,7 +335,6 @@ RULES = (
             "pymongo.errors.InvalidName",
             "pymongo.errors.DuplicateKeyError",
             "redis.exceptions.DataError",
-            "redis.exceptions.AuthenticationError",
             "paramiko.*BadHostKeyException",
             "paramiko.*PasswordRequiredException",
             "paramiko.*AuthenticationException",

@@ -136,7 +136,7 @@ SOURCES = {
     "stated-requirement": "checks of programs; cases arrec, rtmiss, rtunk",
     "suspected-connection": "transformers utils/hub.py; huggingface_hub file_download.py",
     "exception-on-sigterm": "SIGTERM, of which the worker's bootstrap tells",
-    "io-error": "types of the libraries in core/speakers.py; case pg-auth",
+    "io-error": "types of the libraries in core/speakers.py; cases io-urllib-junk, io-sqlite-open",
     "exception": "any exception; cases queue, composed-39",
     "guard-lost": _OURS,
     "host-oom-kill": "memory.events of cgroup v2 (docs.kernel.org/admin-guide/cgroup-v2.html)",

@@ -2,7 +2,7 @@
 
 A code is `FAMILY:VALUE`, as `core/codes.py` finds it; `*` stands for anything. A code that is in no
 table is not judged: the rules about types and words see it. Where a table leaves one out on purpose
-(409, 416, gRPC's UNKNOWN and INTERNAL), the failure is restarted and its signature compared.
+(409, gRPC's UNKNOWN and INTERNAL), the failure is restarted and its signature compared.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ _CREDENTIALS_S3 = (
     "s3:SignatureDoesNotMatch",
     "s3:TokenRefreshRequired",
     "s3:UnrecognizedClientException",
-    "s3:RequestTimeTooSkewed",
 )
 
 CREDENTIALS = (
@@ -27,6 +26,20 @@ CREDENTIALS = (
     "reason:authError",
     "reason:Unauthorized",
     "azure:AuthenticationFailed",
+    # A signed address is no longer good, or was signed by somebody who may not read:
+    # https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-presigned-url.html
+    "http:403-signed",
+    # Appendix A of the PostgreSQL manual: 28P01
+    "sqlstate:28P01",
+    "pg:InvalidPassword",
+    # https://redis.io/docs/latest/commands/auth/: NOAUTH and WRONGPASS, and redis-py's type of both
+    "redis:NOAUTH",
+    "redis:WRONGPASS",
+    "redis:Authentication",
+    # ERROR_CODE_TO_HTTP_STATUS of mlflow/exceptions.py: 401
+    "mlflow:UNAUTHENTICATED",
+    "mlflow:CUSTOMER_UNAUTHORIZED",
+    "wandb:no-key",
     *_CREDENTIALS_S3,
 )
 """Who we say we are is not accepted (any more)."""
@@ -39,6 +52,7 @@ QUOTA = (
     "reason:billing*",
     "s3:*QuotaExceeded*",
     "s3:TooManyBuckets",
+    "mlflow:QUOTA_EXCEEDED",
 )
 """What is allowed is used up."""
 
@@ -51,6 +65,19 @@ _PG_PASSING = (
     "InsufficientResources OutOfMemory ConnectionFailure ConnectionException "
     "ConnectionDoesNotExist SqlclientUnableToEstablishSqlconnection LockNotAvailable "
     "IdleInTransactionSessionTimeout IdleSessionTimeout"
+)
+
+_REDIS_PASSING = (
+    # server.c (createSharedObjects), cluster.c and config.c of Redis, and redis-py's types: it
+    # starts, hands over, is busy, has no memory, disk or replicas at the moment, or slots move
+    "LOADING BUSY MASTERDOWN CLUSTERDOWN TRYAGAIN MOVED ASK READONLY OOM MISCONF NOREPLICAS "
+    "UNKILLABLE NOMASTERLINK INPROG BusyLoading MasterDown ClusterDown TryAgain Moved Ask ReadOnly "
+    "MaxClients"
+)
+_MLFLOW_PASSING = (
+    # ERROR_CODE_TO_HTTP_STATUS of mlflow/exceptions.py: 5xx and 429
+    "INTERNAL_ERROR TEMPORARILY_UNAVAILABLE DEADLINE_EXCEEDED REQUEST_LIMIT_EXCEEDED "
+    "RESOURCE_EXHAUSTED CANCELLED"
 )
 
 RATE_LIMIT = (
@@ -105,6 +132,8 @@ PASSING = (
     "s3:BadDigest",
     "s3:IncompleteBody",
     "s3:XAmzContentSHA256Mismatch",
+    # The AWS SDK for JavaScript's CLOCK_SKEW_ERROR_CODES are tried again: a clock is set right
+    "s3:RequestTimeTooSkewed",
     # https://learn.microsoft.com/rest/api/storageservices/common-rest-api-error-codes
     "azure:ServerBusy",
     "azure:InternalError",
@@ -132,6 +161,10 @@ PASSING = (
     # The retryable codes of MongoDB's "Retryable Writes" and "Server Discovery" specifications
     *(f"mongo:{number}" for number in (6, 7, 43, 50, 64, 89, 91, 112, 134, 189, 202, 262, 9001)),
     *(f"mongo:{number}" for number in (10058, 10107, 11600, 11602, 13435, 13436)),
+    *(f"redis:{name}" for name in _REDIS_PASSING.split()),
+    *(f"mlflow:{name}" for name in _MLFLOW_PASSING.split()),
+    # https://sqlite.org/rescode.html: another one is at it, or the disk did not answer
+    *(f"sqlite:{name}" for name in ("BUSY", "LOCKED", "PROTOCOL", "IOERR")),
 )
 """Another try may well get through: the server, the network or another client was in the way."""
 
@@ -147,8 +180,8 @@ RPC_PASSING = (
 
 STAYING = (
     # RFC 9110, 15.5: the request itself is refused
-    *(f"http:{status}" for status in (400, 403, 404, 405, 406, 410, 411, 413, 414, 415, 422)),
-    *(f"http:{status}" for status in (426, 431, 451, 501, 505)),
+    *(f"http:{status}" for status in (400, 403, 404, 405, 406, 410, 411, 413, 414, 415)),
+    *(f"http:{status}" for status in (416, 422, 426, 431, 451, 501, 505)),
     "reason:forbidden",
     "reason:insufficientPermissions",
     "reason:accessNotConfigured",
@@ -207,6 +240,16 @@ STAYING = (
     *(f"mongo:{number}" for number in (2, 9, 13, 14, 18, 26, 48, 59, 72, 73, 115, 121, 8000)),
     "mongo:11000",
     "ssl:CERTIFICATE_VERIFY_FAILED",
+    # https://redis.io/docs/latest/commands/: the kind of a key, a permission, a script, a group
+    *(f"redis:{name}" for name in ("WRONGTYPE", "NOPERM", "NOSCRIPT", "CROSSSLOT", "DENIED")),
+    *(f"redis:{name}" for name in ("BUSYGROUP", "NOGROUP", "NOPROTO")),
+    *(f"redis:{name}" for name in ("NoPermission", "NoScript", "ClusterCrossSlot")),
+    # ERROR_CODE_TO_HTTP_STATUS of mlflow/exceptions.py: 400, 403, 404
+    *(f"mlflow:{name}" for name in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "NOT_FOUND")),
+    *(f"mlflow:RESOURCE_{state}" for state in ("DOES_NOT_EXIST", "ALREADY_EXISTS")),
+    *(f"mlflow:{name}" for name in ("PERMISSION_DENIED", "ENDPOINT_NOT_FOUND", "FEATURE_DISABLED")),
+    # https://sqlite.org/rescode.html: the statement, the rights or the file itself
+    *(f"sqlite:{name}" for name in ("ERROR", "READONLY", "CORRUPT", "NOTADB")),
 )
 """The same request is refused the next time too, as far as one can tell from its code."""
 
