@@ -51,7 +51,7 @@ _TEXTS = (
     (
         "sqlite:ERROR",
         r"no such (?:table|column|index|function|module|view|savepoint|collation sequence)\b|"
-        r"near \"[^\n]*\": syntax error|incomplete input|table \S+ (?:already exists|"
+        r"near \"[^\n]{0,200}\": syntax error|incomplete input|table \S+ (?:already exists|"
         r"has no column named |has \d+ columns but )",
     ),
     ("sqlite:READONLY", r"attempt to write a readonly database"),
@@ -75,7 +75,8 @@ _PREFIXES = (
     # redis.io/docs/latest/develop/reference/protocol-spec: "the first upper-case word is the error
     # prefix"; of a pipeline redis-py names the command before it
     re.compile(
-        rf"{_REDIS}[\w.]+: (?:Command # \d+ \([^\n]*?\) of pipeline caused error: )?([A-Z]{{2,}}) "
+        rf"{_REDIS}[\w.]+: (?:Command # \d+ \([^\n]{{0,200}}?\) of pipeline caused error: )?"
+        r"([A-Z]{2,}) "
     ),
     re.compile(r"^\(error\) ([A-Z]{2,}) "),  # redis-cli
     # redis-py takes off the prefixes that have a type of their own (_parsers/base.py)
