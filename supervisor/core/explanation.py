@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from supervisor.core.chain import Chain, Origin, Raised
@@ -251,8 +252,9 @@ def _conditions(root: Judgement, redact: Redact) -> Iterator[dict[str, Any]]:
 
 
 def _pattern(message: str) -> str:
-    """A regular expression for the message, whatever numbers it holds."""
+    """A regular expression for the message, whatever numbers it holds, as a config may have it."""
     start = message.partition(REDACTED)[0].strip()
+    start = "".join(takewhile(str.isprintable, start)).rstrip()
     if len(start) > _MAX_PATTERN:
         start = start[:_MAX_PATTERN].rpartition(" ")[0] or start[:_MAX_PATTERN]
     quoted = re.sub(r"([.^$*+?{}\[\]|()\\])", r"\\\1", start)

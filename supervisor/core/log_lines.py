@@ -36,6 +36,8 @@ _WRITER_KEYS = ("pod_name", "pod", "container_name", "rank", "process_index", "p
 _WRITER_IN = ("resource", "labels", "kubernetes", "jsonPayload")
 _PROPERTY = re.compile(r'\s*"(?:log|textPayload|MESSAGE|message)": ("(?:[^"\\]|\\.)*"),?\s*$')
 _OTHER_PROPERTY = re.compile(r'\s*(?:"[^"]+": .*|[\[\]{}]+,?)\s*$')
+_HALF = re.compile("[\ud800-\udfff]")
+"""Half of a character, as UTF-16 has it."""
 _MOST = 0.6
 
 
@@ -164,9 +166,14 @@ def _split(line: Line, name: str, text: str) -> Iterator[Line]:
 
 def _string(quoted: str) -> str:
     try:
-        return str(json.loads(quoted))
+        return _encodable(str(json.loads(quoted)))
     except ValueError:
         return quoted
+
+
+def _encodable(text: str) -> str:
+    """`text` as it can be written anywhere: JSON may hold the half of a character alone."""
+    return _HALF.sub("\ufffd", text)
 
 
 def _entry(line: str, *, before: bool) -> tuple[str, str, bool] | None:
@@ -184,7 +191,8 @@ def _entry(line: str, *, before: bool) -> tuple[str, str, bool] | None:
     if found is None or len(entry) < 2:
         return None
     is_part = "log" in entry and "stream" in entry and not found.endswith("\n")
-    return f"{writer(line[:begin])} {_writer_of(entry)}".strip(), found, is_part
+    who = f"{writer(line[:begin])} {_writer_of(entry)}".strip()
+    return who, _encodable(found), is_part
 
 
 def _text_of(entry: dict[str, object]) -> str | None:

@@ -67,7 +67,7 @@ def signature(
     own = [_place(path, function) for path, function in frames if is_surely_own(path)]
     said = normalised(message.removeprefix(kind) if kind else message)
     parts = (name, said, *sorted(codes), *own[-_FRAMES:], stage or "", str(step))
-    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+    digest = hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()[:12]
     return f"{name or 'status'}-{digest}"
 
 

@@ -6,7 +6,7 @@ of the one that most likely is the root cause (`weighing`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR, errorcode
 from typing import TypeVar
 
@@ -155,6 +155,22 @@ def store_failure(error: OSError, ended: WorkerExit) -> Failure:
         charge=Charge.NOTHING,
         certain=False,
         remedy=Remedy.WAIT_FOR_STORAGE,
+    )
+
+
+def unjudged_failure(error: Exception, exits: Sequence[WorkerExit]) -> Failure:
+    """What is made of an end whose judgement raised `error`, which is a mistake of ours."""
+    ended = next((each for each in exits if not each.clean), exits[0])
+    return Failure(
+        cause="unknown error, which supervise failed to judge",
+        verdict=Verdict.RESTART,
+        rule="unjudged",
+        reason=f"The judgement itself failed, with {type(error).__name__}; another try may pass.",
+        advice="Read the attempt's log; report the exception, which is a bug of supervise.",
+        root_cause=str(ended),
+        rank=ended.rank,
+        exit=str(ended),
+        certain=False,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from traceback import extract_tb
 
 from supervisor.adapters.output import read_evidence
 from supervisor.adapters.space import free_bytes
@@ -13,7 +14,12 @@ from supervisor.core.crash import place_of_crash, traceback_of_crash
 from supervisor.core.doubt import doubt
 from supervisor.core.events import WorkersGone
 from supervisor.core.failure import Evidence, Failure, HostFacts, RankEvidence, WorkerExit
-from supervisor.core.verdicts import judge_in_time, store_failure
+from supervisor.core.verdicts import (
+    judge_in_time,
+    store_failure,
+    succeeded,
+    unjudged_failure,
+)
 from supervisor.engines.committed import exists
 from supervisor.engines.group import Group
 from supervisor.engines.launch import Launch
@@ -61,23 +67,51 @@ def judged(
         ),
         survivors=group.late if group is not None else (),
     )
-    failure = unanswered or judge_in_time(evidence, launch.success, launch.rules, tell, redact)
-    if failure is not None and not failure.traceback:
-        traceback = traceback_of_crash(_stacks_of_crash(launch, evidence, failure.rank, tell))
-        where = failure.where or place_of_crash(traceback)
-        failure = replace(failure, traceback=traceback, where=where)
+    doubtful: str | None = None
+    try:
+        failure = _failure(launch, evidence, unanswered, tell, redact)
+        if failure is None:
+            doubtful = doubt(evidence, redact)
+    except Exception as error:  # an output may hold anything: a mistake of ours must stop no job
+        tell(f"{_told_mistake(error)}: this is a bug of supervise; please report it")
+        done = succeeded(evidence, launch.success)
+        failure = None if done else unjudged_failure(error, exits)
     return WorkersGone(
         at,
         launch.attempt,
-        redacted(failure, redact) if failure is not None else None,
+        failure,
         resumed_from=group.resumed_from if group is not None else None,
         step=step,
         committed=committed,
         adjustable=group.adjustable if group is not None else (),
         from_snapshot=group is not None and group.from_snapshot,
         starting_step=group.starting_step if group is not None else None,
-        doubt=doubt(evidence, redact) if failure is None else None,
+        doubt=doubtful,
     )
+
+
+def _failure(
+    launch: Launch,
+    evidence: Evidence,
+    unanswered: Failure | None,
+    tell: Tell,
+    redact: Callable[[str], str],
+) -> Failure | None:
+    """The failure that the evidence shows, of a crash with the Python stacks; `unanswered` if
+    nobody knows whether it is one."""
+    failure = unanswered or judge_in_time(evidence, launch.success, launch.rules, tell, redact)
+    if failure is not None and not failure.traceback:
+        traceback = traceback_of_crash(_stacks_of_crash(launch, evidence, failure.rank, tell))
+        where = failure.where or place_of_crash(traceback)
+        failure = replace(failure, traceback=traceback, where=where)
+    return redacted(failure, redact) if failure is not None else None
+
+
+def _told_mistake(error: Exception) -> str:
+    """Names the exception and where it was raised. Its words are left out: they may be a secret."""
+    frames = extract_tb(error.__traceback__)
+    at = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"the end of the attempt cannot be judged ({type(error).__name__}{at})"
 
 
 def redacted(failure: Failure, redact: Callable[[str], str]) -> Failure:

@@ -17,6 +17,7 @@ from tests.running import Result, Start, command_config
 Supervise = Callable[..., Result]
 
 MISSING = "open({path!r}).close()"
+HEADER = "Traceback (most recent call last):\n"
 
 
 def program(model_dir: Path, code: str, **restart: Any) -> dict[str, Any]:
@@ -132,3 +133,16 @@ def test_a_supervisor_killed_while_it_waits_for_the_one_more_attempt(
     last = start(config).result()
     assert (last.code, last.attempts) == (70, 2), last.log
     assert "the same failure came twice" in last.log
+
+
+def test_half_a_character_in_a_json_log_stops_no_supervisor(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    """It is in a frame of the program, which the signature is made of."""
+    lines = (HEADER, '  File "/app/\ud800.py", line 3, in f\n', "ValueError: bad \ud800\n")
+    log = "".join(json.dumps({"log": line, "stream": "stderr"}) + "\n" for line in lines)
+    result = supervise(
+        program(model_dir, f"print({log!r}, end='', flush=True); raise SystemExit(1)")
+    )
+    assert (result.code, result.attempts) == (70, 2), result.log
+    assert failures(result) == [("FATAL", False)] * 2

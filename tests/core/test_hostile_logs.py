@@ -1,0 +1,65 @@
+"""Outputs that are meant to break the judgement: it answers, soon, with what can be written."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from supervisor.core.explanation import explain
+from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
+from supervisor.core.policy import Success
+from supervisor.core.rules import RULES
+from supervisor.core.signature import signature
+from supervisor.core.verdicts import judge
+from supervisor.explained import as_yaml
+
+HALVES = (
+    "Traceback (most recent call last):\n",
+    '  File "/app/tr\ud800ain.py", line 3, in ma\udc80in\n',
+    "ValueError: bad \ud800 thing\n",
+)
+
+
+def evidence(output: str) -> Evidence:
+    return Evidence((RankEvidence(WorkerExit(0, code=1), output=output),))
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "".join(json.dumps({"log": line, "stream": "stderr"}) + "\n" for line in HALVES),
+        "".join(f'{{\n  "log": {json.dumps(line)}\n}}\n' for line in HALVES),
+        "".join(
+            json.dumps({"message": line, "pod": f"a\ud800{number % 2}"}) + "\n"
+            for number, line in enumerate(HALVES * 9)
+        ),
+    ],
+)
+def test_half_a_character_in_json_is_replaced(output: str) -> None:
+    known = evidence(output)
+    failure = judge(known, Success())
+    explanation = explain(known, Success(), RULES)
+    assert failure is not None
+    assert explanation is not None
+    assert failure.root_cause == "ValueError: bad \ufffd thing"
+    assert failure.signature is not None
+    failure.where.encode()
+    assert explanation.change is not None
+    as_yaml(explanation.change).encode()
+
+
+def test_a_signature_is_made_of_any_text() -> None:
+    assert signature("ValueError", "bad \ud800", (("/app/a\udc80.py", "f"),), None, None)
+
+
+def test_a_proposed_rule_has_only_what_a_config_may_have() -> None:
+    line = "ValueError: bad record \x9b2J in the shard"
+    explanation = explain(
+        evidence(f'Traceback (most recent call last):\n  File "/a.py", line 3, in f\n{line}\n'),
+        Success(),
+        RULES,
+    )
+    assert explanation is not None
+    assert explanation.change is not None
+    assert explanation.change["regex"] == "bad record"
