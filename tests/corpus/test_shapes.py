@@ -148,6 +148,32 @@ HEALTHY = (
     "".join(f"[2026-11-22 09:00:{n:02d}] step={n} loss=2.{n} tok/s=1e5\n" for n in range(10, 13)),
     "resuming from step 100\nstep 101: 2.3\nstep 102: 2.2\n",
     "".join(f"\r{n:3d}%|##   | {n}/100 [00:01<00:02, 1.0it/s]" for n in range(4)) + "\n",
+    "".join(f"{{'loss': 2.{n}, 'grad_norm': 1.2, 'epoch': 0.0{n}}}\n" for n in range(1, 6)),
+    "".join(f'{{"loss": 2.{n}, "step": {n}00}}\n' for n in range(3, 6)),
+    "".join(f'{{"it": {n}00, "loss": 2}}\n' for n in range(3, 6)),
+    "".join(f"[{n}/5000] loss=2.{n}\n" for n in range(17, 22)),
+    "".join(f"step {n} loss 1.2 (checkpoint every 50)\n" for n in range(7, 10)),
+    "".join(f"INFO Epoch {n}: val_acc 0.{n}\n" for n in range(3, 6)),
+    "".join(f"{n}%|####    \n" for n in range(60, 64)),
+    "".join(f"[####    ] {n}%\n" for n in range(60, 64)),
+    "".join(f"uploading part {n} of 200\n" for n in range(17, 22)),
+    "".join(f"wrote {n} records\n" for n in range(1000, 6000, 1000)),
+    "".join(f"2026-11-22 09:00:0{n} reading shard_7 ({n}/64)\n" for n in range(1, 6)),
+    "[eval] perplexity 9.9\nstep 120 loss 2.3\n",
+)
+LAST_WORDS = (
+    "".join(f"Saving checkpoint at step 500 ({n}/8)\n" for n in range(1, 7)),
+    "".join(f"retry {n}/5\n" for n in range(1, 6)),
+    "".join(f"Retrying in {n}s (attempt {n})\n" for n in range(1, 6)),
+    "".join(f"waiting at the barrier, {n} of 8 are here\n" for n in range(1, 8)),
+    "".join(f"I1122 09:00:{n:02d}.1 7 a.cc:129] task {n} heartbeat {n}\n" for n in range(30, 36)),
+    "".join(f"frame #{n}: c10::Error at {n} (0x7f{n})\n" for n in range(6)),
+    "".join(f"#{n} 0x7f{n} in run ()\n" for n in range(6)),
+    "".join(f"2026-11-22 09:00:{n:02d} the service is not there\n" for n in range(30, 36)),
+    "".join(f"joining thread {n}\n" for n in range(1, 8)),
+    "".join(f"layer_{n} has another shape\n" for n in range(1, 8)),
+    "wandb: Run summary:\nwandb:   epoch 3\nwandb:    loss 0.3\nwandb:    step 500\n",
+    "rank 3: step 120 loss 2.3\nrank 4: step 120 loss 2.2\nrank 5: step 120 loss 2.4\n",
 )
 RAISED = [
     case for case in CASES if '  File "' in case.output and "SIGABRT" not in case.exit
@@ -168,6 +194,17 @@ def test_what_a_program_survived_says_nothing_about_its_end(number: int) -> None
             if (failure.verdict, failure.rule) != (expected.verdict, expected.rule):
                 found.add((caught.id, case.id if rest else "", str(end), failure.rule))
     assert found == set()
+
+
+@pytest.mark.parametrize("words", LAST_WORDS)
+def test_what_a_program_says_while_it_ends_is_no_progress(words: str) -> None:
+    uncaught = (
+        "step 119 loss 2.5\nTraceback (most recent call last):\n"
+        '  File "/app/train.py", line 12, in <module>\n    add(1, "2")\n'
+        '  File "/app/train.py", line 4, in add\n    return a + b\n'
+        "TypeError: unsupported operand type(s) for +: 'int' and 'str'\n"
+    )
+    assert is_certain(judged(f"{uncaught}{words}".encode(), WorkerExit(0, code=1)))
 
 
 FAULTHANDLER = (
