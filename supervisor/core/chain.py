@@ -9,21 +9,22 @@ from supervisor.core.codes import codes_of
 from supervisor.core.speakers import Speaker, speaker
 from supervisor.core.statements import stated
 
-WRAPPERS = frozenset(
+_WRAPPERS = frozenset(
     {
         "ExceptionGroup",
         "BaseExceptionGroup",
         "JaxStackTraceBeforeTransformation",
         "DatasetGenerationError",
         "RayTaskError",
-        "RayActorError",
-        "ActorDiedError",
         "_RemoteTraceback",
         "RemoteTraceback",
         "SystemExit",
     }
 )
 """Exceptions that only carry another one, where that is known."""
+_OF_A_CREATION = "an error raised in its creation task"
+"""What Ray says of an actor that never began: the error of its program follows. Any other death of
+an actor is an error of its own."""
 
 
 class Origin(IntEnum):
@@ -57,6 +58,13 @@ class Raised:
     """The file that it comes from, see `speakers.raiser`. Empty where none is known."""
     beside: str = ""
     """What stands beside an exception without words, see `beside`."""
+
+    @property
+    def is_wrapper(self) -> bool:
+        """Whether it only carries another one."""
+        kind = self.type.rpartition(".")[2]
+        of_an_actor = kind in ("RayActorError", "ActorDiedError")
+        return kind in _WRAPPERS or (of_an_actor and _OF_A_CREATION in self.text)
 
     @property
     def stated(self) -> str:

@@ -1,5 +1,5 @@
-"""What a repetition of a failure proves: whether it is certain, by what name it is known when it
-comes again, and whether that is compared.
+"""What a repetition of a failure proves: by what name it is known when it comes again, and whether
+that is compared.
 
 Every failure with a text has a signature. Compared are those of guesses, and of failures that do
 not pass by themselves as far as anybody knows. A transient one may come again and still pass, and a
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 
-from supervisor.core.chain import Chain, Origin, Raised
+from supervisor.core.certainty import is_certain
+from supervisor.core.chain import Chain, Raised
 from supervisor.core.failure import Evidence, WorkerExit
 from supervisor.core.log_lines import clean_lines
 from supervisor.core.native_text import last_lines
@@ -19,7 +20,7 @@ from supervisor.core.rules import Rule
 from supervisor.core.rules.rule import Compared
 from supervisor.core.signature import signature
 from supervisor.core.speakers import Speaker
-from supervisor.core.weighing import Judgement, is_hearsay
+from supervisor.core.weighing import Judgement
 
 _DIGIT_NAMES = ("nil", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _PEER = re.compile(
@@ -33,50 +34,6 @@ _COMPLAINT = re.compile(
     r"missing|unknown|unsupported|exception|panic|no such"
 )
 _SPELLED = str.maketrans({str(digit): f" {name} " for digit, name in enumerate(_DIGIT_NAMES)})
-_YOURS = "your rule in the config says so"
-
-
-def doubts(judgement: Judgement) -> str:
-    """Why a FATAL is only a guess; empty: it is certain."""
-    rule, chain, member = judgement.rule, judgement.chain, judgement.member
-    if rule.own:
-        return "" if rule.certain else _YOURS
-    if not rule.certain and chain is None:
-        return "how a process ended says little of why it did"
-    if not rule.certain:
-        return "what passes is sometimes reported in such words, too"
-    if chain is None or member is None:
-        return ""
-    if is_hearsay(chain):
-        return "it was printed, but nothing tells that it ended the program"
-    if chain.origin is Origin.THREAD:
-        return "it ended a thread or a child process, which need not have ended the program"
-    if chain.members[-1] is not member:
-        return "another error was raised after it, which may have another cause"
-    if member.speaker is Speaker.IO:
-        return "it came from a library that talks to others"
-    passing = next((each for each, _ in judgement.matches() if _passes(each)), None)
-    if passing is not None and not rule.speakers:
-        return f"its words are also those of the rule {passing.name!r}, and what that means passes"
-    return ""
-
-
-def _passes(rule: Rule) -> bool:
-    return rule.about_text and not rule.supposed and (rule.transient or rule.victim)
-
-
-def grounds(judgement: Judgement) -> str:
-    """Why a FATAL is certain, or a guess; empty where it is not FATAL."""
-    if judgement.rule.verdict is not Verdict.FATAL:
-        return ""
-    if doubt := doubts(judgement):
-        return f"a guess: {doubt}"
-    return f"certain: {_YOURS if judgement.rule.own else 'this is wrong by construction'}"
-
-
-def is_certain(judgement: Judgement) -> bool:
-    """Whether it is FATAL beyond doubt."""
-    return judgement.rule.verdict is Verdict.FATAL and not doubts(judgement)
 
 
 def is_compared(judgement: Judgement) -> bool:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from operator import itemgetter
 
 from supervisor.core.beside import is_wordless
-from supervisor.core.chain import WRAPPERS, Chain, Origin, Raised
+from supervisor.core.chain import Chain, Origin, Raised
 from supervisor.core.faulthandler_text import without_stacks
 from supervisor.core.frames import frame_in
 from supervisor.core.line_forms import HEADER, MAX_LINE
@@ -116,9 +116,7 @@ def _unwrapped(chain: Chain) -> Chain:
     """The chain without what only carries its genuine members."""
     members = tuple(inner for member in chain.members for inner in _opened(member))
     genuine = tuple(
-        member
-        for member in members
-        if member.type.rpartition(".")[2] not in WRAPPERS and not _CALLBACK.search(member.line)
+        member for member in members if not member.is_wrapper and not _CALLBACK.search(member.line)
     )
     return replace(chain, members=genuine or members)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from supervisor.core.beside import beside, is_wordless
-from supervisor.core.chain import WRAPPERS, Chain, Origin, Raised
+from supervisor.core.chain import Chain, Origin, Raised
 from supervisor.core.frames import Frame, frame_in, place
 from supervisor.core.line_forms import CAUSED, HEADER, LOGGED, MEMBER, NOISE, STACK, when
 from supervisor.core.speakers import raiser
@@ -139,7 +139,7 @@ class TracebackReader:
 
     def _inside(self, raised: Raised) -> bool:
         """Whether the exception before this one only reported it (Ray shows it so)."""
-        return self.members[-1].type.rpartition(".")[2] in WRAPPERS
+        return self.members[-1].is_wrapper
 
     # The origin and frames belong to the traceback that is being read; a chain gets the best of
     # those of its members.

@@ -11,8 +11,9 @@ from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR, errorcode
 from typing import TypeVar
 
 from supervisor.config.patterns import SlowPatternError
+from supervisor.core.certainty import grounds, is_certain
 from supervisor.core.chain import Chain
-from supervisor.core.comparing import grounds, is_certain, is_compared, signature_of
+from supervisor.core.comparing import is_compared, signature_of
 from supervisor.core.failure import Evidence, Failure, WorkerExit, told_survivors
 from supervisor.core.outcome import Charge, Confidence, Verdict
 from supervisor.core.policy import Success

@@ -22,6 +22,7 @@ from supervisor.core.rules import (
     NO_SPACE,
     NO_STEP_TOLD,
     OOM_KILLED,
+    PEER_FELL,
     STILL_RUNNING,
     TOLD_TO_STOP,
     Rule,
@@ -135,7 +136,7 @@ def weighed(
     found = [
         each
         for number, rank in enumerate(ranks)
-        for each in _Judge(rank, number, success, rules, facts | _known_of(rank)).weigh()
+        for each in _Judge(rank, number, success, rules, facts | _known_of(rank, ranks)).weigh()
     ]
     judgements = [each for each in found if isinstance(each, Judgement)]
     judgements.sort(key=lambda judgement: judgement.order)
@@ -159,9 +160,19 @@ def _facts(evidence: Evidence, success: Success) -> frozenset[str]:
     return frozenset(found)
 
 
-def _known_of(rank: RankEvidence) -> frozenset[str]:
+def _known_of(rank: RankEvidence, ranks: Sequence[RankEvidence]) -> frozenset[str]:
     """The same of one rank."""
-    return frozenset({TOLD_TO_STOP}) if rank.exit.told_to_stop else frozenset()
+    found = {TOLD_TO_STOP} if rank.exit.told_to_stop else set()
+    if any(_was_ended(other) for other in ranks if other is not rank):
+        found.add(PEER_FELL)
+    return frozenset(found)
+
+
+def _was_ended(rank: RankEvidence) -> bool:
+    """Whether somebody else ended it, told it to stop, or took it away unseen."""
+    unseen = rank.exit.code is None and rank.exit.signal is None
+    ended = unseen or _signal(rank.exit) in _FROM_OUTSIDE
+    return rank.exit.told_to_stop or (rank.fell and ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +253,7 @@ class _Judge:
         for rule in self.rules:
             if not self._ends(rule, chain):
                 continue
-            if rule.alone and len(members) > 1:
+            if rule.alone and chain is not None and len(chain.members) > 1:
                 continue
             if not rule.about_text:
                 yield rule, members[-1] if members else None

@@ -30,6 +30,7 @@ from supervisor.core.rules.rule import NO_OOM_KILL as NO_OOM_KILL
 from supervisor.core.rules.rule import NO_SPACE as NO_SPACE
 from supervisor.core.rules.rule import NO_STEP_TOLD as NO_STEP_TOLD
 from supervisor.core.rules.rule import OOM_KILLED as OOM_KILLED
+from supervisor.core.rules.rule import PEER_FELL as PEER_FELL
 from supervisor.core.rules.rule import STILL_RUNNING as STILL_RUNNING
 from supervisor.core.rules.rule import TOLD_TO_STOP as TOLD_TO_STOP
 from supervisor.core.rules.rule import Rule as Rule

@@ -1,0 +1,77 @@
+"""Whether a FATAL is certain: what is wrong by construction ends the job at once, a guess gets one
+more attempt.
+
+A rule tells of which errors that can be said at all. What speaks against it in the case at hand is
+a doubt: another error of the chain, another rank, or another meaning of the words.
+"""
+
+from __future__ import annotations
+
+from supervisor.core.chain import Chain, Origin, Raised
+from supervisor.core.outcome import Verdict
+from supervisor.core.rules import PEER_FELL, TOLD_TO_STOP, Rule
+from supervisor.core.speakers import Speaker
+from supervisor.core.weighing import Judgement, is_hearsay
+
+_YOURS = "your rule in the config says so"
+
+
+def doubts(judgement: Judgement) -> str:
+    """Why a FATAL is only a guess; empty: it is certain."""
+    rule, chain, member = judgement.rule, judgement.chain, judgement.member
+    if rule.own:
+        return "" if rule.certain else _YOURS
+    if not rule.certain and chain is None:
+        return "how a process ended says little of why it did"
+    if not rule.certain:
+        return "what passes is sometimes reported in such words, too"
+    if chain is None or member is None:
+        return ""
+    return _of_its_place(chain, member) or _of_others(judgement, chain, member)
+
+
+def _of_its_place(chain: Chain, member: Raised) -> str:
+    """What an error's own place in the program has against it."""
+    if is_hearsay(chain):
+        return "it was printed, but nothing tells that it ended the program"
+    if chain.origin is Origin.THREAD:
+        return "it ended a thread or a child process, which need not have ended the program"
+    if chain.members[-1] is not member:
+        return "another error was raised after it, which may have another cause"
+    if member.speaker is Speaker.IO:
+        return "it came from a library that talks to others"
+    return ""
+
+
+def _of_others(judgement: Judgement, chain: Chain, member: Raised) -> str:
+    """What else is known that may have brought it about."""
+    if TOLD_TO_STOP in judgement.judge.facts:
+        return "somebody had told it to stop: it may be its handler's"
+    if PEER_FELL in judgement.judge.facts:
+        return "another rank was ended from outside, which it may suffer from"
+    for each in chain.members:
+        cause, _ = next(judgement.judge.matches(chain, (each,)))
+        if each is not member and cause.verdict is not Verdict.FATAL:
+            return f"it was raised while {each.type or 'another error'} was handled, which may pass"
+    passing = next((each for each, _ in judgement.matches() if _passes(each)), None)
+    if passing is not None:
+        return f"its words are also those of the rule {passing.name!r}, and what that means passes"
+    return ""
+
+
+def _passes(rule: Rule) -> bool:
+    return rule.about_text and not rule.supposed and (rule.transient or rule.victim)
+
+
+def grounds(judgement: Judgement) -> str:
+    """Why a FATAL is certain, or a guess; empty where it is not FATAL."""
+    if judgement.rule.verdict is not Verdict.FATAL:
+        return ""
+    if doubt := doubts(judgement):
+        return f"a guess: {doubt}"
+    return f"certain: {_YOURS if judgement.rule.own else 'this is wrong by construction'}"
+
+
+def is_certain(judgement: Judgement) -> bool:
+    """Whether it is FATAL beyond doubt."""
+    return judgement.rule.verdict is Verdict.FATAL and not doubts(judgement)
