@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
 import pytest
 
+from supervisor.core.chain import Chain
 from supervisor.core.digest import LogDigest
 from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
 from supervisor.core.outcome import Verdict
 from supervisor.core.policy import Success
+from supervisor.core.rootcause import chains_of_text
 from supervisor.core.verdicts import judge
 from tests.corpus.cases import DEVELOPMENT, STAGED, Case, read_cases
 from tests.corpus.shapes import LAST, PREFIXES, SHAPES
@@ -29,11 +32,24 @@ SLOW = pytest.mark.slow
 STATEMENTS = {"absl", "logging", "basic-logging", "levels"}
 """Prefixes that a logger of the program writes, too."""
 
+NO_TRACEBACK = {"differgloo-h0", "abort-spmd", "abort-dataflow"}
+"""Aborts of native code after lines of glog: behind words or a number, which may be the program's
+own, they are read as another line, and get one more attempt."""
 
-def judged(log: bytes, ended: WorkerExit, stage: str | None = None) -> Failure:
+
+def kept(log: bytes) -> str:
     digest = LogDigest()
     digest.feed(log)
-    rank = RankEvidence(ended, output=digest.text(), stage=stage)
+    return digest.text()
+
+
+def read(log: bytes) -> list[Chain]:
+    """All that a verdict knows of a log, apart from where in it that stands."""
+    return [replace(chain, end=0) for chain in chains_of_text(kept(log))]
+
+
+def judged(log: bytes, ended: WorkerExit, stage: str | None = None) -> Failure:
+    rank = RankEvidence(ended, output=kept(log), stage=stage)
     failure = judge(Evidence((rank,)), NEVER_REACHED)
     assert failure is not None
     return failure
@@ -42,6 +58,11 @@ def judged(log: bytes, ended: WorkerExit, stage: str | None = None) -> Failure:
 @cache
 def clean(case: Case) -> Failure:
     return judged(case.output.encode(), case.ended, case.stage)
+
+
+@cache
+def clean_read(case: Case) -> list[Chain]:
+    return read(case.output.encode())
 
 
 def is_certain(failure: Failure) -> bool:
@@ -54,6 +75,8 @@ def wrong(shapes: tuple[str, ...], cases: list[Case]) -> list[tuple[str, str, st
         log = case.output.encode()
         for name in shapes:
             log = SHAPES[name](log)
+        if read(log) == clean_read(case):
+            continue  # to judge takes ten times as long
         failure = judged(log, case.ended, case.stage)
         expected = clean(case)
         same = (failure.verdict, is_certain(failure)) == (expected.verdict, is_certain(expected))
@@ -68,6 +91,8 @@ def that_show(shape: str) -> list[Case]:
         return [case for case in CASES if '  File "' in case.output]
     if shape in ("utf-16-le", "utf-16-be"):  # the code of U+2500 ends in zero
         return [case for case in CASES if "\u2500" not in case.output]
+    if shape in ("kubectl-selector", "numbered"):
+        return [case for case in CASES if case.id not in NO_TRACEBACK]
     if shape == "progress-bars":  # an empty line behind a bar reads as that bar
         empty = {"shardmap-outspecs", "io-hf-download-403-none"}
         return [case for case in CASES if case.id not in empty]
@@ -76,13 +101,6 @@ def that_show(shape: str) -> list[Case]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_verdict_is_that_of_the_clean_log(shape: str) -> None:
-    some = random.Random(shape).sample(that_show(shape), 15)
-    assert wrong((shape,), some) == []
-
-
-@SLOW
-@pytest.mark.parametrize("shape", SHAPES)
-def test_every_verdict_is_that_of_the_clean_log(shape: str) -> None:
     assert wrong((shape,), that_show(shape)) == []
 
 
