@@ -7,11 +7,12 @@ a doubt: another error of the chain, another rank, or another meaning of the wor
 
 from __future__ import annotations
 
-from supervisor.core.chain import Chain, Origin, Raised
+from supervisor.core.chain import Chain, Raised
+from supervisor.core.fitting import misfit
 from supervisor.core.outcome import Verdict
 from supervisor.core.rules import PEER_FELL, TOLD_TO_STOP, Rule
 from supervisor.core.speakers import Speaker
-from supervisor.core.weighing import Judgement, is_hearsay
+from supervisor.core.weighing import Judgement
 
 _YOURS = "your rule in the config says so"
 
@@ -27,15 +28,12 @@ def doubts(judgement: Judgement) -> str:
         return "what passes is sometimes reported in such words, too"
     if chain is None or member is None:
         return ""
-    return _of_its_place(chain, member) or _of_others(judgement, chain, member)
+    misfits = misfit(chain, judgement.rank)
+    return misfits or _of_its_place(chain, member) or _of_others(judgement, chain, member)
 
 
 def _of_its_place(chain: Chain, member: Raised) -> str:
     """What an error's own place in the program has against it."""
-    if is_hearsay(chain):
-        return "it was printed, but nothing tells that it ended the program"
-    if chain.origin is Origin.THREAD:
-        return "it ended a thread or a child process, which need not have ended the program"
     if chain.members[-1] is not member:
         return "another error was raised after it, which may have another cause"
     if member.speaker is Speaker.IO:

@@ -33,6 +33,8 @@ _COMPLAINT = re.compile(
     r"(?i)error|fail|cannot|can't|could not|unable|invalid|fatal|abort|denied|refuse|not found|"
     r"missing|unknown|unsupported|exception|panic|no such"
 )
+_LAST = 3
+"""So many last lines tell one failure from another."""
 _SPELLED = str.maketrans({str(digit): f" {name} " for digit, name in enumerate(_DIGIT_NAMES)})
 
 
@@ -76,11 +78,14 @@ def signature_of(judgement: Judgement, evidence: Evidence) -> str | None:
 
 
 def _complaint(said: Chain) -> str:
-    """The last line that speaks of a failure; else the last one, with each digit as a word: that of
-    a healthy job differs from step to step."""
+    """The last lines that speak of a failure; else the last ones, with each digit as a word: those
+    of a healthy job differ from step to step. Several, because the very last one may only say
+    goodbye."""
     lines = [each.text for each in said.members]
     complaints = [line for line in lines if _COMPLAINT.search(line)]
-    return complaints[-1] if complaints else lines[-1].translate(_SPELLED)
+    if complaints:
+        return "\n".join(complaints[-_LAST:])
+    return "\n".join(lines[-_LAST:]).translate(_SPELLED)
 
 
 def _of_the_end(rule: Rule, ended: WorkerExit) -> str:

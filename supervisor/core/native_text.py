@@ -48,6 +48,12 @@ def _native_frames(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
             return
 
 
+def speaks(line: str) -> bool:
+    """Whether a line says anything: stacks and what Python prints of its own end do not."""
+    silent = not line.strip() or STACK.match(line) or frame_in(line) or NOISE.search(line)
+    return not silent
+
+
 def _type(line: str) -> str:
     """The type of the exception that a line tells, of whose traceback the rest may be cut off."""
     kind = exception_type(line) or ""
@@ -60,7 +66,6 @@ def last_lines(lines: Sequence[str]) -> Chain | None:
     for line in reversed(lines[-500:]):
         if len(told) == _MAX_LAST_LINES:
             break
-        speaks = line.strip() and not (INFO.match(line) or STACK.match(line) or frame_in(line))
-        if speaks and not NOISE.search(line):
+        if speaks(line) and not INFO.match(line):
             told.append(Raised(_type(line), line.strip(), line))
     return Chain(tuple(reversed(told)), Origin.OUTPUT) if told else None

@@ -23,7 +23,7 @@ from supervisor.core.faulthandler_text import without_stacks
 from supervisor.core.frames import frame_in
 from supervisor.core.line_forms import HEADER, MAX_LINE
 from supervisor.core.log_lines import Line, clean_lines, processes
-from supervisor.core.native_text import aborts, last_lines
+from supervisor.core.native_text import aborts, last_lines, speaks
 from supervisor.core.survival import Progress
 from supervisor.core.traceback_text import MAX_FRAMES, TracebackReader, passed
 from supervisor.protocol.failure import ExceptionInfo, FailureRecord
@@ -58,7 +58,10 @@ def _tracebacks(lines: Sequence[Line]) -> tuple[list[tuple[int, Chain]], int]:
     ends = [(chain.end, chain) for chain, at in read if at is None and chain.end <= resumed]
     # What is left over of a survived one must not be taken for the beginning of the next.
     ends += [(resumed + c.end, c) for c in TracebackReader(texts[resumed:]).chains()]
-    return [(lines[max(0, end - 1)].number, chain) for end, chain in ends], resumed
+    return [
+        (lines[max(0, end - 1)].number, replace(chain, followed=sum(map(speaks, texts[end:]))))
+        for end, chain in ends
+    ], resumed
 
 
 def chain_of_record(record: FailureRecord, output: str = "") -> Chain | None:

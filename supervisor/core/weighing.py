@@ -192,7 +192,7 @@ class _Judge:
         """
         rank, ended, judged = self.rank, _signal(self.rank.exit), False
         for chain in self._chains():
-            if ended in _FROM_OUTSIDE and chain.origin > Origin.ABORT:
+            if ended in _FROM_OUTSIDE and (chain.origin > Origin.ABORT or self._fell_silently()):
                 yield LeftOut(rank, chain, _BEFORE_THE_END)
                 continue
             judgement = self._of_chain(chain)
@@ -209,6 +209,11 @@ class _Judge:
         rule, _ = next(self.matches(None, ()))
         time = self.number + 1000 * ended_well
         yield Judgement(self, rule, None, None, time, struck=struck)
+
+    def _fell_silently(self) -> bool:
+        """Whether it ended by itself and without a failure record, as it has none of an error that
+        it survived. Whom we ended may have hung after an error, in its exit handlers."""
+        return self.rank.fell and self.rank.record is None
 
     def _chains(self) -> Sequence[Chain]:
         """The errors of a rank: its record if it left one, else what its output shows."""
