@@ -41,7 +41,7 @@ _PATTERNS = {
     "digits": r"\d+",
     "space": r"[ \t]+",
 }
-_HASH = re.compile(r"\b(?=[a-z0-9]*\d[a-z0-9]*[a-z])(?=[a-z0-9]*[a-z][a-z0-9]*\d)[a-z0-9]{5,}\b")
+_HASH = re.compile(r"\b(?=[a-z0-9]*\d[a-z])(?=[a-z0-9]*[a-z]\d)[a-z0-9]{5,}\b")
 """A random part of a name."""
 _ENDS = re.compile(r"[:|>)\]][ \t]?$|(?:\d[Z\d]|\d) $")
 """How a prefix may end where nothing but its frequency speaks for it."""
@@ -55,7 +55,8 @@ _RAW = re.compile(
 """How lines begin that no log statement wrote."""
 _PASSING = re.compile(
     rf"(?:{_MONTH} +\d+ |\d{{4}}[-/]\d\d[-/]\d\d[ T]?|[IWEF]\d{{4}} |\b\d{{9,}}\.\d+)?{_CLOCK}Z?"
-    rf"(?:[+-]\d\d:?\d\d)?|std(?:out|err)(?: [FP]\b)?|\b{_LEVEL}\b|[\w./-]+\.(?:py|cc|h|cpp):\d+"
+    rf"(?:[+-]\d\d:?\d\d)?|std(?:out|err)(?: [FP]\b)?|\b{_LEVEL}\b|"
+    r"(?<![\w./-])[\w./-]+\.(?:py|cc|h|cpp):\d+"
 )
 """What says when, how and from where a line was written, and not by whom."""
 
@@ -93,6 +94,8 @@ def _before_frames(lines: Sequence[str]) -> Iterator[str]:
         if at <= 0 or _FRAME.match(line, at) is None:
             continue
         prefix = line[:at].partition("\r")[0]
+        if len(prefix) > _MAX_PREFIX:
+            continue
         if prefix.strip(" \t|+-") and "%|" not in prefix:
             yield prefix
             bar = _GROUP_BAR.search(prefix)
@@ -103,6 +106,7 @@ def _before_frames(lines: Sequence[str]) -> Iterator[str]:
 
 def _form(prefix: str) -> str:
     """A regular expression for prefixes of this form: other numbers, times, levels, streams."""
+    prefix = prefix.lstrip(" \t")
     body = prefix.rstrip(" \t")
     blank = prefix[len(body) :]
     pieces = [r"[ \t]*"]
@@ -141,6 +145,8 @@ def _shared(lines: Sequence[str]) -> list[str]:
         ]
         line, at = rest[0]
         prefix = line[:at]
+        if len(prefix) > _MAX_PREFIX:
+            break
         if _may_end(prefix) and _is_foreign(prefix, rest):
             best = prefix
     return [_form(best)] if best else []

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
+import subprocess
+import sys
 
 import pytest
 
@@ -14,6 +17,14 @@ from supervisor.core.signature import signature
 from supervisor.core.verdicts import judge
 from supervisor.explained import as_yaml
 
+FRAME = '  File "/app/train.py", line 3, in f'
+"""With what follows, an error of a program."""
+_MAX_CPU = 12
+"""Seconds of CPU time; an expression that is quadratic in a line needs several times as many."""
+ENDLESS = {
+    "a prefix of digits before a progress bar": "1" * 60_000 + "\r" + FRAME + "\n",
+    "prefixes of digits": ("1" * 60_000 + "[" + FRAME + "\n") * 9,
+}
 HALVES = (
     "Traceback (most recent call last):\n",
     '  File "/app/tr\ud800ain.py", line 3, in ma\udc80in\n',
@@ -63,3 +74,20 @@ def test_a_proposed_rule_has_only_what_a_config_may_have() -> None:
     assert explanation is not None
     assert explanation.change is not None
     assert explanation.change["regex"] == "bad record"
+
+
+@pytest.mark.parametrize("output", ENDLESS.values(), ids=ENDLESS)
+def test_no_output_takes_long(output: str) -> None:
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (_MAX_CPU, _MAX_CPU))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "supervisor", "classify", "-", "--exit-code", "1"],
+        input=output,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        preexec_fn=limited,
+    )
+    assert done.returncode == 0
+    assert "verdict:" in done.stdout
