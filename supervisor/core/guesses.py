@@ -15,7 +15,7 @@ MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """One time that a failure came which is FATAL as a guess."""
+    """One occurrence of a failure whose FATAL verdict is a guess."""
 
     signature: str | None
     step: int | None

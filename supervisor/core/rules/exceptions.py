@@ -42,7 +42,7 @@ RULES = (
         "timeout",
         RESTART,
         "something took too long or did not answer",
-        "A wait came to its end: for capacity, a worker or a service.",
+        "A wait for capacity, a worker or a service timed out.",
         "If it comes back, see what it waits for, and whether that can ever be there.",
         types=(
             "*Timeout",
@@ -87,7 +87,7 @@ RULES = (
         "pipe",
         RESTART,
         "the other end of a pipe went away",
-        "Who read from it, or wrote into it, is gone.",
+        "The process at the other end of the pipe or connection is gone.",
         f"{NONE_NEEDED}see in the output which process that is, and why it ended.",
         types=(
             "BrokenPipeError",
@@ -128,7 +128,7 @@ RULES = (
         "expired-login",
         POLICY,
         "credentials are missing or have expired",
-        "The storage or the hub does not accept who we say we are; a new token may.",
+        "The storage or the hub rejects our credentials; a new token may be accepted.",
         "Renew the credentials (gcloud auth, service account, HF_TOKEN).",
         types=(
             "RefreshError",

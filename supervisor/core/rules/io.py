@@ -3,7 +3,7 @@
 An error that has a structured code is judged by that first (`tables.py`). Then come what is said of
 credentials, quotas and capacity, bytes that were broken on their way, and types that mean one thing
 only. What is left of an I/O library's errors is `io-error`, near the end of the table: it is
-restarted and its signature compared, and no mere word makes it FATAL (see `rules/__init__.py`).
+restarted and its signature compared; words alone never make it FATAL (see `rules/__init__.py`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from supervisor.core.speakers import ANYBODY, Speaker
 _IO = (Speaker.IO,)
 _NO_PLACE = (
     "a repository or bucket does not exist, or is closed to us",
-    "What the program asks for is not there for us, whoever we say we are.",
+    "What the program asks for does not exist, or we may not read it.",
     FIX_PATH,
 )
 _LOGIN = (
     "credentials are missing or have expired",
-    "The storage or the hub does not accept who we say we are; a new token may.",
+    "The storage or the hub rejects our credentials; a new token may be accepted.",
     "Renew the credentials (gcloud auth, service account, HF_TOKEN).",
 )
 _QUOTA = (
@@ -144,7 +144,7 @@ RULES = (
         "no-capacity",
         POLICY,
         "no capacity",
-        "The machines asked for are not to be had at the moment.",
+        "The requested machines are not available at the moment.",
         "Wait, or ask for another zone or a smaller slice.",
         patterns=(
             r"(?i)no more capacity in the zone|ZONE_RESOURCE_POOL_EXHAUSTED|\bSTOCKOUT\b",

@@ -23,7 +23,7 @@ _DIFFER = (
 )
 _COMPILE = (
     "compilation failed",
-    "The program cannot be compiled for these devices; it never will be as it is.",
+    "The program cannot be compiled for these devices: each attempt fails the same way.",
     FIX_CODE,
 )
 

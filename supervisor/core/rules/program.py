@@ -76,7 +76,7 @@ RULES = (
         "data-range",
         FATAL,
         "data that the program cannot take",
-        "The data holds what the program refuses; it will be the same data next time.",
+        "The data holds a value that the program refuses; the next attempt reads the same data.",
         "Correct the data or the vocabulary; then run the same command again.",
         patterns=(
             r"(?i)out.of.(?:bounds|range)|vocab(?:_| |ulary )?size|token.?ids?\b.{0,60}(?:exceed|"
@@ -116,7 +116,7 @@ RULES = (
         "data-loss",
         RESTART,
         "the runtime reports lost data",
-        "DATA_LOSS without a word of stored data: memory or the interconnect.",
+        "DATA_LOSS that names no stored data comes from memory or the interconnect.",
         "If it comes back, have the host replaced.",
         patterns=(rf"{STATUS}DATA_LOSS\b",),
         transient=True,
@@ -186,7 +186,7 @@ RULES = (
         "interrupted",
         RESTART,
         "interrupted",
-        "Somebody interrupted the program; it says nothing against it.",
+        "Somebody interrupted the program; the program is not at fault.",
         f"{NONE_NEEDED}find out who sends SIGINT.",
         types=("KeyboardInterrupt",),
         transient=True,

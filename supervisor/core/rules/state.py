@@ -22,7 +22,7 @@ _UNDECODABLE = (
 )
 _NOT_NUMBERS = (
     "NaN or Inf in the training",
-    "The numbers are no numbers any more; an earlier state and other luck may avoid it.",
+    "The loss became NaN or Inf; going back to the last checkpoint may avoid it.",
     "Look at the data and the learning rate at that step; our trainer can pass over a few batches "
     "(trainer.init.loop.skip_bad_batches).",
 )
