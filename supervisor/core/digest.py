@@ -7,6 +7,8 @@ in nothing but digits is kept once: noise comes in thousands.
 
 The search is for plain strings, because that is what goes through a gigabyte in seconds: a regular
 expression with as many alternatives is many times slower.
+
+A cut may go through a secret, which is known only as a whole. So the word at each cut is left out.
 """
 
 from __future__ import annotations
@@ -118,10 +120,11 @@ class LogDigest:
         reached = 0
         tail = max(0, end - _TAIL)
         for start, data in [*places, (tail, self._cut(tail, end))]:
-            data = data[max(0, reached - start) :]
-            start = max(start, reached)
-            pieces += [_GAP, data] if start > reached else [data]
-            reached = start + len(data)
+            if start > reached:
+                pieces = [*_without_last_word(pieces), _GAP, _without_first_word(data)]
+            else:
+                pieces.append(data[reached - start :])
+            reached = max(reached, start + len(data))
         return b"".join(pieces).decode("utf-8", "replace")
 
     def _search(self, until: int) -> None:
@@ -153,7 +156,7 @@ class LogDigest:
             return
         if len(self._seen) < _MAX_FINGERPRINTS:
             self._seen.add(fingerprint)
-        line = self._recent.rfind(b"\n", 0, max(0, at - self._offset - _BEFORE)) + 1
+        line = max(0, self._recent.rfind(b"\n", 0, max(0, at - self._offset - _BEFORE)))
         self._open = [max(self._offset + line, at - _BEFORE - 512), at + _AFTER]
 
     def _fingerprint(self, at: int) -> int:
@@ -176,6 +179,23 @@ class LogDigest:
 
     def _cut(self, start: int, end: int) -> bytes:
         return self._recent[max(0, start - self._offset) : max(0, end - self._offset)]
+
+
+def _without_first_word(data: bytes) -> bytes:
+    """`data` without the rest of a word, or the one blank or line end, that it begins with."""
+    if not data or data[:1].isspace():
+        return data[1:]
+    return data[len(data.split(maxsplit=1)[0]) :]
+
+
+def _without_last_word(pieces: list[bytes]) -> list[bytes]:
+    """The pieces of a text without the beginning of a word that it ends with."""
+    if not pieces or pieces[-1][-1:].isspace():
+        return pieces
+    *before, data = pieces
+    words = data.rsplit(maxsplit=1)
+    kept = data[: len(data) - len(words[-1])] if words else b""
+    return [*before, kept] if kept else _without_last_word(before)
 
 
 def _coding(head: bytes) -> str | None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from supervisor.core.line_forms import GAP, HEADER, MAX_LINE
 from supervisor.core.line_prefix import Prefixes, writer
+from supervisor.protocol.shortening import beginning
 
 _MAX_LAYERS = 4
 _MAX_PARTS = 64 * 1024
@@ -77,7 +78,7 @@ def _pieces(lines: Iterable[Line]) -> Iterator[Line]:
         if len(pieces) > 1 and "%|" not in pieces[-1]:  # it has taken the place of the bar
             pieces = [piece for piece in pieces if piece and "%|" not in piece] or [""]
         for piece in pieces:
-            text = piece[:MAX_LINE]
+            text = beginning(piece, MAX_LINE)  # no secret is cut in two
             yield line._replace(text=_GROUP_BAR.sub("", text, count=1))
 
 

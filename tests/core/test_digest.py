@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.config.secret_names import REDACTED
 from supervisor.core.digest import LogDigest
+from supervisor.core.log_lines import clean_lines
+from supervisor.core.redaction import Redactor
 
 LINE = b"I1121 08:55:30.93 1405 trainer.py:129] step 12 loss 5.9012\n"
 ROOT = b'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\nValueError: root\n'
@@ -86,3 +89,45 @@ def test_it_may_be_asked_for_before_the_log_ends() -> None:
     assert "first" in log.text()
     log.feed("second\n".encode("utf-16-le"))
     assert log.text().endswith("second\n")
+
+
+SECRET = "hunter2/SuperSecret+Value-99887766=="
+PARTS = [SECRET[at : at + 6] for at in range(len(SECRET) - 5)]
+
+
+@given(
+    st.sampled_from(["", "key=", "Bearer ", "'", '{"token":"', "\u2500"]),
+    st.lists(st.integers(0, 2000), min_size=1, max_size=6),
+    st.lists(st.integers(1, 400_000), max_size=4),
+)
+def test_no_cut_leaves_a_part_of_a_secret(
+    before: str, fillers: list[int], places: list[int]
+) -> None:
+    """The secret stands all over the log, so that cuts go through it."""
+    words = [f"{'w' * (length % 90)} {before}{SECRET}" for length in fillers]
+    lines = "".join(f"{word}\n" if n % 2 else f"{word} " for n, word in enumerate(words)).encode()
+    noise = lines * (500_000 // len(lines))
+    log = bytearray(noise)
+    for number, place in enumerate(places):
+        at = log.find(b" ", place) + 1
+        log[at:at] = b"\nTraceback (most recent call last):\nValueError: %c" % (65 + number)
+    told = Redactor({"API_TOKEN": SECRET}).text(digest(bytes(log)))
+    assert REDACTED in told
+    assert [part for part in PARTS if part in told] == []
+
+
+def test_a_message_that_is_cut_tells_no_part_of_a_secret() -> None:
+    """Also where the word at the cut is all that there is of a line."""
+    header = b"Traceback (most recent call last):\nValueError: bad token"
+    for length in range(32_720, 32_800, 3):
+        log = LINE * 2000 + header + b" " * (length - len(header)) + SECRET.encode() + b" no"
+        told = Redactor({"API_TOKEN": SECRET}).text(digest(log + b"\n" + LINE * 3000))
+        assert "ValueError: bad token" in told
+        assert [part for part in PARTS if part in told] == []
+
+
+def test_a_line_that_is_too_long_is_cut_between_words() -> None:
+    for length in range(3950, 4000):
+        (line,) = clean_lines("x " * (length // 2) + "y" * (length % 2) + f" {SECRET}\n")
+        told = Redactor({"API_TOKEN": SECRET}).text(line)
+        assert [part for part in PARTS if part in told] == []
