@@ -16,13 +16,12 @@ from supervisor.core.line_forms import INFO
 
 _MAX_LINES = 5
 _MAX_LENGTH = 600
-_WORDLESS = re.compile(r"[\w.<>]+(?:: ?(?:None|[\W_]*))?\s*$")
-_MARKERS = re.compile(r"\s*[\^~]+[\s\^~]*$")
+_WORDLESS = re.compile(r"[\w.<>]+(?:: ?(?:None|[\W_]*))?")
 
 
 def is_wordless(line: str) -> bool:
     """Whether the line of an exception holds no more than its type."""
-    return _WORDLESS.match(line) is not None
+    return _WORDLESS.fullmatch(line.rstrip()) is not None
 
 
 def beside(lines: Sequence[str], began: int | None, ended: int) -> str:
@@ -34,9 +33,15 @@ def beside(lines: Sequence[str], began: int | None, ended: int) -> str:
 def _source(lines: Sequence[str], ended: int) -> str:
     """The innermost line of code that the traceback shows; empty where it shows none."""
     for number in range(ended - 1, max(0, ended - 4), -1):
-        if not _MARKERS.match(lines[number]):
+        if not _marks(lines[number]):
             return "" if frame_in(lines[number]) is not None else lines[number].strip()
     return ""
+
+
+def _marks(line: str) -> bool:
+    """Whether the line only marks a part of the line of code above it."""
+    marks = "".join(line.split())
+    return bool(marks) and not marks.strip("^~")
 
 
 def _before(lines: Sequence[str], began: int) -> list[str]:

@@ -91,9 +91,9 @@ _FORMS = tuple(
         ("curl", r"CURL error \((\d+)\)|\bcurl\w* .{0,40}error code:? (\d+)"),
         ("sqlstate", r"\bSQLSTATE[ :=\[(]+(\w{5})\b"),
         ("pg", r"\bpsycopg2?\.errors\.(\w+)|\basyncpg\.exceptions\.(\w+?)(?:Error)?\b"),
-        ("mysql", r"(?i:mysql|mariadb)[\w.]*\)?: ?\(?(\d{4})\b|^ERROR (\d{4}) \(\w{5}\)"),
+        ("mysql", r"(?i:mysql|mariadb)[\w.]{0,60}\)?: ?\(?(\d{4})\b|^ERROR (\d{4}) \(\w{5}\)"),
         ("mysql", r"\b(\d{4}) \(\w{5}\): "),
-        ("mysql", r"(?i:mysql)[\w.]*\) \((\d{4}), "),
+        ("mysql", r"(?i:mysql)[\w.]{0,60}\) \((\d{4}), "),
         ("mongo", r"^pymongo\.[\s\S]*?['\"]code['\"]: ?(\d+)"),
         ("ssl", r"\[SSL: (\w+)\]"),
         # mlflow/exceptions.py (RestException), and the body of an answer of MLflow and Databricks

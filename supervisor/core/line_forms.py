@@ -16,7 +16,7 @@ CAUSED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
-MEMBER = re.compile(r"[-+| ]*-{5,} ?(?:\d+|\.\.\.) ?-{5,}")
+MEMBER = re.compile(r"[-+| ]*-{5} ?(?:\d+|\.\.\.) ?-{5}")
 """What stands between the members of an exception group."""
 
 _WHEN = re.compile(r"[IWEF](\d\d)(\d\d) |\d{4}-(\d\d)-(\d\d)[ T]")

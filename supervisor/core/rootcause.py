@@ -28,7 +28,8 @@ from supervisor.core.survival import Progress
 from supervisor.core.traceback_text import MAX_FRAMES, TracebackReader, passed
 from supervisor.protocol.failure import ExceptionInfo, FailureRecord
 
-_CALLBACK = re.compile(r"(?:[Cc]allback|Generated function)\b.*? error[^:]*: ")
+_CALLBACK = re.compile(r"(?:[Cc]allback|Generated function)\b")
+_ITS_ERROR = re.compile(r" error[^:]{0,300}: ")
 _EMBEDDED = re.compile(r"(?:.*?[ :])??((?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (.*)")
 
 
@@ -119,16 +120,25 @@ def _unwrapped(chain: Chain) -> Chain:
     """The chain without what only carries its genuine members."""
     members = tuple(inner for member in chain.members for inner in _opened(member))
     genuine = tuple(
-        member for member in members if not member.is_wrapper and not _CALLBACK.search(member.line)
+        member
+        for member in members
+        if not member.is_wrapper and _after_callback(member.line) is None
     )
     return replace(chain, members=genuine or members)
 
 
+def _after_callback(line: str) -> str | None:
+    """What a line says of the error of a callback; None: it speaks of none."""
+    callback = _CALLBACK.search(line)
+    error = _ITS_ERROR.search(line, callback.end()) if callback is not None else None
+    return line[error.end() :] if error is not None else None
+
+
 def _opened(member: Raised) -> Iterator[Raised]:
     """An exception that names another in its own line: that one, and itself."""
-    callback = _CALLBACK.search(member.line)
-    if callback is not None:
-        inner = _EMBEDDED.match(member.line[callback.end() :])
+    said = _after_callback(member.line)
+    if said is not None:
+        inner = _EMBEDDED.match(said)
         if inner is not None:
             line = f"{inner[1]}: {inner[2]}"
             yield Raised(inner[1], line, member.text, at=member.at, raised_in=member.raised_in)

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import resource
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
+from supervisor.core.beside import beside, is_wordless
+from supervisor.core.codes import codes_of
 from supervisor.core.explanation import explain
 from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.core.policy import Success
+from supervisor.core.rootcause import chain_of_record
 from supervisor.core.rules import RULES
 from supervisor.core.signature import signature
+from supervisor.core.traceback_text import TracebackReader
 from supervisor.core.verdicts import judge
 from supervisor.explained import as_yaml
+from supervisor.protocol.failure import ExceptionInfo, FailureRecord
 
 FRAME = '  File "/app/train.py", line 3, in f'
 """With what follows, an error of a program."""
@@ -24,6 +31,17 @@ _MAX_CPU = 12
 ENDLESS = {
     "a prefix of digits before a progress bar": "1" * 60_000 + "\r" + FRAME + "\n",
     "prefixes of digits": ("1" * 60_000 + "[" + FRAME + "\n") * 9,
+}
+LONG = 200_000
+"""Characters: far more than a line may have, for a quadratic expression never to come to an end."""
+CALLBACK = " callback" * (LONG // 18) + " error" * (LONG // 12)
+RECORD = FailureRecord(0, 0.0, None, None, (ExceptionInfo("E", (), CALLBACK, "raised"),), "")
+QUESTIONS: dict[str, Callable[[], object]] = {
+    "an error of a callback": lambda: chain_of_record(RECORD),
+    "an error of blanks": lambda: is_wordless(f"ValueError: {' ' * LONG}x"),
+    "a line of marks": lambda: beside(["", "f()", "^" * LONG + "!", "E"], None, 3),
+    "a line of dashes": lambda: list(TracebackReader(["-" * LONG]).chains()),
+    "an error of one name": lambda: codes_of("ValueError", "mysql" * (LONG // 5)),
 }
 HALVES = (
     "Traceback (most recent call last):\n",
@@ -91,3 +109,17 @@ def test_no_output_takes_long(output: str) -> None:
     )
     assert done.returncode == 0
     assert "verdict:" in done.stdout
+
+
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
+def test_no_expression_is_quadratic_in_a_line(question: Callable[[], object]) -> None:
+    def over(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGVTALRM, over)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _MAX_CPU)
+    try:
+        question()
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
