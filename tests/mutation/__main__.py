@@ -1,4 +1,8 @@
-"""`python -m tests.mutation [MODULE ...]`: the score of the fast tests, and who survives them."""
+"""`python -m tests.mutation [MODULE ...]`: the score of the fast tests, and who survives them.
+
+The modules are those of `supervisor.core`. `rules` stands for the table of rules, which is data:
+each of its mutants is judged in this process.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +19,10 @@ import hypothesis  # noqa: F401  # loaded once, before the forks
 import pydantic  # noqa: F401
 
 from tests.mutation.mutants import Mutant, mutants
-from tests.mutation.one import noticed
+from tests.mutation.one import JUDGING, noticed
 
-Task = tuple[str, Mutant]
-"""A mutant of a module."""
+Task = tuple[str, Mutant | None]
+"""A mutant of a module; None: the module as it is."""
 
 MODULES = (
     "machine",
@@ -44,8 +48,9 @@ MODULES = (
     "weighing",
     "changes",
     "redaction",
+    *JUDGING,
 )
-"""The decision logic of `supervisor.core`; the rules are data, and tested as such."""
+"""The logic of `supervisor.core` that is mutated."""
 
 _TIMEOUT = 300
 """Seconds, on a machine that does other things as well."""
@@ -56,26 +61,46 @@ _GOAL = 0.95
 def main() -> int:
     """Run the command line; returns 1 where the score is below the goal."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
-    parser.add_argument("modules", nargs="*", default=MODULES, metavar="MODULE")
+    parser.add_argument("modules", nargs="*", default=(*MODULES, "rules"), metavar="MODULE")
     parser.add_argument("--list", action="store_true", help="only list the mutants")
     options = parser.parse_args()
-    todo = [
+    modules = [module for module in options.modules if module != "rules"]
+    todo: list[Task] = [
         (name, mutant)
-        for name in (f"supervisor.core.{module}" for module in options.modules)
+        for name in (f"supervisor.core.{module}" for module in modules)
         for mutant in mutants(_source(name).read_text())
     ]
     if options.list:
-        for name, mutant in todo:
-            print(_line(name, mutant))
+        for task in todo:
+            print(_line(*task))
         return 0
+    one_of_each = {module in JUDGING: f"supervisor.core.{module}" for module in modules}
+    failed = dict(_noticed([(name, None) for name in one_of_each.values()]))
+    if any(failed.values()):
+        print("the tests fail without any mutant, so a score would mean nothing")
+        return 2
     total, survivors = len(todo), 0
-    for (name, mutant), was_noticed in _noticed(todo):
+    for task, was_noticed in _noticed(list(todo)):
         if not was_noticed:
             survivors += 1
-            print(f"SURVIVES {_line(name, mutant)}", flush=True)
+            print(f"SURVIVES {_line(*task)}", flush=True)
+    if "rules" in options.modules:
+        of_rules, surviving = _rules()
+        total, survivors = total + of_rules, survivors + surviving
     killed = total - survivors
     print(f"{killed} of {total} mutants were noticed: {killed / total:.1%}")
     return 0 if killed >= _GOAL * total else 1
+
+
+def _rules() -> tuple[int, int]:
+    """How many mutants of the rules there are, and how many of them survive."""
+    from tests.mutation import rules  # only after the forks: it imports what they mutate
+
+    found, survivors = list(rules.mutants()), 0
+    for mutant in rules.survivors(found, rules.known()):
+        survivors += 1
+        print(f"SURVIVES rule {mutant.name}: {mutant.what}", flush=True)
+    return len(found), survivors
 
 
 def _source(name: str) -> Path:
@@ -85,8 +110,10 @@ def _source(name: str) -> Path:
     return Path(spec.origin)
 
 
-def _line(name: str, mutant: Mutant) -> str:
+def _line(name: str, mutant: Mutant | None) -> str:
     file = f"{name.replace('.', '/')}.py"
+    if mutant is None:
+        return file
     return f"{file}:{mutant.line} {mutant.function} [{mutant.number}] {mutant.what}"
 
 
@@ -116,7 +143,8 @@ def _try(task: Task) -> NoReturn:
     os.dup2(silence, 2)
     code = 1
     try:
-        code = int(noticed(task[0], task[1].number))
+        name, mutant = task
+        code = int(noticed(name, mutant.number if mutant is not None else None))
     finally:
         os._exit(code)
 

@@ -18,6 +18,34 @@ from tests.mutation.mutants import mutated
 _FEW, _MANY = 25, 250
 """Seeds of the simulation: before the unit tests (most mutants die of them), and after."""
 _TESTS = ["tests/core", "tests/config/test_changes.py"]
+JUDGING = (
+    "rootcause",
+    "chain",
+    "traceback_text",
+    "native_text",
+    "line_prefix",
+    "log_lines",
+    "survival",
+    "statements",
+    "beside",
+    "codes",
+    "speakers",
+    "ownership",
+    "signature",
+    "comparing",
+    "guesses",
+    "digest",
+    "examples",
+    "explanation",
+)
+"""What reads a log and judges it: no run of the simulation depends on it."""
+_FIRST = ("rules_reached", "certain", "rootcause", "beside", "codes", "speakers", "signature")
+_THEN = ("words", "verdicts", "judgement", "guesses", "aborts", "examples", "where", "phrases")
+_LAST = ("explanation", "digest", "statements")
+_CORPUS = ["tests/corpus/test_corpus.py", "tests/corpus/test_staged.py", "tests/corpus/test_io.py"]
+_SHAPES = ["tests/corpus/test_signatures.py", "tests/corpus/test_shapes.py"]
+_QUICK = ["-m", "not slow", "-k", "not report and not table"]
+"""Without what starts a process: that runs the program as it is."""
 
 
 class _Loader(importlib.abc.InspectLoader):
@@ -58,10 +86,28 @@ def survives(first: int, until: int) -> bool:
     return all(play(seed).violation is None for seed in range(first, until))
 
 
-def noticed(module: str, number: int) -> bool:
-    """Whether the tests notice a mutant of `module`, which nothing has imported yet."""
-    sys.meta_path.insert(0, _Finder(module, number))
-    if not survives(0, _FEW):
-        return True
+def noticed(module: str, number: int | None) -> bool:
+    """Whether the tests notice a mutant of `module`, which nothing has imported yet; None: the
+    module as it is."""
+    if number is not None:
+        sys.meta_path.insert(0, _Finder(module, number))
+    name = module.rpartition(".")[2]
+    if name in JUDGING:
+        return not all(_pass(tests) for tests in judging_tests(name))
+    return not (survives(0, _FEW) and _pass(_TESTS) and survives(_FEW, _MANY))
+
+
+def judging_tests(name: str) -> list[list[str]]:
+    """The tests about judging, in portions: the module's own, the quick ones, then the others."""
+    own = [path for path in (_of_core(name),) if Path(path).exists()]
+    core = [[_of_core(each) for each in names] for names in (_FIRST, _THEN, _LAST)]
+    return [*([own] if own else []), *core, [*_QUICK, *_CORPUS], [*_QUICK, *_SHAPES]]
+
+
+def _of_core(name: str) -> str:
+    return f"tests/core/test_{name}.py"
+
+
+def _pass(tests: list[str]) -> bool:
     quiet = ["-q", "-x", "--no-header", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
-    return pytest.main([*quiet, *_TESTS]) != pytest.ExitCode.OK or not survives(_FEW, _MANY)
+    return pytest.main([*quiet, *tests]) == pytest.ExitCode.OK
