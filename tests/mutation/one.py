@@ -43,7 +43,10 @@ _FIRST = ("rules_reached", "certain", "rootcause", "beside", "codes", "speakers"
 _THEN = ("words", "verdicts", "judgement", "guesses", "aborts", "examples", "where", "phrases")
 _LAST = ("explanation", "digest", "statements")
 _CORPUS = ["tests/corpus/test_corpus.py", "tests/corpus/test_staged.py", "tests/corpus/test_io.py"]
-_SHAPES = ["tests/corpus/test_signatures.py", "tests/corpus/test_shapes.py"]
+_SHAPES = [
+    "tests/corpus/test_shapes.py",
+    "tests/corpus/test_signatures.py::test_another_cause_has_another_signature",
+]
 _QUICK = ["-m", "not slow", "-k", "not report and not table"]
 """Without what starts a process: that runs the program as it is."""
 
@@ -100,8 +103,9 @@ def noticed(module: str, number: int | None) -> bool:
 def judging_tests(name: str) -> list[list[str]]:
     """The tests about judging, in portions: the module's own, the quick ones, then the others."""
     own = [path for path in (_of_core(name),) if Path(path).exists()]
-    core = [[_of_core(each) for each in names] for names in (_FIRST, _THEN, _LAST)]
-    return [*([own] if own else []), *core, [*_QUICK, *_CORPUS], [*_QUICK, *_SHAPES]]
+    first, then, last = ([_of_core(each) for each in names] for names in (_FIRST, _THEN, _LAST))
+    corpus, shapes = [*_QUICK, *_CORPUS], [*_QUICK, *_SHAPES]
+    return [*([own] if own else []), first, then, corpus, shapes, last]
 
 
 def _of_core(name: str) -> str:

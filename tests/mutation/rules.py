@@ -3,7 +3,8 @@
 A mutant is the table with one rule left out, with one element of what a rule matches left out, or
 with a rule's `certain` or `transient` turned. The last element is never left out: an empty
 condition is none, and the rule would be another one. All of them match less than the rule does, or
-the same: so only the failures that the rule decides about are judged again.
+the same: so only the failures that the rule decides about are judged again, by the rules that match
+anything in them.
 """
 
 from __future__ import annotations
@@ -112,15 +113,18 @@ def survivors(
     found: Iterable[RuleMutant], failures: Sequence[Known], rules: tuple[Rule, ...] = RULES
 ) -> Iterator[RuleMutant]:
     """The mutants that decide each of the failures as the table does."""
-    by_rule: dict[str, list[tuple[Known, Told]]] = defaultdict(list)
+    by_rule: dict[str, list[tuple[Known, tuple[Rule, ...], Told]]] = defaultdict(list)
     for failure in failures:
-        before = _told(failure, rules)
         judgements, _ = weighed(*failure, rules)
+        matching = {rule.name for each in judgements for rule, _ in each.matches()}
+        few = tuple(rule for rule in rules if rule.name in matching)
+        before = _told(failure, few)
+        assert before == _told(failure, rules)
         for name in {judgement.rule.name for judgement in judgements}:
-            by_rule[name].append((failure, before))
+            by_rule[name].append((failure, few, before))
     for mutant in found:
-        table = mutant.of(rules)
-        if all(_told(failure, table) == before for failure, before in by_rule[mutant.name]):
+        decided = by_rule[mutant.name]
+        if all(_told(failure, mutant.of(few)) == before for failure, few, before in decided):
             yield mutant
 
 
