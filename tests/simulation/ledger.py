@@ -37,6 +37,7 @@ from supervisor.core.failure import Confidence, Failure, Verdict
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import Group, Status
 from supervisor.ports import Transition
+from tests.simulation.again import Guess, comes_too_often
 from tests.simulation.treatment import Treatment
 
 _ASKED = Failure("hang", Verdict.RESTART, "hang", "", "", "", 0, "")
@@ -59,9 +60,8 @@ class Ledger:
     """Charged restarts of the phase, whatever was committed between."""
     failed: tuple[str, ...] = ()
     """The signatures of what failed without progress, in order."""
-    guessed: tuple[tuple[str | None, int | None, int, int | None], ...] = ()
-    """The guesses of the phase: signature, last step, how much progress there was by then, and the
-    rung if it is about that."""
+    guessed: tuple[Guess, ...] = ()
+    """The guesses of the phase."""
     commits: int = 0
     """How often there was progress in the phase."""
     highest: int | None = None
@@ -232,7 +232,8 @@ class Ledger:
         compared = failure.compared and remedy is None and not self.hung
         if failure.signature is not None and compared:
             ledger = replace(ledger, failed=(*self.failed, failure.signature))
-            if ledger._comes_again(failure.signature, limits.repeated_failure_limit):
+            limit, progressed = limits.repeated_failure_limit, self.highest is not None
+            if comes_too_often(failure.signature, ledger.failed, limit, has_progressed=progressed):
                 require(ends is ExitCode.FAILED, "a failure that comes again does not end with 70")
                 return ledger
         if charge is not Charge.NOTHING:
@@ -261,25 +262,18 @@ class Ledger:
     ) -> Ledger:
         """A FATAL that is a guess: one more attempt, unless it had that or there is none left."""
         limits = policy.phases[self.phase]
-        if self._guessed_before(failure, limits):
+        rung = self._rung_of(failure, limits)
+        guess = Guess(failure.signature, failure.step, self.commits, rung)
+        if guess.is_again(self.guessed):
             why = "a guess lives through its second time"
             return self._over(failure, decision, limits, require, why)
         if self._is_spent(failure.charge, limits):
             why = "a guess that cannot be tried again does not end the job with 70"
             return self._over(failure, decision, limits, require, why)
         require(isinstance(decision, _GOES_ON), "a guess ends the job the first time")
-        guess = (failure.signature, failure.step, self.commits, self._rung_of(failure, limits))
         ledger = replace(self._spend(failure.charge), guessed=(*self.guessed, guess))
         ledger._check_delay(decision, failure.charge, policy, require, sooner=1)
         return ledger
-
-    def _guessed_before(self, failure: Failure, limits: PhasePolicy) -> bool:
-        """Whether it is the same as an earlier guess: without progress between them, or at the same
-        step."""
-        this = (failure.signature, self._rung_of(failure, limits))
-        same = [guess for guess in self.guessed if (guess[0], guess[3]) == this]
-        at_step = failure.step is not None and failure.step in [guess[1] for guess in same]
-        return at_step or self.commits in [guess[2] for guess in same]
 
     def _rung_of(self, failure: Failure, limits: PhasePolicy) -> int | None:
         """The rung that a failure is about."""
@@ -304,13 +298,6 @@ class Ledger:
     def _on(self, limits: PhasePolicy) -> int:
         """The rung."""
         return self.rung or (limits.rungs[0] if limits.rungs else 0)
-
-    def _comes_again(self, signature: str, limit: int | None) -> bool:
-        """Whether the same thing went wrong too often without a checkpoint between."""
-        if limit is None:
-            limit = 3 if self.highest is not None else 2
-        times = sum(1 for earlier in self.failed if earlier == signature)
-        return limit != 0 and times >= limit
 
     def _spend(self, charge: Charge) -> Ledger:
         if charge is Charge.RESTARTS:
