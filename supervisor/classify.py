@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from supervisor.adapters.logs import STDIN, digest_of, is_log
@@ -22,10 +22,10 @@ from supervisor.core.outcome import Charge, Verdict
 from supervisor.core.policy import Success
 from supervisor.core.redaction import Redactor
 from supervisor.core.rules import RULES
-from supervisor.core.verdicts import in_time, judge_in_time
+from supervisor.core.verdicts import in_time, judge_in_time, one_line
 from supervisor.explained import OwnRules, explained, explained_body
 from supervisor.narrative.failures import doubted
-from supervisor.protocol.messages import Stage, printable
+from supervisor.protocol.messages import Stage
 
 NO_INPUT = 66
 """The exit code of sysexits.h for an input that is missing or cannot be read."""
@@ -56,7 +56,6 @@ _SPENDS = {
     Charge.PREEMPTIONS: "it spends one of max_num_preemptions",
     Charge.NOTHING: "it spends no budget",
 }
-_MAX_LAST_LINE = 300
 
 
 def parse_stage(word: str) -> Stage:
@@ -156,7 +155,7 @@ def classify(
     body: dict[str, object]
     lines: Iterable[str]
     if failure is not None:
-        body, lines = _body(failure), _told(failure, logs, evidence)
+        body, lines = _body(failure), _told(failure, logs, evidence, redact)
         if found is not None:
             body["explanation"] = explained_body(found, own)
             lines = (*lines, *explained(found, logs, own))
@@ -200,14 +199,16 @@ def _body(failure: Failure) -> dict[str, object]:
     }
 
 
-def _told(failure: Failure, logs: Sequence[str], evidence: Evidence) -> Iterator[str]:
+def _told(
+    failure: Failure, logs: Sequence[str], evidence: Evidence, redact: Callable[[str], str]
+) -> Iterator[str]:
     """What happened, why we think so, what to do."""
     name = "standard input" if logs[failure.rank] == STDIN else logs[failure.rank]
     where = f" (rank {failure.rank}: {name})" if len(logs) > 1 else ""
     yield f"what happened: {failure.cause}{where}"
     rank = evidence.ranks[failure.rank]
     if failure.root_cause == str(rank.exit):
-        yield from _told_end(rank)
+        yield from _told_end(rank, redact)
     else:
         yield f"    {failure.root_cause}"
     if failure.where:
@@ -229,14 +230,14 @@ def _comparison(failure: Failure) -> str:
     return "not compared: it may come again and still pass"
 
 
-def _told_end(rank: RankEvidence) -> Iterator[str]:
+def _told_end(rank: RankEvidence, redact: Callable[[str], str]) -> Iterator[str]:
     """How a process ended of which no error is known, and its last words."""
     if rank.exit.code is None and rank.exit.signal is None:
         yield "    no rule knows an error in it: say how it ended (--exit-code N, --signal NAME)"
     else:
         yield f"    {rank.exit}; no rule knows an error in it"
     if last := last_lines(clean_lines(rank.output)):
-        yield f"    the log ends with: {printable(last.members[-1].line[:_MAX_LAST_LINE])}"
+        yield f"    the log ends with: {one_line(redact(last.members[-1].line))}"
 
 
 def _does(failure: Failure) -> str:

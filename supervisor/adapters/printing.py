@@ -29,9 +29,14 @@ class _Output(io.TextIOBase):
 
     def write(self, text: str) -> int:
         try:
-            return self._stream.write(text)
+            return self._stream.write(self._encodable(text))
         except OSError as error:
             raise _unprintable(error) from error
+
+    def _encodable(self, text: str) -> str:
+        """`text` with an escape for each character that the encoding of the stream lacks."""
+        coding = self._stream.encoding
+        return text.encode(coding, "backslashreplace").decode(coding)
 
     def flush(self) -> None:
         try:

@@ -295,3 +295,33 @@ def test_what_is_wrong_with_a_log_is_said(
     assert done.returncode == code
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_the_terminal_cannot_show_is_escaped(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(LOG.replace("bad", "b\u00e4d"), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "supervisor", "classify", str(log)],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "ValueError: b\\xe4d record 7" in done.stdout
+
+
+def test_a_secret_at_the_end_of_the_last_line_told_is_taken_out(tmp_path: Path) -> None:
+    """Half of it would not be known as one."""
+    secret = "sEcReTzz99887766aabbccddeeff0011"
+    log = tmp_path / "log"
+    log.write_text(f"{'y' * 280} {secret}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "supervisor", "classify", str(log)],
+        env={**os.environ, "WANDB_API_KEY": secret},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "the log ends with: yyy" in done.stdout
+    assert "sEcR" not in done.stdout
