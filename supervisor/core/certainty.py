@@ -7,6 +7,8 @@ a doubt: another error of the chain, another rank, or another meaning of the wor
 
 from __future__ import annotations
 
+import re
+
 from supervisor.core.chain import Chain, Raised
 from supervisor.core.fitting import misfit
 from supervisor.core.outcome import Verdict
@@ -15,6 +17,16 @@ from supervisor.core.speakers import Speaker
 from supervisor.core.weighing import Judgement
 
 _YOURS = "your rule in the config says so"
+_WORLD = re.compile(
+    r"(?i)(?<![a-z])(?:(?:local_)?devices?|chips?|gpus?|tpus?|cuda|hosts?|hostnames?|peers?|nodes?|"
+    r"workers?|replicas?|process(?:es)?|world[_ ]size|join(?:ed)?|alive|ready|available|"
+    r"response|reply|status|request|server|https?|url|ok|socket|port|network|connect(?:ed|ion)?|"
+    r"mount(?:ed|s)?|ismount|exists?|is_?file|is_?dir|listdir|glob|disk|bucket|missing|found|"
+    r"download(?:ed|s)?|upload(?:ed|s)?|exit(?:ed)?|exit[_ ]?code|return[_ ]?code|killed|"
+    r"time[ds]?[_ ]?out|wait(?:ed|ing)?|deadline|elapsed|seconds|minutes)(?![a-z])|"
+    r"\branks? \d+ (?!but|and|or|instead|vs|for)[a-z]|\btime\.|\b(?:408|425|429|500|502|503|504)\b"
+)
+"""Words of what is not the program's own, and may be otherwise next time."""
 
 
 def doubts(judgement: Judgement) -> str:
@@ -29,15 +41,17 @@ def doubts(judgement: Judgement) -> str:
     if chain is None or member is None:
         return ""
     misfits = misfit(chain, judgement.rank)
-    return misfits or _of_its_place(chain, member) or _of_others(judgement, chain, member)
+    return misfits or _of_its_place(rule, chain, member) or _of_others(judgement, chain, member)
 
 
-def _of_its_place(chain: Chain, member: Raised) -> str:
+def _of_its_place(rule: Rule, chain: Chain, member: Raised) -> str:
     """What an error's own place in the program has against it."""
     if chain.members[-1] is not member:
         return "another error was raised after it, which may have another cause"
     if member.speaker is Speaker.IO:
         return "it came from a library that talks to others"
+    if "AssertionError" in rule.types and _WORLD.search(f"{member.stated}\n{member.beside}"):
+        return "it asserts something of the world around, which may be otherwise next time"
     return ""
 
 

@@ -59,17 +59,17 @@ def _is_of_another(raised: Raised) -> bool:
 def signature_of(judgement: Judgement, evidence: Evidence) -> str | None:
     """The name by which the failure is known when it comes again; None: nothing was said.
 
-    That of a guess does not tell the step: a new checkpoint need not have changed what is wrong.
+    That of a FATAL does not tell the step: a new checkpoint need not have changed what is wrong.
     """
     rule, rank, chain, member = judgement.rule, judgement.rank, judgement.chain, judgement.member
     record = rank.record
-    guess = rule.verdict is Verdict.FATAL and not is_certain(judgement)
+    fatal = rule.verdict is Verdict.FATAL
     stage = (record.stage if record is not None else None) or rank.stage
     step = record.step if record is not None and record.step is not None else evidence.step
     if chain is not None and member is not None:
-        at = None if guess else step
+        at = None if fatal else step
         return signature(member.type, member.stated, chain.frames, stage, at, codes=member.codes)
-    if guess:
+    if fatal:
         return _of_the_end(rule, rank.exit)
     said = last_lines(clean_lines(rank.output)) if rank.output and not rank.exit.clean else None
     if said is None or rule.transient:

@@ -7,6 +7,7 @@ of the one that most likely is the root cause (`weighing`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR, errorcode
 from typing import TypeVar
 
@@ -95,10 +96,10 @@ def hang_failure(end: Failure | None, hang: Hang) -> Failure:
 
     None: as it does when it succeeds, which is what a trainer does that saves when it is asked to.
     A rank whose program had failed for good before may hang in its exit handlers for minutes,
-    waiting for the others: that was no hang.
+    waiting for the others: that was no hang. But the error may also be of its SIGTERM handler.
     """
     if end is not None and end.says_fatal:
-        return end
+        return _doubted(end) if end.certain else end
     ended = end.exit if end is not None else "well"
     return Failure(
         cause=f"hang in stage {hang.stage}",
@@ -114,6 +115,11 @@ def hang_failure(end: Failure | None, hang: Hang) -> Failure:
         hardware=True,  # a device may hang too
         traceback=end.traceback if end is not None else "",
     )
+
+
+def _doubted(end: Failure) -> Failure:
+    why = "a guess: it hung, and was told to stop: it may be its handler's"
+    return replace(end, certain=False, grounds=why, compared=True)
 
 
 def launch_failure(error: OSError, argv: tuple[str, ...]) -> Failure:

@@ -86,3 +86,43 @@ def test_what_another_rank_may_suffer_of_one_that_was_ended_is_a_guess(
     assert alone.is_certain  # we killed the other one
     failure = judged(Evidence((own, RankEvidence(peer, fell=True))))
     assert (failure.verdict, failure.is_certain) == (Verdict.FATAL, False)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "    assert jax.device_count() == 8\nAssertionError",
+        "    assert response.ok\nAssertionError",
+        "    assert os.path.exists(folder)\nAssertionError",
+        "AssertionError: only 4 TPU chips visible",
+        "AssertionError: expected 8 devices, found 4",
+        "AssertionError: 503",
+        "AssertionError: /mnt/data is not mounted",
+        "AssertionError: gsutil exited with 1",
+        "AssertionError: rank 3 never joined",
+        "AssertionError: Timed out after 600 s waiting for data worker",
+    ],
+)
+def test_an_assertion_about_the_world_is_a_guess(said: str) -> None:
+    failure = judged(ended(printed(said)))
+    assert (failure.rule, failure.is_guess) == ("own-assertion", True)
+
+
+@pytest.mark.parametrize("check", ["assert_devices_available", "assert_tpu_available"])
+def test_what_chex_asserts_of_the_world_is_a_guess(check: str) -> None:
+    place = 'chex/_src/asserts.py", line 7, in check'
+    line = f"AssertionError: [Chex] Assertion {check} failed: No 4 TPUs available"
+    assert judged(ended(printed(line, place=place))).is_guess
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "    assert tokens.shape == (4, 2)\nAssertionError",
+        "AssertionError: 512 != 256",
+        "AssertionError: d_model must be a multiple of num_heads",
+        "AssertionError: [Chex] Assertion assert_rank failed: Expected 2, got 3",
+    ],
+)
+def test_an_assertion_about_the_program_stays_certain(said: str) -> None:
+    assert judged(ended(printed(said))).is_certain

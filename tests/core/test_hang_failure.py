@@ -14,6 +14,7 @@ from supervisor.core.state import Hang
 from supervisor.core.verdicts import hang_failure, judge, launch_failure
 from supervisor.protocol.messages import Stage
 from tests.core.history import RETRY
+from tests.core.test_rules_reached import ended, printed
 
 HANG = Hang(Stage.SAVING, 12.3)
 END = replace(RETRY, rank=2, exit="killed by SIGTERM", traceback="Traceback ...")
@@ -33,10 +34,20 @@ def test_a_hang_that_then_ended_as_success_does() -> None:
 
 
 def test_a_program_that_had_failed_for_good_and_then_hung_in_its_end_did_not_hang() -> None:
-    said = replace(END, verdict=Verdict.FATAL, confidence=Confidence.HIGH)
+    said = replace(END, verdict=Verdict.FATAL, confidence=Confidence.HIGH, certain=False)
     assert hang_failure(said, HANG) == said
     guessed = replace(said, confidence=Confidence.LOW)
     assert hang_failure(guessed, HANG) == hang_failure(END, HANG)
+
+
+def test_what_the_sigterm_of_a_hang_may_have_brought_about_is_a_guess() -> None:
+    handlers = ended(printed("TypeError: on_term() takes 0 positional arguments but 2 were given"))
+    end = judge(handlers, Success(step=9))
+    assert end is not None
+    assert end.is_certain
+    failure = hang_failure(end, HANG)
+    assert (failure.is_guess, failure.compared) == (True, True)
+    assert failure.grounds.startswith("a guess: it hung")
 
 
 @pytest.mark.parametrize(("number", "verdict"), [(ENOENT, "FATAL"), (EAGAIN, "RESTART")])

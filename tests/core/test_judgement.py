@@ -74,6 +74,7 @@ def told_to_stop(rank: RankEvidence) -> RankEvidence:
 
 
 DONE = RankEvidence(WorkerExit(0, code=0))
+IN_THE_HANDLER = TRACEBACK.format(place="<module>", error="TypeError: on_term() takes 0 arguments")
 
 
 @pytest.mark.parametrize(
@@ -82,6 +83,8 @@ DONE = RankEvidence(WorkerExit(0, code=0))
         (DONE, "ended-on-sigterm"),
         (RankEvidence(WorkerExit(0, code=1)), "ended-on-sigterm"),
         (recorded("train.Evicted", "by the handler"), "exception-on-sigterm"),
+        (printed(IN_THE_HANDLER), "code-error-on-sigterm"),
+        (recorded("builtins.AssertionError", ""), "code-error-on-sigterm"),
         (RankEvidence(WorkerExit(0, signal="SIGTERM")), "sigterm"),
     ],
 )
@@ -96,7 +99,7 @@ def test_who_was_told_to_stop_is_preempted(rank: RankEvidence, rule: str) -> Non
     ("rank", "rule"),
     [
         (recorded("jaxlib.JaxRuntimeError", "RESOURCE_EXHAUSTED: Out of memory"), "out-of-memory"),
-        (recorded("builtins.AssertionError", ""), "assertion"),
+        (recorded("builtins.FileNotFoundError", "no"), "missing-file"),
         (RankEvidence(WorkerExit(0, signal="SIGSEGV")), "crash"),
     ],
 )

@@ -202,6 +202,7 @@ CONDITIONS = {
         )
     ),
     "invalid-config": ended(printed("KeyError: 'lr'", "app.ConfigError: lr")),
+    "code-error-on-sigterm": ended(printed("TypeError: no"), told_to_stop=True),
     "exception-on-sigterm": ended(printed("RuntimeError: stop"), told_to_stop=True),
 }
 """Errors about which a rule decides on account of something else that is known."""

@@ -19,7 +19,9 @@ from dataclasses import replace
 from supervisor.core.outcome import Charge, Verdict
 from supervisor.core.remedy import Remedy
 from supervisor.core.rules.code import ALONE as _ERRORS_OF_CODE_ALONE
+from supervisor.core.rules.code import ERRORS_OF_CODE
 from supervisor.core.rules.code import RULES as _OF_THE_CODE
+from supervisor.core.rules.exceptions import ON_SIGTERM as _ON_SIGTERM
 from supervisor.core.rules.exceptions import RULES as _OF_THE_TYPE
 from supervisor.core.rules.exits import RULES as _OF_THE_EXIT
 from supervisor.core.rules.io import RULES as _OF_IO
@@ -94,6 +96,13 @@ def _spares_io(rule: Rule) -> Rule:
 
 
 _ORDERED: tuple[Rule, ...] = (
+    # A handler of SIGTERM may be wrong; that it was called is no fault of the program.
+    replace(
+        _ON_SIGTERM,
+        name="code-error-on-sigterm",
+        types=(*ERRORS_OF_CODE, "AssertionError"),
+        alone=True,
+    ),
     # Types that no outside cause is reported as: a TypeError about `read_timeout` is no timeout.
     *_ERRORS_OF_CODE_ALONE,
     # The world outside is reported under any type and status, and lost connections to a store are

@@ -48,7 +48,7 @@ _OF_THE_CODE = (
     "Errors of this type come from the code or its settings, whatever words are in them.",
     FIX_CODE,
 )
-_ERRORS_OF_CODE = (
+ERRORS_OF_CODE = (
     "TypeError",
     "AttributeError",
     "NameError",
@@ -96,7 +96,7 @@ ALONE = (
         alone=True,
         certain=True,
     ),
-    Rule("program-error-alone", FATAL, *_OF_THE_CODE, types=_ERRORS_OF_CODE, alone=True),
+    Rule("program-error-alone", FATAL, *_OF_THE_CODE, types=ERRORS_OF_CODE, alone=True),
     Rule(
         "no-standard-input",
         FATAL,

@@ -37,6 +37,19 @@ _EXISTS = (
     "Let the program take up what is there (exist_ok=True), or move it away; run the same command "
     "again.",
 )
+ON_SIGTERM = Rule(
+    "exception-on-sigterm",
+    RESTART,
+    PREEMPTED,
+    "It ended by an exception after a SIGTERM from somebody else; its handler raises it, or "
+    "the save did not get done.",
+    f"{NONE_NEEDED}find out who sends SIGTERM, and read the traceback.",
+    charge=Charge.PREEMPTIONS,
+    types=("BaseException",),
+    facts=(TOLD_TO_STOP,),
+    transient=True,
+    confidence=MEDIUM,
+)
 RULES = (
     Rule(
         "timeout",
@@ -282,19 +295,7 @@ RULES = (
         transient=True,
         confidence=LOW,
     ),
-    Rule(
-        "exception-on-sigterm",
-        RESTART,
-        PREEMPTED,
-        "It ended by an exception after a SIGTERM from somebody else; its handler raises it, or "
-        "the save did not get done.",
-        f"{NONE_NEEDED}find out who sends SIGTERM, and read the traceback.",
-        charge=Charge.PREEMPTIONS,
-        types=("BaseException",),
-        facts=(TOLD_TO_STOP,),
-        transient=True,
-        confidence=MEDIUM,
-    ),
+    ON_SIGTERM,
     Rule(
         "io-error",
         RESTART,

@@ -135,6 +135,7 @@ SOURCES = {
     "program-error": f"{_PYTHON}; types of flax, optax, haiku; cases flax-param-shape, flax-rng",
     "stated-requirement": "checks of programs; cases arrec, rtmiss, rtunk",
     "suspected-connection": "transformers utils/hub.py; huggingface_hub file_download.py",
+    "code-error-on-sigterm": "SIGTERM, of which the worker's bootstrap tells",
     "exception-on-sigterm": "SIGTERM, of which the worker's bootstrap tells",
     "io-error": "types of the libraries in core/speakers.py; cases io-urllib-junk, io-sqlite-open",
     "exception": "any exception; cases queue, composed-39",
