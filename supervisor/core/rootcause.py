@@ -21,7 +21,7 @@ from supervisor.core.beside import is_wordless
 from supervisor.core.chain import Chain, Origin, Raised
 from supervisor.core.faulthandler_text import without_stacks
 from supervisor.core.frames import frame_in
-from supervisor.core.line_forms import HEADER, MAX_LINE
+from supervisor.core.line_forms import GAP, HEADER, MAX_LINE
 from supervisor.core.log_lines import Line, clean_lines, processes
 from supervisor.core.native_text import aborts, last_lines, speaks
 from supervisor.core.survival import Progress
@@ -31,6 +31,9 @@ from supervisor.protocol.failure import ExceptionInfo, FailureRecord
 _CALLBACK = re.compile(r"(?:[Cc]allback|Generated function)\b")
 _ITS_ERROR = re.compile(r" error[^:]{0,300}: ")
 _EMBEDDED = re.compile(r"(?:.*?[ :])??((?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (.*)")
+
+_FENCES = ("```", "~~~", '"""')
+_QUOTE = ">"
 
 
 def chains_of_text(text: str) -> list[Chain]:
@@ -59,10 +62,40 @@ def _tracebacks(lines: Sequence[Line]) -> tuple[list[tuple[int, Chain]], int]:
     ends = [(chain.end, chain) for chain, at in read if at is None and chain.end <= resumed]
     # What is left over of a survived one must not be taken for the beginning of the next.
     ends += [(resumed + c.end, c) for c in TracebackReader(texts[resumed:]).chains()]
-    return [
-        (lines[max(0, end - 1)].number, replace(chain, followed=sum(map(speaks, texts[end:]))))
-        for end, chain in ends
-    ], resumed
+    chains, since = [], 0
+    for end, chain in ends:
+        since = max(since, resumed) if end > resumed else since
+        origin = _origin(chain, lines[since:end], since, progress)
+        chains.append(replace(chain, origin=origin, followed=sum(map(speaks, texts[end:]))))
+        since = end
+    uncaught = [at for at, chain in enumerate(chains) if chain.origin is Origin.MAIN]
+    for at in uncaught[:-1]:  # a program has one uncaught exception: these are caught, or others'
+        if chains[at].members[-1].line != chains[uncaught[-1]].members[-1].line:
+            chains[at] = replace(chains[at], origin=Origin.THREAD)
+    places = (lines[max(0, end - 1)].number for end, _ in ends)
+    return list(zip(places, chains, strict=True)), resumed
+
+
+def _origin(chain: Chain, lines: Sequence[Line], since: int, progress: Progress) -> Origin:
+    """How a traceback came to be printed, by what is around it; `lines` end with it and begin at
+    line `since` of their process.
+
+    One that is quoted, as in a text that a language model wrote, ended nobody. After one that ended
+    the main program comes no sign of work.
+    """
+    if chain.origin is not Origin.MAIN:
+        return chain.origin
+    texts = [line.text for line in lines]
+    header = next((at for at, text in enumerate(texts) if HEADER in text), None)
+    is_whole = header is not None or GAP in texts
+    before = next((text for text in reversed(texts[: header or 0]) if text.strip()), "")
+    is_quoted = before.startswith(_FENCES) or not is_whole
+    marks = {line.writer.endswith(_QUOTE) for line in lines}
+    if is_quoted and progress.began_before(since + (len(texts) if header is None else header)):
+        return Origin.LOGGED
+    if len(marks) > 1 and lines[-1].writer.endswith(_QUOTE):
+        return Origin.LOGGED
+    return Origin.THREAD if progress.shows_after(since + len(lines)) else chain.origin
 
 
 def chain_of_record(record: FailureRecord, output: str = "") -> Chain | None:

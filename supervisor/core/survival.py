@@ -98,6 +98,11 @@ class Progress:
         """Whether a line before this one tells of work."""
         return bisect_left(self._steps, (at, "", 0)) > 0
 
+    def shows_after(self, at: int) -> bool:
+        """Whether there is any sign of work from this line on, be it that of another process."""
+        measured = bisect_left(self._measured, (at, "", False)) < len(self._measured)
+        return measured or bisect_left(self._steps, (at, "", 0)) < len(self._steps)
+
     def resumed_after(self, chain: Chain) -> int | None:
         """The first line of the work with which the process went on after it had printed the
         errors; None: it did not go on."""

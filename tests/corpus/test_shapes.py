@@ -191,7 +191,6 @@ LAST_WORDS = (
     "".join(f"joining thread {n}\n" for n in range(1, 8)),
     "".join(f"layer_{n} has another shape\n" for n in range(1, 8)),
     "wandb: Run summary:\nwandb:   epoch 3\nwandb:    loss 0.3\nwandb:    step 500\n",
-    "rank 3: step 120 loss 2.3\nrank 4: step 120 loss 2.2\nrank 5: step 120 loss 2.4\n",
 )
 RAISED = [
     case for case in CASES if '  File "' in case.output and "SIGABRT" not in case.exit
@@ -223,6 +222,33 @@ def test_what_a_program_says_while_it_ends_is_no_progress(words: str) -> None:
         "TypeError: unsupported operand type(s) for +: 'int' and 'str'\n"
     )
     assert is_certain(judged(f"{uncaught}{words}".encode(), WorkerExit(0, code=1)))
+
+
+DIED = (
+    'Traceback (most recent call last):\n  File "/app/train.py", line 4, in <module>\n'
+    '    add(1, "2")\nTypeError: unsupported operand type(s) for +\n'
+)
+NO_MODULE = (
+    'Traceback (most recent call last):\n  File "/app/train.py", line 9, in <module>\n'
+    "    import backend\nModuleNotFoundError: No module named 'backend'\n"
+)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        f"{DIED}[eval] perplexity 9.9\n",
+        f"{DIED}rank 3: step 120 loss 2.3\nrank 4: step 120 loss 2.2\n",
+        f"step 1\n```\n{DIED}```\n",
+        "step 1\n" + "".join(f"> {line}\n" for line in DIED.splitlines()) + "bye\n",
+        'step 1\n  File "main.py", line 3\n    def f(\n         ^\nSyntaxError: never closed\n',
+        "step 1\nThe above exception was the direct cause of the following exception:\n"
+        '  File "a.py", line 1, in <module>\nTypeError: bad\n',
+        f"{NO_MODULE}going on without it\n{DIED.replace('TypeError', 'ConnectionError')}",
+    ],
+)
+def test_a_traceback_that_may_be_a_quotation_or_survived_makes_nothing_certain(log: str) -> None:
+    assert not is_certain(judged(log.encode(), WorkerExit(0, code=1)))
 
 
 FAULTHANDLER = (
