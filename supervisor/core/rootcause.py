@@ -33,7 +33,6 @@ _ITS_ERROR = re.compile(r" error[^:]{0,300}: ")
 _EMBEDDED = re.compile(r"(?:.*?[ :])??((?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (.*)")
 
 _FENCES = ("```", "~~~", '"""')
-_QUOTE = ">"
 
 
 def chains_of_text(text: str) -> list[Chain]:
@@ -90,10 +89,7 @@ def _origin(chain: Chain, lines: Sequence[Line], since: int, progress: Progress)
     is_whole = header is not None or GAP in texts
     before = next((text for text in reversed(texts[: header or 0]) if text.strip()), "")
     is_quoted = before.startswith(_FENCES) or not is_whole
-    marks = {line.writer.endswith(_QUOTE) for line in lines}
     if is_quoted and progress.began_before(since + (len(texts) if header is None else header)):
-        return Origin.LOGGED
-    if len(marks) > 1 and lines[-1].writer.endswith(_QUOTE):
         return Origin.LOGGED
     return Origin.THREAD if progress.shows_after(since + len(lines)) else chain.origin
 

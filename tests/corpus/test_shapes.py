@@ -240,7 +240,7 @@ NO_MODULE = (
         f"{DIED}[eval] perplexity 9.9\n",
         f"{DIED}rank 3: step 120 loss 2.3\nrank 4: step 120 loss 2.2\n",
         f"step 1\n```\n{DIED}```\n",
-        "step 1\n" + "".join(f"> {line}\n" for line in DIED.splitlines()) + "bye\n",
+        "step 1\n" + "".join(f"> {line}\n" for line in DIED.splitlines()) + "acc 0.3\n",
         'step 1\n  File "main.py", line 3\n    def f(\n         ^\nSyntaxError: never closed\n',
         "step 1\nThe above exception was the direct cause of the following exception:\n"
         '  File "a.py", line 1, in <module>\nTypeError: bad\n',
