@@ -129,6 +129,9 @@ def survivors(
 
 
 def _told(known: Known, rules: tuple[Rule, ...]) -> Told:
-    failure = judge(*known, rules)
+    try:
+        failure = judge(*known, rules)
+    except (StopIteration, RuntimeError):  # no rule is left that matches: the last ones always do
+        return ()
     assert failure is not None
     return failure.verdict, failure.rule, failure.certain, failure.compared

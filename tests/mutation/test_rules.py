@@ -8,7 +8,8 @@ import pytest
 
 from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.core.policy import Success
-from supervisor.core.rules import RULES
+from supervisor.core.rules import RULES, Rule
+from tests.core.test_rules_reached import EXAMPLES
 from tests.mutation.rules import Known, RuleMutant, mutants, survivors
 
 FULL = next(rule for rule in RULES if rule.name == "disk-full")
@@ -45,3 +46,9 @@ def test_what_no_failure_shows_survives(lines: list[str], missed: set[str]) -> N
     found: list[RuleMutant] = [m for m in mutants([RULE]) if "=" not in m.what]
     left = survivors(found, [known(line) for line in lines], (RULE, *table))
     assert {mutant.what for mutant in left} == missed
+
+
+@pytest.mark.parametrize("rule", RULES[-1:], ids=lambda rule: rule.name)
+def test_a_table_that_does_not_match_every_end_is_noticed(rule: Rule) -> None:
+    without = RuleMutant(rule.name, "left out", None)
+    assert not list(survivors([without], [(EXAMPLES[rule.name], Success(step=10))]))
