@@ -46,6 +46,8 @@ def doubts(judgement: Judgement) -> str:
 
 def _of_its_place(rule: Rule, chain: Chain, member: Raised) -> str:
     """What an error's own place in the program has against it."""
+    if chain.cut:
+        return "it came of an error that the log does not show any more"
     if chain.members[-1] is not member:
         return "another error was raised after it, which may have another cause"
     if member.speaker is Speaker.IO:

@@ -108,6 +108,8 @@ class Chain:
     """The time of the last log line before it (month, day, time of day), where there is one."""
     end: int = 0
     """Which line of its process follows its last error."""
+    cut: bool = False
+    """Whether it came of an error that is not in the text: the log begins after it."""
     followed: int = 0
     """How many lines of its process follow that say anything."""
 

@@ -16,6 +16,8 @@ CAUSED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
+_CUT = 20
+"""So much of the end of one, at the beginning of a log, can be nothing else."""
 MEMBER = re.compile(r"[-+| ]*-{5} ?(?:\d+|\.\.\.) ?-{5}")
 """What stands between the members of an exception group."""
 
@@ -39,6 +41,11 @@ NOISE = re.compile(
     r"interpreter shutdown|Set changed size during iteration"
 )
 """What Python prints of its own end, whatever brought it about."""
+
+
+def is_caused(line: str) -> bool:
+    """Whether it says that one exception came of another; it may lack its beginning."""
+    return len(line) >= _CUT and any(each.endswith(line) for each in CAUSED)
 
 
 def when(line: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from supervisor.core.beside import beside, is_wordless
 from supervisor.core.chain import Chain, Origin, Raised
 from supervisor.core.frames import Frame, frame_in, place
-from supervisor.core.line_forms import CAUSED, HEADER, LOGGED, MEMBER, NOISE, STACK, when
+from supervisor.core.line_forms import CAUSED, HEADER, LOGGED, MEMBER, NOISE, STACK, is_caused, when
 from supervisor.core.speakers import raiser
 
 _MAX_CONTINUATION = 40
@@ -62,7 +62,8 @@ class TracebackReader:
     def chains(self) -> Iterator[Chain]:
         """The chains of the text, noise left out."""
         for number, line in enumerate(self.lines):
-            if line in CAUSED or MEMBER.match(line):
+            if is_caused(line) or MEMBER.match(line):
+                self._cut = self._cut or (is_caused(line) and not self.members)
                 self.chained = True
                 self.open = max(self.open, 1)
                 continue
@@ -149,6 +150,7 @@ class TracebackReader:
     _began: int | None = None
     """The line in which the traceback that is being read begins."""
     _end: int = 0
+    _cut: bool = False
 
     def _settle(self) -> None:
         self._best = min(self._best, self.origin)
@@ -162,7 +164,15 @@ class TracebackReader:
         else:
             self._settle()
         if self.members:
-            yield Chain(tuple(self.members), self._best, passed(self._all), self._since, self._end)
+            yield Chain(
+                tuple(self.members),
+                self._best,
+                passed(self._all),
+                self._since,
+                self._end,
+                self._cut,
+            )
+            self._cut = False
         self.members, self._best, self._all = [], Origin.LOGGED, []
         if keep:
             self.origin, self.frames = origin, frames

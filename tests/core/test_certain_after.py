@@ -126,3 +126,11 @@ def test_what_chex_asserts_of_the_world_is_a_guess(check: str) -> None:
 )
 def test_an_assertion_about_the_program_stays_certain(said: str) -> None:
     assert judged(ended(printed(said))).is_certain
+
+
+@pytest.mark.parametrize("lost", [0, 5, 30])
+@pytest.mark.parametrize("before", ["", "a line of the beginning\n[...]\n"])
+def test_an_error_whose_cause_is_cut_off_is_a_guess(before: str, lost: int) -> None:
+    log = printed("ConnectionResetError: [Errno 104] Connection reset by peer", CERTAIN[0])
+    rest = log[log.index("During handling") + lost :]
+    assert not judged(ended(before + rest)).is_certain
