@@ -46,13 +46,18 @@ class ConfigError(Exception):
 
 
 def key_path(location: Location) -> str:
-    """`trainer[1].init.seed` for ("trainer", 1, "init", "seed"); down to the name of a secret."""
+    """`trainer[1].init.seed` for ("trainer", 1, "init", "seed"); down to the name of a secret.
+
+    What follows `=` in a key is a value that was written there.
+    """
     path = ""
     for part in location[: shown_of(location)]:
         if isinstance(part, int):
             path += f"[{part}]"
         else:
-            path += f".{part}" if path else part
+            name, assigned, _ = part.partition("=")
+            name += f"={REDACTED}" if assigned else ""
+            path += f".{name}" if path else name
     return path
 
 

@@ -264,7 +264,10 @@ MISTAKES = [
     (COMMAND.replace("[python, train.py]", '"it\'s"'), 'write ["bash", "-c", "it\'s"]'),
     (COMMAND.replace("[python, train.py]", "3"), "c.yaml:6: trainer.command: is not a mapping (v"),
     (with_command("argv: [a]\nenv: {X: 1}"), "trainer.command.env.X: input should be a valid"),
-    (with_command("argv: [a]\nenv: {'A=B': x}"), "trainer.command.env.A=B: string should matc"),
+    (
+        with_command("argv: [a]\nenv: {'A=B': x}"),
+        "trainer.command.env.A=[redacted]: string should matc",
+    ),
     (with_command("argv: [a]\nenv: {'': x}"), "c.yaml:8: trainer.command.env.: string should"),
     (with_command("argv: [a]\nsucces: {}"), "succes: unknown key (value {}); did you mean 'su"),
     # --- placeholders

@@ -62,8 +62,9 @@ def test_checkpoints_that_cannot_be_read_end_the_run_in_words(
 
 
 def shell(model_dir: Path, script: str, restarts: int = 3) -> dict[str, Any]:
-    """A config whose trainer is a shell script."""
-    config = command_config(model_dir, restart={"max_num_restarts": restarts})
+    """A config whose trainer is a shell script, which may fail in the same words each time."""
+    restart = {"max_num_restarts": restarts, "repeated_failure_limit": 0}
+    config = command_config(model_dir, restart=restart)
     config["trainer"]["command"] = ["sh", "-c", script]
     return config
 

@@ -169,8 +169,8 @@ def test_a_failure_is_told_in_a_terminal_that_nobody_reads(model_dir: Path, tmp_
     """What ends the run goes to standard error, which is the same terminal."""
     flood = "i=0; while [ $i -lt 20000 ]; do echo 'much to tell'; i=$((i+1)); done; exit 3"
     with in_a_terminal(shell(model_dir, flood), tmp_path) as terminal:
-        assert terminal.process.wait(PATIENCE) == 76
-    assert "FAILED, exit code 76" in log(model_dir)
+        assert terminal.process.wait(PATIENCE) == 70
+    assert "FAILED, exit code 70" in log(model_dir)
 
 
 def test_output_scrolls_above_the_view_without_what_could_do_harm(

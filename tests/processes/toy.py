@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.failure import write_failure_record
@@ -55,6 +56,12 @@ def failed_assertion() -> None:
         fail(error)
 
 
+def await_signals() -> NoReturn:
+    """Until a handler ends it. `signal.pause` misses a signal that comes just before it."""
+    while True:
+        time.sleep(0.05)
+
+
 def ignore_sigterm() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print("deaf to SIGTERM", flush=True)
@@ -72,8 +79,7 @@ def save_on_sigterm() -> None:
     if options.saves_take is not None:
         reporter.saved(newest(), options.saves_take)
     print("ready to save", flush=True)
-    while True:
-        signal.pause()
+    await_signals()
 
 
 def save_with_the_help_of_a_loader() -> None:
@@ -91,8 +97,7 @@ def save_with_the_help_of_a_loader() -> None:
 
     signal.signal(signal.SIGTERM, save)
     print("ready to save", flush=True)
-    while True:
-        signal.pause()
+    await_signals()
 
 
 def wait() -> None:
