@@ -175,3 +175,17 @@ def test_what_eval_cannot_parse_is_data() -> None:
 def test_an_assertion_of_chex_is_the_programs_own() -> None:
     chex = "/opt/venv/lib/python3.11/site-packages/chex/_src/asserts_internal.py"
     assert failure(raised("AssertionError: [Chex] Assertion assert_rank failed", chex)).certain
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gateway.OOBError: the answer is out of bounds",
+        "gateway.KeyReuseError: the key was used before",
+        "gateway.DevicesDiffer: 4, not 8",
+        "gateway.Error: structure mismatch in response from server",
+        "gateway.Error: state dict keys do not match the reply",
+    ],
+)
+def test_names_and_words_of_others_are_no_certainty(line: str) -> None:
+    assert not failure(raised(line, OWN)).certain

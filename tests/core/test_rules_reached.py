@@ -20,7 +20,7 @@ ERRORS = {
     "missing-key": "KeyError: 'inputs'",
     # --- the world outside
     "devices-missing": "trainer.devices.DevicesMissing: 4 devices, not 8",
-    "devices-differ": "trainer.devices.DevicesDiffer: 4 devices, not 8",
+    "devices-differ": "trainer.mesh.DevicesDiffer: 4 devices, not 8",
     "no-usable-checkpoint": "trainer.steps.NoUsableCheckpointError: all 3 are damaged",
     "foreign-checkpoint": "trainer.steps.ForeignCheckpointError: step 7 is of nobody",
     "unmarked-checkpoint": "trainer.steps.UnmarkedCheckpointError: step 7 has no mark",
@@ -92,7 +92,7 @@ ERRORS = {
     "interrupted": "KeyboardInterrupt",
     "tracing": "jax.errors.TracerBoolConversionError: Attempted boolean conversion",
     "own-assertion": "AssertionError: two is not three",
-    "check": "chex.FailedCheckError: two is not three",
+    "check": "checkify.FailedCheckError: two is not three",
     "not-implemented": "NotImplementedError: sharded rng",
     "missing-module": "ModuleNotFoundError: No module named 'flex'",
     "broken-program": "ImportError: cannot import name 'a' from 'b' (unknown location)",

@@ -98,7 +98,7 @@ def test_success(success: Success, evidence: Evidence, expected: bool) -> None:
             ),
             "disk-full",
         ),
-        (died(types=("trainer.devices.DevicesDiffer",), message="4, not 8"), "devices-differ"),
+        (died(types=("trainer.mesh.DevicesDiffer",), message="4, not 8"), "devices-differ"),
         (died(types=("builtins.FileNotFoundError",), message="x"), "missing-file"),
         (
             died(types=("builtins.FileExistsError",), message="[Errno 17] File exists"),

@@ -133,7 +133,7 @@ RULES = (
             "TracerIntegerConversionError",
             "UnexpectedTracerError",
             "NonConcreteBooleanIndexError",
-            "KeyReuseError",
+            "errors.KeyReuseError",
             "IndivisibleError",
             "ShardingTypeError",
             "TraceContextError",

@@ -14,8 +14,8 @@ from supervisor.core.rules.phrases import (
 from supervisor.core.rules.rule import FATAL, MEDIUM, RESTART, Rule
 from supervisor.core.speakers import ANYBODY, Speaker
 
-_CHECKS = ("JaxRuntimeCheckError", "OOBError", "FailedCheckError", "checkify.JaxRuntimeError")
-"""What chex and checkify raise, which only check what the program asks them to."""
+_CHECKS = ("checkify.OOBError", "checkify.FailedCheckError", "checkify.JaxRuntimeError")
+"""What checkify raises, which only checks what the program asks it to."""
 _SHAPES = (
     "shapes or shardings do not fit",
     "The shapes, dtypes or shardings in the program do not fit each other.",

@@ -157,8 +157,8 @@ RULES = (
         *_STRUCTURE,
         patterns=(
             r"(?i)not compatible with the stored shape|tree structures? (?:do|does|did) not match",
-            r"(?i)state dict keys do not match|PyTreeDef mismatch|dict key mismatch",
-            r"(?i)structure mismatch",
+            r"(?i)target dict keys and state dict keys do not match|PyTreeDef mismatch|"
+            r"dict key mismatch|structure mismatch: target path",
             r"(?i)checkpoint in .{1,300} does not fit the config|custom node type mismatch",
             r"(?i)checkpoint path should be absolute|unsupported type: <class .{1,80}for key",
         ),
@@ -170,7 +170,7 @@ RULES = (
         *_STRUCTURE,
         # A checkpoint of which a part is missing, or a folder that is not mounted, looks so, too.
         patterns=(
-            r"(?i)topology mismatch|state[_ ]dict keys do not match",
+            r"(?i)(?:topology|structure) mismatch|state[_ ]dict keys do not match",
             r"StepAlreadyExistsError|(?i:on-disk (?:tree|structure))",
             r"(?i)(?:not|n't) (?:was )?(?:found|present|exist) in (?:the )?(?:checkpoint|ckpt|"
             r"state[_ ]dict)|loading state_dict for",

@@ -27,7 +27,7 @@ RULES = (
         "devices found differ from the config",
         "The backend found other devices than trainer.init.devices asks for.",
         "Correct trainer.init.devices, or give the job the devices it asks for.",
-        types=("DevicesDiffer",),
+        types=("mesh.DevicesDiffer",),
         certain=True,
     ),
     Rule(
