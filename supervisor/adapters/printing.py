@@ -35,7 +35,7 @@ class _Output(io.TextIOBase):
 
     def _encodable(self, text: str) -> str:
         """`text` with an escape for each character that the encoding of the stream lacks."""
-        coding = self._stream.encoding
+        coding = self._stream.encoding or "utf-8"  # a stream in memory has none
         return text.encode(coding, "backslashreplace").decode(coding)
 
     def flush(self) -> None:

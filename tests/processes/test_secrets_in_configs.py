@@ -112,7 +112,7 @@ def told(text: str, *options: str, env_file: str = "") -> str:
             assert main(["run", "c.yaml", *options]) == 78
         main(["provision", "--dry-run", "c.yaml", *options])
         main(["classify", "--config", "c.yaml", "log"])
-        main(["rules", "--json", "c.yaml"])
+        main(["rules", "--json", "--config", "c.yaml"])
         everything = out.getvalue()
     assert "Traceback" not in everything
     return everything
