@@ -35,7 +35,7 @@ CERTAIN = [
     "ModuleNotFoundError: No module named 'flex'",
     "ValueError: Incompatible shapes for broadcasting: (2,) and (3,)",
     "ValueError: PyTreeDef mismatch",
-    "chex.FailedCheckError: two is not three",
+    "checkify.FailedCheckError: two is not three",
     "jax.errors.TracerBoolConversionError: Attempted boolean conversion",
 ]
 
