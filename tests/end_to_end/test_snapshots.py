@@ -23,10 +23,18 @@ def trainer_of(running: Running, attempt: int) -> int:
     return int(re.findall(r"running as pid (\d+)", text)[attempt - 1])
 
 
+def _points_at(descriptor: Path) -> str:
+    """What a file descriptor of another process is of; empty if it has been closed meanwhile."""
+    try:
+        return str(descriptor.readlink())
+    except FileNotFoundError:
+        return ""
+
+
 def newest_in_memory(pid: int) -> int | None:
     """The step of the newest snapshot in the memory that a trainer was given."""
     descriptors = Path(f"/proc/{pid}/fd").iterdir()
-    found = next(one for one in descriptors if str(one.readlink()).startswith("/memfd:snapshots"))
+    found = next(one for one in descriptors if _points_at(one).startswith("/memfd:snapshots"))
     memory = os.open(found, os.O_RDONLY)
     try:
         return newest_snapshot(memory)
