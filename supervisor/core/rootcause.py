@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from operator import itemgetter
 
 from supervisor.core.beside import is_wordless
@@ -61,11 +62,13 @@ def _tracebacks(lines: Sequence[Line]) -> tuple[list[tuple[int, Chain]], int]:
     ends = [(chain.end, chain) for chain, at in read if at is None and chain.end <= resumed]
     # What is left over of a survived one must not be taken for the beginning of the next.
     ends += [(resumed + c.end, c) for c in TracebackReader(texts[resumed:]).chains()]
+    speaking = [*accumulate(map(speaks, reversed(texts)), initial=0)]
     chains, since = [], 0
     for end, chain in ends:
         since = max(since, resumed) if end > resumed else since
         origin = _origin(chain, lines[since:end], since, progress)
-        chains.append(replace(chain, origin=origin, followed=sum(map(speaks, texts[end:]))))
+        followed = speaking[len(texts) - end]
+        chains.append(replace(chain, origin=origin, followed=followed))
         since = end
     uncaught = [at for at, chain in enumerate(chains) if chain.origin is Origin.MAIN]
     for at in uncaught[:-1]:  # a program has one uncaught exception: these are caught, or others'

@@ -83,6 +83,8 @@ class Progress:
         self._measured: list[tuple[int, str, bool]] = []
         """Lines with a metric: the place, the form, and whether they also tell of a step."""
         self._lines = lines
+        self._counts: dict[int, tuple[str, list[float]]] = {}
+        """What `_counted` gives for the lines that it was asked for: many tracebacks ask again."""
         for at, line in enumerate(lines):
             metric = None if line.startswith((" ", "\t")) else _METRIC.search(line)
             if not _is_healthy(line, metric):
@@ -138,7 +140,9 @@ class Progress:
         enough = max(_RUN, _ENOUGH[chain.origin])
         runs: dict[tuple[str, int], tuple[int, int, float]] = {}
         for at in range(chain.end, min(len(self._lines), chain.end + _MAX_LOOKED_AT)):
-            form, numbers = _counted(self._lines[at])
+            if at not in self._counts:
+                self._counts[at] = _counted(self._lines[at])
+            form, numbers = self._counts[at]
             for column, number in enumerate(numbers):
                 begin, length, last = runs.get((form, column), (at, 0, -1.0))
                 if number <= last:
