@@ -25,7 +25,6 @@ _PLACES = {
     "/opt/venv/": "/home/u/env/",
     "gs://acme": "gs://umbrella",
     "/tmp/": "/var/tmp/x/",
-    "/work/": "/scratch/8/",
     "acme": "umbrella",
     "huggingface.co": "mirror.example.org",
     "googleapis.com": "storage.internal",
