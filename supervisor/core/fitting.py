@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from supervisor.core.chain import Chain, Origin
 from supervisor.core.failure import RankEvidence
-from supervisor.core.weighing import is_hearsay
+from supervisor.core.weighing import is_hearsay, signal_of
 
 _SAYS_GOODBYE = 12
 """Lines that may follow the last exception: loggers, exit handlers and other threads end, too."""
 _UNCAUGHT = 1
-_ABORTED = 134
-"""Exit code of a shell whose program was ended by SIGABRT."""
 _NATIVE_ENDS = ("SIGABRT", "SIGSEGV", "SIGILL", "SIGTRAP", "SIGBUS", "SIGFPE")
 
 
@@ -32,7 +30,7 @@ def misfit(chain: Chain, rank: RankEvidence) -> str:
     if ended.code is None and ended.signal is None:
         return ""
     if chain.origin is Origin.ABORT:
-        fits = ended.signal in _NATIVE_ENDS or (ended.code or 0) >= _ABORTED
+        fits = signal_of(ended) in _NATIVE_ENDS
         return "" if fits else f"what native code says ends a process otherwise: {ended}"
     if ended.code != _UNCAUGHT:
         return f"an exception that nobody catches ends Python with exit code 1: {ended}"

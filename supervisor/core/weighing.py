@@ -171,7 +171,7 @@ def _known_of(rank: RankEvidence, ranks: Sequence[RankEvidence]) -> frozenset[st
 def _was_ended(rank: RankEvidence) -> bool:
     """Whether somebody else ended it, told it to stop, or took it away unseen."""
     unseen = rank.exit.code is None and rank.exit.signal is None
-    ended = unseen or _signal(rank.exit) in _FROM_OUTSIDE
+    ended = unseen or signal_of(rank.exit) in _FROM_OUTSIDE
     return rank.exit.told_to_stop or (rank.fell and ended)
 
 
@@ -190,7 +190,7 @@ class _Judge:
 
         In the output, the end of the program alone counts where it was ended from outside.
         """
-        rank, ended, judged = self.rank, _signal(self.rank.exit), False
+        rank, ended, judged = self.rank, signal_of(self.rank.exit), False
         for chain in self._chains():
             if ended in _FROM_OUTSIDE and (chain.origin > Origin.ABORT or self._fell_silently()):
                 yield LeftOut(rank, chain, _BEFORE_THE_END)
@@ -279,7 +279,7 @@ class _Judge:
         ended = self.rank.exit
         stage = self.rank.stage or (chain.stage if chain is not None else None)
         return (
-            (not rule.signals or _signal(ended) in rule.signals)
+            (not rule.signals or signal_of(ended) in rule.signals)
             and (not rule.exit_codes or ended.code in rule.exit_codes)
             and (not rule.stages or stage in rule.stages)
             and self.facts.issuperset(rule.facts)
@@ -298,5 +298,6 @@ def as_read(rule: Rule, member: Raised) -> str:
     return f"{member.type}: {member.beside}\n{said}"
 
 
-def _signal(ended: WorkerExit) -> str | None:
+def signal_of(ended: WorkerExit) -> str | None:
+    """The signal that ended a process, also where a shell tells it by its exit code."""
     return ended.signal if ended.code is None else _SIGNAL_CODES.get(ended.code)

@@ -11,6 +11,7 @@ from supervisor.core.outcome import Verdict
 from supervisor.core.policy import Success
 from supervisor.core.verdicts import judge
 from supervisor.protocol.failure import ExceptionInfo, FailureRecord
+from tests.core.test_aborts import SPMD
 
 CAUGHT = (
     "Traceback (most recent call last):\n"
@@ -70,3 +71,12 @@ def test_it_does_not_count_where_somebody_else_ended_the_process(signal: str) ->
 def test_it_counts_where_we_ended_a_process_that_hung_after_it() -> None:
     hung = RankEvidence(WorkerExit(0, signal="SIGKILL"))
     assert failure(CAUGHT, hung).is_guess
+
+
+@pytest.mark.parametrize(
+    ("code", "certain"), [(134, True), (139, True), (137, False), (143, False)]
+)
+def test_native_code_ends_a_process_by_its_own_signals_also_as_a_shell_tells_them(
+    code: int, *, certain: bool
+) -> None:
+    assert failure(SPMD, RankEvidence(WorkerExit(0, code=code))).certain is certain
