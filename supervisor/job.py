@@ -148,7 +148,17 @@ def run_job(
         )
         space.in_use = lambda: engine.directory
         world = LocalWorld(
-            job, lineage, prepared, config, storage, clock, reactor, engine, space, home.ownership
+            job,
+            lineage,
+            prepared,
+            config,
+            storage,
+            clock,
+            reactor,
+            engine,
+            space,
+            home.ownership,
+            redactor.text,
         )
         if (doom := preemption.standing(_FIRST_LOOK)) is not None:
             log.say(f"a preemption is announced: {doom}; nothing is started here", level="warning")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -33,6 +33,7 @@ from supervisor.core.remedy import Remedy
 from supervisor.core.rules import DISK_FULL
 from supervisor.core.state import JobState
 from supervisor.engines import committed
+from supervisor.engines.holders import told
 from supervisor.engines.launch import Launch
 from supervisor.engines.local import LocalEngine
 from supervisor.exclusion import ModelDirError, Ownership
@@ -60,8 +61,10 @@ class LocalWorld:
         engine: LocalEngine,
         space: Space,
         ownership: Ownership,
+        redact: Callable[[str], str],
     ) -> None:
-        """`config` is what params.yaml shows of each phase."""
+        """`config` is what params.yaml shows of each phase; `redact` takes the secrets out of the
+        command lines of others."""
         self._job = job
         self._lineage = lineage
         self._ownership = ownership
@@ -75,6 +78,7 @@ class LocalWorld:
         self._reactor = reactor
         self._engine = engine
         self._space = space
+        self._redact = redact
         self._told: set[str] = set()
         self._hear_requests()
 
@@ -139,7 +143,7 @@ class LocalWorld:
             self._space.make_room()
         if failure.remedy is Remedy.WAIT:
             for holder in holders():
-                text = f"the accelerator may still be busy: {holder}"
+                text = f"the accelerator may still be busy: {told(holder, self._redact)}"
                 self._reactor.post(Noticed(self._clock.now(), text))
 
     def _begin_phase(self, phase: int) -> None:

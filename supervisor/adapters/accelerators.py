@@ -1,4 +1,8 @@
-"""Who holds an accelerator of this host: what a person asks first when it is said to be busy."""
+"""Which processes of this host have an accelerator open.
+
+Nobody else can use a TPU chip meanwhile: the kernel opens its VFIO group or device for one process
+at a time.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +11,44 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_DEVICE = re.compile(r"/dev/(?:vfio/\d+|accel\d+|accel/accel\d+|nvidia\d+)")
+TPU = re.compile(r"/dev/(?:vfio/\d+|vfio/devices/vfio\d+|accel\d+|accel/accel\d+)")
+"""Device files of TPU chips: VFIO's groups, VFIO's devices with iommufd (Linux,
+Documentation/driver-api/vfio.rst), and those of the older driver. /dev/vfio/vfio and /dev/iommu are
+no chips: whoever looks for chips opens them too."""
+NVIDIA = re.compile(r"/dev/nvidia\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process that has an accelerator open."""
+    """A process that has accelerators open."""
 
     pid: int
-    name: str
-    device: str
-
-    def __str__(self) -> str:
-        return f"pid {self.pid} ({self.name}) holds {self.device}"
+    uid: int
+    devices: tuple[str, ...]
 
 
-def holders(proc: Path = Path("/proc")) -> Iterator[Holder]:
-    """The processes that hold accelerators, one line each; only those that we may look into."""
+def holders(
+    *devices: re.Pattern[str], but: frozenset[int] = frozenset(), proc: Path = Path("/proc")
+) -> Iterator[Holder]:
+    """The processes, less the pids in `but`, that have one of `devices` open (none given: any
+    accelerator), in order of their pids.
+
+    Not seen are those that we may not look into: other users' for all but root, and those of a pid
+    namespace that is not ours. A process that is being killed closes its files without being seen
+    here either: it is gone when its pidfd says so.
+    """
     for process in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
-        device = next(_devices(process), None)
-        if device is not None:
-            yield Holder(int(process.name), _name(process), device)
+        if int(process.name) in but:
+            continue
+        opened = tuple(sorted(set(_devices(process, devices or (TPU, NVIDIA)))))
+        uid = _user(process) if opened else None
+        if uid is not None:
+            yield Holder(int(process.name), uid, opened)
 
 
-def _devices(process: Path) -> Iterator[str]:
+def _devices(process: Path, wanted: tuple[re.Pattern[str], ...]) -> Iterator[str]:
     try:
-        descriptors = sorted((process / "fd").iterdir())
+        descriptors = list((process / "fd").iterdir())
     except OSError:  # it is gone, or another user's
         return
     for descriptor in descriptors:
@@ -40,12 +56,15 @@ def _devices(process: Path) -> Iterator[str]:
             target = str(descriptor.readlink())
         except OSError:
             continue
-        if _DEVICE.fullmatch(target):
+        if any(pattern.fullmatch(target) for pattern in wanted):
             yield target
 
 
-def _name(process: Path) -> str:
+def _user(process: Path) -> int | None:
+    """The real user of a process, whoever owns its folder; None where it has ended."""
     try:
-        return (process / "comm").read_text().strip()
+        lines = (process / "status").read_text(errors="replace").splitlines()
     except OSError:
-        return "gone by now"
+        return None
+    uids = next((line.split()[1:] for line in lines if line.startswith("Uid:")), [])
+    return int(uids[0]) if uids else None

@@ -1,33 +1,68 @@
-"""Who holds an accelerator, seen from /proc."""
+"""Which processes have an accelerator open, seen from a /proc of files and from the real one."""
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
-from supervisor.adapters.accelerators import holders
+import pytest
+
+from supervisor.adapters.accelerators import NVIDIA, TPU, Holder, holders
+from supervisor.engines.holders import told
 
 
-def test_every_holder_is_named_once(tmp_path: Path) -> None:
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """Simulated: processes, and what they have open."""
     opened = {
-        7: ["/dev/null", "/dev/vfio/vfio"],
-        10: ["socket:[5]", "/dev/vfio/3", "/dev/vfio/4"],
+        7: ["/dev/null", "/dev/vfio/vfio", "/dev/iommu", "/dev/nvidiactl"],
+        10: ["socket:[5]", "/dev/vfio/4", "/dev/vfio/3", "/dev/vfio/4"],
         9: ["/dev/nvidia0"],
-        11: ["/dev/accel/accel1", "/home/dev/accel0"],
+        11: ["/dev/accel/accel1", "/home/dev/accel0", "/dev/vfio/devices/none"],
+        12: ["/dev/vfio/devices/vfio0", "/dev/iommu"],
+        13: ["/dev/accel2"],
     }
     for pid, targets in opened.items():
         folder = tmp_path / str(pid) / "fd"
         folder.mkdir(parents=True)
-        (tmp_path / str(pid) / "comm").write_text(f"train-{pid}\n")
+        (tmp_path / str(pid) / "status").write_text(f"Name:\tx\nUid:\t{pid}00\t0\t0\t0\n")
         for number, target in enumerate(targets):
             (folder / str(number)).symlink_to(target)
-    (tmp_path / "12").mkdir()
+    (tmp_path / "14").mkdir()
     (tmp_path / "self").mkdir()
-    assert [str(holder) for holder in holders(tmp_path)] == [
-        "pid 9 (train-9) holds /dev/nvidia0",
-        "pid 10 (train-10) holds /dev/vfio/3",
-        "pid 11 (train-11) holds /dev/accel/accel1",
+    return tmp_path
+
+
+def test_every_holder_is_named_once_with_its_user_and_all_its_devices(proc: Path) -> None:
+    assert list(holders(proc=proc)) == [
+        Holder(9, 900, ("/dev/nvidia0",)),
+        Holder(10, 1000, ("/dev/vfio/3", "/dev/vfio/4")),
+        Holder(11, 1100, ("/dev/accel/accel1",)),
+        Holder(12, 1200, ("/dev/vfio/devices/vfio0",)),
+        Holder(13, 1300, ("/dev/accel2",)),
     ]
 
 
-def test_here_it_can_be_asked() -> None:
-    assert isinstance(list(holders()), list)
+def test_holders_of_one_kind_less_those_that_may_hold_them(proc: Path) -> None:
+    found = holders(TPU, but=frozenset({10, 12}), proc=proc)
+    assert [holder.pid for holder in found] == [11, 13]
+    assert [holder.pid for holder in holders(NVIDIA, proc=proc)] == [9]
+
+
+def test_a_real_holder_is_told_with_its_command_line_and_without_secrets(tmp_path: Path) -> None:
+    chip = tmp_path / "vfio0"
+    chip.touch()
+    with chip.open():
+        (holder,) = holders(re.compile(re.escape(str(chip))))
+        assert holder == Holder(os.getpid(), os.getuid(), (str(chip),))
+        commands: list[str] = []
+
+        def redact(text: str) -> str:
+            commands.append(text)
+            return "python (secret)"
+
+        who = f"pid {os.getpid()} of uid {os.getuid()}"
+        assert told(holder, redact) == f"{who} (python (secret)) has {chip} open"
+    assert "pytest" in commands[0]
+    assert not list(holders(re.compile(re.escape(str(chip)))))
