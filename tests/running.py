@@ -161,6 +161,16 @@ def children() -> dict[int, str]:
     return found
 
 
+def descriptors() -> set[tuple[str, str]]:
+    """The open file descriptors of this process, each with what it is. Whether a test leaves one:
+    `descriptors() <= before`, because those that others have left may be closed meanwhile."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        with suppress(FileNotFoundError):  # the one that listed them
+            found.add((number, os.readlink(f"/proc/self/fd/{number}")))  # noqa: PTH115
+    return found
+
+
 def lives(pid: int) -> bool:
     """Whether there is such a process, not only its zombie."""
     try:

@@ -557,13 +557,13 @@ def test_a_directory_that_cannot_be_read_is_told_once(watch: Watch, tmp_path: Pa
 
 
 def test_after_stop_nothing_is_told(tmp_path: Path) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     watched = Watched(tmp_path, 3600)
     watched.stop()
     for thread in threading.enumerate():
         if thread.name == "checkpoints":
             thread.join(PATIENCE)
-    assert threading.active_count() <= before
+    assert set(threading.enumerate()) <= before
     commit(tmp_path, 1)
     watched.watcher.look_now()
     assert watched.commits.empty()

@@ -114,14 +114,14 @@ def test_what_is_lost_is_not_found_and_what_is_wrong_computes_so(looking: MakeLo
     assert one.look(units=("3",)) == Answer(
         bad=(BadUnit("3", "simulated: not found", found=False),)
     )
-    assert children() == before
+    assert children() <= before
 
 
 def test_a_device_that_hangs_is_told_and_the_others_are_tried(looking: MakeLooking) -> None:
     one, before = looking(Limits(device=4.0), HANGS_ON_DEVICE_1), children()
     answer = one.look(replace(PLAN, num_devices=3, units=("0", "1", "2")))
     assert answer == Answer(("0", "2"), (BadUnit("1", "no answer within 4 s"),))
-    assert children() == before
+    assert children() <= before
 
 
 def test_where_nothing_can_be_found_out_it_says_so(looking: MakeLooking) -> None:
@@ -134,16 +134,16 @@ def test_where_nothing_can_be_found_out_it_says_so(looking: MakeLooking) -> None
     problem = one.look().problem
     assert problem is not None
     assert "simulated_devices.json is not of the form" in problem
-    assert children() == before
+    assert children() <= before
 
 
 def test_one_that_is_stopped_does_not_answer(looking: MakeLooking) -> None:
     one, before = looking(), children()
     answers: list[Answer] = []
     one.probe.begin(PLAN, None, answers.append)
-    assert children() > before
+    assert children() - before
     one.probe.stop()
-    while children() != before:
+    while children() - before:
         one.reactor.wait(one.clock.now() + 0.01)
     assert answers == []
 
