@@ -20,6 +20,7 @@ from supervisor.config import placeholders
 from supervisor.config.places import where_it_is
 from supervisor.config.plan import PhasePlan
 from supervisor.config.problems import Location, Problem
+from supervisor.config.rule_checks import idle_patterns
 from supervisor.core.compiled import Trust
 from supervisor.engines.python_program import is_shell, script_of
 from supervisor.exclusion import ModelDirError
@@ -211,6 +212,11 @@ def notes(prepared: Prepared) -> list[str]:
         for plan, phase in zip(prepared.plans, job.phases, strict=True)
         if plan.success.step is not None and phase.init.checkpoint.directory is None
         if _steps_unseen(plan, phase.init.model_dir)
+    ]
+    told += [
+        str(job.problem(index, ("init", "autorestart", "rules", *where), message))
+        for index, phase in enumerate(job.phases)
+        for where, message in idle_patterns(phase.init.autorestart.rules)
     ]
     given = job.phases[0].init.model_dir
     if job.remote is None and not job.model_dir.exists() and not Path(given).is_absolute():

@@ -21,6 +21,7 @@ from supervisor.config.ladder import (
 from supervisor.config.load import Job, load_job
 from supervisor.config.plan import PhasePlan, plan_phases
 from supervisor.config.problems import ConfigError, Problem, key_path, shown, unknown_key
+from supervisor.config.rule_checks import name_of
 from supervisor.config.schema import Phase
 from supervisor.config.secret_names import flags, is_hidden
 from supervisor.core.examples import failed
@@ -67,7 +68,7 @@ def own_rules(phase: Phase) -> tuple[Rule, ...]:
     free = Remedy.WAIT_FOR_CAPACITY
     return tuple(
         Rule(
-            name=rule.name or f"own-{number}",
+            name=name_of(rule, number),
             verdict=Verdict(rule.verdict),
             cause=rule.cause or f"rule {rule.name or number} of the config",
             reason=rule.reason or "The config says so.",

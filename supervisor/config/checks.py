@@ -9,6 +9,7 @@ from supervisor.config.chips import bounds, shares
 from supervisor.config.command import Command
 from supervisor.config.ladder import ladder_conflicts
 from supervisor.config.problems import Location, shown
+from supervisor.config.rule_checks import rule_conflicts
 from supervisor.config.schema import TRAINER_SECTIONS, Phase
 from supervisor.config.secret_names import is_hidden
 from supervisor.protocol.location import Uri
@@ -28,6 +29,8 @@ def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
         yield ("init", "autorestart", "backoff", "max"), "is below backoff.first"
     if restart.standby == "ready":
         yield from _ready_conflicts(phase)
+    for where, message in rule_conflicts(restart.rules):
+        yield ("init", "autorestart", "rules", *where), message
     if phase.init.checkpoint.directory is not None:
         where = ("init", "checkpoint", "directory")
         yield from _placeholder_conflicts(

@@ -20,7 +20,21 @@ from supervisor.config.patterns import Pattern
 
 VerdictName = Literal["FATAL", "RESTART", "POLICY"]
 RemedyName = Literal["less-at-once", "roll-back", "wait", "wait-long", "wait-for-capacity"]
-ExitCode = Annotated[int, Field(ge=0, le=255)]
+
+
+def _exit_code(value: int) -> int:
+    if not 0 <= value <= 255:
+        killed = (
+            f"signal: {signal.Signals(-value).name}" if -value in _NUMBERS else "signal: SIGKILL"
+        )
+        raise ValueError(
+            f"{value} is no exit code: give one from 0 to 255 (of what a signal killed, `{killed}`)"
+        )
+    return value
+
+
+_NUMBERS = frozenset(signal.Signals)
+ExitCode = Annotated[int, AfterValidator(_exit_code)]
 
 
 def _as_list(value: Any) -> Any:
@@ -31,10 +45,20 @@ def _as_example(value: Any) -> Any:
     return {"text": value} if isinstance(value, str) else value
 
 
+_ENDS_NOTHING = frozenset(
+    {"SIGCHLD", "SIGCONT", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG", "SIGWINCH"}
+)
+"""signal(7): what they do by default is nothing, or to stop or resume the process."""
+
+
 def _signal_name(value: str) -> str:
+    """The name of the signal that ended a process; some have two."""
     if value not in signal.Signals.__members__:
         raise ValueError(f"{value!r} is not a signal such as SIGKILL")
-    return value
+    name = signal.Signals[value].name
+    if name in _ENDS_NOTHING:
+        raise ValueError(f"{value!r} ends no process; give one that does, such as SIGKILL")
+    return name
 
 
 SignalName = Annotated[str, AfterValidator(_signal_name)]

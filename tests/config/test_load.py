@@ -172,7 +172,15 @@ MISTAKES = [
     ),
     (
         with_restart("max_num_restarts: 3\nrules: [{exit_code: 256, verdict: FATAL}]"),
-        "rules[0].exit_code: input should be less than or equal to 255 (value 256)",
+        "rules[0].exit_code: 256 is no exit code: give one from 0 to 255 (of what a signal",
+    ),
+    (
+        with_restart("max_num_restarts: 3\nrules: [{exit_code: -9, verdict: FATAL}]"),
+        "-9 is no exit code: give one from 0 to 255 (of what a signal killed, `signal: SIGKILL`)",
+    ),
+    (
+        with_restart("max_num_restarts: 3\nrules: [{signal: SIGSTOP, verdict: FATAL}]"),
+        "rules[0].signal: 'SIGSTOP' ends no process; give one that does, such as SIGKILL",
     ),
     (
         with_restart("max_num_restarts: 3\nrules: [{stage: LUNCH, verdict: FATAL}]"),

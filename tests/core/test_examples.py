@@ -85,11 +85,6 @@ def test_a_rule_that_comes_before_is_named() -> None:
     assert told.endswith(": that rule comes before this one")
 
 
-def test_two_rules_of_one_name_are_two_rules() -> None:
-    twins = [f"{{name: twin, regex: shard, verdict: RESTART, examples: [{RAISED}]}}"] * 2
-    assert [(number, index) for number, index, _ in why(*twins)] == [(1, 0)]
-
-
 def test_an_error_that_is_not_the_root_cause_is_told() -> None:
     head = 'Traceback (most recent call last):\n  File "a.py", line 1, in'
     text = f"{head} load\nRuntimeError: bad pipe\ngoing on\n{head} <module>\nValueError: b is 3\n"
