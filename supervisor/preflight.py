@@ -16,7 +16,7 @@ from errno import EACCES, EDQUOT, EIO, ENAMETOOLONG, ENOSPC, EROFS, ESTALE
 from pathlib import Path
 
 from supervisor.adapters.storage import make_durably
-from supervisor.config import placeholders
+from supervisor.config import gpus, placeholders
 from supervisor.config.places import where_it_is
 from supervisor.config.plan import PhasePlan
 from supervisor.config.problems import Location, Problem
@@ -62,10 +62,27 @@ def check(prepared: Prepared) -> Checked:
         if plan.is_command
         for where, message in _program_problems(plan, prepared.job.source.name)
     ]
+    problems += _gpu_problems(prepared)
     problems += _model_dir_problems(prepared, _existing(prepared.job.model_dir))
     if problems:
         raise prepared.refusal(problems)
     return Checked(reach(prepared.job), cache_trust(prepared.job))
+
+
+def _gpu_problems(prepared: Prepared) -> Iterator[Problem]:
+    """What the environment of a phase hides of the GPUs that it is to have."""
+    for index, plan in enumerate(prepared.plans):
+        text = {**os.environ, **plan.secrets, **plan.env}.get(gpus.VISIBLE)
+        if plan.platform != "gpu" or text is None or placeholders.names(text):
+            continue
+        problem = gpus.problem(text, plan.num_devices, plan.workers)
+        if problem is not None and gpus.VISIBLE in plan.env:
+            where = ("command", "env", gpus.VISIBLE)
+            yield prepared.job.problem(index, where, problem)
+        elif problem is not None:
+            origin = "command.env_file" if gpus.VISIBLE in plan.secrets else "the environment"
+            message = f"{gpus.VISIBLE} in {origin} {problem}"
+            yield prepared.job.problem(index, ("init", "devices"), message)
 
 
 def make_model_dir(prepared: Prepared) -> None:

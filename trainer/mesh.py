@@ -32,10 +32,16 @@ def num_accelerators(devices: Iterable[Any]) -> int:
 
 
 def _place(device: Any) -> Any:
-    """What is the same for the devices of one chip."""
-    coordinates = getattr(device, "coords", None)
-    if coordinates is None:
+    """What is the same for the devices of one chip.
+
+    A GPU has coordinates too: in the plugin of jax 0.10.2 its partition, its process there and its
+    place in the process (the devices of a topology of cuda say so); before XLA counted partitions
+    only the latter (`SetCoords` in se_gpu_pjrt_client.cc), which GPUs of several processes share.
+    Each GPU is one device, so its id tells it from all others in either.
+    """
+    if device.platform != "tpu":
         return device.id
+    coordinates = device.coords
     return (getattr(device, "slice_index", 0), *coordinates)
 
 

@@ -8,14 +8,15 @@ nothing, and what the supervisor itself was started with is in force.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from errno import ENODEV
 
+from supervisor.config import gpus
 from supervisor.config.chips import bounds
 from supervisor.engines.launch import Launch
 from supervisor.protocol import simulated
 from supervisor.protocol.environment import NUM_CPU_DEVICES
 
 _LOCALHOST = "127.0.0.1"
-_GPUS = "CUDA_VISIBLE_DEVICES"
 _CHIPS = "TPU_VISIBLE_CHIPS"
 
 
@@ -29,7 +30,11 @@ def ports_needed(launch: Launch) -> int:
 def placed(
     launch: Launch, rank: int, ports: Sequence[int], inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    """What a worker is told of its place; `inherited` is the rest of its environment."""
+    """What a worker is told of its place; `inherited` is the rest of its environment.
+
+    Raises:
+        OSError: `inherited` hides devices that it should have.
+    """
     env = {}
     if launch.plan.workers > 1:
         env = {
@@ -52,9 +57,10 @@ def visible(platform: str, ids: Sequence[str], inherited: Mapping[str, str]) -> 
 
     Raises:
         ValueError: one process cannot have so many chips.
+        OSError: `inherited` hides some of them.
     """
     if platform == "gpu":
-        return {_GPUS: _visible(_GPUS, ids, inherited)}
+        return {gpus.VISIBLE: _visible(gpus.VISIBLE, ids, inherited)}
     found = bounds(len(ids), len(ids))
     if found is None:
         raise ValueError(f"one process cannot have {len(ids)} chips of a TPU host")
@@ -76,9 +82,22 @@ def _simulated(launch: Launch, rank: int) -> dict[str, str]:
 
 
 def _visible(variable: str, ids: Sequence[str], inherited: Mapping[str, str]) -> str:
-    """The devices by the names that they have for whoever started us, who may see only some."""
-    names = [name for name in inherited.get(variable, "").split(",") if name]
-    return ",".join(names[int(one)] for one in ids) if names else ",".join(ids)
+    """The devices by the names that they have for whoever started us, who may see only some.
+
+    Raises:
+        OSError: the variable shows fewer than these.
+    """
+    if variable not in inherited:
+        return ",".join(ids)
+    names = gpus.listed(inherited[variable])
+    hidden = [one for one in ids if int(one) >= len(names)]
+    if hidden:
+        raise OSError(
+            ENODEV,
+            f"{variable} is {inherited[variable]!r} and shows only {len(names)} devices, so device "
+            f"{', '.join(hidden)} cannot be used: name more there, or lower init.devices.count",
+        )
+    return ",".join(names[int(one)] for one in ids)
 
 
 def _chips(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from supervisor.config import gpus
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import BadUnit
 from supervisor.engines.placement import visible
@@ -58,13 +59,16 @@ class Layout:
 
         Raises:
             ValueError: no process can see just these.
+            OSError: the environment hides some of them.
         """
+        own = {**plan.secrets, **plan.env}
         if plan.platform == "cpu" and self.num_devices:
             return {NUM_CPU_DEVICES: str(self.num_devices)}
-        if plan.platform in ("gpu", "tpu") and self.present != plan.units:
+        is_named = plan.platform == "gpu" and gpus.VISIBLE in own and self.num_devices > 0
+        if is_named or (plan.platform in ("gpu", "tpu") and self.present != plan.units):
             names = (_names(unit, self.devices_each) for unit in self.present)
             ids = [name for those in names for name in those if name.isdecimal()]
-            return visible(plan.platform, ids, inherited)
+            return visible(plan.platform or "", ids, {**inherited, **own})
         return {}
 
     @property

@@ -210,6 +210,15 @@ def test_the_process_sees_what_is_to_be_looked_at(
     assert Layout.of(plan, units, frozenset()).environment(plan, {}) == environment
 
 
+def test_the_process_sees_the_gpus_that_the_config_names() -> None:
+    plan = replace(PLAN, platform="gpu", env={"CUDA_VISIBLE_DEVICES": "4,5,6,GPU-7f"})
+    for units, shown in ((None, "4,5,6,GPU-7f"), (("1", "3"), "5,GPU-7f")):
+        look = Layout.of(plan, units, frozenset())
+        assert look.environment(plan, {"CUDA_VISIBLE_DEVICES": "0"}) == {
+            "CUDA_VISIBLE_DEVICES": shown
+        }
+
+
 def test_a_host_is_as_bad_as_its_worst_device() -> None:
     plan = replace(PLAN, workers=2, units=("host0", "host1"))
     assert Layout.of(plan, None, frozenset({"3"})).present == ("host0",)

@@ -103,6 +103,13 @@ def test_a_device_goes_by_the_name_that_we_were_given_it_by() -> None:
     assert places(rung, ours) == [{"CUDA_VISIBLE_DEVICES": "5,GPU-7f"}]
 
 
+@pytest.mark.parametrize("shown", ["4", "", "0,1,2"])
+def test_a_list_that_is_too_short_is_named(shown: str) -> None:
+    rung = replace(launch("devices: {platform: gpu, count: 4}"), num_devices=2, units=("0", "3"))
+    with pytest.raises(OSError, match=r"CUDA_VISIBLE_DEVICES is .* so device .*3 cannot be used"):
+        places(rung, {"CUDA_VISIBLE_DEVICES": shown})
+
+
 def test_chips_of_a_tpu_host_are_told_with_their_bounds() -> None:
     eight = launch("devices: {platform: tpu, type: v5e-8}")
     assert places(eight) == [{}]

@@ -90,3 +90,24 @@ def test_what_is_known_only_when_it_runs_is_not_looked_for(
     job["trainer"]["command"] = argv
     done = validate(tmp_path, job)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_list_of_gpus_that_is_too_short_is_refused_by_run_too(
+    tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = command_config(model_dir, "true")
+    job["trainer"]["init"]["devices"] = {"platform": "gpu", "count": 4}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-8932f937")
+    done = validate(tmp_path, job)
+    assert done.returncode == 78
+    assert (
+        "trainer.init.devices: CUDA_VISIBLE_DEVICES in the environment shows 2 of the 4 GPUs that "
+        "init.devices.count asks for (value '2,GPU-8932f937'): name as many, or lower the count"
+    ) in done.stderr
+    assert "Traceback" not in done.stderr
+    job["trainer"]["command"]["env"] = {"CUDA_VISIBLE_DEVICES": "0,1,2,2"}
+    done = validate(tmp_path, job)
+    assert done.returncode == 78
+    assert "command.env.CUDA_VISIBLE_DEVICES: names 2 twice" in done.stderr
+    job["trainer"]["command"]["env"] = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+    assert validate(tmp_path, job).returncode == 0

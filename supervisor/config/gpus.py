@@ -1,0 +1,58 @@
+"""Which GPUs a process sees: what CUDA makes of `CUDA_VISIBLE_DEVICES`.
+
+The rules are those of the CUDA Programming Guide, 5.2.1.1
+(docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html): where the
+variable is not set, all GPUs are visible; where it is empty, none. It lists indices, UUIDs (the
+beginning of one will do) and MIG instances; what follows the first invalid index is not visible. Of
+MIG instances a process sees only one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+_MIG = "MIG-"
+_NAME = re.compile(r"\d+|GPU-[0-9A-Fa-f-]+|MIG-[0-9A-Za-z/-]+")
+_FORMS = (
+    "an index such as 0, a UUID such as GPU-8932f937, or a MIG instance such as MIG-GPU-.../1/0"
+)
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """The names in a value of the variable, as they stand."""
+    return tuple(name.strip() for name in text.split(",")) if text.strip() else ()
+
+
+def problem(text: str, num_devices: int | None, workers: int) -> str | None:
+    """Why a job with `num_devices` GPUs (None: as many as are found) in so many workers cannot run
+    where the variable is `text`; None: nothing is known against it."""
+    return next(_problems(text, num_devices, workers), None)
+
+
+def _problems(text: str, num_devices: int | None, workers: int) -> Iterator[str]:
+    names = listed(text)
+    if not names:
+        yield "is empty, which hides every GPU: unset it, or name the GPUs that the job may use"
+    for name in names:
+        if not _NAME.fullmatch(name):
+            yield (
+                f"has {name!r}, which names no GPU, and CUDA hides what follows it: give {_FORMS}"
+            )
+        if names.count(name) > 1:
+            yield f"names {name} twice, and the job would count one GPU as two: name each once"
+    if num_devices is None:
+        return
+    if len(names) < num_devices:
+        yield (
+            f"shows {len(names)} of the {num_devices} GPUs that init.devices.count asks for "
+            f"(value {text!r}): name as many, or lower the count to {len(names)}"
+        )
+    each = num_devices // workers
+    if each > 1 and any(name.startswith(_MIG) for name in names):
+        yield (
+            f"names MIG instances, of which CUDA shows a process only one, but a worker has {each} "
+            f"GPUs: give each worker its own (init.workers: {num_devices}), or use whole GPUs"
+        )

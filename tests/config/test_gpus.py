@@ -1,0 +1,62 @@
+"""What CUDA_VISIBLE_DEVICES shows of the GPUs that a job is to have."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.config.gpus import listed, problem
+
+UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
+MIG = f"MIG-{UUID}/1/2"
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "workers"),
+    [
+        ("0,1", 2, 1),
+        (" 0 , 1 ", 2, 2),
+        ("3,1,2", 2, 1),
+        (f"{UUID},1", 2, 1),
+        ("GPU-8932f937", 1, 1),
+        (MIG, 1, 1),
+        ("MIG-a1b2c3d4-0000-0000-0000-000000000000", None, 1),
+        (f"{MIG},{MIG[:-1]}3", 2, 2),
+        ("0", None, 1),
+    ],
+)
+def test_what_can_be_used(text: str, count: int | None, workers: int) -> None:
+    assert problem(text, count, workers) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "workers", "says"),
+    [
+        ("0", 2, 1, "shows 1 of the 2 GPUs"),
+        (UUID, 2, 2, "lower the count to 1"),
+        ("", None, 1, "hides every GPU"),
+        ("-1", None, 1, "has '-1', which names no GPU"),
+        ("0,1,,2", 2, 1, "has ''"),
+        ("0,all", 1, 1, "has 'all'"),
+        ("0;1", 1, 1, "has '0;1'"),
+        ("1,1", 2, 1, "names 1 twice"),
+        (f"{MIG},{MIG[:-1]}3", 2, 1, "give each worker its own (init.workers: 2)"),
+    ],
+)
+def test_what_cannot_is_told_with_its_remedy(
+    text: str, count: int | None, workers: int, says: str
+) -> None:
+    assert says in (problem(text, count, workers) or "")
+
+
+@given(st.lists(st.integers(0, 99), unique=True, min_size=1), st.integers(1, 12))
+def test_only_a_list_that_is_too_short_is_refused_of_good_names(names: list[int], n: int) -> None:
+    text = ",".join(map(str, names))
+    assert listed(text) == tuple(map(str, names))
+    assert (problem(text, n, 1) is None) == (len(names) >= n)
+
+
+@given(st.text(max_size=20), st.integers(1, 4))
+def test_any_text_has_an_answer(text: str, count: int) -> None:
+    assert problem(text, count, 1) or len(listed(text)) >= count
