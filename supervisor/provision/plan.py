@@ -24,7 +24,9 @@ from supervisor.provision.decide import Policy
 _API_NAMES = {"v5e": "v5litepod"}
 """Generations that the Cloud TPU API calls by another name."""
 _NOT_QUEUED = ("tpu7x",)
-"""Generations that only Google Kubernetes Engine offers, says Google's page on queued resources."""
+"""Generations that the Cloud TPU API does not support: "TPU7x and later TPU versions", says
+docs.cloud.google.com/tpu/docs/create-tpu-vm. Compute Engine's managed instance groups and Google
+Kubernetes Engine offer them (docs.cloud.google.com/tpu/docs/tpus-in-compute-engine)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,12 @@ def _unfit(phase: Phase) -> Iterator[tuple[Location, str]]:
         return
     one = parse_slice(init.devices.type)
     if one.generation in _NOT_QUEUED:
-        yield (*where, "type"), f"is {one.type}, which only Google Kubernetes Engine offers"
+        message = (
+            f"is {one.type}, which the Cloud TPU API does not offer, and only that is asked for "
+            "slices so far: have a managed instance group of Compute Engine or Google Kubernetes "
+            "Engine make the machines, and `supervise run` be what runs on them"
+        )
+        yield (*where, "type"), message
     elif one.chips not in GENERATIONS[one.generation].slices:
         yield (*where, "type"), f"is {one.type}, which is only a part of a slice"
     if (init.devices.slices or 1) > 1 or not one.is_part_of_a_host:

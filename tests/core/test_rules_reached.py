@@ -63,6 +63,11 @@ ERRORS = {
     "compile": "jax.errors.JaxRuntimeError: INTERNAL: Mosaic failed to compile TPU kernel",
     "device-assert": "jax.errors.JaxRuntimeError: INTERNAL: observed errors are: [User]",
     "hardware": "jax.errors.JaxRuntimeError: INTERNAL: observed errors are: [Hardware]",
+    "follows-a-halt": "jax.errors.JaxRuntimeError: FAILED_PRECONDITION: The program continuator "
+    "has halted unexpectedly.",
+    "core-halted": "jax.errors.JaxRuntimeError: INTERNAL: Core halted unexpectedly: ",
+    "gpu-library": "jax.errors.JaxRuntimeError: FAILED_PRECONDITION: DNN library initialization "
+    "failed.",
     "busy-accelerator": "RuntimeError: The TPU is already in use by process with pid 7",
     "backend-missing": "RuntimeError: Unknown backend tpu",
     "port-in-use": "RuntimeError: Failed to start RPC server",

@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.core.outcome import Verdict
+from supervisor.core.policy import Success
+from supervisor.core.remedy import Remedy
 from supervisor.core.rules import DISK_FULL
+from supervisor.core.verdicts import judge
 from tests.core.test_certain import LIBRARY, failure, raised
 
 TPU = "RuntimeError: Unable to initialize backend 'tpu': "
@@ -36,8 +40,11 @@ BUSY = [
     "specified. Expected 4 worker addresses, got 1.",
     TPU + "INTERNAL: MetadataServer Query failed for agent-worker-number: 503",  # libtpu 0.0.52
     TPU + "NOT_FOUND: TPU metadata is unavailable",
-    JAX + "FAILED_PRECONDITION: DNN library initialization failed. Look at the errors above for "
-    "more details.",  # jax #15361
+    "RuntimeError: Unable to initialize backend 'tpu': ABORTED: The TPU is already in use or the "
+    'lock file is stale. Run "$ sudo lsof -w /dev/vfio/0" to figure out which process is using the '
+    "TPU. If no process is listed, a stale lock file might exist.",  # openxla tpu_initialize_util
+    TPU + "ABORTED: Internal error when accessing libtpu multi-process lockfile. Run "
+    '"$ sudo rm /tmp/libtpu_lockfile".',  # libtpu 0.0.42.1
 ]
 DEVICES_FAILED = [
     "RuntimeError: Unable to initialize backend 'cuda': FAILED_PRECONDITION: "
@@ -48,18 +55,42 @@ DEVICES_FAILED = [
     "pynvml.NVMLError_Unknown: Unknown Error",
     "RuntimeError: Failed to initialize NVML: Driver/library version mismatch",
 ]
+SEMAPHORE = (
+    "INTERNAL: Core halted unexpectedly: INTERNAL: Accelerator device halted prematurely, perhaps "
+    "due to an on-device check-failure. Node 0 halted unexpectedly at tag:pc "
+    "TensorCoreSequencer:20:0xa (from TensorCoreSequencer:20:0x13a): Semaphore (scratch argument "
+    "3) has a nonzero value upon exit from a Mosaic kernel. Make sure every DMA is awaited, and "
+    "every semaphore signal is paired with a wait. HLO: RPA-bq_16-bkvp_16-p_64.4; HLO computation: "
+    "main.1119_spmd"
+)
+"""vllm-project/tpu-inference #412."""
+CONTINUATOR = JAX + "FAILED_PRECONDITION: The program continuator has halted unexpectedly."
+"""pytorch/xla #8459."""
 HALTED = [
-    JAX + "FAILED_PRECONDITION: The program continuator has halted unexpectedly.",
     JAX + "INTERNAL: Accelerator device halted prematurely, perhaps due to an on-device "
     "check-failure. Node 0 halted unexpectedly at tag:pc TensorCoreSequencer:1:0x1e7",
-    JAX + "INTERNAL: Core halted unexpectedly: ",
+    JAX + "INTERNAL: Core halted unexpectedly: No error message available as no compiler metadata "
+    "was provided.",  # jax #9642
+    JAX + "INTERNAL: Core halted unexpectedly: ",  # tensorflow/tpu #785
+    JAX + "INTERNAL: Core halted unexpectedly: INTERNAL: Accelerator device halted prematurely, "
+    "perhaps due to an on-device check-failure. Node 0 halted unexpectedly at tag:pc "
+    "TensorCoreSequencer:887:0x6f1 (from TensorCoreSequencer:887:0x3b91): no debugging message "
+    "found for this tag:pc. HLO: fusion.1; HLO computation: SyncTensorsGraph.55205_spmd",
+    # the one above: pytorch/xla #7138
     JAX + "INTERNAL: Fatal error occurred during TPU execution. This indicates an infrastructure "
     "failure (hardware/network/power), a compiler bug, or a Pallas/Mosaic kernel bug.",
     JAX + "INTERNAL: E0200: RuntimeUnexpectedCoreHalt: core 3",
+]
+BROKEN = [
     "RuntimeError: CUDA error: uncorrectable ECC error encountered\nCompile with "
     "`TORCH_USE_CUDA_DSA` to enable device-side assertions.",
     "RuntimeError: Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error",
     JAX + "INTERNAL: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure",
+]
+GPU_LIBRARY = [
+    JAX + "FAILED_PRECONDITION: DNN library initialization failed. Look at the errors above for "
+    "more details.",  # jax #15361
+    JAX + "INTERNAL: Could not create cudnn handle: CUDNN_STATUS_INTERNAL_ERROR",  # jax #22626
 ]
 SHORT_WRITES = [
     "OSError: 40140800 requested and 0 written",  # numpy
@@ -113,9 +144,49 @@ def test_a_driver_or_devices_that_are_not_seen_are_no_fault_of_the_program(line:
 
 
 @pytest.mark.parametrize("line", HALTED)
-def test_what_halts_points_at_the_hardware(line: str) -> None:
+def test_of_a_halted_core_nobody_knows_whether_the_host_or_a_kernel_is_to_blame(line: str) -> None:
+    found = failure(raised(line, LIBRARY))
+    assert (found.verdict, found.rule, found.hardware) == (Verdict.RESTART, "core-halted", True)
+    assert "have the host replaced" in found.advice
+    assert "Pallas (Mosaic) kernel" in found.advice
+
+
+@pytest.mark.parametrize("line", BROKEN)
+def test_what_is_broken_points_at_the_hardware(line: str) -> None:
     found = failure(raised(line, LIBRARY))
     assert (found.verdict, found.rule, found.hardware) == (Verdict.RESTART, "hardware", True)
+
+
+def test_a_kernel_that_mosaic_finds_wrong_is_one_of_the_program() -> None:
+    found = failure(raised(JAX + SEMAPHORE, LIBRARY))
+    assert (found.verdict, found.rule, found.certain) == (Verdict.FATAL, "device-assert", False)
+
+
+def test_what_follows_a_halt_is_a_victim_and_points_at_the_hardware() -> None:
+    found = failure(raised(CONTINUATOR, LIBRARY))
+    assert (found.verdict, found.rule, found.hardware) == (Verdict.RESTART, "follows-a-halt", True)
+
+
+@pytest.mark.parametrize(
+    ("first", "rule"),
+    [(SEMAPHORE, "device-assert"), ("INTERNAL: Core halted unexpectedly: ", "core-halted")],
+)
+def test_of_ranks_the_one_with_the_first_halt_is_the_root_cause(first: str, rule: str) -> None:
+    outputs = [CONTINUATOR, JAX + first, CONTINUATOR]
+    ranks = tuple(
+        RankEvidence(WorkerExit(rank, code=1), output=raised(line, LIBRARY))
+        for rank, line in enumerate(outputs)
+    )
+    found = judge(Evidence(ranks), Success(step=9))
+    assert found is not None
+    assert (found.rule, found.rank) == (rule, 1)
+
+
+@pytest.mark.parametrize("line", GPU_LIBRARY)
+def test_a_gpu_library_without_memory_is_waited_for(line: str) -> None:
+    found = failure(raised(line, LIBRARY))
+    assert (found.verdict, found.rule) == (Verdict.RESTART, "gpu-library")
+    assert found.remedy is Remedy.WAIT
 
 
 @pytest.mark.parametrize("line", SHORT_WRITES)

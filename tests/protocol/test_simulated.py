@@ -67,8 +67,12 @@ def test_a_worker_suffers_what_befalls_its_own_units_and_no_others(file: Path) -
     assert Held.from_environment({}) is None
 
 
-@pytest.mark.parametrize("break_it", [simulated.lose, simulated.corrupt])
-def test_what_it_says_then_is_taken_for_a_fault_of_hardware(file: Path, break_it: object) -> None:
+@pytest.mark.parametrize(
+    ("break_it", "rule"), [(simulated.lose, "core-halted"), (simulated.corrupt, "hardware")]
+)
+def test_what_it_says_then_is_taken_for_a_fault_of_hardware(
+    file: Path, break_it: object, rule: str
+) -> None:
     assert callable(break_it)
     break_it(file, "1")
     with pytest.raises(RuntimeError) as raised:
@@ -77,7 +81,7 @@ def test_what_it_says_then_is_taken_for_a_fault_of_hardware(file: Path, break_it
     ended = RankEvidence(WorkerExit(0, code=1), output=output)
     failure = judge(Evidence((ended,)), Success(step=9), RULES)
     assert failure is not None
-    assert failure.rule == "hardware"
+    assert (failure.rule, failure.hardware) == (rule, True)
 
 
 def test_a_lost_host_takes_its_worker_with_it(file: Path) -> None:

@@ -124,7 +124,7 @@ TPU = {"platform": "tpu", "type": "v5e-8"}
             "devices.type: is v5e-16, or several: only a slice",
         ),
         ({"devices": TPU | {"slices": 2}}, "devices.type: is v5e-8, or several: only a slice of"),
-        ({"devices": TPU | {"type": "tpu7x-8"}}, "is tpu7x-8, which only Google Kubernetes Engine"),
+        ({"devices": TPU | {"type": "tpu7x-8"}}, "have a managed instance group of Compute"),
     ],
 )
 def test_what_cannot_be_provisioned(tmp_path: Path, changed: dict[str, Any], expected: str) -> None:

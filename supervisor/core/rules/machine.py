@@ -15,6 +15,11 @@ from supervisor.core.rules.phrases import (
 from supervisor.core.rules.rule import FATAL, MEDIUM, RESTART, Rule
 
 _SEE_PEERS = f"{NONE_NEEDED}read the other ranks' logs first."
+_HALTED = (
+    "If it comes back on this host alone, have the host replaced. If it comes back on others, too, "
+    "it is a bug of a Pallas (Mosaic) kernel, which the message names after HLO:, or of libtpu: "
+    "run without that kernel, or with another libtpu."
+)
 
 _DIFFER = (
     "the ranks run different programs",
@@ -167,6 +172,8 @@ RULES = (
         patterns=(
             # libtpu 0.0.52; CUDA 12 (cudaErrorAssert)
             r"observed errors are: \[User\]|device-side assert triggered|CUDA_ERROR_ASSERT",
+            # libtpu 0.0.42, vllm-project/tpu-inference #412: the kernel's own bookkeeping
+            r"(?i)nonzero value (?:upon|on) exit from a mosaic kernel",
         ),
     ),
     Rule(
@@ -182,11 +189,36 @@ RULES = (
             r"CUDA_ERROR_(?:ECC|ILLEGAL|LAUNCH_(?:FAILED|TIMEOUT)|HARDWARE|NVLINK|MISALIGNED|"
             r"UNKNOWN|CONTAINED|EXTERNAL_DEVICE|SYSTEM_DRIVER)\w*",
             r"(?i)an illegal memory access was encountered|unspecified launch failure",
-            # libtpu 0.0.52; marin and sglang-jax logs: what follows a halt is halted, too
-            r"(?i)halt is unexpected|\bhalted (?:prematurely|unexpectedly)|core halted",
-            r"RuntimeUnexpectedCoreHalt|Fatal error occurred during TPU execution",
             r"(?i)gpu (?:has fallen off the bus|is lost|requires reset)|fallen off the bus",
             r"(?i)nvlink error|machine check|GPU is lost|unable to determine the device handle",
+        ),
+        transient=True,
+        hardware=True,
+    ),
+    Rule(
+        "follows-a-halt",
+        RESTART,
+        "the accelerator had halted",
+        "A core halted earlier, and what was enqueued after that fails with it.",
+        f"Look for the first halt in the logs of all ranks. {_HALTED}",
+        # libtpu 0.0.42; after "Core halted" and "unexpected peer" in logs of levanter, alone in
+        # pytorch/xla #8459 and in logs of MaxText and sglang-jax
+        patterns=(r"(?i)program continuator (?:has |was )?halted",),
+        transient=True,
+        victim=True,
+        hardware=True,
+    ),
+    Rule(
+        "core-halted",
+        RESTART,
+        "a core of the accelerator halted",
+        "The hardware, the compiler or a kernel of the program stopped it: nothing says which.",
+        _HALTED,
+        patterns=(
+            # libtpu 0.0.42 names all three; a kernel's bug in vllm-project/tpu-inference #412 and
+            # #3405, the compiler's in jax #19118, neither in jax #9642 and pytorch/xla #7138
+            r"(?i)halt is unexpected|\bhalted (?:prematurely|unexpectedly)|core halted",
+            r"RuntimeUnexpectedCoreHalt|Fatal error occurred during TPU execution",
         ),
         transient=True,
         hardware=True,
@@ -233,10 +265,23 @@ RULES = (
             # libtpu 0.0.52: what a TPU VM asks its metadata server for
             r"worker_addresses|MetadataServer Query failed|Failed to refresh worker addresses|"
             r"(?i:(?:tpu|instance) metadata.{0,60}(?:fail|unavailable|timed out|error))",
-            # jax #15361: as a rule another process holds the memory that cuDNN asks for
+            r"\[Errno (?:6|16|19)\]",
+        ),
+        transient=True,
+        remedy=Remedy.WAIT,
+        hardware=True,
+    ),
+    Rule(
+        "gpu-library",
+        RESTART,
+        "cuDNN or cuBLAS could not be initialised",
+        "As a rule another process holds the GPU memory that it needs; it may be free in a while.",
+        "Look for another process on the GPU (nvidia-smi). If there is none, install the driver "
+        "and the cuDNN that this jaxlib needs.",
+        # another process: jax #15361; the driver: jthlab/phlash #31, stat-ml/TTDE #4
+        patterns=(
             r"(?i)DNN library initialization failed|could not create cud?nn handle|"
             r"failed to create cublas handle",
-            r"\[Errno (?:6|16|19)\]",
         ),
         transient=True,
         remedy=Remedy.WAIT,

@@ -72,10 +72,14 @@ SOURCES = {
     "cases abort-spmd, abort-dataflow",
     "compiler-abort-reported": "openxla #47370, LLVM's report_fatal_error",
     "compile-reported": "XLA's compilers and ptxas; case triton-smem",
-    "device-assert": "libtpu's core dumps, CUDA's assert (CUDA_ERROR_ASSERT)",
-    "hardware": "libtpu, CUDA driver API (CUresult); cases cuda-unknown, tpu-unknown-core",
+    "device-assert": "libtpu's core dumps, Mosaic's check at a kernel's exit, CUDA_ERROR_ASSERT",
+    "hardware": "libtpu, CUDA driver API (CUresult); case cuda-unknown",
+    "follows-a-halt": "libtpu 0.0.42.1; pytorch/xla #8459",
+    "core-halted": "libtpu 0.0.42.1, openxla.org/xla/errors/error_0200; jax #9642 and #19118, "
+    "vllm-project/tpu-inference #3405; case tpu-unknown-core",
     "backend-missing": "jax _src/xla_bridge.py, ld.so, CUDA driver API; cases so, unkbackend",
     "busy-accelerator": f"libtpu, {_ERRNO}; case tpu-metadata",
+    "gpu-library": "xla stream_executor/cuda/cuda_dnn.cc; jax #15361 and #22626",
     "port-in-use": f"{_ERRNO}: EADDRINUSE; jaxlib (Failed to start RPC server); case addr",
     "backend-failed": "jax _src/xla_bridge.py, NVML, cuDNN and cuBLAS statuses; "
     "case nvml-driver-mismatch",
