@@ -85,18 +85,31 @@ def _told_change(explanation: Explanation, own: OwnRules) -> Iterator[str]:
     place = own.place(explanation.errors[0].matches[0].rule)
     if place is not None:
         yield f"you do not agree? Your own rule decided; change it: {place}"
-    elif explanation.change is None:
+    elif not explanation.changes:
         yield (
             "you do not agree? A rule of yours can match how it ended (say it by --exit-code or "
             "--signal), and then counts only where no rank's error does: match those listed above"
         )
     else:
+        first, *others = explanation.changes
         yield (
-            f"you do not agree? This in your config makes it {explanation.change['verdict']} (your "
-            "rules come before ours; `--config trainer.yaml` tries it):"
+            f"you do not agree? This in your config makes it {_made(first)} (your rules come "
+            "before ours; `--config trainer.yaml` tries it):"
         )
         yield from _AT_RULES
-        yield f"      - {as_yaml(explanation.change)}"
+        yield f"      - {as_yaml(first)}"
+        for other in others:
+            yield f"      # or, in place of that, {_made(other)}:"
+            yield f"      # - {as_yaml(other)}"
+
+
+def _made(change: dict[str, Any]) -> str:
+    """The verdict that a rule gives."""
+    if "certain" not in change:
+        return str(change["verdict"])
+    if change["certain"]:
+        return "FATAL for certain, which ends the job at once"
+    return "FATAL as a guess, which gets one more attempt"
 
 
 def as_yaml(rule: dict[str, Any]) -> str:
@@ -117,7 +130,7 @@ def explained_body(explanation: Explanation, own: OwnRules) -> dict[str, Any]:
             for passed in explanation.passed
         ],
         "decided_by": own.place(explanation.errors[0].matches[0].rule),
-        "change": explanation.change,
+        "changes": list(explanation.changes),
     }
 
 

@@ -41,6 +41,20 @@ class Origin(IntEnum):
     OUTPUT = 4
     """The last lines, taken as they are."""
 
+    @property
+    def told(self) -> str:
+        """What a person should know of an error that came so."""
+        return _TOLD[self]
+
+
+_TOLD = {
+    Origin.MAIN: "nobody caught it",
+    Origin.THREAD: "it ended a thread or a child process, which need not have ended the program",
+    Origin.ABORT: "native code ended the process with it, which may be how another error ends",
+    Origin.LOGGED: "it was printed, but nothing tells that it ended the program",
+    Origin.OUTPUT: "it is one of the last lines, with no traceback",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Raised:

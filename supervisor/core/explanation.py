@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
+from supervisor.core.certainty import is_certain
 from supervisor.core.chain import Chain, Origin, Raised
 from supervisor.core.failure import Evidence, Failure, RankEvidence
 from supervisor.core.outcome import Verdict
@@ -30,13 +31,6 @@ _SPEAKERS = {
     Speaker.OWN: "your own code",
     Speaker.IO: "a library that talks to a network, a store or another process",
     Speaker.LIBRARY: "another library, or Python itself",
-}
-_ORIGINS = {
-    Origin.MAIN: "nobody caught it",
-    Origin.THREAD: "it ended a thread or a child process",
-    Origin.ABORT: "native code ended the process with it",
-    Origin.LOGGED: "a traceback that somebody printed",
-    Origin.OUTPUT: "a line at the end of the output",
 }
 
 Redact = Callable[[str], str]
@@ -91,8 +85,9 @@ class Explanation:
     """How many there are besides."""
     passed: tuple[Passed, ...]
     """Those whose lines are not among the errors."""
-    change: dict[str, Any] | None
-    """A rule for `autorestart.rules` that makes it the other verdict; None: none is known."""
+    changes: tuple[dict[str, Any], ...]
+    """Rules for `autorestart.rules`, each of which makes it another verdict; none is known where
+    there is none."""
 
 
 def explain(
@@ -118,7 +113,7 @@ def explain(
         errors,
         max(0, len(judgements) - MOST),
         tuple(each for each in passed if (each.rank, each.line) not in told),
-        _change(judgements[0], evidence, success, rules, redact),
+        tuple(_changes(judgements[0], evidence, success, rules, redact)),
     )
 
 
@@ -140,7 +135,7 @@ def _weighed(judgement: Judgement, judgements: list[Judgement], redact: Redact) 
         line=_line(member, rank, redact),
         where=one_line(redact(member.at)) if member is not None else "",
         speaker=_SPEAKERS.get(member.speaker, "") if member is not None else "",
-        origin=_ORIGINS[chain.origin] if chain is not None else "how the process ended",
+        origin=chain.origin.told if chain is not None else "how the process ended",
         time=chain.when if chain is not None else "",
         why=_why_root(judgements)
         if judgement is judgements[0]
@@ -211,28 +206,43 @@ def _line(member: Raised | None, rank: RankEvidence, redact: Redact) -> str:
     return one_line(redact(member.line if member is not None else str(rank.exit)))
 
 
-def _change(
+def _changes(
     root: Judgement, evidence: Evidence, success: Success, rules: tuple[Rule, ...], redact: Redact
-) -> dict[str, Any] | None:
-    """A rule that would decide instead, tried on the same evidence."""
-    verdict = Verdict.RESTART if root.rule.verdict is Verdict.FATAL else Verdict.FATAL
-    for conditions in _conditions(root, redact):
-        rule = Rule(
-            "changed",
-            verdict,
-            "",
-            "",
-            "",
-            types=tuple(conditions.get("type", ())),
-            patterns=(conditions["regex"],) if "regex" in conditions else (),
-            exit_codes=tuple(conditions.get("exit_code", ())),
-            signals=tuple(conditions.get("signal", ())),
-        )
-        changed = judge(evidence, success, (rule, *rules))
-        if changed is not None and changed.rule == rule.name:
-            alone = {name: v if isinstance(v, str) else v[0] for name, v in conditions.items()}
-            return {**alone, "verdict": str(verdict)}
-    return None
+) -> Iterator[dict[str, Any]]:
+    """Rules that would decide instead, each tried on the same evidence."""
+    for other in _others(root):
+        for conditions in _conditions(root, redact):
+            rule = _rule(conditions, other)
+            changed = judge(evidence, success, (rule, *rules))
+            if changed is not None and changed.rule == rule.name:
+                alone = {name: v if isinstance(v, str) else v[0] for name, v in conditions.items()}
+                yield {**alone, **other}
+                break
+
+
+def _others(root: Judgement) -> tuple[dict[str, Any], ...]:
+    """What a rule of the config could make of it: of a FATAL also that it is more or less sure."""
+    if root.rule.verdict is not Verdict.FATAL:
+        return ({"verdict": str(Verdict.FATAL)},)
+    other = {"verdict": str(Verdict.FATAL), "certain": not is_certain(root)}
+    return {"verdict": str(Verdict.RESTART)}, other
+
+
+def _rule(conditions: dict[str, Any], other: dict[str, Any]) -> Rule:
+    verdict = Verdict(other["verdict"])
+    return Rule(
+        "changed",
+        verdict,
+        "",
+        "",
+        "",
+        types=tuple(conditions.get("type", ())),
+        patterns=(conditions["regex"],) if "regex" in conditions else (),
+        exit_codes=tuple(conditions.get("exit_code", ())),
+        signals=tuple(conditions.get("signal", ())),
+        own=True,
+        certain=verdict is Verdict.FATAL and other.get("certain", True),
+    )
 
 
 def _conditions(root: Judgement, redact: Redact) -> Iterator[dict[str, Any]]:
@@ -241,7 +251,7 @@ def _conditions(root: Judgement, redact: Redact) -> Iterator[dict[str, Any]]:
     if member is not None:
         kind = {"type": [member.type.rpartition(".")[2]]} if member.type else {}
         message = member.line.partition(": ")[2] if member.type else member.line
-        if pattern := _pattern(redact(message)):
+        if pattern := _pattern(message, redact):
             yield {**kind, "regex": pattern}
         if kind:
             yield kind
@@ -251,11 +261,16 @@ def _conditions(root: Judgement, redact: Redact) -> Iterator[dict[str, Any]]:
         yield {"exit_code": [ended.code]}
 
 
-def _pattern(message: str) -> str:
-    """A regular expression for the message, whatever numbers it holds, as a config may have it."""
-    start = message.partition(REDACTED)[0].strip()
+def _pattern(message: str, redact: Redact) -> str:
+    """A regular expression for the message, whatever numbers it holds, as a config may have it.
+
+    It ends before a secret, and so that nothing after it in the config looks like one.
+    """
+    start = redact(message).partition(REDACTED)[0].strip()
     start = "".join(takewhile(str.isprintable, start)).rstrip()
     if len(start) > _MAX_PATTERN:
         start = start[:_MAX_PATTERN].rpartition(" ")[0] or start[:_MAX_PATTERN]
+    while start and REDACTED in redact(f"regex: '{start}', verdict: RESTART}}"):
+        start = start.rpartition(" ")[0].rstrip()
     quoted = re.sub(r"([.^$*+?{}\[\]|()\\])", r"\\\1", start)
     return re.sub(r"\d+", r"\\d+", quoted)

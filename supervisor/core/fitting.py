@@ -21,10 +21,8 @@ _NATIVE_ENDS = ("SIGABRT", "SIGSEGV", "SIGILL", "SIGTRAP", "SIGBUS", "SIGFPE")
 def misfit(chain: Chain, rank: RankEvidence) -> str:
     """Why an error need not have ended the process; empty: it fits its end."""
     record, ended = rank.record, rank.exit
-    if is_hearsay(chain):
-        return "it was printed, but nothing tells that it ended the program"
-    if chain.origin is Origin.THREAD:
-        return "it ended a thread or a child process, which need not have ended the program"
+    if is_hearsay(chain) or chain.origin is Origin.THREAD:
+        return chain.origin.told
     if record is not None:
         return "" if not record.is_mere_exit else "the program itself chose to exit after it"
     if ended.code is None and ended.signal is None:

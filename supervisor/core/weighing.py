@@ -50,18 +50,10 @@ _NO_ROOM = 1 << 20
 """A disk with less free than this has no room for anything of ours."""
 
 
-_CAUGHT = "it was printed, but nothing tells that it ended the program"
 _VICTIM = "it is what others suffer when one fails"
 _VAGUE = "its rule says little: any error of its kind looks so"
 _END = "how a process ended counts only where nothing was said"
 _STRUCK = "it ended so without a word, which others may suffer from"
-_ORIGINS = {
-    Origin.THREAD: "it ended a thread or a child process, not the program itself",
-    Origin.ABORT: "native code ended the process with it, which may be how another error ends",
-    Origin.LOGGED: "somebody caught it and printed it",
-    Origin.OUTPUT: "it is one of the last lines, with no traceback",
-}
-"""What speaks against an error as the root cause."""
 _SIGTERM_BROKE_IT = (
     "the process got SIGTERM, which also ends the peers and pipes that it then misses"
 )
@@ -93,11 +85,11 @@ class Judgement:
         """What speaks against it as the root cause, each with its weight."""
         if self.chain is None:
             return {_STRUCK: 4} if self.rule.culprit or self.struck else {_END: 100}
+        origin = self.chain.origin
         weights = {
-            _CAUGHT: 10 * is_hearsay(self.chain),
+            origin.told: int(origin) + 10 * is_hearsay(self.chain),
             _VICTIM: 5 * self.rule.victim,
             _VAGUE: 3 * (self.rule.confidence is Confidence.LOW),
-            _ORIGINS.get(self.chain.origin, ""): int(self.chain.origin),
         }
         return {text: weight for text, weight in weights.items() if weight}
 

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisor.core.chain import Origin
 from supervisor.core.explanation import Explanation, explain
-from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
+from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
 from supervisor.core.outcome import Verdict
 from supervisor.core.policy import Success
+from supervisor.core.redaction import Redactor
 from supervisor.core.rules import RULES, Rule
 from supervisor.core.verdicts import judge
-from supervisor.explained import as_yaml
+from supervisor.explained import OwnRules
+from supervisor.explained import explained as lines_of
 from supervisor.prepare import own_rules
-from tests.config.files import load, with_restart
+from tests.config.files import COMMAND, load
 from tests.corpus.cases import COMPOSED, CORPUS, PROVOKED, Case, digest, read_cases
 
 CASES = [case for path in (CORPUS, PROVOKED, COMPOSED) for case in read_cases(path)]
 NEVER = Success(step=10**9)
+AT_RULES = 3
 
 
 def evidence(*cases: Case) -> Evidence:
@@ -86,19 +92,74 @@ def agrees(known: Evidence) -> None:
         assert error.why
 
 
+def pasted(known: Evidence, redact: Redactor) -> Iterator[Failure]:
+    """What becomes of the failure with each rule that is printed, in a config as it is printed."""
+    found = explain(known, NEVER, RULES, redact.text)
+    assert found is not None
+    said = redact.text("\n".join(lines_of(found, ["log"] * len(known.ranks), OwnRules())))
+    _, _, block = said.partition("trainer:\n")
+    if not found.changes:
+        assert found.errors[0].origin == "how the process ended"
+        assert not block
+        return
+    *head, first = block.splitlines()[: 1 + AT_RULES]
+    others = [line.replace("# - ", "- ") for line in block.splitlines()[len(head) + 2 :: 2]]
+    assert len(others) + 1 == len(found.changes)
+    for rule in (first, *others):
+        rules = yaml.safe_load("\n".join(["trainer:", *head, rule]))["trainer"]["init"]
+        config = yaml.safe_load(COMMAND)
+        config["trainer"]["init"]["autorestart"] |= rules["autorestart"]
+        (own,) = own_rules(load(yaml.safe_dump(config)).phases[0])
+        changed = judge(known, NEVER, (own, *RULES))
+        assert changed is not None
+        assert changed.rule == "own-1"
+        yield changed
+
+
+def kind(failure: Failure) -> tuple[str, bool]:
+    return str(failure.verdict), failure.is_certain
+
+
+def does_what_it_says(known: Evidence, redact: Redactor) -> None:
+    before = judge(known, NEVER)
+    assert before is not None
+    changed = {kind(failure) for failure in pasted(known, redact)}
+    if before.verdict is not Verdict.FATAL:
+        assert changed <= {("FATAL", True)}
+    else:
+        assert changed in (set(), {("RESTART", False), ("FATAL", not before.is_certain)})
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(CASES), min_size=1, max_size=2))
-def test_the_change_that_it_proposes_makes_it_the_other_verdict(cases: list[Case]) -> None:
-    known = evidence(*cases)
-    found = explained(known)
-    if found.change is None:
-        assert found.errors[0].origin == "how the process ended"
-        return
-    config = with_restart(f"max_num_restarts: 3\nrules:\n- {as_yaml(found.change)}")
-    changed = judge(known, NEVER, (*own_rules(load(config).phases[0]), *RULES))
-    assert changed is not None
-    assert changed.rule == "own-1"
-    assert (changed.verdict is Verdict.FATAL) is not (found.failure.verdict is Verdict.FATAL)
+def test_the_changes_that_it_proposes_do_what_they_say(cases: list[Case]) -> None:
+    does_what_it_says(evidence(*cases), Redactor({}))
+
+
+AWKWARD = (
+    *("password: hunter22hunter", "token=abcdefghij", "Authorization: Bearer abcdefghijklmno"),
+    *("{a: 1}", "it's", '"q"', "# no", "- x", "null", "%d", "&a *b", "!tag", "key:", "\\d+", "7"),
+    *("hf_" + "a" * 30, "x" * 90, "\u2028", "@", "`", "yes", "?", "|", "~", "\U0001f600", "\t"),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["ValueError", "TypeError", "mylib.FooError", "ExceptionGroup", "OSError"]),
+    st.lists(st.sampled_from(AWKWARD), min_size=0, max_size=4).map(" ".join),
+)
+def test_so_they_do_whatever_the_message_holds(name: str, message: str) -> None:
+    does_what_it_says(ended(printed(f"{name}: {message}")), Redactor({"MY_TOKEN": "s3cr3t-s3cr3t"}))
+
+
+@pytest.mark.parametrize("origin", [Origin.THREAD, Origin.LOGGED])
+def test_how_an_error_was_printed_is_told_in_the_same_words_everywhere(origin: Origin) -> None:
+    head = "Exception in thread T:\n" if origin is Origin.THREAD else ""
+    found = explained(ended(f"{head}{LOST.replace('<module>', 'f')}\n{BUG}"))
+    error = next(error for error in found.errors if error.line.endswith("Socket closed"))
+    assert error.origin == origin.told
+    assert origin.told in error.why
+    assert found.errors[0].origin == Origin.MAIN.told
 
 
 def test_every_rule_that_matches_is_named_with_what_it_matches() -> None:
@@ -160,8 +221,8 @@ def test_what_it_shows_is_bounded_and_without_secrets() -> None:
     ]
     assert "words 'token [redacted] bbb" in "".join(shown)
     assert all(len(text) <= 310 and "hf_" not in text for text in shown)
-    assert found.change is not None
-    assert "hf_" not in str(found.change)
+    assert found.changes
+    assert "hf_" not in str(found.changes)
 
 
 def test_of_thousands_of_errors_the_most_likely_are_explained() -> None:

@@ -74,8 +74,8 @@ def test_half_a_character_in_json_is_replaced(output: str) -> None:
     assert failure.root_cause == "ValueError: bad \ufffd thing"
     assert failure.signature is not None
     failure.where.encode()
-    assert explanation.change is not None
-    as_yaml(explanation.change).encode()
+    assert explanation.changes
+    as_yaml(explanation.changes[0]).encode()
 
 
 def test_a_signature_is_made_of_any_text() -> None:
@@ -90,8 +90,8 @@ def test_a_proposed_rule_has_only_what_a_config_may_have() -> None:
         RULES,
     )
     assert explanation is not None
-    assert explanation.change is not None
-    assert explanation.change["regex"] == "bad record"
+    assert explanation.changes
+    assert explanation.changes[0]["regex"] == "bad record"
 
 
 @pytest.mark.parametrize("output", ENDLESS.values(), ids=ENDLESS)

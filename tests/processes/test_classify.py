@@ -176,9 +176,10 @@ def test_the_explanation_names_every_rule_and_a_line_of_config_that_changes_it(
     assert f"rank 1 ({lost}): XlaRuntimeError: UNAVAILABLE: Socket closed" in told
     assert "not the root cause: it is what others suffer when one fails" in told
     config = tmp_path / "trainer.yaml"
-    _, line = told.rstrip().rsplit("\n", 1)
-    restart = f"max_num_restarts: 3\nrules:\n{line.strip()}"
-    config.write_text(with_restart(restart))
+    restart, _, surer = told.rstrip().splitlines()[-3:]
+    config.write_text(with_restart(f"max_num_restarts: 3\nrules:\n{surer.strip(' #')}"))
+    assert "FATAL (certain)" in supervise("classify", "--config", config, log).stdout
+    config.write_text(with_restart(f"max_num_restarts: 3\nrules:\n{restart.strip()}"))
     changed = supervise("classify", "--explain", "--config", config, log)
     assert "verdict:       RESTART" in changed.stdout
     assert f"change it: {config}:7: trainer.init.autorestart.rules[0]\n" in changed.stdout
@@ -187,7 +188,7 @@ def test_the_explanation_names_every_rule_and_a_line_of_config_that_changes_it(
     found = body["explanation"]
     assert [error["rank"] for error in found["errors"]] == [0, 1, 0, 1]
     assert found["errors"][0]["rules"][0]["name"] == body["rule"]
-    assert found["change"]["verdict"] == "RESTART"
+    assert [each["verdict"] for each in found["changes"]] == ["RESTART", "FATAL"]
 
 
 def test_what_no_rule_knows_is_told_with_its_last_line(tmp_path: Path) -> None:
