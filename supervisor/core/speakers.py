@@ -48,8 +48,11 @@ _PACKAGES = {
     "elasticsearch mariadb mysql opensearchpy psycopg psycopg2 pymongo pymysql redis snowflake "
     "sqlalchemy sqlite3",
 }
-_IO = frozenset(name for names in _PACKAGES.values() for name in names.split())
+TALKERS = frozenset(name for names in _PACKAGES.values() for name in names.split())
 """Packages and modules of Python's that talk to others."""
+CARRIERS = frozenset([*_PACKAGES["HTTP and sockets"].split(), "grpc", "aiobotocore"])
+"""Those that carry what the others say."""
+STORES = frozenset([*_PACKAGES["stores"].split(), "google"])
 _NOT_IO = ("google.protobuf", "ray.exceptions.RayTaskError")
 """What is in them and does not: a message format, and the error of a task, whoever raised it."""
 _FRAMEWORKS = frozenset({"ray", "distributed", "mlflow"})
@@ -89,11 +92,19 @@ def raiser(paths: Sequence[str]) -> str:
 
 def _of_io(kind: str) -> bool:
     module, dot, _ = kind.partition(".")
-    return bool(dot) and module in _IO and not kind.startswith(_NOT_IO)
+    return bool(dot) and module in TALKERS and not kind.startswith(_NOT_IO)
 
 
 def _is_io_file(path: str) -> bool:
     """Whether a file belongs to an I/O library, or to such a module of Python's own."""
+    return package(path) in TALKERS - _FRAMEWORKS and not _module(path).startswith(_NOT_IO)
+
+
+def package(path: str) -> str:
+    """The installed package (or module of Python's own) that a file belongs to; empty: to none."""
+    return _module(path).partition(".")[0]
+
+
+def _module(path: str) -> str:
     found = _INSTALLED.search(path) or _STANDARD.search(path)
-    dotted = (found[1] if found else "").replace("/", ".").removesuffix(".py")
-    return dotted.partition(".")[0] in _IO - _FRAMEWORKS and not dotted.startswith(_NOT_IO)
+    return (found[1] if found else "").replace("/", ".").removesuffix(".py")

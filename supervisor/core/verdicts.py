@@ -21,6 +21,7 @@ from supervisor.core.policy import Success
 from supervisor.core.remedy import Remedy
 from supervisor.core.rules import RULES, STILL_RUNNING, Rule
 from supervisor.core.state import Hang
+from supervisor.core.stores import is_of_a_store
 from supervisor.core.weighing import Judgement, is_hearsay, weighed
 from supervisor.protocol.messages import printable
 
@@ -189,6 +190,14 @@ def failure_of(
     line = member.line if member is not None else str(rank.exit)
     if STILL_RUNNING in rule.facts:
         line = f"{line}, but still running: {told_survivors(evidence.survivors)}"
+    charge, remedy = rule.charge, rule.remedy
+    if (
+        rule.of_a_store
+        and chain is not None
+        and member is not None
+        and is_of_a_store(chain, member)
+    ):
+        charge, remedy = Charge.NOTHING, Remedy.WAIT_FOR_STORAGE
     return Failure(
         cause=rule.cause,
         verdict=rule.verdict,
@@ -198,18 +207,18 @@ def failure_of(
         root_cause=one_line(redact(line)),
         rank=rank.exit.rank,
         exit=str(rank.exit),
-        charge=rule.charge,
+        charge=charge,
         certain=is_certain(judgement),
         grounds=grounds(judgement),
         confidence=_confidence(rule, chain),
         signature=signature_of(judgement, evidence),
         compared=is_compared(judgement),
-        remedy=rule.remedy,
+        remedy=remedy,
         hardware=rule.hardware,
         per_rung=rule.per_rung,
         struck=judgement.struck,
         blames_host=rule.verdict is not Verdict.FATAL
-        and rule.charge is Charge.RESTARTS
+        and charge is Charge.RESTARTS
         and not rule.victim,
         step=rank.record.step if rank.record is not None else None,
         traceback=rank.record.traceback if rank.record is not None else "",

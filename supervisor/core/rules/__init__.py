@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from supervisor.core.outcome import Charge, Verdict
-from supervisor.core.remedy import Remedy
+from supervisor.core.outcome import Verdict
 from supervisor.core.rules.code import ALONE as _ERRORS_OF_CODE_ALONE
 from supervisor.core.rules.code import ERRORS_OF_CODE
 from supervisor.core.rules.code import RULES as _OF_THE_CODE
@@ -63,27 +62,10 @@ _OF_A_STORE = (
 )
 
 
-_NO_STORE = frozenset({"errno:4", "errno:5", "errno:26", "errno:111"})
-_NO_STORES = ("sqlstate:", "pg:", "mysql:", "mongo:", "redis:", "mlflow:")
-"""Codes of a disk, a refused port or a database, and what they begin with: no store says these."""
-
-
 def in_a_bucket(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     """The rules for a job that is kept in an object store, as its checkpoints are: trouble with
-    that is no failure of the program. What a code says of something else is charged as ever."""
-    return tuple(found for rule in rules for found in _of_a_store(rule))
-
-
-def _of_a_store(rule: Rule) -> tuple[Rule, ...]:
-    if rule.name not in _OF_A_STORE:
-        return (rule,)
-    codes = tuple(code for code in rule.codes if not _is_no_store(code))
-    store = replace(rule, codes=codes, charge=Charge.NOTHING, remedy=Remedy.WAIT_FOR_STORAGE)
-    return (store,) if codes == rule.codes else (store, rule)
-
-
-def _is_no_store(code: str) -> bool:
-    return code in _NO_STORE or code.startswith(_NO_STORES)
+    that is no failure of the program."""
+    return tuple(replace(rule, of_a_store=rule.name in _OF_A_STORE) for rule in rules)
 
 
 def _spares_io(rule: Rule) -> Rule:

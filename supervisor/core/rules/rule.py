@@ -98,6 +98,9 @@ class Rule:
     confidence: Confidence = Confidence.HIGH
     own: bool = False
     """Whether it is of the config: nobody knows how long a search for its patterns takes."""
+    of_a_store: bool = False
+    """Whether it is charged with nothing, and the store waited for, where the client of an object
+    store says it."""
     remedy: Remedy | None = None
     """What is done about it beyond a restart; it says itself when to stop, not the signature."""
 
