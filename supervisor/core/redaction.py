@@ -27,6 +27,9 @@ from supervisor.core.secret_forms import FORMS, Form
 _MIN_VALUE = 8
 """A shorter value says nothing, and replacing it would garble innocent text."""
 
+_MIN_LINE = 4
+"""The same of one line of a value, where it stands at the end of a line."""
+
 _MAX_SHOWN_TWICE = 256
 """Characters; a key file is longer, and each form of it takes memory."""
 
@@ -59,11 +62,14 @@ class Redactor:
                 if is_secret(name, value)
             ),
         }
-        values = {form for value in given for form in _written(value) if len(form) >= _MIN_VALUE}
+        written = {form for value in given for form in (*_written(value), *_lines(value))}
+        values = {form for form in written if len(form) >= _MIN_VALUE}
         longest_first = sorted(values, key=lambda value: (-len(value), value))
         whole = map(re.escape, longest_first)
         cut = (f"{re.escape(v[:_BEGINNING])}.*" for v in longest_first if len(v) > _BEGINNING)
-        self._values = re.compile("|".join([*whole, *cut])) if values else None
+        split = (form for value in sorted(given) for form in _split(value))
+        forms = [*whole, *cut, *split]
+        self._values = re.compile("|".join(forms)) if forms else None
 
     def text(self, text: str) -> str:
         """`text` without the secrets in it."""
@@ -135,6 +141,23 @@ def _written(value: str) -> set[str]:
         {shlex.quote(value).removeprefix("'").removesuffix("'")},
         *again,
     )
+
+
+def _lines(value: str) -> list[str]:
+    """The lines of a value: an output is read line by line, and a carriage return ends one, too."""
+    lines = [line.strip() for line in value.splitlines()]
+    return lines if lines != [value] else []
+
+
+def _split(value: str) -> Iterator[str]:
+    """Expressions for the short lines of a value where they stand as a line ends or begins: alone,
+    they may be any word."""
+    lines = _lines(value)
+    for number, line in enumerate(lines):
+        if _MIN_LINE <= len(line) < _MIN_VALUE:
+            begins = r"^[ \t]*" if number else ""
+            ends = r"(?=\s*$)" if number < len(lines) - 1 else r"(?!\w)"
+            yield f"(?m:{begins}{re.escape(line)}{ends})"
 
 
 def _shown_by_python(value: str) -> set[str]:

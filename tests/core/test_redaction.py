@@ -200,3 +200,30 @@ def test_a_long_value_is_known_by_its_beginning_where_it_is_cut() -> None:
     assert redactor.text(f"it is {LONG} here") == f"it is {REDACTED} here"
     for kept in (4000, 513, 500):
         assert redactor.text(f"it is {LONG[:kept]}\nand more") == f"it is {REDACTED}\nand more"
+
+
+@given(
+    st.text("abcdefghijk", min_size=1, max_size=20),
+    st.sampled_from(["\r", "\n", "\r\n", "\x0b", "\x85", " \r "]),
+    st.text("lmnopqrstuv", min_size=1, max_size=20),
+)
+def test_of_a_value_with_a_line_end_no_half_is_shown(head: str, end: str, tail: str) -> None:
+    """The output is read line by line, and a line of it may be all that is told."""
+    value = head + end + tail
+    redactor = Redactor({"MY_TOKEN": value})
+    if len(value) < 8:
+        return
+    assert redactor.text(f"0: {value} 1") == f"0: {REDACTED} 1"
+    for line in f"0: {value} 1".splitlines():
+        clean = redactor.text(line)
+        assert len(head) < 4 or head not in clean
+        assert len(tail) < 4 or tail not in clean
+
+
+def test_a_value_from_a_file_of_windows_is_known() -> None:
+    assert Redactor({"A_TOKEN": "s3cret-value\r"}).text("no s3cret-value!") == f"no {REDACTED}!"
+
+
+def test_a_short_line_of_a_value_is_a_word_elsewhere() -> None:
+    redactor = Redactor({"A_TOKEN": "data\rs3cret-value"})
+    assert redactor.text("data is there: data") == f"data is there: {REDACTED}"

@@ -84,6 +84,35 @@ def test_secrets_are_in_none_of_our_files(supervise: Supervise, model_dir: Path)
     assert "DB_PASSWORD:" not in result.log, "redacted values do not differ"
 
 
+BROKEN = "first-half\rlast-half"
+BREAKING = """
+import os, sys
+os.write(1, b"using " + os.environb[b"DB_PASSWORD"] + b" now\\n")
+if len(sys.argv) > 1:
+    raise ValueError("refused: " + os.environ["DB_PASSWORD"] + " is wrong")
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("words", [(), ("raise",)])
+def test_of_a_secret_with_a_carriage_return_no_half_is_told(
+    supervise: Supervise, model_dir: Path, words: tuple[str, ...]
+) -> None:
+    """A progress bar ends its lines so, and lines are what is told of an output."""
+    result = supervise(program(model_dir, BREAKING, *words, env={"DB_PASSWORD": BROKEN}))
+    assert result.code in (70, 76)
+    raw = [*model_dir.rglob("rank0.*")]
+    told = [path.read_text() for path in model_dir.rglob("*") if path.is_file() and path not in raw]
+    log = next(path for path in raw if path.suffix == ".log")
+    for argv in (["status", model_dir], ["classify", "--explain", "--exit-code", "1", log]):
+        command = [sys.executable, "-m", "supervisor", *map(str, argv)]
+        environment = {**os.environ, "DB_PASSWORD": BROKEN}
+        told.append(subprocess.run(command, capture_output=True, text=True, env=environment).stdout)
+    assert len(told) > 5
+    assert [text for text in told if "first-half" in text or "last-half" in text] == []
+    assert "[redacted]" in told[-1]
+
+
 @pytest.mark.parametrize("wrong", [False, True])
 def test_validate_shows_no_secrets(tmp_path: Path, model_dir: Path, wrong: bool) -> None:
     config = program(model_dir, "pass", f"--key={FLAG}", env={"MY_TOKEN": GIVEN})
