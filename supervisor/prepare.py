@@ -208,6 +208,7 @@ def _policy(job: Job, plans: Sequence[PhasePlan]) -> RestartPolicy:
         wait_for_replacement=restart.wait_for_replacement,
         regrow_at_checkpoint=restart.regrow == "at_checkpoint",
         regrow_after=restart.regrow_after,
+        replaceable=job.phases[0].init.provision is not None,
     )
 
 

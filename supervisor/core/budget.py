@@ -60,6 +60,13 @@ class Budget:
         """How often a failure of that signature came since the last progress."""
         return self.signatures.count(signature)
 
+    def on_another_machine(self, policy: PhasePolicy) -> Budget | None:
+        """What can be spent where the machine was to blame, and is replaced; None: nothing, because
+        what bounds all restarts of the phase is spent."""
+        if self._all_spent(policy):
+            return None
+        return replace(self, restarts=0, preemptions=0, signatures=())
+
     def fresh(self) -> Budget:
         """Zero counts; the highest step stays."""
         return Budget(highest=self.highest)

@@ -200,9 +200,14 @@ def _charged(
         return finish(state, Status.FAILED, course.end, course.told)
     limits = policy.phases[state.phase]
     state, too_often = _remembered(state, failure, limits)
+    budget = None if too_often else state.budget.charge(failure.charge, limits)
+    elsewhere = state.budget.on_another_machine(limits)
+    if budget is None and elsewhere is not None and failure.machine and policy.replaceable:
+        reason = f"{failure.cause}, again and again on this machine: another one is to replace it"
+        state = replace(state, budget=elsewhere)
+        return finish(state, Status.FAILED, ExitCode.NO_CAPACITY, reason)
     if too_often:
         return _believed(state, failure, too_often, at, policy)
-    budget = state.budget.charge(failure.charge, limits)
     if budget is None:
         why = state.budget.why_spent(failure.charge, limits)
         if failure.is_guess:

@@ -134,6 +134,9 @@ class Failure:
     """The last completed step, by the worker's own record."""
     hardware: bool = False
     """Whether it points at the devices: they are looked at before anything is started again."""
+    machine: bool = False
+    """Whether another machine is what is left where waiting and restarts do not help: it points at
+    the devices, and a hang does so only while they are initialised."""
     per_rung: bool = False
     """Whether it may be so only on this many devices."""
     struck: bool = False

@@ -101,6 +101,8 @@ class RestartPolicy:
     """How long a larger rung must have been well before a running attempt makes way for it; twice
     as long each time that it did not last."""
     quarantine_for: float = 3600.0
+    replaceable: bool = False
+    """Whether somebody replaces the machine of a job that ends with 69: `supervise provision`."""
     blame_limit: int = 3
     """So many failures of one host within `blame_window` put it in quarantine."""
     blame_window: float = 3600.0

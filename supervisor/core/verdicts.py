@@ -23,7 +23,7 @@ from supervisor.core.rules import RULES, STILL_RUNNING, Rule
 from supervisor.core.state import Hang
 from supervisor.core.stores import is_of_a_store
 from supervisor.core.weighing import Judgement, is_hearsay, weighed
-from supervisor.protocol.messages import printable
+from supervisor.protocol.messages import Stage, printable
 
 _MAX_ROOT_CAUSE = 300
 _Answer = TypeVar("_Answer")
@@ -114,6 +114,7 @@ def hang_failure(end: Failure | None, hang: Hang) -> Failure:
         certain=False,
         confidence=Confidence.HIGH,
         hardware=True,  # a device may hang too
+        machine=hang.stage is Stage.INITIALIZING,
         traceback=end.traceback if end is not None else "",
     )
 
@@ -215,6 +216,7 @@ def failure_of(
         compared=is_compared(judgement),
         remedy=remedy,
         hardware=rule.hardware,
+        machine=rule.hardware,
         per_rung=rule.per_rung,
         struck=judgement.struck,
         blames_host=rule.verdict is not Verdict.FATAL

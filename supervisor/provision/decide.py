@@ -65,6 +65,11 @@ class State:
     """Tries in a row that came to nothing."""
     mute: int = 0
     """Slices in a row whose job was never heard of."""
+    unusable: int = 0
+    """Slices in a row of which the job said that it cannot use them, without a new checkpoint
+    between."""
+    step: int | None = None
+    """The highest step that was committed when it said so last."""
     stale: str = ""
     """What status.json said before this generation: it says nothing of it."""
     sign: str = ""
@@ -88,6 +93,8 @@ class JobStatus:
     digest: str
     """Of all that it says, the time included: two that are equal are one."""
     exit_code: int | None = None
+    step: int | None = None
+    """The highest step ever committed."""
     words: str = ""
     """For people."""
 
@@ -129,6 +136,7 @@ class Policy:
     silent_after: float = 900.0
     """From one sign of life to the next, of which there should be one each 10 s."""
     max_mute: int = 3
+    max_unusable: int = 3
     upload_patience: float = 60.0
     """From the end of the job to that of its machine, if that does not say that all has ended."""
 
@@ -267,7 +275,7 @@ def _active(state: State, seen: Observation, now: float, policy: Policy) -> Stat
     if seen.machine.failed is not None:
         return _mute(state, f"did not boot: {seen.machine.failed}", now, policy)
     if _exit_code(state, seen) == ExitCode.NO_CAPACITY:
-        return _lost(state, "lacks devices, says the job", now, policy)
+        return _unusable(state, seen, now, policy)
     if state.heard_at is None:
         return replace(state, heard_at=now)
     silence = now - state.heard_at
@@ -283,6 +291,21 @@ def _mute(state: State, what: str, now: float, policy: Policy) -> State:
         return _again(state, f"slice {state.generation} {what}", now, policy)
     why = f"slice {state.generation} {what}; so did {policy.max_mute} in a row"
     return _ending(state, ExitCode.FAILED, why)
+
+
+def _unusable(state: State, seen: Observation, now: float, policy: Policy) -> State:
+    """The job cannot use the devices of its slice (69): they are missing, busy for good or broken.
+    Where so many slices are, one after the other, it is not for the next one to help."""
+    step = seen.status.step if seen.status is not None else None
+    went_on = step is not None and (state.step is None or step > state.step)
+    times = 1 if went_on else state.unusable + 1
+    state = replace(state, unusable=times, step=step if went_on else state.step)
+    what = "has devices that cannot be used, says the job (69)"
+    if times < policy.max_unusable:
+        told = f"{what}; {times} of {policy.max_unusable} in a row without a new checkpoint"
+        return _lost(state, told, now, policy)
+    many = f"so had {policy.max_unusable} in a row, without a new checkpoint between"
+    return _ending(state, ExitCode.FAILED, f"slice {state.generation} {what}; {many}")
 
 
 def _lost(state: State, what: str, now: float, policy: Policy) -> State:

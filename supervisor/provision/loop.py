@@ -230,10 +230,11 @@ def _job_status(data: bytes) -> JobStatus:
     digest = hashlib.sha256(data).hexdigest()
     try:
         told = parse_object(data, _STATUS)
-        code = told["exit_code"]
+        code, step = told["exit_code"], told["step"]
         parts = (str(told[name])[:_MAX_WORD] for name in ("status", "attempt", "step"))
         words = printable("{}, attempt {}, step {}".format(*parts))
     except (UnreadableError, KeyError):
         return JobStatus(digest, words="something that cannot be read")
     is_code = type(code) is int and 0 <= code <= _MAX_CODE
-    return JobStatus(digest, code if is_code else None, words)
+    is_step = type(step) is int and step >= 0
+    return JobStatus(digest, code if is_code else None, step if is_step else None, words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -55,6 +56,22 @@ def test_what_takes_time_is_waited_for_also_the_first_time(
     result = supervise(command_config(model_dir, trouble, "--once", restart=QUICK))
     assert (result.code, result.attempts) == (0, 2), result.log
     assert "before attempt 2" in result.log.partition("starting attempt 2")[0]
+
+
+def test_a_machine_that_stays_busy_is_to_be_replaced_where_provision_does_that(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    config = command_config(model_dir, "busy", restart=QUICK | {"max_num_restarts": 1})
+    where = {"project": "my-project", "zone": "us-west4-a", "runtime_version": "v2-alpha-tpuv5"}
+    config["trainer"]["init"]["provision"] = where
+    result = supervise(config)
+    assert (result.code, result.attempts) == (69, 2), result.log
+    assert "busy or not ready, again and again on this machine: another one is to" in result.log
+    told = json.loads((model_dir / "status.json").read_text())
+    assert (told["status"], told["exit_code"], told["step"]) == ("FAILED", 69, None)
+    again = supervise(command_config(model_dir))
+    assert again.code == 0, again.log
+    assert "so far: 2 attempts, 0 of 1 restarts used" in again.log
 
 
 def test_expired_credentials_end_with_advice_once_the_budget_is_spent(

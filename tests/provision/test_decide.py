@@ -57,6 +57,34 @@ def running() -> State:
     return state
 
 
+def refuses(state: State, generation: int, step: int | None, now: float) -> State:
+    """The job says on the next slice that it cannot use it."""
+    there_is = there(SliceState.ACTIVE, generation, sign=f"s{generation}")
+    state, _ = decide(state, there_is, now, POLICY)
+    said = JobStatus(f"d{generation}", int(ExitCode.NO_CAPACITY), step)
+    state, _ = decide(state, replace(there_is, status=said), now, POLICY)
+    if state.stage is Stage.LEAVING:
+        state, actions = decide(state, replace(NONE, status=said), now, POLICY)
+        assert actions[0] == Create(generation + 1, 8), "the next is asked for at once"
+    return state
+
+
+def test_so_many_slices_in_a_row_that_the_job_cannot_use_end_it() -> None:
+    state = refuses(refuses(wanted(), 1, 40, NOW), 2, 40, NOW)
+    assert "2 of 3 in a row" in state.reason
+    state = refuses(decode(encode(state)), 3, 40, NOW)
+    assert (state.stage, state.exit_code) == (Stage.ENDING, ExitCode.FAILED)
+    assert "so had 3 in a row, without a new checkpoint between" in state.reason
+
+
+def test_a_new_checkpoint_between_makes_the_next_one_the_first_again() -> None:
+    state = wanted()
+    for generation, step in enumerate((None, None, 10, 10, 20, 30), start=1):
+        state = refuses(state, generation, step, NOW)
+        assert state.stage is Stage.WANTED
+    assert state.unusable == 1
+
+
 def test_a_creation_that_was_not_seen_is_asked_for_again() -> None:
     later = NOW + 30
     assert decide(wanted(), NONE, later, POLICY)[1][0] == Create(1, 8)

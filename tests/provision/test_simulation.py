@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from supervisor.provision.decide import Policy
 from tests.provision.world import play
 
 SEEDS = 300
@@ -24,8 +25,23 @@ def test_there_is_never_more_than_one_slice_and_always_an_end() -> None:
         seen["killed or joined"] += done.loops > 1
         seen["smaller"] += any("v5e-4" in line for line in world.said)
         seen["gave up"] += "in a row" in done.end.reason
+        if "cannot be used" in done.end.reason:
+            seen["unusable"] += 1
+            steps = list(world.refused.values())[-Policy("", ()).max_unusable :]
+            assert len(steps) == 3, f"seed {seed}"
+            assert len(set(steps)) == 1, f"seed {seed}: a checkpoint between, and it gave up"
+            assert done.end.exit_code == 70, f"seed {seed}"
         seen[str(world.code)] += 1
-    missing = {"replaced", "killed or joined", "smaller", "gave up", "0", "70", "78"} - set(+seen)
+    missing = {
+        "replaced",
+        "killed or joined",
+        "smaller",
+        "gave up",
+        "unusable",
+        "0",
+        "70",
+        "78",
+    } - set(+seen)
     assert not missing, f"these histories are too tame: {seen}"
 
 

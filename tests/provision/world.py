@@ -50,6 +50,8 @@ class Given:
     state: SliceState = SliceState.CREATING
     age: int = 0
     broken: bool = False
+    unusable: bool = False
+    """The job finds its devices busy for good."""
 
 
 class World:
@@ -64,6 +66,11 @@ class World:
         self.work = self.random.randint(1, 60)
         self.broken = self.random.choice([0.1, 0.9])
         """How often a machine boots into nothing."""
+        self.unusable = self.random.choice([0.0, 0.3, 1.0])
+        """How often a machine has devices that cannot be used."""
+        self.step = 0
+        self.refused: dict[int, int] = {}
+        """The slices that the job said it cannot use, and the step that was committed by then."""
         self.given: dict[int, Given] = {}
         self.bucket = MemoryObjects()
         self.said: list[str] = []
@@ -106,17 +113,21 @@ class World:
         """What runs on a slice that is there."""
         if one.age == 0:
             one.broken = self.chance(self.broken)
+            one.unusable = self.chance(self.unusable)
             if one.broken and self.random.random() < 0.5:
                 self.bucket.write(report_path(generation), b"failed at line 9\nno network\n")
         one.age += 1
         if one.broken or one.age < 5:
             return
         self.bucket.write("lease.json", b"{}")
-        if self.chance(0.02):
-            code = self.random.choice([69, 74, 75, 1])
-            self._says("FAILED", code)
+        if one.unusable or self.chance(0.01):
+            self.refused[generation] = self.step
+            self._says("FAILED", 69)
+        elif self.chance(0.02):
+            self._says("FAILED", self.random.choice([74, 75, 1]))
         elif self.work > 0:
             self.work -= 1
+            self.step += self.random.choice([0, 1])
             self._says("RUNNING", None)
         elif self.random.random() < 0.5:  # it tells of its end by itself, or the machine does
             self._says("ENDED", self.code)
@@ -124,7 +135,8 @@ class World:
             self.bucket.write(report_path(generation), f"exit {self.code}\n".encode())
 
     def _says(self, status: str, code: int | None) -> None:
-        told = {"status": status, "exit_code": code, "attempt": 1, "step": None}
+        told = {"status": status, "exit_code": code, "attempt": 1, "step": self.step or None}
+        told["time"] = self.wall().isoformat()
         self.bucket.write("status.json", json.dumps(told).encode())
 
     # --- what may fail or be the last thing that a loop does --------------------------------------

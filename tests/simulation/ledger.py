@@ -37,6 +37,7 @@ from supervisor.core.failure import Confidence, Failure, Verdict
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import Group, Status
 from supervisor.ports import Transition
+from supervisor.protocol.messages import Stage
 from tests.simulation.again import Guess, comes_too_often
 from tests.simulation.treatment import Treatment
 
@@ -70,7 +71,7 @@ class Ledger:
     """The last attempt has not been answered for."""
     free: bool = False
     """The supervisor of the attempt died before any sign of its end."""
-    hung: bool = False
+    hung: Stage | None = None
     """The attempt was ended because it was silent, whatever it said then."""
     makes_way: bool = False
     """The attempt was asked to stop although nobody wants the job to."""
@@ -163,7 +164,7 @@ class Ledger:
         if self.stop is not None:
             return ledger
         if failure is None:
-            asked = self.hung and not policy.phases[self.phase].success.is_proof
+            asked = self.hung is not None and not policy.phases[self.phase].success.is_proof
             failure = _ASKED if asked else None
         if failure is None:
             return ledger
@@ -217,6 +218,8 @@ class Ledger:
         if fatal and failure.certain:
             why = "a fatal failure does not end the job with 70"
             return self._over(failure, decision, limits, require, why)
+        machine = self.hung is Stage.INITIALIZING if self.hung else failure.hardware
+        replaced = machine and policy.replaceable and self.total != limits.max_total_restarts
         gone = limits.workers_are_units and failure.struck and not self.hung
         if limits.units and (failure.hardware or self.hung or gone) and not looked:
             require(isinstance(decision, ProbeDevices), "nobody looks at the devices")
@@ -234,18 +237,20 @@ class Ledger:
             ledger = replace(ledger, failed=(*self.failed, failure.signature))
             limit, progressed = limits.repeated_failure_limit, self.highest is not None
             if comes_too_often(failure.signature, ledger.failed, limit, has_progressed=progressed):
-                require(ends is ExitCode.FAILED, "a failure that comes again does not end with 70")
-                return ledger
+                return ledger._ends(ends, ExitCode.FAILED, require, replaced=replaced)
         if charge is not Charge.NOTHING:
             if self._is_spent(charge, limits):
-                require(
-                    ends is ExitCode.BUDGET_SPENT, "a spent budget does not end the job with 76"
-                )
-                return ledger
+                return ledger._ends(ends, ExitCode.BUDGET_SPENT, require, replaced=replaced)
             ledger = ledger._spend(charge)
         require(isinstance(decision, _GOES_ON), "a failure is not answered by a restart")
         ledger._check_delay(decision, charge, policy, require)
         return ledger
+
+    def _ends(self, ends: object, due: ExitCode, require: Require, *, replaced: bool) -> Ledger:
+        """It ends the job, with 69 where the machine is replaced: nothing is spent on the next."""
+        due = ExitCode.NO_CAPACITY if replaced else due
+        require(ends is due, f"a failure too many does not end the job with {due}")
+        return replace(self, restarts=0, preemptions=0, failed=()) if replaced else self
 
     def _is_spent(self, charge: Charge, limits: PhasePolicy) -> bool:
         spent, limit = self.restarts, limits.max_num_restarts
@@ -355,7 +360,7 @@ class Ledger:
                         attempts=attempt,
                         owed=True,
                         free=False,
-                        hung=False,
+                        hung=None,
                         makes_way=False,
                         suspect=None,
                     )
@@ -367,7 +372,8 @@ class Ledger:
                     passed_on = t.after.group is not None and t.after.group.lingers
                     ledger = replace(ledger, makes_way=ledger.makes_way or not passed_on)
                 case DumpStacks():
-                    ledger = replace(ledger, hung=True)
+                    hang = t.after.group.hang if t.after.group is not None else None
+                    ledger = replace(ledger, hung=hang.stage if hang is not None else None)
                 case KillWorkers(attempt=attempt):
                     require(attempt == self.attempts, "another attempt is killed")
                 case FinishJob():
@@ -389,7 +395,5 @@ class Ledger:
         if end.exit_code in (ExitCode.DRAINED, ExitCode.STOPPED):
             person = end.exit_code is ExitCode.STOPPED
             require(self.stop is not None, "the job is stopped although nobody wants that")
-            require(
-                (self.stop is StopSource.PERSON) == person,
-                "the job is stopped for another reason than it says",
-            )
+            wanted = (self.stop is StopSource.PERSON) == person
+            require(wanted, "the job is stopped for another reason than it says")

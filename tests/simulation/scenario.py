@@ -142,6 +142,7 @@ def draw(rng: Random) -> Scenario:
         regrow_at_checkpoint=rng.choice((False, True)),
         regrow_after=rng.uniform(10.0, 60.0),
         quarantine_for=rng.choice((100.0, 1000.0)),
+        replaceable=rng.choice((False, True)),
     )
     return Scenario(
         policy=policy,

@@ -229,6 +229,10 @@ def what_is_certain_gets_one_more_attempt_too(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Failure, "is_certain", False)
 
 
+def a_bad_machine_that_is_replaced_ends_the_job_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Budget, "on_another_machine", lambda self, limits: None)
+
+
 def a_guess_without_a_restart_left_has_only_spent_its_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -255,6 +259,7 @@ PLANTED: tuple[Plant, ...] = (
     a_checkpoint_proves_no_guess_wrong,
     what_is_certain_gets_one_more_attempt_too,
     a_guess_without_a_restart_left_has_only_spent_its_budget,
+    a_bad_machine_that_is_replaced_ends_the_job_for_good,
     memory_runs_out_for_ever,
     only_the_last_batch_stays_skipped,
     skipped_batches_are_forgotten_by_the_next_run,
