@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -67,8 +66,6 @@ def test_a_machine_that_stays_busy_is_to_be_replaced_where_provision_does_that(
     result = supervise(config)
     assert (result.code, result.attempts) == (69, 2), result.log
     assert "busy or not ready, again and again on this machine: another one is to" in result.log
-    told = json.loads((model_dir / "status.json").read_text())
-    assert (told["status"], told["exit_code"], told["step"]) == ("FAILED", 69, None)
     again = supervise(command_config(model_dir))
     assert again.code == 0, again.log
     assert "so far: 2 attempts, 0 of 1 restarts used" in again.log
