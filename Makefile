@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # What a test starts a thousand times need not be compiled a thousand times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install run test test-slow check simulate fuzz chaos vanishing mutants bench lock clean
+.PHONY: install run test test-slow test-aot check simulate fuzz chaos vanishing mutants bench lock clean
 
 install: $(STAMP)
 
@@ -28,6 +28,18 @@ test: install check
 # background gets a tenth of a core beside another of these. CI does both.
 test-slow: install
 	$(BIN)/python -m pytest -m slow
+
+# What the real libtpu answers without a chip: every generation and slice of one host is compiled, and
+# its own errors are read. It is locked like the rest, and 213 MB: installed beside the environment.
+LIBTPU := .libtpu
+test-aot: install $(LIBTPU)/.installed
+	PYTHONPATH=$(CURDIR)/$(LIBTPU) $(BIN)/python -m pytest -m "" -n 2 tests/aot tests/processes/test_ahead_of_time.py
+
+$(LIBTPU)/.installed: supervisor/provision/requirements-tpu.lock
+	rm -rf $(LIBTPU) && mkdir $(LIBTPU)
+	awk '/^[a-z]/ { wanted = /^libtpu==/ } wanted' $< > $(LIBTPU)/requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --target $(LIBTPU) -r $(LIBTPU)/requirements.txt
+	touch $@
 
 check: install
 	$(BIN)/ruff format --check .
@@ -73,4 +85,4 @@ lock:
 	$(LOCK) --extra tpu --extra gcs --extra build pyproject.toml -o supervisor/provision/requirements-tpu.lock
 
 clean:
-	rm -rf $(VENV) .peers runs
+	rm -rf $(VENV) $(LIBTPU) .peers runs

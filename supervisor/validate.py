@@ -46,20 +46,12 @@ def compile_ahead(prepared: Prepared, whole: Slice) -> bool:
             print("#   nothing: what a command compiles is not known")
             continue
         parts = [Slice(whole.generation, rung.num_devices) for rung in ladder.rungs]
-        answers = ahead_of_time.compile_ahead(plan.params, [_wanted(part) for part in parts])
+        answers = ahead_of_time.compile_ahead(plan.params, [part.described() for part in parts])
         found = [*zip(ladder.rungs, answers, strict=True)]
         for line in _table([_row(rung) | _compiled(answer) for rung, answer in found]):
             print(f"#   {redactor.text(line)}")
         good = good and "problem" not in found[0][1]
     return good
-
-
-def _wanted(part: Slice) -> dict[str, Any]:
-    return {
-        "num_devices": part.chips * part.devices_per_chip,
-        "topology": f"{part.generation}:{part.topology}",
-        "host_bounds": part.host_bounds,
-    }
 
 
 def _compiled(answer: Mapping[str, Any]) -> dict[str, str]:

@@ -5,8 +5,9 @@ or cannot be lowered for it, is known before one is rented. Nothing is run: whet
 computes what it should, only a TPU can tell.
 
 One JSON object on standard input, `{"trainer": {...}, "rungs": [{"num_devices": N, "topology":
-"v5e:2x4", "host_bounds": [2, 4, 1] or null}, ...]}`; one in a line on standard output for each
-rung: `num_devices` with `seconds` and `bytes` (of a device's memory), or with a `problem`.
+"v5e:2x4", "host_bounds": [2, 4, 1] or null, "chip_config": "megacore" or null}, ...]}`; one in a
+line on standard output for each rung: `num_devices` with `seconds` and `bytes` (of a device's
+memory), or with a `problem`.
 """
 
 # mypy: allow-untyped-calls
@@ -15,6 +16,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -50,17 +52,33 @@ def _device_bytes(config: TrainerConfig, wanted: dict[str, Any]) -> int:
     """The memory that the train step takes on each device, once it is compiled."""
     found = rung(config.init, wanted["num_devices"])
     assert found is not None
-    bounds = wanted["host_bounds"]
-    topology = topologies.get_topology_desc(
-        wanted["topology"], "tpu", **({"chips_per_host_bounds": bounds} if bounds else {})
-    )
-    feed = Feed(make_mesh(found, topology.devices), found)
+    feed = Feed(make_mesh(found, devices(wanted)), found)
     blueprint = Blueprint.of(config.init, feed.mesh)
     tokens = feed.abstract(config.fit.train_dataloader.sequence_length + 1)
     memory = jit_train_step(blueprint).lower(blueprint.abstract, tokens).compile().memory_analysis()
     arrays = memory.argument_size_in_bytes + memory.output_size_in_bytes
     rest = memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
     return int(arrays - memory.alias_size_in_bytes + rest)
+
+
+def devices(wanted: dict[str, Any]) -> Sequence[jax.Device]:
+    """The devices of the slice, as libtpu describes them.
+
+    Raises:
+        ValueError: it describes another number of them than the cloud would run.
+    """
+    options = {
+        "chips_per_host_bounds": wanted["host_bounds"],
+        "chip_config_name": wanted["chip_config"],
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    found = topologies.get_topology_desc(wanted["topology"], "tpu", **given).devices
+    if len(found) != wanted["num_devices"]:
+        raise ValueError(
+            f"libtpu describes {wanted['topology']} as {len(found)} devices, and a real one has "
+            f"{wanted['num_devices']}: another libtpu may know it better"
+        )
+    return found
 
 
 def main() -> None:

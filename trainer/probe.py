@@ -4,11 +4,12 @@ In a process of its own, because a broken device hangs or kills whoever uses it.
 DESCRIPTOR it is asked once, by a line of JSON; until then it waits with jax imported, so that it
 can be started ahead of the question:
 
-    {"environment": {...}, "one_by_one": true, "skip": [2], "wrong": [3]}
+    {"without": [...], "environment": {...}, "one_by_one": true, "skip": [2], "wrong": [3]}
 
-what to set in the environment, whether to try each device alone first (slower, but then it is known
-which one hangs), the devices (by their place) to leave out, and those that are simulated to compute
-wrong results. It answers with lines of JSON, each all that is known by then:
+what to take out of the environment and what to set in it, whether to try each device alone first
+(slower, but then it is known which one hangs), the devices (by their place) to leave out, and those
+that are simulated to compute wrong results. It answers with lines of JSON, each all that is known
+by then:
 
     {"found": 4, "bad": {"1": "..."}, "at": 2}
 
@@ -54,6 +55,8 @@ def _answer(connection: socket.socket) -> None:
         if nice is not None:
             background.leave(nice)
         asked = json.loads(question)
+        for name in asked["without"]:
+            os.environ.pop(name, None)
         os.environ.update(asked["environment"])
         if (why_not := placement.adopt()) is not None:
             raise RuntimeError(why_not)

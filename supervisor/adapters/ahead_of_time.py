@@ -13,8 +13,9 @@ from typing import Any
 
 from supervisor.protocol.environment import scrubbed
 
-_QUIET = {"TPU_SKIP_MDS_QUERY": "1"}
-"""libtpu looks for the TPU of this machine first, and there is none."""
+_WITHOUT_A_TPU = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+"""libtpu looks for the TPU of this machine first, and locks it: nothing of it is needed here, and
+a trainer may have it."""
 
 
 class CompileAheadError(Exception):
@@ -37,7 +38,7 @@ def compile_ahead(params: dict[str, Any], rungs: list[dict[str, Any]]) -> Iterat
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=said,
-            env={**scrubbed(os.environ), **_QUIET},
+            env={**scrubbed(os.environ), **_WITHOUT_A_TPU},
         )
         assert process.stdin is not None
         assert process.stdout is not None

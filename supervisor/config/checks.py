@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from supervisor.config import placeholders
-from supervisor.config.chips import bounds, shares
+from supervisor.config.chips import arrangement, shares, why_not
 from supervisor.config.command import Command
 from supervisor.config.ladder import ladder_conflicts
 from supervisor.config.problems import Location, shown
 from supervisor.config.rule_checks import rule_conflicts
-from supervisor.config.schema import TRAINER_SECTIONS, Phase
+from supervisor.config.schema import TRAINER_SECTIONS, Devices, Phase
 from supervisor.config.secret_names import is_hidden
+from supervisor.config.topology import parse_slice
 from supervisor.protocol.location import Uri
 
 
@@ -69,8 +70,9 @@ def _simulated_units(phase: Phase) -> list[list[str]]:
 
 def _workers_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
     where, workers = ("init", "workers"), phase.init.workers
-    count = phase.init.devices.num_devices if phase.init.devices else None
-    if count is None or phase.init.devices is None:
+    devices = phase.init.devices
+    count = devices.num_devices if devices else None
+    if count is None or devices is None:
         yield where, f"is {workers}, which needs init.devices with a count to share out"
         return
     if count % workers:
@@ -79,15 +81,33 @@ def _workers_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
             where,
             f"is {workers}, which cannot share {count} devices equally; use one of {fitting}",
         )
-    elif phase.init.devices.platform == "tpu" and bounds(count, count // workers) is None:
-        fitting = ", ".join(map(str, shares(count))) or "1: no single host has so many"
-        yield where, f"is {workers}, which cannot share {count} chips of one host; use {fitting}"
+    elif devices.platform == "tpu" and workers > 1:
+        yield from _chip_conflicts(where, devices, count, workers)
     if phase.fit is not None and not isinstance(phase.init.checkpoint.every, int):
         message = (
             "is a time, which each of several workers would measure for itself; "
             "give a number of steps"
         )
         yield ("init", "checkpoint", "every"), message
+
+
+def _chip_conflicts(
+    where: Location, devices: Devices, count: int, workers: int
+) -> Iterator[tuple[Location, str]]:
+    """That no source shows how so many workers share the chips of one host."""
+    known = parse_slice(devices.type) if devices.type is not None else None
+    if known is not None and not known.is_part_of_a_host:
+        yield where, f"is {workers}, but {devices.type} has several hosts; use 1, on each of them"
+        return
+    generation = known.generation if known is not None else None
+    if arrangement(generation, count, count // workers) is None:
+        fitting = " or ".join(map(str, shares(generation, count)))
+        name = devices.type or f"{count} chips"
+        yield (
+            where,
+            f"is {workers}, but nobody has shown that so many processes can share a {name}: "
+            f"{why_not(generation)}. Use {fitting}: one process uses all chips of its host",
+        )
 
 
 def _ready_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.config import placeholders
-from supervisor.config.chips import bounds
+from supervisor.config.chips import arrangement, why_not
 from supervisor.config.command import Command
 from supervisor.config.problems import Location, shown
 from supervisor.config.schema import Devices, Phase
@@ -139,12 +139,21 @@ def _sizes(phase: Phase) -> Mapping[int, str | None]:
     each = max(offered, default=0) // workers
     if workers == 1 or each == 0:
         return offered
-    is_tpu = phase.init.devices is not None and phase.init.devices.platform == "tpu"
     return {
         count: topology
         for count, topology in offered.items()
-        if count % each == 0 and not (is_tpu and bounds(count, each) is None)
+        if count % each == 0 and _can_be_shared(phase.init.devices, count, each)
     }
+
+
+def _can_be_shared(devices: Devices | None, count: int, each: int) -> bool:
+    if devices is None or devices.platform != "tpu":
+        return True
+    return arrangement(_generation(devices), count, each) is not None
+
+
+def _generation(devices: Devices) -> str | None:
+    return parse_slice(devices.type).generation if devices.type is not None else None
 
 
 def _offered(devices: Devices | None) -> Mapping[int, str | None]:
@@ -175,7 +184,7 @@ def _no_size(phase: Phase, count: int) -> str:
         each = (devices.num_devices or 0) // workers
         if count % each:
             return f"each of the {workers} workers is lost whole, with its {each} devices"
-        return "chips of one host cannot be shared among so many workers"
+        return f"{count // each} workers cannot share them: {why_not(_generation(devices))}"
     if devices.slices is not None:
         return "only whole slices can be used"
     if devices.type is None:

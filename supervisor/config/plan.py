@@ -17,10 +17,13 @@ from supervisor.config.command import Command, SuccessConfig
 from supervisor.config.ladder import Ladder
 from supervisor.config.load import Job
 from supervisor.config.schema import Fault, Phase
-from supervisor.config.topology import parse_slice
+from supervisor.config.topology import Slice, parse_slice
 from supervisor.protocol.location import Uri
 
-_JAX_PLATFORM = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
+_JAX_PLATFORM = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu,cpu"}
+"""Beside the TPU a program may use the CPU: jax puts the first of a list first, and fails loudly if
+any of it cannot be initialised (`xla_bridge.backends`, jax 0.10.2). Not so `cuda,cpu`: there jax
+skips CUDA where no device file of NVIDIA is found, and would go on with the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class PhasePlan:
     max_steps: int | None
     faults: tuple[Fault, ...]
     platform: str | None = None
+    tpu: Slice | None = None
+    """The TPU slice; None: it is no TPU, or the config names no type."""
     standby: str | None = None
     """`off`, `imports` or `ready`; None: whichever suits."""
     preload: tuple[str, ...] | None = None
@@ -129,6 +134,7 @@ def _plan(
         standby=phase.init.autorestart.standby,
         prefetch=phase.init.autorestart.prefetch,
         platform=phase.init.devices.platform if phase.init.devices else None,
+        tpu=_tpu(phase),
         num_devices=_num_devices(phase),
         rungs=tuple(rung.num_devices for rung in ladder.rungs),
         units=_units(phase),
@@ -182,6 +188,11 @@ def _start_from(job: Job, index: int, directories: Sequence[Path | Uri]) -> dict
 
 def _num_devices(phase: Phase) -> int | None:
     return phase.init.devices.num_devices if phase.init.devices else None
+
+
+def _tpu(phase: Phase) -> Slice | None:
+    devices = phase.init.devices
+    return None if devices is None or devices.type is None else parse_slice(devices.type)
 
 
 def _units(phase: Phase) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 _CHIPS_PER_HOST = 4
 """Of a slice of several hosts."""
@@ -50,10 +51,20 @@ class Generation:
     """What the number in a type's name counts for one chip."""
     devices_per_chip: int = 1
     """Devices that JAX sees in one chip."""
+    chip_config: str | None = None
+    """What libtpu must be told to describe such chips as the cloud runs them; None: nothing. A v4
+    chip has two cores, which the cloud runs as one device (megacore); libtpu 0.0.42 describes two
+    devices if it is not told, and knows no megacore for the others but v5p, where it is the rule.
+    MaxText's `accelerator_to_spec_map.py` passes the same."""
 
 
 GENERATIONS: Mapping[str, Generation] = {
-    "v4": Generation(_CUBES | {1024: "8x8x16", 2048: "8x16x16"}, _CUBE_PARTS, counted_per_chip=2),
+    "v4": Generation(
+        _CUBES | {1024: "8x8x16", 2048: "8x16x16"},
+        _CUBE_PARTS,
+        counted_per_chip=2,
+        chip_config="megacore",
+    ),
     "v5e": Generation(_FLAT, _FLAT_PARTS),
     "v5p": Generation(
         _CUBES | {1024: "8x8x16", 2048: "8x16x16", 4096: "16x16x16", 6144: "16x16x24"},
@@ -101,6 +112,15 @@ class Slice:
     def is_part_of_a_host(self) -> bool:
         """Whether all of its chips may be on one host, so that any of them can be left out."""
         return self.chips <= max(GENERATIONS[self.generation].parts)
+
+    def described(self) -> dict[str, Any]:
+        """What libtpu's compiler is told of it, as `trainer.aot` wants it."""
+        return {
+            "num_devices": self.chips * self.devices_per_chip,
+            "topology": f"{self.generation}:{self.topology}",
+            "host_bounds": self.host_bounds,
+            "chip_config": GENERATIONS[self.generation].chip_config,
+        }
 
     def sizes(self) -> dict[int, str | None]:
         """Its own size and all smaller ones that its chips can be used in, with their topologies,

@@ -26,7 +26,7 @@ from supervisor.core.failure import WorkerExit
 from supervisor.engines.units import Answer, Layout
 from supervisor.ports import Starter
 from supervisor.protocol import simulated
-from supervisor.protocol.environment import STALE_TOPOLOGY
+from supervisor.protocol.environment import HOST_TOPOLOGY, STALE_TOPOLOGY
 from supervisor.protocol.reading import SMALL, UnreadableError, parse_object
 
 _CHUNK = 1 << 16
@@ -136,8 +136,10 @@ class DeviceProbe:
 
     def _ask(self, look: _Look) -> None:
         """Ask the process that waits, or a new one."""
+        environment = look.layout.environment(look.plan, self._environ)
         question = {
-            "environment": look.layout.environment(look.plan, self._environ),
+            "without": HOST_TOPOLOGY if environment else (),
+            "environment": environment,
             "one_by_one": look.one_by_one,
             "skip": list(look.hung),
             "wrong": look.wrong,

@@ -81,8 +81,9 @@ class Launch:
 
     @property
     def is_placed(self) -> bool:
-        """Whether it is for us to say which devices a worker sees."""
-        return bool(self.units) or self.plan.workers > 1
+        """Whether it is for us to say which devices a worker sees: all of them it finds itself."""
+        is_part = bool(self.units) and self.units != self.plan.units
+        return is_part or self.plan.workers > 1
 
     def device_ids(self, rank: int) -> tuple[str, ...]:
         """The devices of a worker; none: as many as it finds."""
@@ -122,7 +123,7 @@ class Launch:
     def inherited(self, environ: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
         """The environment that a program of this phase has: from `environ`, over that from its
         `env_file` and `env_secrets`, over that from the config itself."""
-        stale = environment.STALE_TOPOLOGY if self.is_placed else ()
+        stale = environment.PLACED if self.is_placed else ()
         kept = {name: value for name, value in environ.items() if name not in stale}
         given = self.plan.env.items()
         return {

@@ -11,13 +11,19 @@ from collections.abc import Mapping, Sequence
 from errno import ENODEV
 
 from supervisor.config import gpus
-from supervisor.config.chips import bounds
+from supervisor.config.chips import arrangement
+from supervisor.config.plan import PhasePlan
+from supervisor.config.topology import Slice
 from supervisor.engines.launch import Launch
 from supervisor.protocol import simulated
-from supervisor.protocol.environment import NUM_CPU_DEVICES
+from supervisor.protocol.environment import NUM_CPU_DEVICES, SHARES_TPU
 
 _LOCALHOST = "127.0.0.1"
 _CHIPS = "TPU_VISIBLE_CHIPS"
+_CHIPS_BEFORE = "TPU_VISIBLE_DEVICES"
+"""Its older name, which libtpu still reads."""
+_TYPES = {"v5e": "v5litepod"}
+"""Of generations whose name the cloud spells otherwise in a type."""
 
 
 def ports_needed(launch: Launch) -> int:
@@ -46,29 +52,22 @@ def placed(
         case "cpu":
             return env | _simulated(launch, rank)
         case "gpu" if launch.is_placed:
-            return env | visible("gpu", launch.device_ids(rank), inherited)
+            return env | visible(launch.plan, launch.device_ids(rank), inherited)
         case "tpu" if launch.is_placed:
             return env | _chips(launch, rank, ports[1:], inherited)
     return env
 
 
-def visible(platform: str, ids: Sequence[str], inherited: Mapping[str, str]) -> dict[str, str]:
+def visible(plan: PhasePlan, ids: Sequence[str], inherited: Mapping[str, str]) -> dict[str, str]:
     """What has one process see these devices of a GPU or TPU host, and no others.
 
     Raises:
         ValueError: one process cannot have so many chips.
         OSError: `inherited` hides some of them.
     """
-    if platform == "gpu":
-        return {gpus.VISIBLE: _visible(gpus.VISIBLE, ids, inherited)}
-    found = bounds(len(ids), len(ids))
-    if found is None:
-        raise ValueError(f"one process cannot have {len(ids)} chips of a TPU host")
-    return {
-        _CHIPS: _visible(_CHIPS, ids, inherited),
-        "TPU_PROCESS_BOUNDS": found[0],
-        "TPU_CHIPS_PER_PROCESS_BOUNDS": found[1],
-    }
+    if plan.platform == "gpu":
+        return {gpus.VISIBLE: _names(gpus.VISIBLE, ids, inherited)}
+    return _part(plan.tpu, ids, len(ids), inherited)
 
 
 def _simulated(launch: Launch, rank: int) -> dict[str, str]:
@@ -81,7 +80,7 @@ def _simulated(launch: Launch, rank: int) -> dict[str, str]:
     return count | broken
 
 
-def _visible(variable: str, ids: Sequence[str], inherited: Mapping[str, str]) -> str:
+def _names(variable: str, ids: Sequence[str], inherited: Mapping[str, str]) -> str:
     """The devices by the names that they have for whoever started us, who may see only some.
 
     Raises:
@@ -104,19 +103,53 @@ def _chips(
     launch: Launch, rank: int, ports: Sequence[int], inherited: Mapping[str, str]
 ) -> dict[str, str]:
     ids = launch.device_ids(rank)
-    found = bounds(len(ids) * launch.world_size, len(ids))
-    assert found is not None, "neither the config nor the ladder lets that through"
-    processes, chips = found
-    env = {
-        _CHIPS: _visible(_CHIPS, ids, inherited),
-        "TPU_PROCESS_BOUNDS": processes,
-        "TPU_CHIPS_PER_PROCESS_BOUNDS": chips,
-    }
+    env = _part(launch.plan.tpu, ids, len(ids) * launch.world_size, inherited)
     if launch.plan.workers > 1:
         env |= {
             "TPU_PROCESS_ADDRESSES": ",".join(f"{_LOCALHOST}:{port}" for port in ports),
             "TPU_PROCESS_PORT": str(ports[rank]),
             "CLOUD_TPU_TASK_ID": str(rank),
-            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         }
     return env
+
+
+def _part(
+    whole: Slice | None, ids: Sequence[str], chips: int, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """What a process is told that has `ids` of the `chips` in use of a TPU host.
+
+    Raises:
+        ValueError: no source shows how.
+        OSError: `inherited` hides some of the chips.
+    """
+    found = arrangement(whole.generation if whole is not None else None, chips, len(ids))
+    if found is None:
+        raise ValueError(f"one process cannot have {len(ids)} of {chips} chips of a TPU host")
+    named = _CHIPS_BEFORE if _CHIPS not in inherited and _CHIPS_BEFORE in inherited else _CHIPS
+    seen = _names(named, ids, inherited)
+    env = {
+        _CHIPS: seen,
+        "TPU_PROCESS_BOUNDS": found.processes,
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": found.chips,
+        SHARES_TPU: "1",
+    }
+    if _CHIPS_BEFORE in inherited:
+        env[_CHIPS_BEFORE] = seen
+    return env | _alone(whole)
+
+
+def _alone(whole: Slice | None) -> dict[str, str]:
+    """What GKE says of a host that is a slice of its own, so that libtpu need not ask the metadata
+    server, which may tell of more hosts (pytorch/xla #7714); nothing where it is not known."""
+    if whole is None or whole.host_bounds is None or whole.topology is None:
+        return {}
+    generation, _, size = whole.type.partition("-")
+    return {
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_ACCELERATOR_TYPE": f"{_TYPES.get(generation, generation)}-{size}",
+        "TPU_TOPOLOGY": whole.topology,
+        "TPU_CHIPS_PER_HOST_BOUNDS": ",".join(map(str, whole.host_bounds)),
+        "TPU_HOST_BOUNDS": "1,1,1",
+        "TPU_WORKER_ID": "0",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+    }

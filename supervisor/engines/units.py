@@ -68,7 +68,7 @@ class Layout:
         if is_named or (plan.platform in ("gpu", "tpu") and self.present != plan.units):
             names = (_names(unit, self.devices_each) for unit in self.present)
             ids = [name for those in names for name in those if name.isdecimal()]
-            return visible(plan.platform or "", ids, {**inherited, **own})
+            return visible(plan, ids, {**inherited, **own})
         return {}
 
     @property

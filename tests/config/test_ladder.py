@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.config.chips import ARRANGEMENTS, shares
 from supervisor.config.ladder import (
     NOT_ELASTIC,
     Ladder,
@@ -161,9 +164,9 @@ def test_a_global_batch_is_shared_equally() -> None:
             "each of the 4 workers is lost whole, with its 2 devices",
         ),
         (
-            "platform: tpu, type: v5e-4",
+            "platform: tpu, type: v5p-8",
             (4, 1),
-            "chips of one host cannot be shared among so many workers",
+            "2 workers cannot share them: no source shows bounds for that",
         ),
     ],
 )
@@ -171,6 +174,20 @@ def test_workers_are_lost_whole(devices: str, counts: tuple[int, ...], reason: s
     one = load(with_init(f"workers: 4\ndevices: {{{devices}}}", ELASTIC)).phases[0]
     assert wanted(one) == counts
     assert reason in make_ladder(one, command_layouts(one)).gaps
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_every_part_of_a_host_has_bounds_of_its_size_and_a_source(generation: str) -> None:
+    """One process can have each part; several only as many chips as their bounds make up."""
+    known = ARRANGEMENTS[generation]
+    parts = GENERATIONS[generation].parts
+    assert {(n, n) for n in parts if n < max(parts)} <= known.keys()
+    for (chips, each), found in known.items():
+        sides = [[int(side) for side in text.split(",")] for text in (found.processes, found.chips)]
+        assert (math.prod(sides[0]), math.prod(sides[1])) == (chips // each, each)
+        assert ("jax" in found.source) or ("Ray" in found.source)
+        if each < chips:
+            assert chips // each in shares(generation, chips)
 
 
 @given(full=st.integers(1, 64), least=st.integers(1, 64), batch=st.integers(1, 256))

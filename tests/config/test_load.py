@@ -101,12 +101,22 @@ MISTAKES = [
         "use one of 1, 2, 4, 8",
     ),
     (
-        with_init("devices: {platform: tpu, type: v5e-8}\nworkers: 4"),
-        "trainer.init.workers: is 4, which cannot share 8 chips of one host; use 1, 2, 8",
+        with_init("devices: {platform: tpu, type: v5e-8}\nworkers: 2"),
+        "trainer.init.workers: is 2, but nobody has shown that so many processes can share a "
+        "v5e-8: jax skips its own tests of several processes on a v5e in the cloud "
+        "(test_multiprocess.py). Use 1: one process uses all chips of its host",
+    ),
+    (
+        with_init("devices: {platform: tpu, type: v6e-8}\nworkers: 4"),
+        "no source shows bounds for that. Use 1 or 2: ",
+    ),
+    (
+        with_init("devices: {platform: tpu, count: 8}\nworkers: 2"),
+        "bounds differ from one TPU generation to another: name the type in init.devices. Use 1: ",
     ),
     (
         with_init("devices: {platform: tpu, type: v5e-16}\nworkers: 2"),
-        "cannot share 16 chips of one host; use 1: no single host has so many",
+        "trainer.init.workers: is 2, but v5e-16 has several hosts; use 1, on each of them",
     ),
     (
         with_restart(

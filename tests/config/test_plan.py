@@ -103,7 +103,7 @@ def test_a_home_directory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         ("{platform: cpu, count: 4}", 4, {"JAX_PLATFORMS": "cpu"}),
         ("{platform: cpu}", None, {"JAX_PLATFORMS": "cpu"}),
         ("{platform: gpu, count: 2}", 2, {"JAX_PLATFORMS": "cuda"}),
-        ("{platform: tpu, type: v5p-16}", 8, {"JAX_PLATFORMS": "tpu"}),
+        ("{platform: tpu, type: v5p-16}", 8, {"JAX_PLATFORMS": "tpu,cpu"}),
         ("", None, {}),
     ],
 )

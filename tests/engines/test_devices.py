@@ -199,6 +199,7 @@ def test_devices_are_counted_to_their_units(
                 "TPU_VISIBLE_CHIPS": "2",
                 "TPU_PROCESS_BOUNDS": "1,1,1",
                 "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
+                "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
             },
         ),
     ],

@@ -13,7 +13,7 @@ from supervisor.engines.launch import Launch
 from supervisor.engines.placement import placed, ports_needed
 from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.drills import Drill
-from supervisor.protocol.environment import FAULTS, MODULES_FILE, SIMULATED_DEVICES
+from supervisor.protocol.environment import FAULTS, MODULES_FILE, PLACED, SIMULATED_DEVICES
 from tests.config.files import COMMAND, with_command, with_init
 from tests.config.test_plan import plans
 
@@ -114,18 +114,46 @@ def test_chips_of_a_tpu_host_are_told_with_their_bounds() -> None:
     eight = launch("devices: {platform: tpu, type: v5e-8}")
     assert places(eight) == [{}]
     four = replace(eight, num_devices=4, units=("4", "5", "6", "7"))
-    assert places(four, {}) == [
-        {
-            "TPU_VISIBLE_CHIPS": "4,5,6,7",
-            "TPU_PROCESS_BOUNDS": "1,1,1",
-            "TPU_CHIPS_PER_PROCESS_BOUNDS": "2,2,1",
-        }
-    ]
-    assert "TPU_PROCESS_PORT" not in four.inherited({"TPU_PROCESS_PORT": "1"}, {})
+    told = {
+        "TPU_VISIBLE_CHIPS": "4,5,6,7",
+        "TPU_PROCESS_BOUNDS": "1,1,1",
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": "2,2,1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    }
+    host = {
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+        "TPU_TOPOLOGY": "2x4",
+        "TPU_CHIPS_PER_HOST_BOUNDS": "2,4,1",
+        "TPU_HOST_BOUNDS": "1,1,1",
+        "TPU_WORKER_ID": "0",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+    }
+    assert places(four) == [told | host]
+    unnamed = launch("devices: {platform: tpu, count: 8}")
+    assert places(replace(unnamed, num_devices=4, units=four.units)) == [told]
+
+
+def test_a_whole_tpu_host_is_left_as_it_was_given_to_us() -> None:
+    gke = {"TPU_TOPOLOGY": "2x4", "TPU_WORKER_ID": "3", "TPU_HOST_BOUNDS": "1,1,1"}
+    eight = launch("devices: {platform: tpu, type: v5e-8}")
+    regrown = replace(eight, num_devices=8, units=eight.plan.units)
+    for whole in (eight, regrown):
+        assert places(whole) == [{}]
+        assert whole.inherited(gke, {}).items() >= gke.items()
+
+
+def test_nothing_inherited_contradicts_what_a_part_of_a_tpu_host_is_told() -> None:
+    part = replace(launch("devices: {platform: tpu, count: 8}"), num_devices=2, units=("2", "3"))
+    stale = dict.fromkeys((*PLACED, "TPU_VISIBLE_DEVICES"), "9")
+    kept = part.inherited(stale | {"TPU_NAME": "mine"}, {})
+    assert kept.keys() == {"TPU_VISIBLE_DEVICES", "JAX_PLATFORMS", "TPU_NAME"}
+    (place,) = places(part, {"TPU_VISIBLE_DEVICES": "4,5,6,7"})
+    assert place["TPU_VISIBLE_DEVICES"] == place["TPU_VISIBLE_CHIPS"] == "6,7"
 
 
 def test_workers_on_one_tpu_host_each_have_chips_and_an_address() -> None:
-    first, second = places(launch("devices: {platform: tpu, type: v5e-8}\nworkers: 2"))
+    first, second = places(launch("devices: {platform: tpu, type: v6e-8}\nworkers: 2"))
     assert (first["TPU_VISIBLE_CHIPS"], second["TPU_VISIBLE_CHIPS"]) == ("0,1,2,3", "4,5,6,7")
     assert (
         second.items()
@@ -137,6 +165,7 @@ def test_workers_on_one_tpu_host_each_have_chips_and_an_address() -> None:
             "TPU_PROCESS_ADDRESSES": "127.0.0.1:7001,127.0.0.1:7002",
             "TPU_PROCESS_PORT": "7002",
             "CLOUD_TPU_TASK_ID": "1",
+            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         }.items()
     )
 
