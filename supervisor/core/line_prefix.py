@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 _MAX_PREFIX = 300
 _SAMPLE = 400
 """Lines that are compared at most."""
-_NEARLY_ALL = 0.95
+NEARLY_ALL = 0.95
 _MAX_FORMS = 200
 _AT_ONCE = 50
 """Forms in one regular expression."""
@@ -136,7 +136,7 @@ def _shared(lines: Sequence[str]) -> list[str]:
         tokens = [_TOKEN.match(line, at) for line, at in rest]
         forms = ["" if token is None else _pattern(token) for token in tokens]
         piece, count = Counter(forms).most_common(1)[0]
-        if not piece or count < _NEARLY_ALL * len(sample):
+        if not piece or count < NEARLY_ALL * len(sample):
             break
         rest = [
             (token.string, token.end())

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from supervisor.core.line_forms import GAP, HEADER, MAX_LINE
-from supervisor.core.line_prefix import Prefixes, writer
+from supervisor.core.line_prefix import NEARLY_ALL, Prefixes, writer
 from supervisor.protocol.shortening import beginning
 
 _MAX_LAYERS = 4
@@ -30,6 +30,9 @@ _KNOWN = re.compile(
 )
 """Prefixes that nothing else looks like, known also from a single line."""
 _GROUP_BAR = re.compile(r"^[ +|-]*[+|] (?=\S|  )")
+
+_WORD = re.compile(r"\w")
+_GROUP = re.compile(r"\+ Exception Group Traceback|\+-\+?-{4}|^[-+| ]*-{5} ?\d+ ?-{5}")
 
 _TEXT_KEYS = ("log", "textPayload", "jsonPayload", "MESSAGE", "message", "msg", "event")
 _ERROR_KEYS = ("exc_info", "exception", "exc_text", "stack_trace", "traceback", "error")
@@ -48,6 +51,8 @@ class Line(NamedTuple):
     number: int
     writer: str
     text: str
+    is_quoted: bool = False
+    """Whether a mark of quotation stood before it, and not before all other lines, too."""
 
 
 def processes(text: str) -> list[list[Line]]:
@@ -72,14 +77,18 @@ def clean_lines(text: str) -> list[str]:
 
 
 def _pieces(lines: Iterable[Line]) -> Iterator[Line]:
-    """Each line, cut where a progress bar went back to its beginning."""
+    """Each line, cut where a progress bar went back to its beginning. Before the lines of an
+    exception group stands a bar, too, but never one that the group did not begin with."""
+    lines = list(lines)
+    has_group = any(_GROUP.search(line.text) for line in lines)
     for line in lines:
         pieces = line.text.splitlines() or [""]
         if len(pieces) > 1 and "%|" not in pieces[-1]:  # it has taken the place of the bar
             pieces = [piece for piece in pieces if piece and "%|" not in piece] or [""]
         for piece in pieces:
             text = beginning(piece, MAX_LINE)  # no secret is cut in two
-            yield line._replace(text=_GROUP_BAR.sub("", text, count=1))
+            is_quoted = line.is_quoted or (text.startswith("| ") and not has_group)
+            yield line._replace(text=_GROUP_BAR.sub("", text, count=1), is_quoted=is_quoted)
 
 
 def _by_writer(lines: Sequence[Line]) -> list[list[Line]]:
@@ -96,10 +105,14 @@ def _by_writer(lines: Sequence[Line]) -> list[list[Line]]:
 
 def _without_prefix(lines: Sequence[Line]) -> Iterator[Line]:
     prefixes = Prefixes([line.text for line in lines])
+    known = (_KNOWN.match(line.text) for line in lines)
+    ends = [
+        max(prefixes.length(line.text), match.end() if match else 0)
+        for line, match in zip(lines, known, strict=True)
+    ]
+    quotes = _quotes([(line.text, end) for line, end in zip(lines, ends, strict=True)])
     parts: dict[str, str] = {}
-    for line in lines:
-        known = _KNOWN.match(line.text)
-        end = max(prefixes.length(line.text), known.end() if known else 0)
+    for line, end in zip(lines, ends, strict=True):
         if not end:
             yield line
             continue
@@ -110,7 +123,20 @@ def _without_prefix(lines: Sequence[Line]) -> Iterator[Line]:
         if partial is not None and partial[1] == "P" and len(body) < _MAX_PARTS:
             parts[name] = body
             continue
-        yield Line(line.number, name, body)
+        yield Line(line.number, name, body, line.is_quoted or line.text[:end] in quotes)
+
+
+def _quotes(lines: Sequence[tuple[str, int]]) -> frozenset[str]:
+    """The prefixes that are marks of quotation: nobody's name or time, as `> ` is, before a part of
+    the lines. What stands before all of them is how the log was handed on. `lines` have the length
+    of their prefixes."""
+    marks = frozenset(text[:end] for text, end in lines if end and not _WORD.search(text, 0, end))
+    if not marks:
+        return marks
+    heads = tuple(mark.strip() for mark in marks)
+    said = [text for text, _ in lines if text.strip()]
+    marked = sum(text.lstrip().startswith(heads) for text in said)
+    return marks if marked < NEARLY_ALL * len(said) else frozenset()
 
 
 def _without_margin(lines: list[Line]) -> list[Line]:

@@ -13,6 +13,7 @@ Pure text work, line by line, every regular expression anchored or without neste
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -33,7 +34,9 @@ _CALLBACK = re.compile(r"(?:[Cc]allback|Generated function)\b")
 _ITS_ERROR = re.compile(r" error[^:]{0,300}: ")
 _EMBEDDED = re.compile(r"(?:.*?[ :])??((?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (.*)")
 
-_FENCES = ("```", "~~~", '"""')
+_MAX_FENCE = 200
+_FENCE = re.compile(r"(?:^|[\s:>])(```)[\w+-]*\s*$|^\s*(\"\"\"|~~~)\w*\s*$")
+"""How a block of quoted text begins and ends, as in what a language model writes."""
 
 
 def chains_of_text(text: str) -> list[Chain]:
@@ -63,10 +66,11 @@ def _tracebacks(lines: Sequence[Line]) -> tuple[list[tuple[int, Chain]], int]:
     # What is left over of a survived one must not be taken for the beginning of the next.
     ends += [(resumed + c.end, c) for c in TracebackReader(texts[resumed:]).chains()]
     speaking = [*accumulate(map(speaks, reversed(texts)), initial=0)]
+    fences = _fences(texts)
     chains, since = [], 0
     for end, chain in ends:
         since = max(since, resumed) if end > resumed else since
-        origin = _origin(chain, lines[since:end], since, progress)
+        origin = _origin(chain, lines[since:end], since, progress, fences)
         followed = speaking[len(texts) - end]
         chains.append(replace(chain, origin=origin, followed=followed))
         since = end
@@ -78,21 +82,35 @@ def _tracebacks(lines: Sequence[Line]) -> tuple[list[tuple[int, Chain]], int]:
     return list(zip(places, chains, strict=True)), resumed
 
 
-def _origin(chain: Chain, lines: Sequence[Line], since: int, progress: Progress) -> Origin:
+def _fences(texts: Sequence[str]) -> list[int]:
+    """The lines that begin and end the fenced blocks, in turn."""
+    found, kind = [], ""
+    for at, text in enumerate(texts):
+        fence = _FENCE.search(text[-_MAX_FENCE:])
+        if fence is not None and kind in ("", fence[1] or fence[2]):
+            found.append(at)
+            kind = "" if kind else fence[1] or fence[2]
+    return found
+
+
+def _origin(
+    chain: Chain, lines: Sequence[Line], since: int, progress: Progress, fences: Sequence[int]
+) -> Origin:
     """How a traceback came to be printed, by what is around it; `lines` end with it and begin at
     line `since` of their process.
 
-    One that is quoted, as in a text that a language model wrote, ended nobody. After one that ended
-    the main program comes no sign of work.
+    One that is quoted, as in a text that a language model wrote, need not have ended anybody. After
+    one that ended the main program comes no sign of work.
     """
     if chain.origin is not Origin.MAIN:
         return chain.origin
     texts = [line.text for line in lines]
     header = next((at for at, text in enumerate(texts) if HEADER in text), None)
-    is_whole = header is not None or GAP in texts
-    before = next((text for text in reversed(texts[: header or 0]) if text.strip()), "")
-    is_quoted = before.startswith(_FENCES) or not is_whole
-    if is_quoted and progress.began_before(since + (len(texts) if header is None else header)):
+    begin = since + (len(texts) if header is None else header)
+    is_cut = header is None and GAP not in texts
+    is_fenced = bisect_left(fences, begin) % 2 == 1
+    is_quoted = is_fenced or any(line.is_quoted for line in lines[header or 0 :])
+    if is_quoted or (is_cut and progress.began_before(begin)):
         return Origin.LOGGED
     return Origin.THREAD if progress.shows_after(since + len(lines)) else chain.origin
 

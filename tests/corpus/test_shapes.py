@@ -251,6 +251,53 @@ def test_a_traceback_that_may_be_a_quotation_or_survived_makes_nothing_certain(l
     assert not is_certain(judged(log.encode(), WorkerExit(0, code=1)))
 
 
+QUOTED = "".join(f"> {line}\n" for line in DIED.splitlines())
+QUOTATIONS = {
+    "mail": QUOTED,
+    "tight": QUOTED.replace("> ", ">"),
+    "twice": QUOTED.replace("> ", ">> "),
+    "bar": QUOTED.replace("> ", "| "),
+    "box": QUOTED.replace("> ", "\u2502 "),
+    "comment": QUOTED.replace("> ", "# "),
+    "indented": QUOTED.replace("> ", "    "),
+    "fence": f"```\n{DIED}```\n",
+    "fence-of-a-language": f"```python\n{DIED}```\n",
+    "fence-of-a-log": f"```\n$ python train.py\nloading\n{DIED}```\n",
+    "fence-without-an-end": f"```text\nloading\n{DIED}",
+    "tildes": f"~~~\n{DIED}~~~\n",
+    "quotes": f'"""\n{DIED}"""\n',
+    "after-words": f"it says: ```\n{DIED}```\n",
+}
+
+
+@pytest.mark.parametrize("quotation", QUOTATIONS.values(), ids=QUOTATIONS)
+@pytest.mark.parametrize("after", ["", "\nbye\n"])
+def test_a_quoted_traceback_as_the_last_words_makes_nothing_certain(
+    quotation: str, after: str
+) -> None:
+    """Whether the program had told of any step before or not: it may only chat."""
+    log = f"loading\nthe model says:\n{quotation}{after}"
+    assert not is_certain(judged(log.encode(), WorkerExit(0, code=1)))
+
+
+@pytest.mark.parametrize("before", ["", "```\nhi\n```\n", "> hi\n", "| a | b |\n", '"""x"""\n'])
+def test_a_traceback_after_a_quotation_is_one_of_the_program(before: str) -> None:
+    assert is_certain(judged(f"loading\n{before}{DIED}".encode(), WorkerExit(0, code=1)))
+
+
+def test_an_exception_group_is_no_quotation() -> None:
+    """Its bars are its own, also where all lines are indented alike."""
+    log = (
+        "  + Exception Group Traceback (most recent call last):\n"
+        '  |   File "/app/train.py", line 5, in <module>\n    |     main()\n'
+        "  | ExceptionGroup: errors (1 sub-exception)\n  +-+---------------- 1 ----------------\n"
+        '    | Traceback (most recent call last):\n    |   File "/app/train.py", line 4, in main\n'
+        '    |     add(1, "2")\n    | TypeError: unsupported operand type(s) for +\n'
+        "    +------------------------------------\n"
+    )
+    assert is_certain(judged(log.encode(), WorkerExit(0, code=1)))
+
+
 FAULTHANDLER = (
     "Fatal Python error: Aborted\n\nThread 0x00007f2a (most recent call first):\n"
     '  File "/usr/lib/python3.12/threading.py", line 359 in wait\n'
