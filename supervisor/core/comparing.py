@@ -16,6 +16,7 @@ from supervisor.core.failure import Evidence, WorkerExit
 from supervisor.core.log_lines import clean_lines
 from supervisor.core.native_text import last_lines
 from supervisor.core.outcome import Verdict
+from supervisor.core.own_values import is_about_a_value, knows_words_alone
 from supervisor.core.rules import Rule
 from supervisor.core.rules.rule import Compared
 from supervisor.core.signature import signature
@@ -41,12 +42,19 @@ _SPELLED = str.maketrans({str(digit): f" {name} " for digit, name in enumerate(_
 def is_compared(judgement: Judgement) -> bool:
     """Whether its signature proves something when it comes again."""
     match judgement.rule.compared:
+        case Compared.NEVER:
+            return knows_words_alone(judgement.rule) and _is_about_a_value(judgement)
         case Compared.AS_A_GUESS:
             return not is_certain(judgement)
         case Compared.UNLESS_NAMED:
             return judgement.member is None or not _is_of_another(judgement.member)
         case compared:
             return compared is Compared.ALWAYS
+
+
+def _is_about_a_value(judgement: Judgement) -> bool:
+    chain, member = judgement.chain, judgement.member
+    return chain is not None and member is not None and is_about_a_value(chain, member)
 
 
 def _is_of_another(raised: Raised) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from supervisor.core.chain import Chain, Origin, Raised
 from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.core.outcome import Confidence, Verdict
+from supervisor.core.own_values import knows_words_alone, requires
 from supervisor.core.policy import Success
 from supervisor.core.rootcause import chain_of_record, chains_of_text
 from supervisor.core.rules import (
@@ -262,6 +263,7 @@ class _Judge:
                     codes_match(rule, member.codes)
                     and names_match(rule, member.names)
                     and says(rule, as_read(rule, member))
+                    and not (chain and knows_words_alone(rule) and requires(chain, member))
                 ):
                     yield rule, member
                     break

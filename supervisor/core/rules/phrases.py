@@ -21,6 +21,31 @@ PREEMPTED = "preempted (SIGTERM that the supervisor did not send)"
 
 STATUS = r"(?:^|[\s:(\"'])"
 """What stands before the name of an absl status."""
+_STATED = r"(?i)^(?!\S*(?:(?:Xla|Jax)Runtime|\bOS|\bIO|NVML)Error)[^\n]*\b"
+"""A line of any exception but those of the runtime, of the system and of drivers, which use such
+words of passing troubles too."""
+_COMES_AND_GOES = (
+    r"(?:bytes|devices|workers|processes|hosts|peers|nodes|chips|replicas|addresses|connections)\b"
+)
+"""What there may be less of for a while."""
+REQUIREMENTS = (
+    _STATED + r"(?:must (?:not )?(?:be|have|match|equal|contain|provide|specify|set|use)|"
+    r"should (?:not )?(?:be|have|match|equal))",
+    rf"(?i)^(?![^\n]*\b{_COMES_AND_GOES}|\S*(?:(?:Xla|Jax)Runtime|\bOS|\bIO|NVML)Error)"
+    r"[^\n]*\bexpected\b.{0,100}\b(?:got|but|found|received)",
+    _STATED + r"(?:not supported|does(?: not|n't) support|not implemented|misconfigured|"
+    r"unsupported|unrecognized|incompatible|undefined)\b",
+    _STATED + r"(?:unknown|invalid|illegal|duplicate) (?:\w+ ){0,2}(?:option|argument|"
+    r"parameter|key|name|mode|choice|model|optimizer|scheduler|activation|loss|dtype|type|"
+    r"config\w*|setting|value for)\b|(?i:\b(?:unknown|invalid) \w+:? ['\"])",
+    _STATED + r"(?:is|are) (?:required|not (?:set|defined|allowed|installed|a valid|valid))"
+    r"\b|(?i:\bdata\w* is empty\b)",
+    _STATED + r"(?:only be called once|called before|before (?:any|calling|use)|cannot be "
+    r"(?:used|called|set|changed|converted|None)|already (?:been )?(?:initialized|defined|"
+    r"consumed))\b",
+    _STATED + r"Internal: src/\w+\.cc",
+)
+"""Words of a check that holds or fails the same way every time."""
 CHECKPOINT_FRAMES = (
     r"orbax[/.]",
     r"(?i)[/_.-](?:checkpoint|ckpt)\w*\.py:",
