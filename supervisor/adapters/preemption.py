@@ -22,7 +22,7 @@ from supervisor.config.schema import Preemption
 from supervisor.host.waiting import has_ended
 from supervisor.ports import Starter
 from supervisor.protocol.messages import printable
-from supervisor.protocol.reading import opened
+from supervisor.protocol.reading import UnreadableError, opened, parse_object
 
 _GCE_HOST = "169.254.169.254"
 """metadata.google.internal: by its address, because name servers have bad days too."""
@@ -31,11 +31,18 @@ _GCE_PRODUCT = Path("/sys/class/dmi/id/product_name")
 _LONG_POLL = 60
 _PATIENCE = 15.0
 """What the server gets beyond a long poll before it is taken for dead."""
+_NO_ETAG = "NONE"
+"""That of no value: asked with it, the server answers at once."""
 _PAUSE = 1.0
+_SELDOM = 30.0
+"""The pause where there is nothing to wait for."""
+_NOTHING_YET = "no notifications have been received yet"
+"""What the server says of maintenance where none is known; some do so with 503."""
 _COMMAND_PAUSE = 5.0
 _MAX_BACKOFF = 60.0
 _TELL_AFTER = 3
 _MAX_TEXT = 300
+_MAX_VALUE = 4096
 _MAX_SHOWN = 400
 _CHUNK = 1 << 16
 
@@ -110,18 +117,18 @@ class PreemptionWatch:
     def _watch(self, source: Source, looked: threading.Event) -> None:
         failures = 0
         while not self._closed.is_set():
-            pause = source.pause
             try:
                 announcement = source.look()
             except (OSError, http.client.HTTPException) as error:
                 announcement = None
                 failures += 1
-                pause = min(_MAX_BACKOFF, pause * 2.0 ** (failures - 1))
+                pause = min(_MAX_BACKOFF, source.pause * 2.0 ** (failures - 1))
                 if failures == _TELL_AFTER:
                     why = shown(str(error), self._redact)
                     self._tell(f"{source} does not answer ({why}); it is asked again and again")
             else:
                 failures = 0
+                pause = source.pause
             if announcement is not None and not self._closed.is_set():
                 text = shown(announcement.text, self._redact)
                 if announcement.doomed:
@@ -147,6 +154,7 @@ def sources(
     if config.source == "gce" or (config.source == "auto" and _on_gce(environ, product)):
         host = environ.get(_GCE_HOST_VARIABLE) or _GCE_HOST
         found += [GceMetadata(host, key) for key in _GCE_MEANING]
+        found.append(GceMaintenance(host))
     if config.file is not None:
         found.append(AnnouncementFile(Path(config.file).expanduser().absolute()))
     if config.command is not None:
@@ -163,7 +171,7 @@ def _on_gce(environ: Mapping[str, str], product: Path) -> bool:
         return False
 
 
-_GCE_MEANING: dict[str, dict[str, bool]] = {
+_GCE_MEANING = {
     "instance/preempted": {"TRUE": True},
     "instance/maintenance-event": {
         "TERMINATE_ON_HOST_MAINTENANCE": True,
@@ -179,19 +187,39 @@ class GceMetadata:
 
     pause = _PAUSE
     quick = True
+    form = ""
+    """What else to ask for."""
 
     def __init__(self, host: str, key: str) -> None:
         self._host = host
         self._key = key
-        self._etag = "NONE"
+        self._etag = _NO_ETAG
+        self._told: Announcement | None = None
 
     def __str__(self) -> str:
         return f"the metadata server at {self._host}"
 
     def look(self) -> Announcement | None:
         """See `Source`: answers at once the first time, then when the value changes."""
+        status, value = self._ask()
+        announcement = self._announced(status, value)
+        if announcement == self._told:  # another ETag of the same value
+            return None
+        self._told = announcement
+        return announcement
+
+    def _announced(self, status: int, value: str) -> Announcement | None:
+        if status != http.client.OK:
+            raise OSError(f"status {status}")
+        doomed = _GCE_MEANING[self._key].get(value)
+        if doomed is None:
+            return None
+        return Announcement(f"{self} says {self._key} is {value}", doomed)
+
+    def _ask(self) -> tuple[int, str]:
+        """The status, and the value; both are of a metadata server."""
         seen = quote(self._etag, safe="")
-        query = f"wait_for_change=true&timeout_sec={_LONG_POLL}&last_etag={seen}"
+        query = f"wait_for_change=true&timeout_sec={_LONG_POLL}&last_etag={seen}{self.form}"
         # No urllib: it would ask a proxy, whose metadata would be another machine's.
         connection = http.client.HTTPConnection(self._host, timeout=_LONG_POLL + _PATIENCE)
         try:
@@ -201,18 +229,69 @@ class GceMetadata:
                 headers={"Metadata-Flavor": "Google"},
             )
             response = connection.getresponse()
-            value = response.read(_MAX_TEXT).decode("utf-8", "replace").strip()
+            value = response.read(_MAX_VALUE).decode("utf-8", "replace").strip()
         finally:
             connection.close()
-        if response.status != http.client.OK:
-            raise OSError(f"status {response.status}")
         if response.getheader("Metadata-Flavor") != "Google":
             raise OSError("what answers is no metadata server")
-        self._etag = (response.getheader("ETag") or "NONE")[:_MAX_TEXT]
-        doomed = _GCE_MEANING[self._key].get(value)
-        if doomed is None:
+        if response.status == http.client.OK:
+            self._etag = (response.getheader("ETag") or _NO_ETAG)[:_MAX_TEXT]
+        return response.status, value
+
+
+class GceMaintenance(GceMetadata):
+    """Maintenance of the host, announced with its window hours or days before.
+
+    It is told while it is PENDING; once it is ONGOING the machine is about to stop, as a TPU is not
+    migrated live. Where none is known, servers answer NONE or {}, or say so with 200 or 503;
+    machines that get no such notices lack the key (404). Fields and answers: cloud.google.com/tpu/
+    docs/view-maintenance-notifications, .../compute/docs/instances/monitor-plan-host-maintenance-
+    event; GoogleCloudPlatform/sapagent, which takes the error for "none", too.
+    """
+
+    form = "&alt=json"
+
+    def __init__(self, host: str) -> None:
+        super().__init__(host, "instance/upcoming-maintenance")
+
+    def _announced(self, status: int, value: str) -> Announcement | None:
+        waits = status == http.client.OK and self._etag != _NO_ETAG
+        self.pause = _PAUSE if waits else _SELDOM
+        nothing = status == http.client.SERVICE_UNAVAILABLE and _NOTHING_YET in value
+        if nothing or status == http.client.NOT_FOUND or value.strip('"') == "NONE":
             return None
-        return Announcement(f"{self} says {self._key} is {value}", doomed)
+        if status != http.client.OK:
+            raise OSError(f"status {status}")
+        told = _maintenance(value)
+        state = told.get("maintenancestatus", "").upper()
+        if state not in ("PENDING", "ONGOING"):
+            return None
+        kind = f" ({told['type']})" if "type" in told else ""
+        start = told.get("windowstarttime", "an unknown time")
+        end = told.get("windowendtime", "an unknown time")
+        text = (
+            f"{self} says that maintenance of this host{kind} is {state}, window {start} to {end}"
+        )
+        return Announcement(text, doomed=state == "ONGOING")
+
+
+def _maintenance(value: str) -> dict[str, str]:
+    """The fields, whose names are written in two ways: window_start_time, windowStartTime.
+
+    Raises:
+        OSError: it is no such answer.
+    """
+    try:
+        found = parse_object(value.encode(), "upcoming-maintenance")
+    except UnreadableError as error:
+        raise OSError(str(error)) from error
+    inner = [one for one in found.values() if isinstance(one, dict)]
+    fields = inner[0] if len(inner) == 1 == len(found) else found  # "Upcoming maintenance": {...}
+    return {
+        str(name).replace("_", "").lower(): text
+        for name, text in fields.items()
+        if isinstance(text, str)
+    }
 
 
 class AnnouncementFile:

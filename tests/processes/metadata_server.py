@@ -21,9 +21,12 @@ class MetadataServer:
     def __init__(self) -> None:
         self.values = {"preempted": "FALSE", "maintenance-event": "NONE"}
         self.failures = 0
-        """How many requests from now on are answered with 503."""
+        """How many requests from now on are answered with 503, which says this:"""
+        self.failure = "try later"
         self.genuine = True
         """Whether answers are marked as those of a metadata server."""
+        self.slow: set[str] = set()
+        """The keys whose requests get no answer, until they are taken out by `answer`."""
         self.requests: list[str] = []
         self._version = dict.fromkeys(self.values, 1)
         self._changed = threading.Condition()
@@ -36,9 +39,16 @@ class MetadataServer:
         return f"127.0.0.1:{self._http.server_address[1]}"
 
     def set(self, key: str, value: str) -> None:
+        """Also to the value that it has: its ETag is another one then, as Google's may be."""
         with self._changed:
             self.values[key] = value
-            self._version[key] += 1
+            self._version[key] = self._version.get(key, 0) + 1
+            self._changed.notify_all()
+
+    def answer(self, key: str) -> None:
+        """Answer what was asked of a slow key."""
+        with self._changed:
+            self.slow.discard(key)
             self._changed.notify_all()
 
     def wait_for_waiting(self, key: str, timeout: float = 20.0) -> None:
@@ -70,13 +80,14 @@ class MetadataServer:
             asked = query.get("last_etag", "")
             self.requests.append(f"{key} {asked}")
             self._changed.notify_all()
+            self._changed.wait_for(lambda: key not in self.slow or self._closing)
             if flavor != "Google":
                 return 403, "", ""
             if key not in self.values:
                 return 404, "", ""
             if self.failures:
                 self.failures -= 1
-                return 503, "", "try later"
+                return 503, "", self.failure
             if query.get("wait_for_change") == "true":
                 self._changed.wait_for(
                     lambda: asked != self._etag(key) or self._closing, float(query["timeout_sec"])

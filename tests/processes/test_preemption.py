@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +10,12 @@ from typing import Any
 
 import pytest
 
-from supervisor.adapters.preemption import AnnouncementFile, GceMetadata, sources
+from supervisor.adapters.preemption import (
+    AnnouncementFile,
+    GceMaintenance,
+    GceMetadata,
+    sources,
+)
 from supervisor.config.schema import Preemption
 from tests.processes.metadata_server import MetadataServer
 from tests.running import Result, Start, command_config, shared_guard
@@ -70,6 +76,96 @@ def test_a_live_migration_is_told_and_the_job_stays(
     metadata.wait_for_waiting("maintenance-event")
     metadata.set("preempted", "TRUE")
     assert_drained(running.result(), PREEMPTED)
+
+
+WINDOW = {
+    "can_reschedule": "false",
+    "latest_window_start_time": "2026-12-01T19:00:01Z",
+    "maintenance_status": "PENDING",
+    "type": "UNSCHEDULED",
+    "window_end_time": "2026-12-01T21:00:01Z",
+    "window_start_time": "2026-12-01T19:00:01Z",
+}
+"""As in Google's page on monitoring host maintenance."""
+TOLD = "says that maintenance of this host (UNSCHEDULED) is {}, window 2026-12-01T19:00:01Z to "
+
+
+def test_maintenance_is_told_with_its_window_and_drains_once_it_is_ongoing(
+    start: Start, model_dir: Path, metadata: MetadataServer
+) -> None:
+    metadata.set("upcoming-maintenance", json.dumps(WINDOW))
+    running = start(saving(model_dir), env={"GCE_METADATA_HOST": metadata.host})
+    running.wait_for("ready to save")
+    running.wait_for(TOLD.format("PENDING"))
+    metadata.wait_for_waiting("upcoming-maintenance")
+    metadata.set("upcoming-maintenance", json.dumps(WINDOW | {"maintenance_status": "ONGOING"}))
+    assert_drained(running.result(), TOLD.format("ONGOING"))
+
+
+def test_a_metadata_server_that_is_slow_holds_up_nothing(
+    start: Start, model_dir: Path, metadata: MetadataServer
+) -> None:
+    metadata.slow |= {"preempted", "maintenance-event", "upcoming-maintenance"}
+    running = start(saving(model_dir), env={"GCE_METADATA_HOST": metadata.host})
+    running.wait_for("ready to save")
+    metadata.set("preempted", "TRUE")
+    metadata.answer("preempted")
+    assert_drained(running.result(), PREEMPTED)
+
+
+def camel(fields: dict[str, str]) -> dict[str, str]:
+    """The names as the API writes them."""
+    words = {name: name.title().replace("_", "") for name in fields}
+    return {word[0].lower() + word[1:]: fields[name] for name, word in words.items()}
+
+
+@pytest.mark.parametrize("form", [WINDOW, camel(WINDOW), {"Upcoming maintenance": WINDOW}])
+def test_each_form_of_a_maintenance_is_understood_and_told_once(
+    metadata: MetadataServer, form: dict[str, Any]
+) -> None:
+    source = GceMaintenance(metadata.host)
+    metadata.set("upcoming-maintenance", json.dumps(form))
+    found = source.look()
+    assert found is not None
+    assert TOLD.format("PENDING") in found.text
+    assert not found.doomed
+    metadata.set("upcoming-maintenance", json.dumps(form))
+    assert source.look() is None, "only the ETag has changed"
+    metadata.set("upcoming-maintenance", json.dumps(form).replace("T19:", "T18:"))
+    moved = source.look()
+    assert moved is not None
+    assert "window 2026-12-01T18:00:01Z" in moved.text
+
+
+NOTHING_YET = '{ "error": "no notifications have been received yet, try again later" }'
+
+
+@pytest.mark.parametrize("value", ["NONE", '"NONE"', "{}", NOTHING_YET, '{"type": {}}'])
+def test_no_maintenance_is_no_news(metadata: MetadataServer, value: str) -> None:
+    metadata.set("upcoming-maintenance", value)
+    assert GceMaintenance(metadata.host).look() is None
+
+
+def test_a_server_without_maintenance_notices_is_asked_seldom(metadata: MetadataServer) -> None:
+    source = GceMaintenance(metadata.host)
+    assert source.look() is None  # 404
+    seldom = source.pause
+    metadata.set("upcoming-maintenance", "{}")
+    assert source.look() is None
+    assert source.pause < seldom, "this one tells of a change"
+    metadata.failures, metadata.failure = 1, NOTHING_YET
+    assert source.look() is None
+    assert source.pause == seldom
+
+
+@pytest.mark.parametrize(("value", "failures"), [("[1]", 0), ("not json", 0), ("{}", 1)])
+def test_an_answer_that_says_nothing_is_an_error(
+    metadata: MetadataServer, value: str, failures: int
+) -> None:
+    metadata.set("upcoming-maintenance", value)
+    metadata.failures = failures
+    with pytest.raises(OSError, match=r"upcoming-maintenance|status 503"):
+        GceMaintenance(metadata.host).look()
 
 
 def test_an_announcement_during_backoff_ends_the_job_at_once(
@@ -178,7 +274,7 @@ def test_gce_is_asked_only_where_there_is_evidence_of_it(tmp_path: Path) -> None
         config = Preemption.model_validate({"source": source})
         return [type(one).__name__ for one in sources(config, environ, shared_guard(), file)]
 
-    gce = [GceMetadata.__name__] * 2
+    gce = [GceMetadata.__name__, GceMetadata.__name__, GceMaintenance.__name__]
     assert kinds("auto", {}, "Google Compute Engine\n") == gce
     assert kinds("auto", {"GCE_METADATA_HOST": "host"}, "KVM\n") == gce
     assert kinds("auto", {}, "KVM\n") == []
