@@ -1,0 +1,1 @@
+"""What this project is deployed with, and the acceptance run (`python -m deploy.acceptance`)."""

@@ -1,0 +1,241 @@
+"""Where a check works: it starts processes, waits for what they say, and leaves none behind.
+
+Every wait ends at the check's own bound. Each process is the leader of a session, is killed with
+all of it, and dies with this one; a mark in the environment finds what has left its session.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from supervisor.config.topology import Slice
+from supervisor.protocol.environment import NUM_CPU_DEVICES, STALE_TOPOLOGY, scrubbed
+
+MARK = "ACCEPTANCE_RUN"
+DEVICE = Path(__file__).with_name("device.py")
+_LOOK = 0.01
+_GONE = 15.0
+"""Seconds in which what was killed must be gone."""
+_LAST = 300
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
+
+
+class Failed(Exception):  # noqa: N818
+    """What was seen is not what was expected; the text says how."""
+
+
+class Skipped(Exception):  # noqa: N818
+    """The check cannot run on this machine; the text says why."""
+
+
+class Bench:
+    """What a check has at hand."""
+
+    def __init__(self, platform: str, count: int) -> None:
+        """`count` is the number of accelerators; 0: not known yet."""
+        self.platform = platform
+        self.count = count
+        self.slice: Slice | None = None
+        """Which TPU this is."""
+        self.hardware = f"{count} simulated devices" if platform == "cpu" else platform
+        self.runtime = ""
+        self.seen: list[str] = []
+        self.work = Path(tempfile.mkdtemp(prefix="supervise-acceptance-"))
+        self._mark = uuid.uuid4().hex
+        self._children: list[Child] = []
+        self._until = 0.0
+
+    def begin(self, seconds: float) -> None:
+        """A check begins, which may take so long."""
+        self.seen = []
+        self._until = time.monotonic() + seconds
+
+    def see(self, text: str) -> None:
+        """Keep what was seen."""
+        self.seen.append(text)
+
+    @property
+    def left(self) -> float:
+        """Seconds that the check still has."""
+        return self._until - time.monotonic()
+
+    def expect(self, condition: object, otherwise: str) -> None:
+        """Go on only if `condition` holds.
+
+        Raises:
+            Failed: it does not.
+        """
+        if not condition:
+            raise Failed(otherwise)
+
+    def device(self, do: str, env: Mapping[str, str] | None = None, **more: Any) -> Child:
+        """A process that uses the devices; `env` comes on top of `environment`."""
+        argv = [sys.executable, "-P", str(DEVICE), json.dumps({"do": do, **more})]
+        return self.start(argv, env)
+
+    def supervise(self, *words: str | Path, env: Mapping[str, str] | None = None) -> Child:
+        """A `supervise` command."""
+        argv = [sys.executable, "-P", "-m", "supervisor", *map(str, words)]
+        return self.start(argv, {"JAX_PLATFORMS": "", NUM_CPU_DEVICES: "", **(env or {})})
+
+    def start(
+        self, argv: Sequence[str], env: Mapping[str, str] | None = None, **more: Any
+    ) -> Child:
+        """Any process, with `environment` and `env` on top; an empty value takes a name out."""
+        wanted = {**self.environment(), **(env or {})}
+        child = Child(self, argv, {k: v for k, v in wanted.items() if v or k not in _EMPTIED}, more)
+        self._children.append(child)
+        return child
+
+    def environment(self) -> dict[str, str]:
+        """That of a process which takes all devices."""
+        env = {k: v for k, v in scrubbed(os.environ).items() if k not in STALE_TOPOLOGY}
+        env |= {"JAX_PLATFORMS": _PLATFORMS[self.platform], MARK: self._mark}
+        if self.platform == "cpu" and self.count:
+            env[NUM_CPU_DEVICES] = str(self.count)
+        return env
+
+    def said(self, argv: Sequence[str]) -> str | None:
+        """What a short command prints; None: there is no such command, or it fails."""
+        if shutil.which(argv[0]) is None:
+            return None
+        child = self.start(argv)
+        return child.text if child.wait() == 0 else None
+
+    def end(self) -> None:
+        """Kill what the check has left."""
+        for child in self._children:
+            child.kill()
+        end = time.monotonic() + _GONE
+        while (left := self._marked()) and time.monotonic() < end:
+            for pid in left:
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(_LOOK)
+        for child in self._children:
+            child.close()
+        self._children.clear()
+        if left:
+            self.see(f"processes that cannot be killed are left: {sorted(left)}")
+
+    def close(self) -> None:
+        """End everything, and remove what was written."""
+        self.end()
+        shutil.rmtree(self.work, ignore_errors=True)
+
+    def _marked(self) -> set[int]:
+        """The living processes that inherited our mark, other than zombies."""
+        wanted, found = f"{MARK}={self._mark}".encode(), set()
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                if entry.name.isdecimal() and wanted in (entry / "environ").read_bytes():
+                    found.add(int(entry.name))
+        return found
+
+
+_EMPTIED = frozenset({"JAX_PLATFORMS", NUM_CPU_DEVICES})
+
+
+class Child:
+    """A process of a check, and what it has said: its two outputs in one file."""
+
+    def __init__(
+        self, bench: Bench, argv: Sequence[str], env: Mapping[str, str], more: dict[str, Any]
+    ) -> None:
+        """Start it; `more` is for `subprocess.Popen`."""
+        self._bench = bench
+        descriptor, name = tempfile.mkstemp(dir=bench.work, suffix=".log")
+        os.close(descriptor)
+        self.output = Path(name)
+        with self.output.open("ab") as file:
+            self.process = subprocess.Popen(
+                argv,
+                env=env,
+                cwd=bench.work,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+                **more,
+            )
+        self.pid = self.process.pid
+
+    @property
+    def text(self) -> str:
+        """All that it has said."""
+        return self.output.read_text(errors="replace")
+
+    @property
+    def last_line(self) -> str:
+        """The last line, where an error is told."""
+        lines = [line for line in self.text.splitlines() if line.strip()]
+        return lines[-1].strip()[:_LAST] if lines else "nothing"
+
+    def told(self, at: str) -> dict[str, Any]:
+        """Wait for the first line of `device` with this `at`.
+
+        Raises:
+            Failed: it does not come in time, or the process has ended.
+        """
+        line = self.until(rf'^\{{"at": "{at}".*\}}$')
+        return dict(json.loads(line[0]))
+
+    def until(self, pattern: str) -> re.Match[str]:
+        """Wait until its output has this pattern.
+
+        Raises:
+            Failed: it does not come in time, or the process has ended.
+        """
+        wanted = re.compile(pattern, re.MULTILINE)
+        while (match := wanted.search(self.text)) is None:
+            if self.process.poll() is not None and (match := wanted.search(self.text)) is None:
+                raise Failed(f"it ended with {self.process.returncode}: {self.last_line}")
+            if match is not None:
+                break
+            if self._bench.left <= 0:
+                raise Failed(f"not in time, and the last that it said was: {self.last_line}")
+            time.sleep(_LOOK)
+        return match
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended.
+
+        Raises:
+            Failed: it does not end in time.
+        """
+        try:
+            return self.process.wait(max(0.0, self._bench.left))
+        except subprocess.TimeoutExpired:
+            raise Failed(f"did not end in time; it said last: {self.last_line}") from None
+
+    def kill(self) -> None:
+        """Kill it with its session; a supervisor's guard ends what that has started."""
+        if self.process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Reap it."""
+        with suppress(subprocess.TimeoutExpired):  # it waits in the kernel: told by `Bench.end`
+            self.process.wait(1.0)
+
+
+def _die_with_parent() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,91 @@
+"""Checks: what each is, and how one is run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from deploy.acceptance.bench import Bench, Failed, Skipped
+from deploy.acceptance.results import Result, Status
+
+Platform = Literal["tpu", "gpu", "cpu"]
+NAMES: dict[str, str] = {"tpu": "a TPU", "gpu": "an NVIDIA GPU", "cpu": "simulated devices"}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check. `run` raises `Failed` or `Skipped`, and passes otherwise."""
+
+    name: str
+    platforms: tuple[str, ...]
+    expected: str
+    source: str
+    seconds: float
+    """Its bound."""
+    run: Callable[[Bench], None]
+
+
+CHECKS: dict[str, Check] = {}
+"""All of them by name, in the order in which they are run."""
+
+
+def check(
+    name: str,
+    *platforms: Platform,
+    expected: str,
+    source: str,
+    seconds: float = 120.0,
+) -> Callable[[Callable[[Bench], None]], Callable[[Bench], None]]:
+    """Make a function a check."""
+
+    def added(run: Callable[[Bench], None]) -> Callable[[Bench], None]:
+        assert name not in CHECKS, f"two checks are called {name}"
+        CHECKS[name] = Check(name, platforms, expected, source, seconds, run)
+        return run
+
+    return added
+
+
+def run_all(checks: Iterable[Check], bench: Bench, clean: Callable[[str], str]) -> Iterator[Result]:
+    """The results as they come; `clean` takes out what is not for others.
+
+    Raises:
+        KeyboardInterrupt: somebody pressed Ctrl-C; with the result of the check that this ended.
+    """
+    for one in checks:
+        yield _run(one, bench, clean)
+
+
+def skipped(one: Check, why: str) -> Result:
+    """The result of a check that was not run."""
+    return Result(one.name, "skipped", one.expected, one.source, why=why)
+
+
+def _run(one: Check, bench: Bench, clean: Callable[[str], str]) -> Result:
+    if bench.platform not in one.platforms:
+        return skipped(one, f"needs {' or '.join(NAMES[each] for each in one.platforms)}")
+    status: Status = "passed"
+    why = ""
+    began = time.monotonic()
+    bench.begin(one.seconds)
+
+    def result() -> Result:
+        bench.end()
+        seen = tuple(map(clean, bench.seen))
+        seconds = round(time.monotonic() - began, 1)
+        return Result(one.name, status, one.expected, one.source, seen, clean(why), seconds)
+
+    try:
+        one.run(bench)
+    except Skipped as error:
+        status, why = "skipped", str(error)
+    except Failed as error:
+        status, why = "failed", str(error)
+    except KeyboardInterrupt:
+        status, why = "skipped", "interrupted"
+        raise KeyboardInterrupt(result()) from None
+    except Exception as error:  # a check of ours that breaks must not cost the others
+        status, why = "failed", f"the check itself broke: {type(error).__name__}: {error}"
+    return result()

@@ -1,0 +1,289 @@
+"""Checks of any platform: the devices, the rungs, deaths in mid-step, the probe, a wrong config."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from deploy.acceptance.bench import Bench, Child, Failed, Skipped
+from deploy.acceptance.checks import check
+from supervisor.adapters import accelerators
+from supervisor.engines.placement import visible
+from supervisor.protocol.environment import NUM_CPU_DEVICES
+
+KILLS = 20
+"""How often a process is killed; changed by the command line."""
+
+
+def shown(bench: Bench, places: list[int]) -> dict[str, str]:
+    """The environment that shows a process only these, as the supervisor makes it.
+
+    Raises:
+        Skipped: these cannot be shown to one process.
+    """
+    if bench.platform == "cpu":
+        return {NUM_CPU_DEVICES: str(len(places))}
+    try:
+        return visible(bench.platform, [str(place) for place in places], os.environ)
+    except (ValueError, OSError) as error:
+        raise Skipped(str(error)) from error
+
+
+def sizes(bench: Bench) -> list[int]:
+    """The rungs, the full one first."""
+    if bench.slice is not None:
+        return list(bench.slice.sizes())
+    return [bench.count, *(size for size in (8, 4, 2, 1) if size < bench.count)]
+
+
+def checked_step(child: Child, bench: Bench) -> dict[str, Any]:
+    """What a `step` has come to, which must have trained and computed as it should."""
+    done = child.told("done")
+    losses = done["losses"]
+    bench.expect(losses[-1] < losses[0], f"the loss did not fall: {losses}")
+    bench.expect(not done["bad"], f"wrong results: {done['bad']}")
+    return done
+
+
+@check(
+    "devices",
+    "tpu",
+    "gpu",
+    "cpu",
+    expected="ids 0, 1, ... in the order of the list, each with a local_hardware_id of its own; on "
+    "TPU ids run x first (0 is at (0,0), 1 at (1,0)), on GPU coordinates are (partition, process, "
+    "place)",
+    source="jax/_src/mesh_utils.py and tests/multiprocess/tpu_device_test.py of jax 0.10.2; for "
+    "GPU "
+    "the topology of its cuda plugin (1x2x2 gives [0,0,0], [0,0,1], [0,1,0], [0,1,1])",
+)
+def devices(bench: Bench) -> None:
+    """What jax finds, and how long its start takes."""
+    for turn in ("first", "second"):
+        child = bench.device("hold")
+        up = child.told("up")
+        child.told("holding")
+        bench.see(f"{turn} start: up after {up['seconds']:.1f} s, {up['runtime']}")
+        if turn == "second":
+            opened = {h.pid: h.devices for h in accelerators.holders()}.get(child.pid, ())
+            bench.see(f"device files open: {', '.join(opened) or 'none'}")
+        bench.end()
+    for each in up["devices"]:
+        bench.see(json.dumps(each))
+    ids = [each["id"] for each in up["devices"]]
+    bench.expect(ids == list(range(len(ids))), f"the ids are {ids}")
+    bench.expect(up["found"] == bench.count, f"{up['found']} accelerators, not {bench.count}")
+    hardware = [each["hardware_id"] for each in up["devices"] if each["hardware_id"] is not None]
+    bench.expect(len(set(hardware)) == len(hardware), f"hardware ids repeat: {hardware}")
+    if bench.platform == "tpu":
+        places = [tuple(reversed(each["coords"])) for each in up["devices"]]
+        bench.expect(places == sorted(places), "ids do not run x first")
+
+
+def aligned(bench: Bench) -> Iterator[list[int]]:
+    """Of each rung the aligned runs of places; of simulated devices, which are all alike, one."""
+    for size in sizes(bench):
+        for first in range(0, bench.count - size + 1, size):
+            yield list(range(first, first + size))
+            if bench.platform == "cpu":
+                break
+
+
+@check(
+    "rungs",
+    "tpu",
+    "gpu",
+    "cpu",
+    expected="on every rung (8, 4, 2, 1) and aligned run, jax sees just these devices, the loss "
+    "of a "
+    "step with a collective falls, and known products are right in every bit",
+    source="Google's tables of TPU types; bounds of jax/_src/test_multiprocess.py (jax 0.10.2) and "
+    "Ray's tpu.py",
+    seconds=300.0,
+)
+def rungs(bench: Bench) -> None:
+    """Each in a process of its own."""
+    wrong = []
+    for places in aligned(bench):
+        began = time.monotonic()
+        try:
+            child = bench.device("step", shown(bench, places))
+            up = child.told("up")
+            bench.expect(up["found"] == len(places), f"jax sees {up['found']}")
+            checked_step(child, bench)
+            told = "well"
+        except (Failed, Skipped) as error:
+            told = f"NOT WELL: {error}"
+            wrong.append(places)
+        bench.end()
+        bench.see(f"{len(places)}: {places}: {told} ({time.monotonic() - began:.1f} s)")
+    bench.expect(not wrong, f"not well: {wrong}")
+
+
+@check(
+    "kills",
+    "tpu",
+    "gpu",
+    "cpu",
+    expected="after SIGKILL in mid-step the next process initialises, at the latest within 30 s",
+    source="issues of marin (4783, 5258) and jax (21761): /dev/vfio may stay busy, and a host used "
+    "again within 4 s has hung",
+    seconds=420.0,
+)
+def kills(bench: Bench) -> None:
+    """From each death to the next initialisation, at once and without a pause."""
+    waits: list[float] = []
+    child = bench.device("train")
+    child.told("step")
+    for _ in range(KILLS):
+        killed = time.time()
+        child.kill()
+        child, refusals = _until_up(bench)
+        waits.append(child.told("up")["time"] - killed)
+        if refusals:
+            bench.see(f"refused {len(refusals)} times, at last: {refusals[-1]}")
+        child.told("step")
+    bench.see(f"{len(waits)} kills; seconds until up: {' '.join(f'{w:.1f}' for w in waits)}")
+    bench.see(f"median {statistics.median(waits):.1f} s, longest {max(waits):.1f} s")
+    bench.expect(max(waits) <= 30.0, f"once it took {max(waits):.1f} s")
+
+
+def _until_up(bench: Bench) -> tuple[Child, list[str]]:
+    """A process that trains, tried again until one initialises, and why the others did not."""
+    refusals: list[str] = []
+    while True:
+        child = bench.device("train")
+        try:
+            child.told("up")
+        except Failed as error:
+            if bench.left <= 0:
+                raise
+            refusals.append(str(error))
+        else:
+            return child, refusals
+
+
+@check(
+    "probe",
+    "tpu",
+    "gpu",
+    "cpu",
+    expected="the supervisor's probe finds all devices well, cold within 90 s, warm sooner",
+    source="supervisor/engines/devices.py (Limits): 90 s before the first device, 20 s for each",
+    seconds=240.0,
+)
+def probe(bench: Bench) -> None:
+    """Started for the question, and started ahead of it."""
+    for is_warm in (False, True):
+        theirs, ours = socket.socketpair()
+        with theirs, ours:
+            argv = [sys.executable, "-P", "-m", "trainer.probe", str(theirs.fileno())]
+            child = bench.start(argv, pass_fds=(theirs.fileno(),))
+            theirs.close()
+            if is_warm:
+                _wait_until_idle(child, bench)
+            began = time.monotonic()
+            question: Mapping[str, object] = {
+                "environment": {},
+                "one_by_one": False,
+                "skip": [],
+                "wrong": [],
+            }
+            ours.sendall(json.dumps(question).encode() + b"\n")
+            answers = _answers(ours, bench)
+        told = time.monotonic() - began
+        bench.see(f"{'warm' if is_warm else 'cold'}: {told:.1f} s, {json.dumps(answers[-1:])}")
+        bench.expect(answers and answers[-1]["at"] is None, f"no answer: {child.last_line}")
+        bench.expect(not answers[-1]["bad"], f"bad devices: {answers[-1]['bad']}")
+        bench.expect(told <= 90.0, "it took longer than the supervisor waits")
+        bench.end()
+
+
+def _wait_until_idle(child: Child, bench: Bench) -> None:
+    """Until it has taken no processor time for a second: its imports are done."""
+    before = -1
+    while bench.left > 0:
+        fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+        used = int(fields[11]) + int(fields[12])
+        if used == before:
+            return
+        before = used
+        time.sleep(1.0)
+
+
+def _answers(connection: socket.socket, bench: Bench) -> list[dict[str, Any]]:
+    """The lines that come until the other end is closed."""
+    said = b""
+    while True:
+        connection.settimeout(max(0.1, bench.left))
+        try:
+            chunk = connection.recv(1 << 16)
+        except TimeoutError:
+            raise Failed("the probe hangs") from None
+        if not chunk:
+            return [json.loads(line) for line in said.splitlines() if line.startswith(b"{")]
+        said += chunk
+
+
+@check(
+    "no-accelerator",
+    "tpu",
+    "gpu",
+    "cpu",
+    expected="jax fails loudly where a platform is asked for that is not there, and our rules do "
+    "not take that for a certain error of the program",
+    source="jax/_src/xla_bridge.py (jax 0.10.2): an explicit JAX_PLATFORMS never falls back; "
+    "JAX_PLATFORMS=cuda without a GPU ends in a bare AssertionError there",
+)
+def no_accelerator(bench: Bench) -> None:
+    """The other platform than the one that this machine has."""
+    absent = "cuda" if bench.platform in ("cpu", "tpu") else "tpu"
+    child = bench.device("hold", {"JAX_PLATFORMS": absent})
+    code = child.wait()
+    bench.see(f"JAX_PLATFORMS={absent}: exit code {code}: {child.last_line}")
+    bench.expect(code != 0, "it ended well without the platform")
+    bench.expect(code > 0, f"it died of signal {-code}")
+    verdict = judged(bench, child, code)
+    bench.expect(not verdict.get("certain"), f"judged as certain: {verdict.get('cause')}")
+
+
+def judged(bench: Bench, child: Child, code: int) -> dict[str, Any]:
+    """What `supervise classify` makes of the output of a process."""
+    judge = bench.supervise("classify", "--json", "--exit-code", str(code % 256), child.output)
+    bench.expect(judge.wait() == 0, f"classify failed: {judge.last_line}")
+    found = dict(json.loads(judge.text))
+    failure = found.get("failure") or found
+    kept = {key: failure.get(key) for key in ("verdict", "rule", "cause") if key in failure}
+    bench.see(f"judged: {json.dumps(kept or found)[:400]}")
+    return dict(failure)
+
+
+@check(
+    "short-list",
+    "tpu",
+    "gpu",
+    "cpu",
+    expected="a CUDA_VISIBLE_DEVICES that shows fewer GPUs than the config wants is refused with "
+    "78, "
+    "before anything is started",
+    source="CUDA Programming Guide, 5.2.1.1",
+    seconds=60.0,
+)
+def short_list(bench: Bench) -> None:
+    """By the config alone: no GPU is asked."""
+    config = bench.work / "short.yaml"
+    config.write_text(
+        "trainer:\n  init:\n    model_dir: short\n    devices: {platform: gpu, count: 4}\n"
+        "    autorestart: {max_num_restarts: 0}\n  command: ['true']\n"
+    )
+    child = bench.supervise("run", config, env={"CUDA_VISIBLE_DEVICES": "0,1"})
+    code = child.wait()
+    bench.see(f"exit code {code}: {child.last_line}")
+    bench.expect(code == 78, f"exit code {code} instead of 78")

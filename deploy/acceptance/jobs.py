@@ -1,0 +1,228 @@
+"""Checks of whole jobs: under a real `supervise run`, with our trainer or several workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deploy.acceptance.bench import DEVICE, Bench, Child, Failed, Skipped
+from deploy.acceptance.checks import check
+from deploy.acceptance.common import shown
+from supervisor.adapters import accelerators
+from supervisor.config.chips import shares
+from supervisor.protocol import simulated
+
+_ENDLESS = 1_000_000_000
+_TPU = "supervisor/config/topology.py and libtpu's tpu_initialize_util.cc (openxla)"
+
+
+def devices_of(bench: Bench, count: int | None = None) -> dict[str, Any]:
+    """`init.devices` for so many (None: all)."""
+    if bench.slice is not None:
+        return {"platform": "tpu", "type": bench.slice.type}
+    return {"platform": bench.platform, "count": count or bench.count}
+
+
+def training(bench: Bench, name: str, count: int | None = None, **restart: Any) -> Path:
+    """The config of a tiny model that trains without end."""
+    init = {
+        "model_dir": str(bench.work / name),
+        "devices": devices_of(bench, count),
+        "model": {"hidden_size": 32, "num_layers": 1, "num_heads": 4, "mlp_size": 64},
+        "optimizer": {"name": "adamw", "learning_rate": 0.001},
+        "loop": {"max_steps": _ENDLESS, "global_batch_size": 16},
+        "checkpoint": {"every": "2s", "keep": 2},
+        "autorestart": {"max_num_restarts": 5, "prefetch": False, "standby": "off", **restart},
+    }
+    data = {"paths": "stdlib/json/*.py", "sequence_length": 32}
+    return _written(bench, name, {"init": init, "fit": {"train_dataloader": data}})
+
+
+def together(bench: Bench, name: str, dies: int | None = None) -> Path:
+    """The config of two workers that share the devices."""
+    asked = json.dumps({"do": "join", "dies": dies})
+    init = {
+        "model_dir": str(bench.work / name),
+        "devices": devices_of(bench),
+        "workers": 2,
+        "autorestart": {"max_num_restarts": 0, "standby": "off"},
+    }
+    argv = [sys.executable, "-P", str(DEVICE), asked]
+    return _written(bench, name, {"init": init, "command": {"argv": argv, "bootstrap": False}})
+
+
+def _written(bench: Bench, name: str, trainer: dict[str, Any]) -> Path:
+    path = bench.work / f"{name}.yaml"
+    path.write_text(yaml.safe_dump({"trainer": trainer}))
+    return path
+
+
+def told(bench: Bench, job: Child, lines: str) -> None:
+    """Keep the lines of run.log that match."""
+    for line in job.text.splitlines():
+        if re.search(lines, line):
+            bench.see(line.strip())
+
+
+def _can_share(bench: Bench) -> None:
+    if bench.count < 2 or bench.count % 2:
+        raise Skipped(f"two workers cannot share {bench.count} device(s)")
+    if bench.platform == "tpu" and 2 not in shares(bench.count):
+        raise Skipped(f"no source says that two processes can share {bench.count} chips")
+
+
+@check(
+    "workers",
+    "tpu",
+    "gpu",
+    "cpu",
+    expected="two workers that `supervise run` starts share the devices, join one another, see all "
+    "of them and train by a collective (NCCL on GPU, gloo on CPU)",
+    source="jax.distributed's documentation; bounds of jax/_src/test_multiprocess.py (jax 0.10.2)",
+    seconds=180.0,
+)
+def workers(bench: Bench) -> None:
+    """Both must say that they saw all, and that the loss fell."""
+    _can_share(bench)
+    job = bench.supervise("run", together(bench, "workers"), env={"NCCL_DEBUG": "VERSION"})
+    code = job.wait()
+    said = "".join(log.read_text() for log in sorted((bench.work / "workers").rglob("rank?.log")))
+    lines = [json.loads(line) for line in said.splitlines() if line.startswith('{"at"')]
+    bench.see(f"exit code {code}")
+    for version in re.findall(r"NCCL version [\w.+]+", said)[:1]:
+        bench.see(version)
+    for line in lines:
+        bench.see(json.dumps({k: v for k, v in line.items() if k in ("at", "found", "losses")}))
+    bench.expect(code == 0, f"exit code {code}: {job.last_line}")
+    seen = [line["found"] for line in lines if line["at"] == "up"]
+    bench.expect(seen == [bench.count] * 2, f"the workers saw {seen} accelerators")
+    done = [line["losses"] for line in lines if line["at"] == "done"]
+    bench.expect(len(done) == 2 and done[0] == done[1], "they did not compute the same")
+
+
+@check(
+    "lost-peer",
+    "gpu",
+    "cpu",
+    expected="where a worker is killed in a collective, the job names its signal as the cause, and "
+    "not what the other one (NCCL, gloo) says of it",
+    source="supervisor/core/rootcause.py: the earliest root cause of all ranks",
+    seconds=180.0,
+)
+def lost_peer(bench: Bench) -> None:
+    """Rank 1 kills itself."""
+    _can_share(bench)
+    job = bench.supervise("run", together(bench, "lost", dies=1), env={"NCCL_DEBUG": "WARN"})
+    code = job.wait()
+    path = max((bench.work / "lost").glob("*_restartable/summary.json"))
+    failure = json.loads(path.read_text())["attempts"][-1].get("failure") or {}
+    bench.see(f"exit code {code}; {json.dumps(failure)[:600]}")
+    told(bench, job, r"failed|NCCL")
+    bench.expect("SIGKILL" in job.text, "no SIGKILL is named")
+    bench.expect(code == 76, f"exit code {code} instead of 76 (no restart is left)")
+
+
+def _trains(job: Child) -> int:
+    """Wait until it has made steps; the attempt's pid."""
+    match = job.until(r"\[attempt 1\] running as pid (\d+)")
+    job.until(r"^step +\d+ ")
+    return int(match[1])
+
+
+@check(
+    "shrink-regrow",
+    "tpu",
+    "cpu",
+    expected="half of the devices taken away while it trains: the job goes on with the other half, "
+    "and takes all again right after a checkpoint, uncharged, once they are back",
+    source=f"README, The ladder; {_TPU}",
+    seconds=300.0,
+)
+def shrink_regrow(bench: Bench) -> None:
+    """Simulated devices are lost by their file; chips are held by another process."""
+    if bench.count < 2:
+        raise Skipped("there is only one device")
+    half = bench.count // 2
+    path = training(
+        bench, "ladder", ladder=[bench.count, half], regrow="at_checkpoint", regrow_after=0
+    )
+    take = _take_simulated if bench.platform == "cpu" else _take_chips
+    job = bench.supervise("run", path)
+    pid = _trains(job)
+    bring_back = take(bench, list(range(half, bench.count)), pid)
+    job.until(rf"shrinks from {bench.count} to {half} devices")
+    job.until(r"starting attempt [2-9].* on \d+ of \d+ devices")
+    bring_back()
+    job.until(rf"grows from {half} to {bench.count} devices")
+    told(bench, job, r"shrinks|grows|makes? way|device \d+:|charged")
+    job.process.send_signal(signal.SIGTERM)
+    code = job.wait()
+    bench.expect(code == 75, f"SIGTERM ended it with {code} instead of 75")
+
+
+def _take_simulated(bench: Bench, places: list[int], pid: int) -> Callable[[], None]:
+    file = bench.work / "ladder" / simulated.FILE
+    simulated.lose(file, *map(str, places))
+    return lambda: simulated.return_(file, *map(str, places))
+
+
+def _take_chips(bench: Bench, places: list[int], pid: int) -> Callable[[], None]:
+    """Kill the worker, and hold these chips before the next one has them."""
+    os.kill(pid, signal.SIGKILL)
+    env = {**shown(bench, places), "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+    while True:
+        holder = bench.device("hold", env)
+        try:
+            holder.told("holding")
+        except Failed as error:
+            if bench.left <= 0:
+                raise
+            bench.see(f"the chips could not be taken yet: {error}")
+        else:
+            return holder.kill
+
+
+@check(
+    "standby",
+    "tpu",
+    "gpu",
+    "cpu",
+    expected="a standby of kind `imports` has no device file open while it waits, and takes over "
+    "when the worker is killed",
+    source="README, Fast restarts: no backend is touched before the dead process has let go of it",
+    seconds=180.0,
+)
+def standby(bench: Bench) -> None:
+    """On CPU too: there are no device files then."""
+    take_over(bench, "standby", "imports")
+
+
+def take_over(bench: Bench, name: str, kind: str, **env: str) -> None:
+    """Train, wait for the standby, look at its files, kill the worker, and see the next step."""
+    count = 1 if bench.platform == "cpu" else None
+    job = bench.supervise("run", training(bench, name, count, standby=kind), env=env)
+    pid = int(job.until(r"\[attempt 1\] running as pid (\d+)")[1])
+    found = job.until(r"a standby is ready \((\w+)\), pid (\d+)|no standby: .*")
+    if found[1] is None:
+        raise Skipped(found[0])
+    held = {holder.pid: holder.devices for holder in accelerators.holders()}
+    opened = held.get(int(found[2]), ())
+    bench.see(f"the standby ({found[1]}) has open: {', '.join(opened) or 'no device file'}")
+    bench.see(f"the worker has open: {', '.join(held.get(pid, ())) or 'no device file'}")
+    if kind == "imports":
+        bench.expect(not opened, f"it has {opened} open")
+    os.kill(pid, signal.SIGKILL)
+    job.until(r"the standby \(\w+\) takes over")
+    job.until(r"\[attempt 2\].* resumed at step \d+ in ")
+    told(bench, job, r"takes over|resumed at|cold start")
+    job.process.send_signal(signal.SIGTERM)
+    code = job.wait()
+    bench.expect(code == 75, f"SIGTERM ended it with {code} instead of 75")

@@ -1,0 +1,105 @@
+"""Which machine this is, as far as it matters and as far as others may know."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+from deploy.acceptance.bench import Bench
+from supervisor.config.topology import Slice
+
+_PACKAGES = (
+    "supervise-jax",
+    "jax",
+    "jaxlib",
+    "libtpu",
+    "jax-cuda12-plugin",
+    "jax-cuda13-plugin",
+    "nvidia-nccl-cu12",
+    "nvidia-nccl-cu13",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+)
+_TPU_FILES = ("accel[0-9]*", "vfio/[0-9]*", "accel/accel*")
+_GPU_FILES = ("nvidia[0-9]*", "nvidiactl", "dxg")
+_SIMULATED = 8
+_KINDS = {
+    "TPU v4": "v4",
+    "TPU v5e": "v5e",
+    "TPU v5 lite": "v5e",
+    "TPU v5": "v5p",
+    "TPU v5p": "v5p",
+    "TPU v6e": "v6e",
+    "TPU v6 lite": "v6e",
+    "TPU7x": "tpu7x",
+}
+"""Generations by `device_kind`, after jax/_src/pallas/mosaic/tpu_info.py of jax 0.10.2."""
+_SMI = ("name", "driver_version", "memory.total", "compute_mode", "mig.mode.current")
+SMI = "nvidia-smi"
+
+
+def found(wanted: str | None, count: int) -> tuple[str, int]:
+    """The platform to check, and how many devices there are to be; 0: as many as are found."""
+    chosen = wanted or ("tpu" if _files(_TPU_FILES) else "gpu" if _files(_GPU_FILES) else "cpu")
+    return chosen, (count or _SIMULATED) if chosen == "cpu" else count
+
+
+def identify(bench: Bench) -> None:
+    """Find out what there is, by a first process that uses it.
+
+    Raises:
+        Failed: it cannot be used.
+    """
+    bench.begin(180.0)
+    up = bench.device("hold").told("up")
+    bench.runtime = up["runtime"]
+    if bench.platform == "cpu":
+        return
+    bench.count = bench.count or up["found"]
+    kind = up["devices"][0]["kind"]
+    bench.hardware = f"{bench.count} x {kind}"
+    if kind in _KINDS:
+        bench.slice = Slice(_KINDS[kind], bench.count)
+        bench.hardware = f"{bench.slice.type} ({bench.hardware})"
+
+
+def facts(bench: Bench, root: Path) -> dict[str, str]:
+    """What decides how it behaves, in the order in which it is told."""
+    known = {"runtime": ""}
+    for package in _PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            known[package] = importlib.metadata.version(package)
+    known["commit"] = _commit(root)
+    known["python"] = platform.python_version()
+    known["kernel"] = f"{platform.system()} {platform.release()} {platform.machine()}"
+    known["processors"] = str(os.cpu_count())
+    pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    known["memory"] = f"{pages / 2**30:.0f} GiB"
+    known["root"] = "yes" if os.geteuid() == 0 else "no"
+    known["device files"] = ", ".join(_files((*_TPU_FILES, *_GPU_FILES))) or "none"
+    if bench.platform == "gpu":
+        bench.begin(30.0)
+        said = bench.said([SMI, f"--query-gpu={','.join(_SMI)}", "--format=csv,noheader"])
+        known[SMI] = "; ".join((said or "not there").strip().splitlines())
+        bench.end()
+    return known
+
+
+def _commit(root: Path) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=10,
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def _files(patterns: tuple[str, ...]) -> list[str]:
+    return sorted(str(path) for pattern in patterns for path in Path("/dev").glob(pattern))

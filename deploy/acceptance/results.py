@@ -1,0 +1,117 @@
+"""What an acceptance run has found: values, how a person reads them, and how a program does.
+
+The file is Markdown that ends with the same as JSON, so that one file is enough.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+Status = Literal["passed", "failed", "skipped"]
+
+_FENCE = "```"
+_SIMULATED = (
+    "**SIMULATED DEVICES: this run proves nothing about chips.** It shows only that the checks "
+    "themselves work."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a check."""
+
+    name: str
+    status: Status
+    expected: str
+    source: str
+    """Who says that this is to be expected."""
+    seen: tuple[str, ...] = ()
+    why: str = ""
+    """Why it failed or was skipped."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A whole run."""
+
+    date: str
+    platform: str
+    hardware: str
+    machine: Mapping[str, str]
+    results: tuple[Result, ...] = ()
+    interrupted: bool = False
+
+    def count(self, status: Status) -> int:
+        """How many checks ended so."""
+        return sum(result.status == status for result in self.results)
+
+    def to_markdown(self) -> str:
+        """All of it, for people and at the end for programs."""
+        return "\n".join([*self._lines(), ""])
+
+    def _lines(self) -> Iterator[str]:
+        yield f"# Acceptance run on {self.hardware}, {self.date}"
+        yield ""
+        if self.platform == "cpu":
+            yield from (_SIMULATED, "")
+        counts = ", ".join(f"{self.count(s)} {s}" for s in ("passed", "failed", "skipped"))
+        yield f"{counts}{'; interrupted before the end' if self.interrupted else ''}"
+        yield ""
+        yield from _table(("machine", ""), self.machine.items())
+        yield ""
+        rows = [(r.name, r.status, f"{r.seconds:.1f} s", r.why) for r in self.results]
+        yield from _table(("check", "result", "time", "why"), rows)
+        for result in self.results:
+            yield from ("", f"## {result.name}: {result.status}", "")
+            yield f"* Expected: {result.expected}"
+            yield f"* Source: {result.source}"
+            if result.why:
+                yield f"* Why: {result.why}"
+            yield from (f"* Seen: {text}" for text in result.seen)
+        yield from ("", f"{_FENCE}json", json.dumps(asdict(self)), _FENCE)
+
+    @classmethod
+    def from_markdown(cls, text: str) -> Report:
+        """The report that `to_markdown` wrote.
+
+        Raises:
+            ValueError: it is none.
+        """
+        _, begin, rest = text.rpartition(f"{_FENCE}json\n")
+        if not begin:
+            raise ValueError("has no JSON at its end: this is no file of an acceptance run")
+        try:
+            known = json.loads(rest.partition(f"\n{_FENCE}")[0])
+            results = tuple(Result(**{**r, "seen": tuple(r["seen"])}) for r in known["results"])
+            return cls(**{**known, "results": results})
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"its JSON is not that of an acceptance run ({error})") from error
+
+
+def seen_where(reports: Iterable[Report]) -> str:
+    """The table of what was seen on which hardware."""
+    head = ("hardware", "date", "jax", "runtime", "passed", "failed", "skipped")
+    rows = [
+        (
+            f"{report.hardware} (simulated)" if report.platform == "cpu" else report.hardware,
+            report.date,
+            report.machine.get("jax", ""),
+            report.machine.get("runtime", ""),
+            str(report.count("passed")),
+            ", ".join(r.name for r in report.results if r.status == "failed") or "none",
+            ", ".join(r.name for r in report.results if r.status == "skipped") or "none",
+        )
+        for report in reports
+    ]
+    return "\n".join(_table(head, rows))
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(cell.replace('|', '/').replace(chr(10), ' ') for cell in row)} |"

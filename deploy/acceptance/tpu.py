@@ -1,0 +1,194 @@
+"""Checks that only a TPU can pass."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from deploy.acceptance.bench import Bench, Failed, Skipped
+from deploy.acceptance.checks import check
+from deploy.acceptance.common import checked_step, shown, sizes
+from supervisor.adapters import accelerators
+
+_LOCK = Path("/tmp/libtpu_lockfile")
+_NOBODY = 65534
+_SEVERAL = {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+_LOCK_SOURCE = "openxla, tpu_initialize_util.cc: TryAcquireTpuLock"
+
+
+@check(
+    "chip-files",
+    "tpu",
+    expected="TPU_VISIBLE_CHIPS=k opens one device file, another for each k; it is that of the "
+    "chip "
+    "with id k when all are seen",
+    source="jax ids run x first, a list of chips in jax/_src/test_multiprocess.py y first: which "
+    "of "
+    "the two holds, no source says",
+    seconds=240.0,
+)
+def chip_files(bench: Bench) -> None:
+    """One process for each chip."""
+    files: dict[int, tuple[str, ...]] = {}
+    for place in range(bench.count):
+        child = bench.device("hold", shown(bench, [place]))
+        up = child.told("up")
+        child.told("holding")
+        files[place] = {h.pid: h.devices for h in accelerators.holders()}.get(child.pid, ())
+        first = up["devices"][0]
+        bench.see(
+            f"TPU_VISIBLE_CHIPS={place}: {', '.join(files[place]) or 'no file seen'}, coords "
+            f"{first['coords']}, local_hardware_id {first['hardware_id']}"
+        )
+        bench.end()
+    opened = [each for those in files.values() for each in those]
+    bench.expect(all(len(those) == 1 for those in files.values()), f"not one each: {files}")
+    bench.expect(len(set(opened)) == len(opened), f"a file for several chips: {files}")
+
+
+@check(
+    "two-processes",
+    "tpu",
+    expected="two processes with half of the chips each: side by side with "
+    "ALLOW_MULTIPLE_LIBTPU_LOAD; "
+    "without it the second is refused where the bounds are 2,2,1",
+    source=_LOCK_SOURCE,
+    seconds=180.0,
+)
+def two_processes(bench: Bench) -> None:
+    """First with, then without."""
+    half = bench.count // 2
+    if half not in sizes(bench):
+        raise Skipped(f"half of {bench.count} chips is no part of this host")
+    halves = [list(range(half)), list(range(half, bench.count))]
+    allowed = _side_by_side(bench, halves, _SEVERAL)
+    bench.see(f"with ALLOW_MULTIPLE_LIBTPU_LOAD: {allowed}")
+    refused = _side_by_side(bench, halves, {})
+    bench.see(f"without: {refused}")
+    bench.expect(allowed == "both hold their chips", "refused although it was allowed")
+    is_exclusive = shown(bench, halves[0])["TPU_CHIPS_PER_PROCESS_BOUNDS"] == "2,2,1"
+    if is_exclusive:
+        bench.expect(refused != "both hold their chips", "libtpu took no lock")
+
+
+def _side_by_side(bench: Bench, halves: list[list[int]], env: dict[str, str]) -> str:
+    told = "both hold their chips"
+    for places in halves:
+        shows = {k: v for k, v in shown(bench, places).items() if k not in _SEVERAL}
+        child = bench.device("hold", {**shows, **env})
+        try:
+            child.told("holding")
+        except Failed as error:
+            told = str(error)
+            break
+    bench.end()
+    return told
+
+
+@check(
+    "lock-file",
+    "tpu",
+    expected="a lock file that a killed process left is no hindrance to its own user; one of "
+    "another "
+    "user is, although nobody holds a chip: the error names it or says that the TPU is in use",
+    source=f"{_LOCK_SOURCE}: SIGKILL leaves the file, of mode 0600",
+    seconds=120.0,
+)
+def lock_file(bench: Bench) -> None:
+    """The first part as whoever we are; the second needs root."""
+    child = bench.device("train")
+    child.told("step")
+    child.kill()
+    child.wait()
+    bench.see(f"after SIGKILL {_LOCK}: {_described(_LOCK)}")
+    again = bench.device("hold")
+    again.told("holding")
+    again.kill()
+    again.wait()
+    if os.geteuid() != 0:
+        raise Skipped("own file: no hindrance; another user's file can be made by root alone")
+    if not _LOCK.exists():
+        _LOCK.touch(mode=0o600)
+    os.chown(_LOCK, 0, 0)
+    _open_to_nobody(bench)
+    stranger = bench.start(
+        ["/usr/bin/env", "sh", "-c", f"test -w {_LOCK} && echo writable || echo locked out"],
+        user=_NOBODY,
+        group=_NOBODY,
+    )
+    stranger.wait()
+    bench.see(f"another user finds it: {stranger.last_line}")
+    child = bench.device("hold", user=_NOBODY)
+    try:
+        child.told("holding")
+        bench.see("another user can use the TPU beside it")
+    except Failed as error:
+        bench.see(f"another user: {error}")
+    with suppress(OSError):
+        _LOCK.unlink()
+
+
+def _open_to_nobody(bench: Bench) -> None:
+    bench.work.chmod(0o711)
+
+
+def _described(path: Path) -> str:
+    try:
+        status = path.stat()
+    except OSError as error:
+        return str(error.strerror)
+    owner = "ours" if status.st_uid == os.geteuid() else "of another user"
+    return f"there, {owner}, mode {status.st_mode & 0o777:o}"
+
+
+@check(
+    "memory-ahead",
+    "tpu",
+    expected="what is compiled ahead for this topology without a chip takes the same bytes as the "
+    "step that the chip compiles, and its peak is not above that and what jax keeps",
+    source="`compiled.memory_analysis()` and `device.memory_stats()` of jax 0.10.2",
+    seconds=180.0,
+)
+def memory_ahead(bench: Bench) -> None:
+    """By libtpu of this machine, in a process that sees no chip."""
+    if bench.slice is None or bench.slice.topology is None:
+        raise Skipped("it is not known which TPU this is")
+    done = checked_step(bench.device("step"), bench)
+    bench.end()
+    topology = f"{bench.slice.generation}:{bench.slice.topology}"
+    env = {"JAX_PLATFORMS": "tpu,cpu", "TPU_SKIP_MDS_QUERY": "1", **_SEVERAL}
+    ahead = bench.device("ahead", env, topology=topology).told("done")
+    bench.see(
+        f"{topology}: ahead {ahead['planned']} bytes, on the chip {done['planned']}, peak "
+        f"{done['peak']}"
+    )
+    bench.expect(ahead["planned"] == done["planned"], "they differ")
+
+
+@check(
+    "busy",
+    "tpu",
+    expected="a second process on chips that another one holds is refused within 60 s, and the "
+    "supervisor names the holder with its device files",
+    source="supervisor/adapters/accelerators.py; message texts of libtpu 0.0.42.1",
+    seconds=120.0,
+)
+def busy(bench: Bench) -> None:
+    """All chips, held by a process of ours."""
+    holder = bench.device("hold")
+    holder.told("holding")
+    named = [one for one in accelerators.holders() if one.pid == holder.pid]
+    bench.see(f"named: {', '.join(named[0].devices) if named else 'nobody'}")
+    began = time.monotonic()
+    code = bench.device("hold").wait()
+    bench.see(f"the second ended with {code} after {time.monotonic() - began:.1f} s")
+    text = bench.work.glob("*.log")
+    for line in {
+        m[0] for log in text for m in re.finditer(r".*(?:in use|busy).*", log.read_text())
+    }:
+        bench.see(line[:300])
+    bench.expect(code != 0, "two processes had the same chips")
+    bench.expect(named, "the holder is not named")

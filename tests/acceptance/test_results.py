@@ -1,0 +1,81 @@
+"""The one file of an acceptance run: a person reads it, and a program reads the same again."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.acceptance.__main__ import main
+from deploy.acceptance.results import Report, Result, seen_where
+from deploy.acceptance.scrub import Scrub
+
+TEXTS = st.text(max_size=30)
+RESULTS = st.builds(
+    Result,
+    name=TEXTS,
+    status=st.sampled_from(["passed", "failed", "skipped"]),
+    expected=TEXTS,
+    source=TEXTS,
+    seen=st.lists(TEXTS, max_size=3).map(tuple),
+    why=TEXTS,
+    seconds=st.floats(0, 1e6),
+)
+RESULT = Result("rungs", "failed", "all well", "Google", ("4: not well",), "4 | not well", 2.0)
+
+
+def report(platform: str = "tpu", *results: Result) -> Report:
+    machine = {"jax": "0.10.2", "runtime": "libtpu 0.0.42"}
+    return Report("2026-11-22", platform, "v5e-8", machine, results or (RESULT,))
+
+
+@given(st.lists(RESULTS, max_size=4).map(tuple), st.dictionaries(TEXTS, TEXTS, max_size=3))
+def test_what_is_written_is_read_again(results: tuple[Result, ...], facts: dict[str, str]) -> None:
+    whole = Report("2026-11-22", "gpu", "1 x H100", facts, results, interrupted=True)
+    assert Report.from_markdown(whole.to_markdown()) == whole
+
+
+def test_a_person_reads_what_was_expected_by_whom_and_what_was_seen() -> None:
+    text = report().to_markdown()
+    assert "0 passed, 1 failed, 0 skipped" in text
+    assert "| rungs | failed | 2.0 s | 4 / not well |" in text
+    for line in ("* Expected: all well", "* Source: Google", "* Seen: 4: not well"):
+        assert line in text.splitlines()
+    assert "proves nothing" not in text
+    assert "SIMULATED DEVICES: this run proves nothing about chips" in report("cpu").to_markdown()
+
+
+def test_the_table_is_made_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "acceptance.md"
+    file.write_text(report().to_markdown())
+    assert main(["--table", str(file)]) == 0
+    row = "| v5e-8 | 2026-11-22 | 0.10.2 | libtpu 0.0.42 | 0 | rungs | none |"
+    assert row in capsys.readouterr().out.splitlines()
+    assert "v5e-8 (simulated)" in seen_where([report("cpu")])
+    file.write_text("# something else")
+    assert main(["--table", str(file)]) == 1
+    assert "is no file of an acceptance run" in capsys.readouterr().err
+
+
+def test_nothing_tells_whose_machine_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "t1v-n-4f.c.my-proj.internal")
+    monkeypatch.setattr(getpass, "getuser", lambda: "jane_doe")
+    uuid = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
+    clean = Scrub({"HF_TOKEN": "hf_abcdefghijklmnop"}, {Path("/srv/checkout"): "<checkout>"})
+    said = (
+        f"jane_doe@t1v-n-4f {Path.home()}/x /srv/checkout/a.py 10.128.0.7:8471 fe80::1:2:3:4 "
+        f"{uuid} MIG-{uuid}/1/2 {uuid} hf_abcdefghijklmnop projects/my-proj jane@example.com "
+        "t1v-n-4f.c.my-proj.internal"
+    )
+    told = clean(said)
+    for name in ("jane", "t1v-n-4f", "my-proj", "10.128", "8932f937", "hf_abc", "/srv", "fe80"):
+        assert name not in told, told
+    assert told.count("GPU-#0") == 3, "each by the same name"
+    kept = (
+        "2026-11-22 20:58:05.088+00:00 127.0.0.1 xla::gpu at 0.0.0.0, device 3 of v5e-8, jax 0.10.2"
+    )
+    assert clean(kept) == kept

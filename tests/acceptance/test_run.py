@@ -1,0 +1,168 @@
+"""The acceptance run on simulated devices: real processes, which it leaves none of."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from deploy.acceptance.bench import MARK, Bench
+from deploy.acceptance.checks import CHECKS, Check, run_all
+from deploy.acceptance.results import Report
+from tests.running import eventually, lives, marked
+
+ROOT = Path(__file__).parents[2]
+
+
+def command(tmp_path: Path, *words: str) -> list[str]:
+    out = str(tmp_path / "acceptance.md")
+    return [sys.executable, "-m", "deploy.acceptance", "--platform", "cpu", "--out", out, *words]
+
+
+def written(tmp_path: Path) -> Report:
+    return Report.from_markdown((tmp_path / "acceptance.md").read_text())
+
+
+def test_on_a_cpu_it_says_loudly_that_it_proves_nothing(tmp_path: Path) -> None:
+    words = ["--devices", "2", "--kills", "1", "--only", "devices", "chip-files", "kills"]
+    done = subprocess.run(
+        command(tmp_path, *words, "short-list"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("This proves nothing about chips") == 2
+    report = written(tmp_path)
+    status = {result.name: result.status for result in report.results}
+    assert status == {
+        "devices": "passed",
+        "chip-files": "skipped",
+        "kills": "passed",
+        "short-list": "passed",
+    }
+    assert report.hardware == "2 simulated devices"
+    assert all(result.seen for result in report.results if result.status == "passed")
+    (skipped,) = (result for result in report.results if result.status == "skipped")
+    assert skipped.why == "needs a TPU"
+
+
+def marks_of_children(pid: int) -> list[str]:
+    found = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with suppress(OSError):
+            for each in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+                if each.startswith(f"{MARK}=".encode()):
+                    found.append(each.decode())
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_leaves_nothing_and_writes_what_it_has(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    words = ["--devices", "1", "--kills", "100000", "--only", "short-list", "kills", "probe"]
+    process = subprocess.Popen(
+        command(tmp_path, *words), cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith("passed"):
+        assert process.poll() is None
+    marks: list[str] = []
+    assert eventually(lambda: marks.extend(marks_of_children(process.pid)) or marks)
+    process.send_signal(number)
+    rest, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, rest
+    assert not marked(marks[0])
+    report = written(tmp_path)
+    assert report.interrupted
+    assert [(result.status, result.why) for result in report.results] == [
+        ("passed", ""),
+        ("skipped", "interrupted"),
+        ("skipped", "interrupted before it"),
+    ]
+
+
+def results_of(run: Callable[[Bench], None], seconds: float = 60.0) -> tuple[str, str, int]:
+    """The status of a check, why, and the process that it had."""
+    pids: list[int] = []
+
+    def with_child(bench: Bench) -> None:
+        pids.append(bench.start(["sleep", "1000"]).pid)
+        run(bench)
+
+    bench = Bench("cpu", 1)
+    try:
+        one = Check("x", ("cpu",), "", "", seconds, with_child)
+        (result,) = run_all([one], bench, str)
+    finally:
+        bench.close()
+    assert not bench.work.exists()
+    return result.status, result.why, pids[0]
+
+
+def test_a_check_has_its_bound_and_its_processes_end_with_it() -> None:
+    def waits(bench: Bench) -> None:
+        bench.start(["sh", "-c", "echo waiting; exec sleep 1000"]).until("never")
+
+    def breaks(bench: Bench) -> None:
+        raise KeyError("gone")
+
+    def ends(bench: Bench) -> None:
+        bench.start(["sh", "-c", "echo no such chip >&2; exit 3"]).told("up")
+
+    status, why, pid = results_of(waits, seconds=0.5)
+    assert (status, why) == ("failed", "not in time, and the last that it said was: waiting")
+    assert not lives(pid)
+    assert results_of(ends)[:2] == ("failed", "it ended with 3: no such chip")
+    status, why, pid = results_of(breaks)
+    assert (status, why) == ("failed", "the check itself broke: KeyError: 'gone'")
+    assert not lives(pid)
+
+
+def test_what_leaves_its_session_is_found_by_its_mark() -> None:
+    gone: list[int] = []
+
+    def strays(bench: Bench) -> None:
+        child = bench.start(["sh", "-c", "setsid sleep 1000 & echo $!; wait"])
+        gone.append(int(child.until(r"^\d+$")[0]))
+
+    assert results_of(strays)[0] == "passed"
+    assert not lives(gone[0])
+
+
+def test_every_check_says_what_it_expects_by_which_source_and_has_a_bound() -> None:
+    import deploy.acceptance.__main__  # noqa: F401  (makes all known)
+
+    for name, one in CHECKS.items():
+        assert one.expected, name
+        assert one.source, name
+        assert one.platforms, name
+        assert one.seconds > 0, name
+    for platform, least in (("tpu", 14), ("gpu", 17), ("cpu", 9)):
+        assert sum(platform in one.platforms for one in CHECKS.values()) >= least
+
+
+@pytest.mark.slow
+def test_all_that_simulated_devices_can_do(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(tmp_path, "--devices", "4", "--kills", "3"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1500,
+        env={**os.environ},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for result in written(tmp_path).results:
+        is_ours = "cpu" in CHECKS[result.name].platforms
+        assert result.status == ("passed" if is_ours else "skipped"), result
