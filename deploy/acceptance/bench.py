@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.config.topology import Slice
-from supervisor.protocol.environment import NUM_CPU_DEVICES, STALE_TOPOLOGY, scrubbed
+from supervisor.protocol.environment import HOST_TOPOLOGY, NUM_CPU_DEVICES, STALE_TOPOLOGY, scrubbed
 
 MARK = "ACCEPTANCE_RUN"
 DEVICE = Path(__file__).with_name("device.py")
@@ -99,6 +99,8 @@ class Bench:
     ) -> Child:
         """Any process, with `environment` and `env` on top; an empty value takes a name out."""
         wanted = {**self.environment(), **(env or {})}
+        if env and "TPU_VISIBLE_CHIPS" in env:
+            wanted = {k: v for k, v in wanted.items() if k in env or k not in HOST_TOPOLOGY}
         child = Child(self, argv, {k: v for k, v in wanted.items() if v or k not in _EMPTIED}, more)
         self._children.append(child)
         return child

@@ -12,10 +12,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from deploy.acceptance.bench import Bench, Child, Failed, Skipped
 from deploy.acceptance.checks import check
 from supervisor.adapters import accelerators
+from supervisor.config.plan import PhasePlan
 from supervisor.engines.placement import visible
+from supervisor.prepare import prepare
 from supervisor.protocol.environment import NUM_CPU_DEVICES
 
 KILLS = 20
@@ -30,10 +34,31 @@ def shown(bench: Bench, places: list[int]) -> dict[str, str]:
     """
     if bench.platform == "cpu":
         return {NUM_CPU_DEVICES: str(len(places))}
+    if len(places) == bench.count:
+        return {}
     try:
-        return visible(bench.platform, [str(place) for place in places], os.environ)
+        return visible(_plan(bench), [str(place) for place in places], os.environ)
     except (ValueError, OSError) as error:
         raise Skipped(str(error)) from error
+
+
+def _plan(bench: Bench) -> PhasePlan:
+    """The plan of a job with all devices."""
+    path = bench.work / "plan.yaml"
+    init = {
+        "model_dir": "plan",
+        "devices": devices_of(bench),
+        "autorestart": {"max_num_restarts": 0},
+    }
+    path.write_text(yaml.safe_dump({"trainer": {"init": init, "command": ["true"]}}))
+    return prepare(path, []).plans[0]
+
+
+def devices_of(bench: Bench, count: int | None = None) -> dict[str, Any]:
+    """`init.devices` for so many (None: all)."""
+    if bench.slice is not None:
+        return {"platform": "tpu", "type": bench.slice.type}
+    return {"platform": bench.platform, "count": count or bench.count}
 
 
 def sizes(bench: Bench) -> list[int]:
@@ -191,6 +216,7 @@ def probe(bench: Bench) -> None:
                 _wait_until_idle(child, bench)
             began = time.monotonic()
             question: Mapping[str, object] = {
+                "without": [],
                 "environment": {},
                 "one_by_one": False,
                 "skip": [],

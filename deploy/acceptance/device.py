@@ -183,15 +183,11 @@ def _exhaust(device: Any) -> None:
     jnp.concatenate([many, many, many]).block_until_ready()
 
 
-def _ahead(topology: str) -> None:
-    from jax.experimental import topologies
+def _ahead(topology: dict[str, Any]) -> None:
+    from trainer import aot  # here alone: it imports flax
 
-    from trainer import aot
-
-    make = getattr(aot, "described", None)
-    devices = make(topology) if make else topologies.get_topology_desc(topology, "tpu").devices
     jax.config.update("jax_platforms", "cpu")
-    tell("done", planned=_bytes(_lowered(devices)[0].compile()))
+    tell("done", planned=_bytes(_lowered(aot.devices(topology))[0].compile()))
 
 
 if __name__ == "__main__":

@@ -15,20 +15,13 @@ import yaml
 
 from deploy.acceptance.bench import DEVICE, Bench, Child, Failed, Skipped
 from deploy.acceptance.checks import check
-from deploy.acceptance.common import shown
+from deploy.acceptance.common import devices_of, shown
 from supervisor.adapters import accelerators
-from supervisor.config.chips import shares
+from supervisor.config.chips import shares, why_not
 from supervisor.protocol import simulated
 
 _ENDLESS = 1_000_000_000
 _TPU = "supervisor/config/topology.py and libtpu's tpu_initialize_util.cc (openxla)"
-
-
-def devices_of(bench: Bench, count: int | None = None) -> dict[str, Any]:
-    """`init.devices` for so many (None: all)."""
-    if bench.slice is not None:
-        return {"platform": "tpu", "type": bench.slice.type}
-    return {"platform": bench.platform, "count": count or bench.count}
 
 
 def training(bench: Bench, name: str, count: int | None = None, **restart: Any) -> Path:
@@ -75,8 +68,9 @@ def told(bench: Bench, job: Child, lines: str) -> None:
 def _can_share(bench: Bench) -> None:
     if bench.count < 2 or bench.count % 2:
         raise Skipped(f"two workers cannot share {bench.count} device(s)")
-    if bench.platform == "tpu" and 2 not in shares(bench.count):
-        raise Skipped(f"no source says that two processes can share {bench.count} chips")
+    generation = bench.slice.generation if bench.slice is not None else None
+    if bench.platform == "tpu" and 2 not in shares(generation, bench.count):
+        raise Skipped(f"{bench.hardware}: {why_not(generation)}")
 
 
 @check(

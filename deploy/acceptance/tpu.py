@@ -12,10 +12,11 @@ from deploy.acceptance.bench import Bench, Failed, Skipped
 from deploy.acceptance.checks import check
 from deploy.acceptance.common import checked_step, shown, sizes
 from supervisor.adapters import accelerators
+from supervisor.protocol.environment import SHARES_TPU
 
 _LOCK = Path("/tmp/libtpu_lockfile")
 _NOBODY = 65534
-_SEVERAL = {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+_SEVERAL = {SHARES_TPU: "1"}
 _LOCK_SOURCE = "openxla, tpu_initialize_util.cc: TryAcquireTpuLock"
 
 
@@ -158,12 +159,12 @@ def memory_ahead(bench: Bench) -> None:
         raise Skipped("it is not known which TPU this is")
     done = checked_step(bench.device("step"), bench)
     bench.end()
-    topology = f"{bench.slice.generation}:{bench.slice.topology}"
+    topology = bench.slice.described()
     env = {"JAX_PLATFORMS": "tpu,cpu", "TPU_SKIP_MDS_QUERY": "1", **_SEVERAL}
     ahead = bench.device("ahead", env, topology=topology).told("done")
     bench.see(
-        f"{topology}: ahead {ahead['planned']} bytes, on the chip {done['planned']}, peak "
-        f"{done['peak']}"
+        f"{topology['topology']}: ahead {ahead['planned']} bytes, on the chip {done['planned']}, "
+        f"peak {done['peak']}"
     )
     bench.expect(ahead["planned"] == done["planned"], "they differ")
 
