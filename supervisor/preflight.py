@@ -16,12 +16,14 @@ from errno import EACCES, EDQUOT, EIO, ENAMETOOLONG, ENOSPC, EROFS, ESTALE
 from pathlib import Path
 
 from supervisor.adapters.storage import make_durably
+from supervisor.adapters.tpu_lock import LOCK
 from supervisor.config import gpus, placeholders
 from supervisor.config.places import where_it_is
 from supervisor.config.plan import PhasePlan
 from supervisor.config.problems import Location, Problem
 from supervisor.config.rule_checks import idle_patterns
 from supervisor.core.compiled import Trust
+from supervisor.engines.holders import lock_in_the_way
 from supervisor.engines.python_program import is_shell, script_of
 from supervisor.exclusion import ModelDirError
 from supervisor.ports import Objects
@@ -203,8 +205,8 @@ def _interpreter_problem(program: Path) -> str | None:
     return f"{program} names an interpreter that is not there: {interpreter}"
 
 
-def notes(prepared: Prepared) -> list[str]:
-    """What may not be meant so, although it can be started."""
+def notes(prepared: Prepared, lock: Path = LOCK) -> list[str]:
+    """What may not be meant so, although it can be started; `lock` is that of libtpu."""
     job = prepared.job
     told = [
         f"{name!r} is given to the program as it stands: no shell expands it ({where})"
@@ -230,6 +232,8 @@ def notes(prepared: Prepared) -> list[str]:
         if plan.success.step is not None and phase.init.checkpoint.directory is None
         if _steps_unseen(plan, phase.init.model_dir)
     ]
+    if any(plan.platform == "tpu" for plan in prepared.plans):
+        told += lock_in_the_way(prepared.redactor(os.environ).text, lock)
     told += [
         str(job.problem(index, ("init", "autorestart", "rules", *where), message))
         for index, phase in enumerate(job.phases)

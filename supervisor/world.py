@@ -10,7 +10,6 @@ from typing import Any
 
 import yaml
 
-from supervisor.adapters.accelerators import holders
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.requests import taken
 from supervisor.adapters.space import Space
@@ -33,7 +32,7 @@ from supervisor.core.remedy import Remedy
 from supervisor.core.rules import DISK_FULL
 from supervisor.core.state import JobState
 from supervisor.engines import committed
-from supervisor.engines.holders import told
+from supervisor.engines.holders import in_the_way
 from supervisor.engines.launch import Launch
 from supervisor.engines.local import LocalEngine
 from supervisor.exclusion import ModelDirError, Ownership
@@ -142,8 +141,7 @@ class LocalWorld:
         if failure.rule == DISK_FULL:
             self._space.make_room()
         if failure.remedy is Remedy.WAIT:
-            for holder in holders():
-                text = f"the accelerator may still be busy: {told(holder, self._redact)}"
+            for text in in_the_way(self._redact):
                 self._reactor.post(Noticed(self._clock.now(), text))
 
     def _begin_phase(self, phase: int) -> None:

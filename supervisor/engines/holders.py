@@ -1,14 +1,54 @@
-"""Names the processes that have an accelerator open, for people: pid, user and command line."""
+"""Names what keeps an accelerator from us, for people: processes, and libtpu's lock file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from supervisor.adapters.accelerators import Holder
+from supervisor.adapters.accelerators import TPU, Holder, holders
 from supervisor.adapters.process_facts import command
+from supervisor.adapters.tpu_lock import LOCK, ForeignLock, foreign_lock
+
+_STALE = (
+    "no process is seen that has it locked or has a chip open, so one that was killed has left it: "
+    "remove it (sudo rm {path})"
+)
 
 
 def told(holder: Holder, redact: Callable[[str], str]) -> str:
     """One line; `redact` takes the secrets out of the command line."""
-    name = command(holder.pid, redact) or "ended meanwhile"
-    return f"pid {holder.pid} of uid {holder.uid} ({name}) has {', '.join(holder.devices)} open"
+    who = _process(holder.pid, redact)
+    return f"{who} of uid {holder.uid} has {', '.join(holder.devices)} open"
+
+
+def in_the_way(redact: Callable[[str], str], lock: Path = LOCK) -> Iterator[str]:
+    """All that may keep an accelerator busy, a line each."""
+    for holder in holders():
+        yield f"the accelerator may still be busy: {told(holder, redact)}"
+    yield from lock_in_the_way(redact, lock)
+
+
+def lock_in_the_way(redact: Callable[[str], str], lock: Path = LOCK) -> Iterator[str]:
+    """A line about libtpu's lock file, if it belongs to another user and is in our way."""
+    try:
+        found = foreign_lock(lock)
+    except OSError:  # a /tmp that cannot be looked at has other troubles
+        return
+    if found is not None:
+        yield _foreign(found, redact)
+
+
+def _foreign(found: ForeignLock, redact: Callable[[str], str]) -> str:
+    what = (
+        f"{found.path} belongs to uid {found.uid} (mode {found.mode:o}): libtpu cannot open it and "
+        'says that the TPU is "already in use"'
+    )
+    if found.pids:
+        locking = ", ".join(_process(pid, redact) for pid in found.pids)
+        return f"{what}; {locking} has it locked: wait for its end, or stop it"
+    holding = [told(holder, redact) for holder in holders(TPU)]
+    return f"{what}; {'; '.join(holding) or _STALE.format(path=found.path)}"
+
+
+def _process(pid: int, redact: Callable[[str], str]) -> str:
+    return f"pid {pid} ({command(pid, redact) or 'ended meanwhile'})"

@@ -62,7 +62,7 @@ def test_a_real_holder_is_told_with_its_command_line_and_without_secrets(tmp_pat
             commands.append(text)
             return "python (secret)"
 
-        who = f"pid {os.getpid()} of uid {os.getuid()}"
-        assert told(holder, redact) == f"{who} (python (secret)) has {chip} open"
+        who = f"pid {os.getpid()} (python (secret)) of uid {os.getuid()}"
+        assert told(holder, redact) == f"{who} has {chip} open"
     assert "pytest" in commands[0]
     assert not list(holders(re.compile(re.escape(str(chip)))))

@@ -27,6 +27,7 @@ ALLOWED = {
     "supervisor/adapters/memory.py": KERNEL,
     "supervisor/adapters/preemption.py": "a file of the kernel, and a pipe of its own",
     "supervisor/adapters/process_facts.py": KERNEL,
+    "supervisor/adapters/tpu_lock.py": KERNEL,
     "supervisor/bootstrap/program.py": "the program itself, to be run",
     "supervisor/bootstrap/start.py": KERNEL,
     "supervisor/config/source.py": PERSON,
