@@ -4,17 +4,19 @@ In a process of its own, because a broken device hangs or kills whoever uses it.
 DESCRIPTOR it is asked once, by a line of JSON; until then it waits with jax imported, so that it
 can be started ahead of the question:
 
-    {"without": [...], "environment": {...}, "one_by_one": true, "skip": [2], "wrong": [3]}
+    {"without": [...], "environment": {...}, "one_by_one": true, "skip": [2], "wrong": [3],
+     "stuck": []}
 
 what to take out of the environment and what to set in it, whether to try each device alone first
-(slower, but then it is known which one hangs), the devices (by their place) to leave out, and those
-that are simulated to compute wrong results. It answers with lines of JSON, each all that is known
-by then:
+(slower, but then it is known which one hangs), the devices (by their place) to leave out, those
+that are simulated to compute wrong results, and those that are simulated to let no backend come
+up. It answers with lines of JSON, each all that is known by then:
 
-    {"found": 4, "bad": {"1": "..."}, "at": 2}
+    {"found": 4, "bad": {"1": "..."}, "at": 2, "compiled": true}
 
-`at` is the device that computes now, "all" while they do together, and null in the last line, when
-those that are not bad are well. So a process that hangs or is gone has said where.
+`at` is "start" while the backend is initialised, then the device that computes now (`compiled`: or
+waits for the compiler), "all" while they do together, and null in the last line, when those that
+are not bad are well. So a process that hangs or is gone has said where.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import sys
 import traceback
 from typing import Any, NoReturn
 
-from supervisor.protocol import background
+from supervisor.protocol import background, simulated
 
 
 def main() -> NoReturn:
@@ -65,6 +67,8 @@ def _answer(connection: socket.socket) -> None:
             lines.write(json.dumps(known) + "\n")
             lines.flush()
 
+        tell(found=0, bad={}, at="start", compiled=False)
+        simulated.fail_if_stuck(asked["stuck"])
         devices = jax.local_devices()
         soundness.probe(devices, asked["one_by_one"], asked["skip"], asked["wrong"], tell)
 

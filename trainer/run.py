@@ -55,6 +55,8 @@ def train(
     if _is_complete(config, checkpoints, reporter):
         distributed.leave()
         return
+    if (held := Held.from_environment()) is not None:
+        held.initialise()
     device = jax.devices()[0]
     reporter.devices(device.platform, jax.device_count(), device.device_kind)
     adjustments = Adjustments.from_environment()

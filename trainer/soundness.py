@@ -10,6 +10,7 @@ their integers.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -38,34 +39,46 @@ def probe(
     Raises:
         ArithmeticError: each computes as it should, but not all of them together.
     """
+
+    def tell_of(at: Any, *, compiled: bool = False) -> None:
+        tell(found=len(devices), bad=bad, at=at, compiled=compiled)
+
     left = [place for place in range(len(devices)) if place not in skip]
     bad: Faults = {}
 
     for place in left if one_by_one else ():
-        tell(found=len(devices), bad=bad, at=place)
+        tell_of(place)
         try:
-            bad |= _faults(devices, [place], wrong)
+            bad |= _faults(devices, [place], wrong, partial(tell_of, place, compiled=True))
         except Exception as error:  # whatever a broken device makes of it
             bad[place] = beginning(f"{type(error).__name__}: {error}", _MAX_REASON)
     while healthy := [place for place in left if place not in bad]:
-        tell(found=len(devices), bad=bad, at="all")
-        if not (faults := _faults(devices, healthy, wrong)):
+        tell_of("all")
+        faults = _faults(devices, healthy, wrong, partial(tell_of, "all", compiled=True))
+        if not faults:
             break
         bad |= faults
-    tell(found=len(devices), bad=bad, at=None)
+    tell_of(None)
 
 
-def _faults(devices: Sequence[Any], places: Sequence[int], wrong: Collection[int]) -> Faults:
-    """Have the devices at `places` compute, together where they are several."""
+def _faults(
+    devices: Sequence[Any],
+    places: Sequence[int],
+    wrong: Collection[int],
+    compiled: Callable[[], None],
+) -> Faults:
+    """Have the devices at `places` compute, together where they are several; `compiled` is called
+    before any of them is used."""
     left, right = _operands()
     true = _true_products(left, right)
     lefts = np.stack([left] * len(places))
     for index, place in enumerate(places):
         lefts[index, 0, 0] += place in wrong
     mesh = Mesh(np.array([devices[place] for place in places]), ("all",))
-    lefts = jax.device_put(lefts, NamedSharding(mesh, PartitionSpec("all")))
-    right = jax.device_put(right, NamedSharding(mesh, PartitionSpec()))
-    *products, total = _compute(lefts, right)
+    apart, same = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("all",), ()))
+    program = _compute.lower(_like(lefts, apart), _like(right, same)).compile()
+    compiled()
+    *products, total = program(jax.device_put(lefts, apart), jax.device_put(right, same))
     faults: Faults = {}
     for product, expected in zip(products, true, strict=True):
         for shard in product.addressable_shards:
@@ -78,6 +91,10 @@ def _faults(devices: Sequence[Any], places: Sequence[int], wrong: Collection[int
         if np.asarray(shard.data).tobytes() != true_total[shard.index].tobytes():
             raise ArithmeticError(f"the sum over all devices is wrong on {shard.device}")
     return faults
+
+
+def _like(value: np.ndarray, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
 
 
 def _operands() -> tuple[np.ndarray, np.ndarray]:

@@ -27,6 +27,12 @@ class Holder:
     devices: tuple[str, ...]
 
 
+def chips(folder: Path = Path("/dev")) -> list[str]:
+    """The device files of TPU chips on this host."""
+    names = (str(path) for pattern in ("accel*", "*/*", "*/*/*") for path in folder.glob(pattern))
+    return sorted(name for name in names if TPU.fullmatch(f"/dev{name.removeprefix(str(folder))}"))
+
+
 def holders(
     *devices: re.Pattern[str], but: frozenset[int] = frozenset(), proc: Path = Path("/proc")
 ) -> Iterator[Holder]:

@@ -89,7 +89,7 @@ class RestartPolicy:
     """How long to wait, below the smallest rung, before the job ends without having failed."""
     wait_for_replacement: float = 0.0
     """How long to wait for what was lost before it goes on with less."""
-    probe_timeout: float = 180.0
+    probe_timeout: float = 450.0
     """After this long without an answer devices are looked at again."""
     look_interval: float = 10.0
     """Between two looks while it waits for devices."""

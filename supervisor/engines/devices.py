@@ -2,8 +2,9 @@
 
 The process is `trainer.probe`: whoever uses a broken device may hang or die of it. All devices are
 tried at once; where that goes wrong, another process tries them one by one. One that hangs on a
-device is killed after a time limit, and the next one leaves that device out. It is no worker, and
-the answer comes once it is gone: nothing of it holds a device that a worker needs.
+device is killed after a time limit, and the next one leaves that device out. Of a TPU, parts of the
+host are tried instead, each in a process of its own (`parts`). It is no worker, and the answer
+comes once it is gone: nothing of it holds a device that a worker needs.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from supervisor.adapters import accelerators
 from supervisor.adapters.processes import WorkerProcess
 from supervisor.adapters.reactor import Reactor
 from supervisor.config.plan import PhasePlan
 from supervisor.core.failure import WorkerExit
+from supervisor.engines import parts
+from supervisor.engines.parts import Part, Tried
 from supervisor.engines.units import Answer, Layout
 from supervisor.ports import Starter
 from supervisor.protocol import simulated
@@ -34,11 +38,14 @@ _CHUNK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds after which silence is a hang: before the first device, on one, and all in all."""
+    """Seconds after which silence is a hang: before the backend is up, while a program is compiled
+    (the first one beside a loaded machine), while a device computes, and all in all, less than the
+    core waits (`RestartPolicy.probe_timeout`)."""
 
     start: float = 90.0
+    compile: float = 90.0
     device: float = 20.0
-    all: float = 170.0
+    all: float = 420.0
 
 
 @dataclass(slots=True)
@@ -48,8 +55,12 @@ class _Look:
     plan: PhasePlan
     on_answer: Callable[[Answer], None]
     layout: Layout = field(default_factory=Layout)
-    wrong: tuple[int, ...] = ()
-    """The places of devices that are simulated to compute wrong results."""
+    broken: simulated.Broken = field(default_factory=simulated.Broken)
+    begin: tuple[Part, ...] = ()
+    """The parts that are tried first, where parts are; then `layout` is that of the present one."""
+    tried: dict[Part, Tried] = field(default_factory=dict)
+    asked: tuple[str, ...] = ()
+    """The units that the parts are of."""
     prober: _Prober | None = None
     one_by_one: bool = False
     """Whether each device is tried alone, because something went wrong with all of them."""
@@ -124,15 +135,30 @@ class DeviceProbe:
     # --- asking ---------------------------------------------------------------------------------
 
     def _begin(self, look: _Look, units: tuple[str, ...] | None) -> None:
-        broken = simulated.Broken()
         if look.plan.platform == "cpu":
-            broken = simulated.read(self._simulated_devices)
-        look.layout = Layout.of(look.plan, units, broken.lost)
-        look.wrong = look.layout.places(broken.wrong)
+            look.broken = simulated.read(self._simulated_devices)
+        look.layout = Layout.of(look.plan, units, look.broken.lost)
         if look.layout.asked is not None and not look.layout.present:
             self._answer(look, look.layout.answer(0, {}))
+        elif look.layout.asked and (look.plan.platform == "tpu" or look.broken.stuck):
+            look.asked = look.layout.asked
+            look.begin = parts.runs(look.plan.units, look.layout.present)
+            self._ask_part(look)
         else:
             self._ask(look)
+
+    def _ask_part(self, look: _Look) -> None:
+        """Ask about the next part, or answer if there is none."""
+        part = None if look.is_over else parts.next_part(look.begin, look.tried)
+        if part is not None:
+            look.layout = Layout.of(look.plan, part, look.broken.lost)
+            self._ask(look)
+        elif not any(tried.problem is None or tried.found for tried in look.tried.values()):
+            first = next(iter(look.tried.values()))
+            self._answer(look, Answer(problem=first.problem))
+        else:
+            healthy = tuple(unit for unit in look.asked if unit in parts.well(look.tried))
+            self._answer(look, Answer(healthy, parts.faults(look.asked, look.tried)))
 
     def _ask(self, look: _Look) -> None:
         """Ask the process that waits, or a new one."""
@@ -142,7 +168,8 @@ class DeviceProbe:
             "environment": environment,
             "one_by_one": look.one_by_one,
             "skip": list(look.hung),
-            "wrong": look.wrong,
+            "wrong": look.layout.places(look.broken.wrong),
+            "stuck": list(look.layout.names(look.broken.stuck)),
         }
         waiting, self._waiting = self._waiting, None
         if waiting is not None and self._waits_for != look.plan.platform:
@@ -170,9 +197,15 @@ class DeviceProbe:
 
     def _heard(self, look: _Look, prober: _Prober) -> None:
         if prober.read():
-            self._expect(look, prober, self._limits.device)
+            self._expect(look, prober, self._patience(prober))
         else:
             self._reactor.forget(prober.descriptor)
+
+    def _patience(self, prober: _Prober) -> float:
+        """For how long it may be silent now."""
+        if not prober.is_up or prober.known is None:
+            return self._limits.start
+        return self._limits.device if prober.known["compiled"] else self._limits.compile
 
     def _expect(self, look: _Look, prober: _Prober, seconds: float) -> None:
         """Hear of it again in so many seconds, or kill it."""
@@ -208,8 +241,10 @@ class DeviceProbe:
 
     def _conclude(self, look: _Look, prober: _Prober, ended: WorkerExit) -> None:
         """Answer, or have another process try the devices that this one did not get to."""
-        known = prober.known
-        if known is not None and known["at"] is None:
+        known = prober.known if prober.is_up else None
+        if look.begin:
+            self._conclude_part(look, prober, ended)
+        elif known is not None and known["at"] is None:
             bad = {int(place): reason for place, reason in known["bad"].items()}
             self._answer(look, look.layout.answer(known["found"], bad | look.hung))
         elif known is not None and not look.is_over and not look.one_by_one:
@@ -219,14 +254,30 @@ class DeviceProbe:
             look.hung[prober.at_device] = prober.hung
             self._ask_again(look)
         else:
-            why = prober.hung or prober.last_line() or str(ended)
-            problem = f"the probe of the devices ended {prober.where()}: {why}"
-            self._answer(look, Answer(problem=problem))
+            self._answer(look, Answer(problem=prober.problem(ended)))
+
+    def _conclude_part(self, look: _Look, prober: _Prober, ended: WorkerExit) -> None:
+        """Take in what came of a part, and go on with the next."""
+        part, known = look.layout.present, prober.known
+        if not prober.is_up or known is None or known["at"] is not None:
+            look.tried[part] = Tried(prober.problem(ended), found=prober.is_up)
+        else:
+            bad = {int(place): reason for place, reason in known["bad"].items()}
+            faults = look.layout.answer(known["found"], bad).bad
+            first = faults[0] if faults else None
+            look.tried[part] = Tried(first.reason, found=first.found) if first else Tried()
+        there_is_none = look.plan.platform == "tpu" and not accelerators.chips()
+        if not prober.has_begun or (not prober.is_up and there_is_none):
+            look.is_over = True  # it does not depend on which chips there are
+        self._ask_again(look)
 
     def _ask_again(self, look: _Look) -> None:
         try:
-            self._ask(look)
-        except OSError as error:
+            if look.begin:
+                self._ask_part(look)
+            else:
+                self._ask(look)
+        except (OSError, ValueError) as error:
             self._answer(look, Answer(problem=str(error)))
 
     def _answer(self, look: _Look, answer: Answer) -> None:
@@ -306,9 +357,24 @@ class _Prober:
         at = self.known["at"] if self.known is not None else None
         return at if isinstance(at, int) else None
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has come as far as initialising the backend."""
+        return self.known is not None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its backend is up."""
+        return self.known is not None and self.known["at"] != "start"
+
+    def problem(self, ended: WorkerExit) -> str:
+        """Why it has found nothing out."""
+        why = self.hung or self.last_line() or str(ended)
+        return f"the probe of the devices ended {self.where()}: {why}"
+
     def where(self) -> str:
         """How far it has got, for people."""
-        if self.known is None:
+        if not self.is_up:
             return "before the first device"
         device = self.at_device
         return f"on device {device}" if device is not None else "on all devices together"

@@ -54,6 +54,11 @@ class Layout:
         names = (_names(unit, each) for unit in self.present)
         return tuple(i * each for i, those in enumerate(names) if broken.intersection(those))
 
+    def names(self, broken: frozenset[str]) -> tuple[str, ...]:
+        """Those of its units, and of their devices, that are `broken`."""
+        there = {name for unit in self.present for name in _names(unit, self.devices_each)}
+        return tuple(sorted(broken & there))
+
     def environment(self, plan: PhasePlan, inherited: Mapping[str, str]) -> dict[str, str]:
         """What makes a process see the devices of the units that are present, in their order.
 

@@ -11,15 +11,15 @@ import fcntl
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 
 from supervisor.protocol import environment, reading
 
 FILE = "simulated_devices.json"
-"""Its name in model_dir. Holds e.g. `{"lost": ["3"], "wrong": ["5"]}`."""
+"""Its name in model_dir. Holds e.g. `{"lost": ["3"], "wrong": ["5"], "stuck": ["6"]}`."""
 
 _MAX_SIZE = 1 << 20
 
@@ -34,6 +34,9 @@ class Broken:
     lost: frozenset[str] = frozenset()
     wrong: frozenset[str] = frozenset()
     """They compute wrong results."""
+    stuck: frozenset[str] = frozenset()
+    """No process can initialise the devices that it was given if one of these is among them, as a
+    TPU of which one chip is busy or broken."""
 
 
 def read(file: Path) -> Broken:
@@ -52,17 +55,22 @@ def read(file: Path) -> Broken:
 
 def lose(file: Path, *units: str) -> None:
     """From now on these are lost."""
-    _change(file, lambda now: Broken(now.lost.union(units), now.wrong))
+    _change(file, lambda now: replace(now, lost=now.lost.union(units)))
 
 
 def corrupt(file: Path, *units: str) -> None:
     """From now on these compute wrong results."""
-    _change(file, lambda now: Broken(now.lost, now.wrong.union(units)))
+    _change(file, lambda now: replace(now, wrong=now.wrong.union(units)))
+
+
+def jam(file: Path, *units: str) -> None:
+    """From now on these are stuck."""
+    _change(file, lambda now: replace(now, stuck=now.stuck.union(units)))
 
 
 def return_(file: Path, *units: str) -> None:
     """From now on these are well again."""
-    _change(file, lambda now: Broken(now.lost.difference(units), now.wrong.difference(units)))
+    _change(file, lambda now: Broken(*(kind.difference(units) for kind in astuple(now))))
 
 
 def to_environment(file: Path, units: tuple[str, ...]) -> dict[str, str]:
@@ -87,6 +95,15 @@ class Held:
         told = json.loads(given)
         return cls(Path(told["file"]), frozenset(told["units"]))
 
+    def initialise(self) -> None:
+        """What the initialisation of the backend comes to.
+
+        Raises:
+            RuntimeError: it fails; the text is that of jax and libtpu.
+            ValueError, OSError: the file cannot be read.
+        """
+        fail_if_stuck(sorted(self._units & read(self.file).stuck))
+
     def suffer(self) -> None:
         """Suffer what has befallen them: cheap while the file is as it was, one stat.
 
@@ -108,6 +125,19 @@ class Held:
         for unit in sorted(self._units & broken.wrong):
             kind = "host" if unit.startswith(HOST) else "device"
             raise RuntimeError(f"INTERNAL: uncorrectable ECC error: simulated {kind} {unit}")
+
+
+def fail_if_stuck(units: Sequence[str]) -> None:
+    """Fail as the initialisation of a TPU does, if there are any of these simulated units.
+
+    Raises:
+        RuntimeError: it fails.
+    """
+    if units:
+        raise RuntimeError(
+            "Unable to initialize backend 'tpu': UNKNOWN: TPU initialization failed: "
+            f"simulated device {units[0]} is stuck"
+        )
 
 
 def _stamp(file: Path) -> tuple[int, int, int] | None:
@@ -134,7 +164,8 @@ def _change(file: Path, change: Callable[[Broken], Broken]) -> None:
     with _locked(file):
         now = change(read(file))
         temporary = file.with_name(f".{file.name}.tmp")
-        temporary.write_text(json.dumps({"lost": sorted(now.lost), "wrong": sorted(now.wrong)}))
+        content = {kind: sorted(units) for kind, units in asdict(now).items() if units}
+        temporary.write_text(json.dumps(content))
         temporary.replace(file)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.accelerators import NVIDIA, TPU, Holder, holders
+from supervisor.adapters.accelerators import NVIDIA, TPU, Holder, chips, holders
 from supervisor.engines.holders import told
 
 
@@ -66,3 +66,20 @@ def test_a_real_holder_is_told_with_its_command_line_and_without_secrets(tmp_pat
         assert told(holder, redact) == f"{who} has {chip} open"
     assert "pytest" in commands[0]
     assert not list(holders(re.compile(re.escape(str(chip)))))
+
+
+def test_the_chips_of_a_host_are_its_device_files(tmp_path: Path) -> None:
+    for name in (
+        "accel0",
+        "null",
+        "vfio/0",
+        "vfio/11",
+        "vfio/vfio",
+        "vfio/devices/vfio2",
+        "accel/accel1",
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    names = ["accel/accel1", "accel0", "vfio/0", "vfio/11", "vfio/devices/vfio2"]
+    assert chips(tmp_path) == [str(tmp_path / name) for name in names]

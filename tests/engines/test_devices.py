@@ -124,6 +124,26 @@ def test_a_device_that_hangs_is_told_and_the_others_are_tried(looking: MakeLooki
     assert children() <= before
 
 
+def test_of_a_host_that_cannot_be_initialised_each_broken_device_is_found_alone(
+    looking: MakeLooking,
+) -> None:
+    """Simulated: no process comes up that was given device 2, and device 1 computes wrongly."""
+    one, before = looking(), children()
+    simulated.jam(one.file, "2")
+    simulated.corrupt(one.file, "1")
+    answer = one.look()
+    assert answer.healthy == ("0", "3")
+    wrong, stuck = answer.bad
+    assert wrong == BadUnit("1", "simulated: a wrong result of a matrix product (int32)")
+    assert (stuck.unit, stuck.found) == ("2", False), "it may come back any time: no quarantine"
+    assert "before the first device: RuntimeError: Unable to initialize backend" in stuck.reason
+
+    nothing = one.look(units=("2",))
+    assert nothing.problem is not None
+    assert "TPU initialization failed" in nothing.problem
+    assert children() == before
+
+
 def test_where_nothing_can_be_found_out_it_says_so(looking: MakeLooking) -> None:
     one, before = looking(sitecustomize=NO_JAX), children()
     problem = one.look().problem

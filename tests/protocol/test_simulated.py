@@ -31,6 +31,9 @@ def test_all_are_well_until_somebody_says_otherwise(file: Path) -> None:
     assert simulated.read(file) == Broken(frozenset({"3", "host1"}), frozenset({"5"}))
     simulated.return_(file, "3", "5", "7")
     assert simulated.read(file) == Broken(frozenset({"host1"}))
+    simulated.jam(file, "4", "6")
+    simulated.return_(file, "4")
+    assert simulated.read(file) == Broken(frozenset({"host1"}), stuck=frozenset({"6"}))
     file.write_text('{"wrong": ["2"]}')
     assert simulated.read(file) == Broken(wrong=frozenset({"2"}))
     assert [path.name for path in file.parent.iterdir()] == [simulated.FILE]
@@ -47,6 +50,23 @@ def test_a_file_of_another_form_is_refused(file: Path, content: str) -> None:
     file.write_text(content)
     with pytest.raises(ValueError, match=r'simulated_devices.json is not of the form {"lost": \['):
         simulated.read(file)
+
+
+def test_a_stuck_unit_keeps_the_backend_from_coming_up_and_is_judged_as_hardware(
+    file: Path,
+) -> None:
+    held = Held.from_environment(simulated.to_environment(file, ("0", "1")))
+    assert held is not None
+    simulated.jam(file, "2")
+    held.initialise()
+    simulated.jam(file, "1")
+    with pytest.raises(RuntimeError, match="simulated device 1 is stuck") as raised:
+        held.initialise()
+    tail = f"Traceback (most recent call last):\nRuntimeError: {raised.value}"
+    evidence = RankEvidence(WorkerExit(0, code=1), output=tail)
+    failure = judge(Evidence((evidence,)), Success(), RULES)
+    assert failure is not None
+    assert failure.hardware, failure
 
 
 def test_a_worker_suffers_what_befalls_its_own_units_and_no_others(file: Path) -> None:
