@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable
 
 from supervisor.core.ownership import is_surely_own
+from supervisor.core.random_words import is_encoded, is_random
 
 _MAX_MESSAGE = 4000
 _MAX_LINES = 4
@@ -45,13 +46,22 @@ _UNIT = re.compile(
 )
 _NUMBER = re.compile(r"[-+]?\d[\d_.]*(?:[eE][-+]?\d+)?(?:%|[KkMGTP]?i?[Bb]|[mun]?s|min|h)?")
 _DIGITS = re.compile(r"\d+")
-_TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}")
+_NAMED = re.compile(
+    r"(?i)(\b(?:container|pod|sandbox|instance|node|host|machine|replica)s?:? ['\"`(/]?)"
+    r"[a-z]+(?:[_-][a-z]+)+(?![\w.])"
+)
+"""What was given a name of two words, as docker's `jovial_euler`."""
+_ENCODED = re.compile(r"(?<![\w/.+-])[A-Za-z0-9+/_-]{16,}={0,2}(?![\w/.])")
+_TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}|\btmp\.[A-Za-z0-9]{6,}|\b(?:psm|wnsm)_[0-9a-f]{8}")
+"""Of tempfile, mktemp(1) and multiprocessing.shared_memory."""
 _NETWORK = (
     "com", "org", "net", "io", "ai", "co", "dev", "cloud", "app", "edu", "gov", "internal",
     "local", "localdomain", "lan", "corp", "svc", "test", "example", "goog",
 )  # fmt: skip
 """What the name of a host ends in."""
-_WORD = re.compile(r"<\w+>|[^\W\d]+")
+_HOLE = re.compile(r"(?:<(?:n|id|path)>)+")
+"""A number at one attempt may be an id at the next: both may be of digits alone."""
+_WORD = re.compile(r"<\w*>|[^\W\d]+")
 
 
 def signature(
@@ -80,7 +90,7 @@ def normalised(message: str) -> str:
     """The first words of `message`, without what differs from one attempt to the next."""
     words: list[str] = []
     for line in _first_lines(message):
-        found = _WORD.findall(_stable(line))
+        found = _WORD.findall(_HOLE.sub("<>", _stable(line)))
         for word in found:
             if not (word.startswith("<") and words[-1:] == [word]):
                 words.append(word)
@@ -96,7 +106,8 @@ def _first_lines(message: str) -> list[str]:
 
 def _stable(text: str) -> str:
     """`text` with a placeholder for each part that is not the same at each attempt."""
-    text = _KEYED.sub(r"\1<id>", _TIME.sub("", text))
+    text = _NAMED.sub(r"\1<id>", _KEYED.sub(r"\1<id>", _TIME.sub("", text)))
+    text = _ENCODED.sub(lambda match: "<id>" if is_encoded(match[0]) else match[0], text)
     text = _QUOTED.sub(_quoted, text)
     text = _UNIT.sub("", _TOKEN.sub(_token, _PATH.sub("<path>", text)))
     return _BRACES.sub(_sorted, text)
@@ -108,7 +119,7 @@ def _quoted(match: re.Match[str]) -> str:
     name = match[0][1:-1]
     if " " in name:
         return match[0]
-    varies = _DIGITS.search(name) or "/" in name or _TEMPORARY.search(name) or _is_host(name)
+    varies = _DIGITS.search(name) or "/" in name or _is_drawn(name)
     return "<id>" if varies else match[0]
 
 
@@ -117,7 +128,7 @@ def _token(match: re.Match[str]) -> str:
     token = match[0]
     if _NUMBER.fullmatch(token.rstrip(".:")):
         return "<n>"
-    if _TEMPORARY.search(token) or _is_host(token):
+    if _is_drawn(token):
         return "<id>"
     found = len(_DIGITS.findall(token))
     if not found:
@@ -126,6 +137,11 @@ def _token(match: re.Match[str]) -> str:
     if found > 1 or not plain.isalnum() or (plain[0].isdigit() or not plain[-1].isdigit()):
         return "<id>"
     return _DIGITS.sub("<n>", token)
+
+
+def _is_drawn(name: str) -> bool:
+    """Whether the next attempt has another: the name of a host, or one that nobody chose."""
+    return bool(_TEMPORARY.search(name)) or _is_host(name) or is_random(name)
 
 
 def _is_host(name: str) -> bool:
