@@ -83,6 +83,7 @@ LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --pytho
 lock:
 	$(LOCK) --extra trainer --extra dev pyproject.toml -o requirements.lock
 	$(LOCK) --extra tpu --extra gcs --extra build pyproject.toml -o supervisor/provision/requirements-tpu.lock
+	$(LOCK) --extra cuda --extra gcs --extra s3 --extra build pyproject.toml -o deploy/requirements-cuda.lock
 
 clean:
 	rm -rf $(VENV) $(LIBTPU) .peers runs

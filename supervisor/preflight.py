@@ -239,6 +239,15 @@ def notes(prepared: Prepared, lock: Path = LOCK) -> list[str]:
         for index, phase in enumerate(job.phases)
         for where, message in idle_patterns(phase.init.autorestart.rules)
     ]
+    told += [
+        f"phase {plan.name!r} has a standby of `imports` instead of `ready`: each process takes "
+        f"{part:.0%} of a GPU's memory when it begins, which leaves no room for a second one; set "
+        "XLA_CLIENT_MEM_FRACTION=.45"
+        for plan in prepared.plans
+        if plan.platform == "gpu" and plan.standby == "ready"
+        if (part := gpus.share({**os.environ, **plan.env})) is not None
+        and not gpus.fits_twice(part)
+    ]
     given = job.phases[0].init.model_dir
     if job.remote is None and not job.model_dir.exists() and not Path(given).is_absolute():
         beside = Path(job.source.name).absolute().parent / given

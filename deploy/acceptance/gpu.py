@@ -143,14 +143,14 @@ def beside_preallocation(bench: Bench) -> None:
 @check(
     "ready-standby",
     "gpu",
-    expected="with XLA_PYTHON_CLIENT_MEM_FRACTION=.45 a `ready` standby fits beside the worker and "
+    expected="with XLA_CLIENT_MEM_FRACTION=.45 a `ready` standby fits beside the worker and "
     "takes over",
     source=f"{_MEMORY}; README, Fast restarts",
     seconds=240.0,
 )
 def ready_standby(bench: Bench) -> None:
     """Two backends on one GPU."""
-    take_over(bench, "ready", "ready", XLA_PYTHON_CLIENT_MEM_FRACTION=".45")
+    take_over(bench, "ready", "ready", XLA_CLIENT_MEM_FRACTION=".45")
 
 
 @check(
@@ -206,7 +206,7 @@ def mps(bench: Bench) -> None:
     """Only where its daemon runs."""
     if not _runs("nvidia-cuda-mps-control", bench):
         raise Skipped("no MPS daemon runs: nvidia-cuda-mps-control -d, then again")
-    env = {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".4"}
+    env = {"XLA_CLIENT_MEM_FRACTION": ".4"}
     both = [held(bench, **env).told("up")["found"] for _ in range(2)]
     bench.see(f"devices seen: {both}")
     bench.expect(both[0] == both[1], "the two see different GPUs")

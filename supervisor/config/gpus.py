@@ -1,16 +1,17 @@
-"""Which GPUs a process sees: what CUDA makes of `CUDA_VISIBLE_DEVICES`.
+"""Which GPUs a process sees, by `CUDA_VISIBLE_DEVICES`, and how much of their memory XLA takes.
 
-The rules are those of the CUDA Programming Guide, 5.2.1.1
+The rules of the former are those of the CUDA Programming Guide, 5.2.1.1
 (docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html): where the
 variable is not set, all GPUs are visible; where it is empty, none. It lists indices, UUIDs (the
 beginning of one will do) and MIG instances; what follows the first invalid index is not visible. Of
-MIG instances a process sees only one.
+MIG instances a process sees only one. The settings of the latter are in jax's
+docs/gpu_memory_allocation.rst and `generate_pjrt_gpu_plugin_options` of jaxlib 0.10.2.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -19,6 +20,30 @@ _NAME = re.compile(r"\d+|GPU-[0-9A-Fa-f-]+|MIG-[0-9A-Za-z/-]+")
 _FORMS = (
     "an index such as 0, a UUID such as GPU-8932f937, or a MIG instance such as MIG-GPU-.../1/0"
 )
+
+
+_PREALLOCATED = 0.75
+"""Of a GPU's memory, where nothing else is said."""
+_FOR_TWO = 0.45
+"""At most this share each, so that two processes fit with their contexts."""
+
+
+def share(environ: Mapping[str, str]) -> float | None:
+    """The part of a GPU's memory that XLA takes when a process begins; None: as it needs it."""
+    allocator = environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "").lower()
+    at_once = environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "") not in ("false", "False", "0")
+    if allocator == "platform" or not at_once:
+        return None
+    old, new = (environ.get(f"XLA_{part}CLIENT_MEM_FRACTION", "") for part in ("PYTHON_", ""))
+    try:
+        return float(new or old or _PREALLOCATED)
+    except ValueError:  # jax refuses it with words of its own
+        return _PREALLOCATED
+
+
+def fits_twice(part: float) -> bool:
+    """Whether two processes that take `part` of a GPU's memory each find it."""
+    return part <= _FOR_TWO
 
 
 def listed(text: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from supervisor.adapters import memory
 from supervisor.adapters.reactor import Reactor
+from supervisor.config import gpus
 from supervisor.engines.devices import DeviceProbe
 from supervisor.engines.group import Group
 from supervisor.engines.launch import Start
@@ -90,6 +91,7 @@ class Preparations:
             knows_how=not plan.is_command and plan.workers == 1,
             held=memory.resident(worker.process.pid),
             available=memory.available() // missing,
+            gpu_share=gpus.share(worker.start.env),
         )
         if mode is None:
             self._standbys.give_up(plan.name, "there is not enough memory for one")

@@ -19,6 +19,7 @@ from supervisor.adapters.processes import WorkerProcess
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.stacks import describe_process
 from supervisor.config import placeholders
+from supervisor.config.gpus import fits_twice
 from supervisor.engines.launch import Start
 from supervisor.engines.python_program import becomes_python, bootstrapped, interpreter_part
 from supervisor.ports import Starter
@@ -55,17 +56,29 @@ _TELL_TIMEOUT = 1.0
 
 
 def choose(
-    configured: str | None, *, platform: str | None, knows_how: bool, held: int, available: int
+    configured: str | None,
+    *,
+    platform: str | None,
+    knows_how: bool,
+    held: int,
+    available: int,
+    gpu_share: float | None,
 ) -> Choice:
     """The kind of standby to have; None: none.
 
     `knows_how`: the program can prepare more than its imports. `held` and `available` are bytes:
-    what the worker has, and what is left for others. Only on the CPU, where nobody owns the
-    device, does a second backend never disturb the first.
+    what the worker has, and what is left for others; `gpu_share` is the part of a GPU's memory that
+    each process takes when it begins (None: as it needs it). A second backend never disturbs the
+    first on the CPU, where nobody owns the device, and on a GPU whose memory is divided; where the
+    first has taken most of it there is no room for a second; where each takes what it needs only a
+    person can know.
     """
+    is_full = platform == "gpu" and gpu_share is not None and not fits_twice(gpu_share)
     if configured is not None:
-        return "ready" if configured == "ready" and knows_how else "imports"
-    if platform == "cpu" and knows_how and available >= max(2 * held, _IMPORTS_TAKE):
+        return "ready" if configured == "ready" and knows_how and not is_full else "imports"
+    is_divided = platform == "gpu" and gpu_share is not None and not is_full
+    has_room = available >= max(2 * held, _IMPORTS_TAKE)
+    if (platform == "cpu" or is_divided) and knows_how and has_room:
         return "ready"
     return "imports" if available >= _IMPORTS_TAKE else None
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.config.gpus import listed, problem
+from supervisor.config.gpus import fits_twice, listed, problem, share
 
 UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 MIG = f"MIG-{UUID}/1/2"
@@ -60,3 +60,20 @@ def test_only_a_list_that_is_too_short_is_refused_of_good_names(names: list[int]
 @given(st.text(max_size=20), st.integers(1, 4))
 def test_any_text_has_an_answer(text: str, count: int) -> None:
     assert problem(text, count, 1) or len(listed(text)) >= count
+
+
+@pytest.mark.parametrize(
+    ("settings", "part"),
+    [
+        ({}, 0.75),
+        ({"CLIENT_MEM_FRACTION": ".4"}, 0.4),
+        ({"PYTHON_CLIENT_MEM_FRACTION": ".4"}, 0.4),
+        ({"CLIENT_MEM_FRACTION": "most"}, 0.75),
+        ({"PYTHON_CLIENT_PREALLOCATE": "false"}, None),
+        ({"PYTHON_CLIENT_PREALLOCATE": "true", "CLIENT_MEM_FRACTION": ".9"}, 0.9),
+        ({"PYTHON_CLIENT_ALLOCATOR": "platform"}, None),
+    ],
+)
+def test_what_xla_takes_when_a_process_begins(settings: dict[str, str], part: float | None) -> None:
+    assert share({f"XLA_{name}": text for name, text in settings.items()}) == part
+    assert fits_twice(part or 0.0) == (part in (None, 0.4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import shutil
 import subprocess
@@ -98,13 +99,42 @@ def test_the_image_starts_the_supervisor_from_locked_packages() -> None:
             assert (ROOT / name).exists(), name
 
 
-@pytest.mark.parametrize("lock", ["requirements.lock", "deploy/requirements-tpu.lock"])
+LOCKS = ["requirements.lock", "deploy/requirements-tpu.lock", "deploy/requirements-cuda.lock"]
+
+
+@pytest.mark.parametrize("lock", LOCKS)
 def test_locks_hold_hashes_and_no_addresses(lock: str) -> None:
     text = (ROOT / lock).read_text()
     assert "://" not in text
     pins = re.findall(r"^[a-z0-9][\w.-]*==", text, re.MULTILINE)
     assert len(pins) > 30
     assert text.count("--hash=sha256:") >= len(pins)
+
+
+def test_locks_of_accelerators_have_the_versions_that_are_tested() -> None:
+    tested, *others = (
+        set(re.findall(r"^((?:jax|jaxlib|flax|optax|orbax-checkpoint|pydantic)==\S+)", text, re.M))
+        for text in ((ROOT / lock).read_text() for lock in LOCKS)
+    )
+    for versions in others:
+        assert versions == tested
+    plugins = re.findall(r"^jax-cuda12-plugin==(\S+)", (ROOT / LOCKS[2]).read_text(), re.MULTILINE)
+    assert {f"jax=={version}" for version in plugins} == {
+        v for v in tested if v.startswith("jax==")
+    }
+
+
+def test_the_config_for_gpus_is_valid_where_there_is_none(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "supervisor", "validate", str(ROOT / "examples" / "gpu.yaml")],
+        cwd=tmp_path,
+        env={name: text for name, text in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^#  +1  data 1 x fsdp 1", done.stdout, re.MULTILINE), "it can shrink"
 
 
 def test_xpk_restarts_what_is_worth_it_and_nothing_else() -> None:

@@ -111,3 +111,16 @@ def test_a_list_of_gpus_that_is_too_short_is_refused_by_run_too(
     assert "command.env.CUDA_VISIBLE_DEVICES: names 2 twice" in done.stderr
     job["trainer"]["command"]["env"] = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
     assert validate(tmp_path, job).returncode == 0
+
+
+def test_a_ready_standby_that_a_gpu_has_no_memory_for_is_told(
+    tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = config(model_dir, 2)
+    job["trainer"]["init"]["devices"] = {"platform": "gpu", "count": 2}
+    job["trainer"]["init"]["autorestart"]["standby"] = "ready"
+    done = validate(tmp_path, job)
+    assert done.returncode == 0, done.stderr
+    assert "has a standby of `imports` instead of `ready`: each process takes 75%" in done.stdout
+    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", ".45")
+    assert "instead of `ready`" not in validate(tmp_path, job).stdout

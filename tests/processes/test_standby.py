@@ -241,7 +241,7 @@ def test_a_standby_that_cannot_be_is_told_once_and_the_job_goes_on(
         (None, None, True, GB, 99 * GB, "imports"),
         (None, "cpu", True, GB, GB // 2, None),
         ("imports", "cpu", True, GB, 99 * GB, "imports"),
-        ("ready", "gpu", True, GB, GB // 2, "ready"),
+        ("ready", "gpu", True, GB, GB // 2, "imports"),
         ("ready", "cpu", False, GB, 99 * GB, "imports"),
     ],
 )
@@ -254,6 +254,37 @@ def test_which_kind(
     expected: str | None,
 ) -> None:
     found = choose(
-        configured, platform=platform, knows_how=knows_how, held=held, available=available
+        configured,
+        platform=platform,
+        knows_how=knows_how,
+        held=held,
+        available=available,
+        gpu_share=0.75,
+    )
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("configured", "share", "expected"),
+    [
+        (None, 0.75, "imports"),
+        (None, 0.45, "ready"),
+        (None, None, "imports"),
+        ("ready", 0.75, "imports"),
+        ("ready", 0.4, "ready"),
+        ("ready", None, "ready"),
+        ("imports", 0.4, "imports"),
+    ],
+)
+def test_a_second_backend_on_a_gpu_needs_a_divided_memory(
+    configured: str | None, share: float | None, expected: str
+) -> None:
+    found = choose(
+        configured,
+        platform="gpu",
+        knows_how=True,
+        held=GB,
+        available=99 * GB,
+        gpu_share=share,
     )
     assert found == expected
