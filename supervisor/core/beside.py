@@ -26,11 +26,11 @@ def is_wordless(line: str) -> bool:
 
 def beside(lines: Sequence[str], began: int | None, ended: int) -> str:
     """The hints beside the exception in line `ended`, whose traceback began in line `began`."""
-    hints = [_source(lines, ended), *(_before(lines, began) if began is not None else ())]
+    hints = [code(lines, ended), *(_before(lines, began) if began is not None else ())]
     return "\n".join(hint[:_MAX_LENGTH] for hint in hints)
 
 
-def _source(lines: Sequence[str], ended: int) -> str:
+def code(lines: Sequence[str], ended: int) -> str:
     """The innermost line of code that the traceback shows; empty where it shows none."""
     for number in range(ended - 1, max(0, ended - 4), -1):
         if not _marks(lines[number]):

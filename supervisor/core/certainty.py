@@ -27,6 +27,20 @@ _WORLD = re.compile(
     r"\branks? \d+ (?!but|and|or|instead|vs|for)[a-z]|\btime\.|\b(?:408|425|429|500|502|503|504)\b"
 )
 """Words of what is not the program's own, and may be otherwise next time."""
+_ANSWERED = frozenset({"TypeError", "AttributeError"})
+"""What is raised where a value is of another kind than it should be."""
+_ANSWER = re.compile(
+    r"\b(?:resp(?:onse)?|reply|answer|payload)s?\b|\.json\(|\bjson\.loads?\(|\burlopen\(|"
+    r"\b(?:requests|httpx|session|http|client|api|conn(?:ection)?|cursor|redis|blob|bucket|stub)"
+    r"\.(?:\w+\.)?(?:get|post|request|fetch\w*|execute|query|list\w*|read|recv|download\w*)\("
+)
+"""A line of code that reads what somebody else answered: an error page is no record."""
+_LOST_MOUNT = re.compile(
+    r"(?i)transport endpoint is not connected|stale (?:nfs )?file handle|"
+    r"\[Errno (?:5|107|116|121)\]|(?:remote i/o|input/output) error"
+)
+_NEAR = 4000
+"""Characters at the end of an output that may tell why a file was not there."""
 
 
 def doubts(judgement: Judgement) -> str:
@@ -40,8 +54,12 @@ def doubts(judgement: Judgement) -> str:
         return "what passes is sometimes reported in such words, too"
     if chain is None or member is None:
         return ""
-    misfits = misfit(chain, judgement.rank)
-    return misfits or _of_its_place(rule, chain, member) or _of_others(judgement, chain, member)
+    misfits = misfit(chain, judgement.rank) or _of_its_place(rule, chain, member)
+    if misfits:
+        return misfits
+    if _LOST_MOUNT.search(judgement.rank.output[-_NEAR:]):
+        return "the output also tells of a mount or disk that does not answer"
+    return _of_others(judgement, chain, member)
 
 
 def _of_its_place(rule: Rule, chain: Chain, member: Raised) -> str:
@@ -52,6 +70,8 @@ def _of_its_place(rule: Rule, chain: Chain, member: Raised) -> str:
         return "another error was raised after it, which may have another cause"
     if member.speaker is Speaker.IO:
         return "it came from a library that talks to others"
+    if member.names & _ANSWERED and _ANSWER.search(member.code):
+        return "the line that raised it reads what somebody else answered"
     if "AssertionError" in rule.types and _WORLD.search(f"{member.stated}\n{member.beside}"):
         return "it asserts something of the world around, which may be otherwise next time"
     return ""

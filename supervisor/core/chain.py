@@ -72,6 +72,8 @@ class Raised:
     """The file that it comes from, see `speakers.raiser`. Empty where none is known."""
     beside: str = ""
     """What stands beside an exception without words, see `beside`."""
+    code: str = ""
+    """The line of code that raised it, where the traceback shows it."""
 
     @property
     def is_wrapper(self) -> bool:

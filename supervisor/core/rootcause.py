@@ -146,7 +146,10 @@ def _placed(raised: Raised, printed: Sequence[Raised]) -> Raised:
     same.sort(key=lambda each: _message(each) != _message(raised))
     if not same:
         return raised
-    return replace(raised, at=same[0].at, raised_in=same[0].raised_in, beside=same[0].beside)
+    found = same[0]
+    return replace(
+        raised, at=found.at, raised_in=found.raised_in, beside=found.beside, code=found.code
+    )
 
 
 def _kind(raised: Raised) -> str:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from supervisor.core.beside import beside, is_wordless
+from supervisor.core.beside import beside, code, is_wordless
 from supervisor.core.chain import Chain, Origin, Raised
 from supervisor.core.frames import Frame, frame_in, place
 from supervisor.core.line_forms import CAUSED, HEADER, LOGGED, MEMBER, NOISE, STACK, is_caused, when
@@ -113,7 +113,8 @@ class TracebackReader:
             return None
         text = "\n".join([line, *self._continuation(number + 1)])
         hints = beside(self.lines, self._began, number) if is_wordless(line) else ""
-        return Raised(kind, line.rstrip(), text, beside=hints)
+        raising = code(self.lines, number)
+        return Raised(kind, line.rstrip(), text, beside=hints, code=raising)
 
     def _continuation(self, number: int) -> Iterator[str]:
         """The further lines of a message that has several."""
