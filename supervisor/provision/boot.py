@@ -29,6 +29,10 @@ _LOCK_NAME = "requirements-tpu.lock"
 _ROOT = "root"
 _JOB = "job"
 _MAX_TOLD = 500
+_UV = "uv==0.13.9 --hash=sha256:d7f459fe4fd247d830351c75686d3996ace3c6f3f728eb0e85a30b7ada0cef19"
+"""Its wheel for Linux on x86_64, as all TPU machines are. It holds the digests of the interpreters
+that it downloads from GitHub, and installs nothing with another one (astral-sh/uv,
+crates/uv-python/download-metadata.json; seen with 0.13.9)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,7 @@ def script(machine: Machine, generation: int) -> str:
         fetch_wheel=_fetch(machine, machine.wheel, f"/opt/supervise/{machine.wheel.name}"),
         fetch_lock=_fetch(machine, machine.lock, "/opt/supervise/requirements.lock"),
         wheel=quote(f"/opt/supervise/{machine.wheel.name}"),
+        uv=_UV,
         installed=f"{machine.wheel.sha256} {machine.lock.sha256}",
         user=_user(machine.user, folder.joinpath(_RULES_NAME).read_text(encoding="utf-8")),
         group=quote(machine.user),
@@ -167,7 +172,7 @@ _SCRIPT = """\
 # Written by `supervise provision`: slice {generation} of {name}. Runs as root at each boot.
 set -eEuo pipefail
 log=/var/log/supervise-boot.log
-exec > "$log" 2>&1
+exec 3>&1 > "$log" 2>&1  # 3: what the machine's serial console shows
 mkdir -p /opt/supervise /etc/supervise /etc/udev/rules.d /etc/systemd/system/{unit_name}.d
 
 # bucket get OBJECT, bucket put OBJECT: by the machine's credentials, which no command line shows.
@@ -201,6 +206,9 @@ END-OF-REPORT
 chmod 755 /opt/supervise/bucket /opt/supervise/tell /opt/supervise/report
 
 failed() {{
+  local last
+  last=$(tail -n 1 "$log")
+  echo "supervise: failed at line $1 of the startup script: $last (all of it: $log)" >&3
   {{ echo "failed at line $1 of the startup script"; tail -c 2000 "$log"; }} | /opt/supervise/tell
 }}
 trap 'failed $LINENO' ERR
@@ -213,17 +221,65 @@ fetch() {{
   mv "$3.part" "$3"
 }}
 
+# again TIMES COMMAND...: others hold apt's locks at boot (DPkg::Lock::Timeout waits for dpkg's lock
+# and not for that of the package lists), and networks have bad minutes.
+again() {{
+  local left=$1
+  shift
+  until "$@"; do
+    left=$((left - 1))
+    if [ "$left" -le 0 ]; then return 1; fi
+    echo "again in 20 s, up to $left times: $*"
+    sleep 20
+  done
+}}
+apt() {{
+  DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 \\
+    -o Acquire::Retries=3 "$@" 3>&-
+}}
+# usable PYTHON: one that is there, new enough, can make a virtual environment and is no preview.
+usable() {{
+  "$1" -c 'import ensurepip, sys; v = sys.version_info; sys.exit(v < (3, 11) or v[3] != "final")' \\
+    2> /dev/null
+}}
+# packaged PYTHON: from the distribution, unless that has only a release candidate, as Ubuntu 22.04
+# has of 3.11.
+packaged() {{
+  case $(apt-cache policy "$1" | sed -n 's/^ *Candidate: //p') in
+    '' | '(none)' | *~a* | *~b* | *~rc*) return 1 ;;
+  esac
+  again 5 apt install -y "$1" "$1-venv" && usable "$1"
+}}
+# managed: the interpreter that uv brings; both have the digests that they should have.
+managed() {{
+  export UV_PYTHON_INSTALL_DIR=/opt/supervise/python
+  echo '{uv}' > /opt/supervise/uv.lock
+  again 5 apt install -y python3-venv && python3 -m venv /opt/supervise/uv &&
+    /opt/supervise/uv/bin/pip install --retries 10 --require-hashes --only-binary :all: \\
+      -r /opt/supervise/uv.lock &&
+    again 3 timeout 300 /opt/supervise/uv/bin/uv --no-config python install --no-bin 3.12 &&
+    python=$(/opt/supervise/uv/bin/uv --no-config python find --managed-python 3.12) &&
+    usable "$python"
+}}
+find_python() {{
+  for python in python3.12 python3.13 python3.11; do
+    if usable "$python"; then return; fi
+  done
+  again 15 apt update || echo "the package lists stay as they are"
+  for python in python3.12 python3.13 python3.11; do
+    if packaged "$python"; then return; fi
+  done
+  if managed; then return; fi
+  echo "no final Python from uv: what this image has of python3.11 has to do"
+  python=python3.11
+  again 5 apt install -y "$python" "$python-venv"
+}}
+
 installed='{installed}'
 if [ "$(cat /opt/supervise/installed 2>/dev/null || true)" != "$installed" ]; then
   {fetch_wheel}
   {fetch_lock}
-  python=python3.11
-  if command -v python3.12; then python=python3.12; fi
-  if ! "$python" -c 'import ensurepip' 2>/dev/null; then
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get -o DPkg::Lock::Timeout=600 update
-    apt-get -o DPkg::Lock::Timeout=600 install -y "$python" "$python-venv"
-  fi
+  find_python
   "$python" -m venv /opt/supervise
   # By hash alone, and nothing that is built here: no name of an index decides what runs as root.
   /opt/supervise/bin/pip install --retries 10 --require-hashes --only-binary :all: \\
@@ -243,4 +299,5 @@ umask 022
 systemctl daemon-reload
 systemctl enable supervise@{job}
 systemctl start --no-block supervise@{job}
+echo "supervise: the machine is set up, and the job is started as supervise@{job}" >&3
 """

@@ -69,15 +69,16 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         pytest.skip(f"NOT TESTED: the startup script under a real systemd: {error}")
 
 
-def boot(machine: Machine, generation: int, config: str = "", tampered: bool = False) -> None:
-    """Run the startup script of that slice as the machine does when it boots."""
+def boot(machine: Machine, generation: int, config: str = "", tampered: bool = False) -> str:
+    """Run the startup script of that slice as the machine does when it boots; what its serial
+    console shows."""
     files = File("job.yaml", config.encode()), WHEEL, LOCK
     wanted = Wanted("supervise-demo", Uri("gs", "bucket", "runs/demo"), *files, user=USER)
     (machine.shared / "objects").mkdir(exist_ok=True)
     for file in files:
         (machine.shared / "objects" / file.name).write_bytes(file.data + b"x" * tampered)
     (machine.shared / "startup.sh").write_text(script(wanted, generation))
-    machine.run("env", *ENVIRONMENT, "bash", "/shared/startup.sh", check=False)
+    return machine.run("env", *ENVIRONMENT, "bash", "/shared/startup.sh", check=False)
 
 
 def told(machine: Machine, generation: int) -> Path:
@@ -89,11 +90,14 @@ def test_a_machine_that_cannot_install_says_so(machine: Machine) -> None:
     broken = '#!/bin/sh\n[ "$1" = -c ] || { echo "no network to install from" >&2; exit 1; }\n'
     (machine.shared / "python3.12").write_text(broken)
     machine.run("install", "-D", "/shared/python3.12", "/usr/local/bin/python3.12")
-    boot(machine, 1)
+    console = boot(machine, 1)
     report = read_report(told(machine, 1).read_text())
     assert report.failed is not None
     assert report.failed.startswith("failed at line ")
     assert "no network to install from" in report.failed
+    (line,) = console.splitlines()
+    assert line.startswith("supervise: failed at line ")
+    assert "no network to install from (all of it: /var/log/supervise-boot.log)" in line
     assert not machine.run("systemctl", "list-units", "--all", "--no-legend", "supervise@*")
 
 
@@ -122,7 +126,8 @@ def test_a_machine_boots_into_the_job_and_tells_its_end(machine: Machine) -> Non
         Path("/shared/demo"), "--steps", "6", restart={"preemption": {"source": "none"}}
     )
     for generation in (2, 3):  # the second time as at a boot of the same machine
-        boot(machine, generation, yaml.safe_dump(config))
+        console = boot(machine, generation, yaml.safe_dump(config))
+        assert console.splitlines()[-1].endswith("the job is started as supervise@job")
         machine.wait_for("supervise@job", ActiveState="inactive", Result="success")
         assert eventually(told(machine, generation).exists)
         assert read_report(told(machine, generation).read_text()) == MachineReport(exit_code=0)

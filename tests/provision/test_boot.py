@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -76,6 +77,7 @@ def test_everything_is_fetched_by_its_digest_and_installed_by_hash() -> None:
         assert f"provision%2Ffiles%2F{digest}%2F{name}" in line
     installs = [line.strip() for line in text.splitlines() if "pip install" in line]
     assert installs == [
+        "/opt/supervise/uv/bin/pip install --retries 10 --require-hashes --only-binary :all: \\",
         "/opt/supervise/bin/pip install --retries 10 --require-hashes --only-binary :all: \\",
         "/opt/supervise/bin/pip install --no-index --no-deps /opt/supervise/w.whl",
     ]
@@ -109,6 +111,111 @@ def test_what_is_fetched_is_what_it_should_be(
     assert (done.returncode == 0) == good, done.stderr
     assert path.exists() == good
     assert not good or path.read_text() == "x"
+
+
+FAKE = """#!/bin/bash
+name=${0##*/}
+echo "$name $*" >> "$ROOT/called"
+case "$name $*" in
+  python3.1?' -c '*) [ -e "$ROOT/has-$name" ] ;;
+  apt-get*' update') [ "$(grep -c 'apt-get.* update' "$ROOT/called")" -gt "$LOCKED" ] || {
+    echo 'E: Could not get lock /var/lib/apt/lists/lock. It is held by process 812' >&2
+    exit 100
+  } ;;
+  apt-get*' install '*) touch "$ROOT/has-${@: -2:1}" ;;
+  'apt-cache policy '*) echo "  Candidate: $(cat "$ROOT/candidate-$2" 2> /dev/null)" ;;
+  'python3 -m venv '*) mkdir -p "$3/bin"; cp "$0" "$3/bin/pip"; cp "$0" "$3/bin/uv" ;;
+  uv*' python install '*) [ -e "$ROOT/online" ] ;;
+  uv*' python find '*)
+    cp "$0" "$ROOT/python3.12"
+    touch "$ROOT/has-python3.12"
+    echo "$ROOT/python3.12" ;;
+esac
+"""
+"""Played: all that looks for an interpreter. None is usable but what is installed."""
+PLAYED = ("apt-get", "apt-cache", "python3", "python3.11", "python3.12", "python3.13", "sleep")
+TOOLS = ("sed", "cat", "grep", "touch", "mkdir", "cp", "timeout", "bash")
+
+
+def found_python(folder: Path, *, locked: int = 0) -> tuple[str, list[str]]:
+    """Which interpreter the script takes, and what was called for it."""
+    text = made()
+    part = text[text.index("again() {") : text.index("\ninstalled=")]
+    part = part.replace("/opt/supervise", str(folder))
+    played = folder / "played"
+    played.mkdir()
+    for name in PLAYED:
+        (played / name).write_text(FAKE)
+        (played / name).chmod(0o755)
+    for name in TOOLS:
+        (played / name).symlink_to(str(shutil.which(name)))
+    script = f'set -eEuo pipefail\ntrap "echo FAILED" ERR\n{part}\nfind_python\necho "$python"\n'
+    done = subprocess.run(
+        [str(shutil.which("bash")), "-c", script],
+        env={"PATH": str(played), "ROOT": str(folder), "LOCKED": str(locked)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    return done.stdout.splitlines()[-1], (folder / "called").read_text().splitlines()
+
+
+def test_a_final_python_that_is_there_is_taken_and_nothing_installed(tmp_path: Path) -> None:
+    (tmp_path / "has-python3.11").touch()
+    python, called = found_python(tmp_path)
+    assert python == "python3.11"
+    assert not [line for line in called if not line.startswith("python3.1")]
+
+
+def test_the_lock_of_the_package_lists_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "candidate-python3.12").write_text("3.12.3-1ubuntu0.13")
+    python, called = found_python(tmp_path, locked=4)
+    assert python == "python3.12"
+    assert len([line for line in called if line.endswith(" update")]) == 5
+    assert called.count("sleep 20") == 4
+    (installed,) = [line for line in called if " install " in line]
+    assert installed.endswith("install -y python3.12 python3.12-venv")
+
+
+def test_that_wait_has_an_end(tmp_path: Path) -> None:
+    (tmp_path / "candidate-python3.12").write_text("3.12.3-1ubuntu0.13")
+    python, called = found_python(tmp_path, locked=99)
+    assert python == "python3.12", "the lists of the image may do"
+    assert called.count("sleep 20") == 14
+
+
+@pytest.mark.parametrize("online", [True, False])
+def test_a_release_candidate_is_taken_only_where_no_final_python_can_be_had(
+    tmp_path: Path, online: bool
+) -> None:
+    """Ubuntu 22.04: python3.11 is 3.11.0~rc1, and neither 3.12 nor 3.13 is there."""
+    (tmp_path / "candidate-python3.11").write_text("3.11.0~rc1-1~22.04")
+    (tmp_path / "candidate-python3.13").write_text("(none)")
+    if online:
+        (tmp_path / "online").touch()
+    python, called = found_python(tmp_path)
+    assert python == (str(tmp_path / "python3.12") if online else "python3.11")
+    assert any(line.startswith("pip install") and "--require-hashes" in line for line in called)
+    assert ("install -y python3.11 python3.11-venv" in "\n".join(called)) != online
+
+
+def test_the_serial_console_gets_one_line_of_a_failure(tmp_path: Path) -> None:
+    text = made()
+    head = text[: text.index("mkdir -p /opt/supervise")]
+    failing = text[text.index("failed() {") : text.index("# fetch OBJECT")]
+    script = f"{head}{failing}echo one\necho 'E: no network' >&2\nfalse\necho never\n"
+    for path in ("/var/log/supervise-boot.log", "/opt/supervise/tell"):
+        script = script.replace(path, str(tmp_path / Path(path).name))
+    tell = tmp_path / "tell"
+    tell.write_text(f"#!/bin/bash\ncat > {tmp_path}/told\n")
+    tell.chmod(0o755)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("supervise: failed at line ")
+    assert f"of the startup script: E: no network (all of it: {tmp_path}" in line
+    assert (tmp_path / "told").read_text().endswith("one\nE: no network\n")
 
 
 @pytest.mark.parametrize(
