@@ -28,7 +28,7 @@ from supervisor.engines.python_program import is_shell, script_of
 from supervisor.exclusion import ModelDirError
 from supervisor.ports import Objects
 from supervisor.prepare import Prepared
-from supervisor.protocol import removal
+from supervisor.protocol import nvidia, removal
 from supervisor.protocol.reading import opened
 from supervisor.protocol.removal import Place
 from supervisor.protocol.segments import JOURNAL
@@ -232,6 +232,8 @@ def notes(prepared: Prepared, lock: Path = LOCK) -> list[str]:
         if plan.success.step is not None and phase.init.checkpoint.directory is None
         if _steps_unseen(plan, phase.init.model_dir)
     ]
+    if any(plan.platform == "gpu" for plan in prepared.plans) and (why := nvidia.missing()):
+        told.append(why)
     if any(plan.platform == "tpu" for plan in prepared.plans):
         told += lock_in_the_way(prepared.redactor(os.environ).text, lock)
     told += [

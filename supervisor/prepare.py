@@ -25,6 +25,7 @@ from supervisor.config.rule_checks import name_of
 from supervisor.config.schema import Phase
 from supervisor.config.secret_names import flags, is_hidden
 from supervisor.core.examples import failed
+from supervisor.core.liveness import FIRST_INITIALISING
 from supervisor.core.outcome import Charge, Verdict
 from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
 from supervisor.core.redaction import Redactor, flags_in, ours
@@ -233,4 +234,5 @@ def _phase_policy(job: Job, index: int, plan: PhasePlan) -> PhasePolicy:
         units=plan.units,
         workers_are_units=plan.workers > 1,
         side_by_side=plan.platform == "tpu",
+        first_initialising=FIRST_INITIALISING.get(plan.platform or ""),
     )

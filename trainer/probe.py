@@ -29,7 +29,7 @@ import sys
 import traceback
 from typing import Any, NoReturn
 
-from supervisor.protocol import background, simulated
+from supervisor.protocol import background, nvidia, simulated
 
 
 def main() -> NoReturn:
@@ -67,6 +67,8 @@ def _answer(connection: socket.socket) -> None:
             lines.write(json.dumps(known) + "\n")
             lines.flush()
 
+        if os.environ.get("JAX_PLATFORMS") == "cuda" and (why := nvidia.missing()) is not None:
+            raise RuntimeError(why)
         tell(found=0, bad={}, at="start", compiled=False)
         simulated.fail_if_stuck(asked["stuck"])
         devices = jax.local_devices()

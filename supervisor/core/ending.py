@@ -35,6 +35,7 @@ from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import Group, JobState, Status
 from supervisor.core.tactics import answer
 from supervisor.core.verdicts import hang_failure
+from supervisor.protocol.messages import Stage
 
 
 def kill(state: JobState, at: float, reason: str, policy: RestartPolicy) -> Outcome:
@@ -71,11 +72,12 @@ def workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) -> 
     group = state.group
     if group is None or group.attempt != event.attempt or not group.killing:
         return state, ()
-    asked = state.ends_group
+    asked, before = state.ends_group, state
     state = state.committed(event.committed, event.at)
     state = replace(
         state,
         group=None,
+        initialises_again=False,
         liveness=Liveness(),
         recovery=state.recovery.gone(event.at, event.step),
         goodput=state.goodput.gone(),
@@ -96,7 +98,24 @@ def workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) -> 
         return go_on(state, reason, event.at, policy)
     if failure.is_guess and failure.step is None:
         failure = replace(failure, step=event.step)
+    if _may_initialise_again(before, failure, group, policy):
+        state = replace(state, initialises_again=True, last_failure=failure)
+        reason = (
+            f"{failure.cause}: a chip that was just in use may take long to come up, so it is "
+            "tried once more, with more time; nothing is charged or blamed"
+        )
+        return go_on(state, reason, event.at, policy)
     return _failed(state, failure, event.adjustable, event.at, policy)
+
+
+def _may_initialise_again(
+    state: JobState, failure: Failure, group: Group, policy: RestartPolicy
+) -> bool:
+    """Whether it hung in an initialisation that had less than its whole time."""
+    phase, hang = policy.phases[state.phase], group.hang
+    is_short = phase.first_initialising is not None and Stage.INITIALIZING not in phase.deadlines
+    is_in_it = hang is not None and hang.stage is Stage.INITIALIZING
+    return is_short and is_in_it and not state.initialises_again and failure.rule == "hang"
 
 
 def launch_failed(state: JobState, event: LaunchFailed, policy: RestartPolicy) -> Outcome:

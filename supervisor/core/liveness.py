@@ -32,6 +32,10 @@ DEFAULT_DEADLINES: Mapping[Stage, float] = {
 }
 """Seconds in a stage (for TRAINING: without a step), before anything is learned."""
 
+FIRST_INITIALISING: Mapping[str, float] = {"tpu": 120.0}
+"""Seconds for a first initialisation, by platform. Chips that were used a few seconds ago hang in
+it at times (marin issue 5258): another attempt then comes up."""
+
 _FACTOR = 5.0
 _FLOOR = 10.0
 _WARM_UP: Mapping[Stage, int] = {Stage.TRAINING: 5, Stage.EVALUATING: 1, Stage.SAVING: 1}

@@ -190,7 +190,8 @@ def _workers_started(state: JobState, event: WorkersStarted, policy: RestartPoli
     state = replace(state, recovery=recovery, goodput=goodput)
     phase = policy.phases[state.phase]
     if phase.reports_stages:
-        state = replace(state, liveness=state.liveness.started(event.at, phase.deadlines))
+        limits = phase.limits(tries_again=not state.initialises_again)
+        state = replace(state, liveness=state.liveness.started(event.at, limits))
     if state.drains:
         return ask_to_stop(state, group, event.at, policy)
     if looks_for_more(state, policy):
@@ -202,8 +203,8 @@ def _workers_started(state: JobState, event: WorkersStarted, policy: RestartPoli
 def _worker_reported(state: JobState, event: WorkerReported, policy: RestartPolicy) -> Outcome:
     if not _is_current(state, event.attempt):
         return state, ()
-    overrides = policy.phases[state.phase].deadlines
-    liveness = state.liveness.heard(event.message, event.at, overrides)
+    limits = policy.phases[state.phase].limits(tries_again=not state.initialises_again)
+    liveness = state.liveness.heard(event.message, event.at, limits)
     recovery, decisions = _recovering(state, event)
     goodput = state.goodput.trains(event.at) if decisions else state.goodput
     return replace(state, liveness=liveness, recovery=recovery, goodput=goodput), decisions

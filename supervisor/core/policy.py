@@ -55,6 +55,16 @@ class PhasePolicy:
     """Whether each unit is a host with a worker of its own; else it is a device."""
     side_by_side: bool = False
     """Whether a rung must be made up of neighbours."""
+    first_initialising: float | None = None
+    """After how many seconds an initialisation is tried once more, without charge or blame, before
+    it gets its whole time; None: there is no such trial."""
+
+    def limits(self, *, tries_again: bool) -> Mapping[Stage, float]:
+        """The time limits of an attempt; `tries_again`: whether its initialisation may be tried
+        once more."""
+        if self.first_initialising is None or not tries_again:
+            return self.deadlines
+        return {Stage.INITIALIZING: self.first_initialising, **self.deadlines}
 
 
 @dataclass(frozen=True, slots=True)

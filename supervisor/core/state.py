@@ -126,6 +126,8 @@ class JobState:
     phase: int = 0
     directory: str | None = None
     """The phase's directory; None until it has begun."""
+    initialises_again: bool = False
+    """Whether the last attempt hung in a first, short initialisation: the next has more time."""
     begin_again: float | None = None
     """When `BeginPhase` is decided again, because nothing has answered it."""
     budget: Budget = field(default_factory=Budget)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from supervisor.adapters.accelerators import TPU, holders
 from supervisor.adapters.addresses import free_ports
 from supervisor.adapters.cgroup import OomCounter
 from supervisor.adapters.checkpoints import CheckpointWatcher
@@ -42,6 +43,7 @@ from supervisor.engines.killing import Killing
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.placement import placed, ports_needed
 from supervisor.engines.preparing import Preparations
+from supervisor.engines.releasing import Releasing
 from supervisor.engines.snapshots import SnapshotKeeper
 from supervisor.engines.starting import WorkerStarter
 from supervisor.engines.survivors import Survivors
@@ -96,6 +98,7 @@ class LocalEngine:
         self._redact = redact
         self._group: Group | None = None
         self._killing = Killing(reactor, guard)
+        self._releasing = Releasing(reactor, clock, lambda: holders(TPU), self._notice, redact)
         self._unmatched = Unmatched(self._notice, redact, phases_with_steps)
         self._snapshots = SnapshotKeeper(self._notice, self._mention)
         self._ahead = Preparations(
@@ -113,6 +116,8 @@ class LocalEngine:
     def start(self, launch: Launch) -> None:
         """Start the attempt's workers. Answered by `WorkersStarted` or `LaunchFailed`."""
         began = self._clock.now()
+        if launch.plan.platform == "tpu":
+            self._releasing.begins()
         oom = OomCounter(os.getpid())  # which counts for the cgroups below ours too
         drills = launch.pending_drills()
         settling = Settling(began)
@@ -204,7 +209,13 @@ class LocalEngine:
                 self._close(group)
             self._gone(launch, tuple(group.exits) if group is not None else exits, group)
 
-        self._killing.until_gone(lambda: self._kill(group), gone)
+        def released() -> None:
+            if launch.plan.platform == "tpu":
+                self._releasing.until_released(gone)
+            else:
+                gone()
+
+        self._killing.until_gone(lambda: self._kill(group), released)
 
     # --- starting ---------------------------------------------------------------------------
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.decisions import DumpStacks, KillWorkers, SignalWorkers
+from supervisor.core.decisions import (
+    DumpStacks,
+    KillWorkers,
+    ProbeDevices,
+    SignalWorkers,
+    StartWorkers,
+)
 from supervisor.core.events import DeadlineReached, SilenceExcused, WorkerReported
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import WorkerExit
@@ -307,3 +315,42 @@ def test_an_excuse_watches_nobody_who_was_not_watched() -> None:
     history.runs()
     history.happens(SilenceExcused(history.now, 10.0, "the machine slept for 60 s"))
     assert history.state.deadline is None
+
+
+def test_a_first_initialisation_that_hangs_is_tried_once_more_with_all_its_time() -> None:
+    """Nothing is charged (no restart is allowed here), and no device is blamed or looked at."""
+    two = PhasePolicy("only", 0, 0, Success(step=100), True, rungs=(2, 1), units=("0", "1"))
+    phase = replace(two, first_initialising=9.0)
+    history = History(policy(phase))
+    history.starts()
+
+    def hangs() -> tuple[object, ...]:
+        falls_silent(history)
+        history.ends(WorkerExit(0, signal="SIGKILL"))
+        return history.gone()
+
+    history.runs()
+    says(history, StageMessage(Stage.INITIALIZING), after=1.0)
+    assert limit(history) == 9.0
+    (again,) = hangs()
+    assert isinstance(again, StartWorkers)
+    assert "nothing is charged or blamed" in again.reason
+
+    history.runs()
+    says(history, StageMessage(Stage.INITIALIZING), after=1.0)
+    assert limit(history) == DEFAULT_DEADLINES[Stage.INITIALIZING]
+    assert [type(decision) for decision in hangs()] == [ProbeDevices]
+
+
+def test_a_limit_of_the_config_is_the_only_one_of_an_initialisation() -> None:
+    limits = {Stage.INITIALIZING: 30.0}
+    phase = PhasePolicy("only", 0, 0, Success(step=100), True, limits, first_initialising=9.0)
+    history = History(policy(phase))
+    history.starts()
+    history.runs()
+    says(history, StageMessage(Stage.INITIALIZING))
+    assert limit(history) == 30.0
+    falls_silent(history)
+    history.ends(WorkerExit(0, signal="SIGKILL"))
+    history.gone()
+    assert history.state.status is Status.FAILED

@@ -1,0 +1,69 @@
+"""Waits until no process has a TPU chip open that a dead attempt may have had.
+
+The kernel opens a chip for one process at a time, and what an attempt has left may take seconds to
+be gone: whoever starts before, or looks at the devices, finds them busy. Who had a chip open before
+the attempt began has it by right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from supervisor.adapters.accelerators import Holder
+from supervisor.adapters.reactor import Reactor
+from supervisor.engines.holders import told
+from supervisor.ports import Clock
+
+_PAUSE = 0.2
+_PATIENCE = 30.0
+"""Seconds. Longer, and it is no remnant: the next attempt then says what it finds."""
+
+
+class Releasing:
+    """One wait at a time."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        clock: Clock,
+        holders: Callable[[], Iterable[Holder]],
+        tell: Callable[[str], None],
+        redact: Callable[[str], str],
+    ) -> None:
+        self._reactor = reactor
+        self._clock = clock
+        self._holders = holders
+        self._tell = tell
+        self._redact = redact
+        self._by_right: frozenset[int] = frozenset()
+        self._end: float | None = None
+        """When the wait is over; None: nobody waits."""
+
+    def begins(self) -> None:
+        """An attempt begins: who has a chip open now is none of it."""
+        self._by_right = frozenset(holder.pid for holder in self._holders())
+
+    def until_released(self, then: Callable[[], None]) -> None:
+        """Call `then` when nobody else has a chip open, or after a while. While an earlier wait
+        still runs, that one goes on with this `then` in the place of its own."""
+        self._then = then
+        if self._end is None:
+            self._end = self._clock.now() + _PATIENCE
+            self._look(is_first=True)
+
+    def _look(self, *, is_first: bool) -> None:
+        assert self._end is not None
+        left = [each for each in self._holders() if each.pid not in self._by_right]
+        if left and self._clock.now() < self._end:
+            if is_first:
+                self._say("waiting until it is closed", left)
+            self._reactor.call_later(_PAUSE, lambda: self._look(is_first=False))
+            return
+        if left:
+            self._say(f"not closed within {_PATIENCE:.0f} s, which the next attempt may meet", left)
+        self._end = None
+        self._then()
+
+    def _say(self, what: str, holders: Iterable[Holder]) -> None:
+        for holder in holders:
+            self._tell(f"{told(holder, self._redact)}: {what}")
