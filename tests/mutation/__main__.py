@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,8 +46,6 @@ MODULES = (
     "policy",
     "failure",
     "exit_codes",
-    "verdicts",
-    "weighing",
     "changes",
     "redaction",
     *JUDGING,
@@ -63,33 +63,52 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("modules", nargs="*", default=(*MODULES, "rules"), metavar="MODULE")
     parser.add_argument("--list", action="store_true", help="only list the mutants")
+    parser.add_argument("--sample", type=int, metavar="N", help="at most N mutants of a module")
+    parser.add_argument(
+        "--quick", action="store_true", help="of what judges: only the tests that take seconds"
+    )
     options = parser.parse_args()
     modules = [module for module in options.modules if module != "rules"]
     todo: list[Task] = [
         (name, mutant)
         for name in (f"supervisor.core.{module}" for module in modules)
-        for mutant in mutants(_source(name).read_text())
+        for mutant in _chosen(mutants(_source(name).read_text()), options.sample)
     ]
     if options.list:
         for task in todo:
             print(_line(*task))
         return 0
     one_of_each = {module in JUDGING: f"supervisor.core.{module}" for module in modules}
-    failed = dict(_noticed([(name, None) for name in one_of_each.values()]))
+    unchanged: list[Task] = [(name, None) for name in one_of_each.values()]
+    failed = dict(_noticed(unchanged, quick=options.quick))
     if any(failed.values()):
         print("the tests fail without any mutant, so a score would mean nothing")
         return 2
     total, survivors = len(todo), 0
-    for task, was_noticed in _noticed(list(todo)):
+    survive: Counter[str] = Counter()
+    left = Counter(name for name, _ in todo)
+    tried = dict(left)
+    for (name, mutant), was_noticed in _noticed(list(todo), quick=options.quick):
         if not was_noticed:
             survivors += 1
-            print(f"SURVIVES {_line(*task)}", flush=True)
+            survive[name] += 1
+            print(f"SURVIVES {_line(name, mutant)}", flush=True)
+        left[name] -= 1
+        if not left[name]:
+            print(f"{name}: {tried[name] - survive[name]} of {tried[name]} noticed", flush=True)
     if "rules" in options.modules:
         of_rules, surviving = _rules()
         total, survivors = total + of_rules, survivors + surviving
     killed = total - survivors
     print(f"{killed} of {total} mutants were noticed: {killed / total:.1%}")
     return 0 if killed >= _GOAL * total else 1
+
+
+def _chosen(found: list[Mutant], most: int | None) -> list[Mutant]:
+    """All of them, or `most` of them, always the same ones."""
+    if most is None or len(found) <= most:
+        return found
+    return random.Random(most).sample(found, most)
 
 
 def _rules() -> tuple[int, int]:
@@ -117,7 +136,7 @@ def _line(name: str, mutant: Mutant | None) -> str:
     return f"{file}:{mutant.line} {mutant.function} [{mutant.number}] {mutant.what}"
 
 
-def _noticed(todo: list[Task]) -> Iterator[tuple[Task, bool]]:
+def _noticed(todo: list[Task], *, quick: bool) -> Iterator[tuple[Task, bool]]:
     """Each task and whether the tests noticed it, as they end; as many at once as there are cores.
 
     Every mutant gets a fork of this process, which has imported pytest and hypothesis but nothing
@@ -129,13 +148,13 @@ def _noticed(todo: list[Task]) -> Iterator[tuple[Task, bool]]:
             task = todo.pop(0)
             pid = os.fork()
             if pid == 0:
-                _try(task)
+                _try(task, quick=quick)
             running[pid] = task
         pid, status = os.wait()
         yield running.pop(pid), status != 0
 
 
-def _try(task: Task) -> NoReturn:
+def _try(task: Task, *, quick: bool) -> NoReturn:
     """In the child: exit 0 if nobody notices the mutant."""
     signal.alarm(_TIMEOUT)  # a mutant that runs for ever is noticed, too
     silence = os.open(os.devnull, os.O_WRONLY)
@@ -144,7 +163,7 @@ def _try(task: Task) -> NoReturn:
     code = 1
     try:
         name, mutant = task
-        code = int(noticed(name, mutant.number if mutant is not None else None))
+        code = int(noticed(name, mutant.number if mutant is not None else None, quick=quick))
     finally:
         os._exit(code)
 

@@ -23,25 +23,42 @@ JUDGING = (
     "chain",
     "traceback_text",
     "native_text",
+    "faulthandler_text",
+    "line_forms",
     "line_prefix",
     "log_lines",
     "survival",
     "statements",
+    "worded",
     "beside",
     "codes",
     "speakers",
     "ownership",
     "signature",
     "comparing",
+    "certainty",
+    "fitting",
     "guesses",
     "digest",
     "examples",
     "explanation",
+    "weighing",
+    "verdicts",
 )
-"""What reads a log and judges it: no run of the simulation depends on it."""
-_FIRST = ("rules_reached", "certain", "rootcause", "beside", "codes", "speakers", "signature")
-_THEN = ("words", "verdicts", "judgement", "guesses", "aborts", "examples", "where", "phrases")
-_LAST = ("explanation", "digest", "statements")
+"""What reads a log and judges it: its own tests tell more than runs of the simulation."""
+_FIRST = (
+    "rules_reached",
+    "certain",
+    "certain_after",
+    "rootcause",
+    "beside",
+    "codes",
+    "fitting",
+    "speakers",
+    "signature",
+)
+_THEN = ("words", "verdicts", "judgement", "guesses", "aborts", "examples", "where", "hang_failure")
+_LAST = ("phrases", "explanation", "digest", "statements")
 _CORPUS = ["tests/corpus/test_corpus.py", "tests/corpus/test_staged.py", "tests/corpus/test_io.py"]
 _SHAPES = [
     "tests/corpus/test_shapes.py",
@@ -89,23 +106,24 @@ def survives(first: int, until: int) -> bool:
     return all(play(seed).violation is None for seed in range(first, until))
 
 
-def noticed(module: str, number: int | None) -> bool:
+def noticed(module: str, number: int | None, *, quick: bool = False) -> bool:
     """Whether the tests notice a mutant of `module`, which nothing has imported yet; None: the
-    module as it is."""
+    module as it is. `quick`: the tests that take seconds alone."""
     if number is not None:
         sys.meta_path.insert(0, _Finder(module, number))
     name = module.rpartition(".")[2]
     if name in JUDGING:
-        return not all(_pass(tests) for tests in judging_tests(name))
+        return not all(_pass(tests) for tests in judging_tests(name, quick=quick))
     return not (survives(0, _FEW) and _pass(_TESTS) and survives(_FEW, _MANY))
 
 
-def judging_tests(name: str) -> list[list[str]]:
+def judging_tests(name: str, *, quick: bool = False) -> list[list[str]]:
     """The tests about judging, in portions: the module's own, the quick ones, then the others."""
     own = [path for path in (_of_core(name),) if Path(path).exists()]
     first, then, last = ([_of_core(each) for each in names] for names in (_FIRST, _THEN, _LAST))
     corpus, shapes = [*_QUICK, *_CORPUS], [*_QUICK, *_SHAPES]
-    return [*([own] if own else []), first, then, corpus, shapes, last]
+    slow = [] if quick else [corpus, shapes, last]
+    return [*([own] if own else []), first, then, *slow]
 
 
 def _of_core(name: str) -> str:
