@@ -221,6 +221,88 @@ EXAMPLES = (
 )
 
 
+VICTIMS = (
+    "passing-call",
+    "transfer-abort",
+    "follows-a-halt",
+    "lost-peer",
+    "lost-worker",
+    "unavailable",
+    "pipe",
+    "lost-actor",
+)
+"""Rules about what one rank suffers when another one fails."""
+CULPRITS = (
+    "guard-lost",
+    "host-oom-kill",
+    "limit-signal",
+    "bus-error",
+    "crash",
+    "ended-on-sigterm",
+)
+"""Rules about ends that are the root cause of what another rank suffers, without a word."""
+ALONE = (
+    "invalid-config-alone",
+    "unparsable",
+    "broken-program-alone",
+    "own-error",
+    "program-error-alone",
+    "no-standard-input",
+    "missing-key",
+)
+"""Rules about errors that came of no other."""
+
+
+def beside_another(evidence: Evidence, output: str) -> Evidence:
+    """The same with a second rank, which ended with this output."""
+    other = RankEvidence(WorkerExit(1, code=1), output=output)
+    return replace(evidence, ranks=(*evidence.ranks, other))
+
+
+def after_another(evidence: Evidence, error: str) -> Evidence:
+    """The same error, raised while another one was handled."""
+    [rank] = evidence.ranks
+    between = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    return Evidence((replace(rank, output=f"{printed(error)}{between}{rank.output}"),))
+
+
+REFUSED = "ConnectionRefusedError: [Errno 111] Connection refused"
+OF_VICTIMS = {
+    name: beside_another(EXAMPLES[name], printed("RuntimeError: bad luck")) for name in VICTIMS
+}
+OF_CULPRITS = {
+    name: beside_another(EXAMPLES[name], printed("RuntimeError: barrier timed out"))
+    for name in CULPRITS
+}
+NOT_ALONE = {name: after_another(EXAMPLES[name], REFUSED) for name in ALONE} | {
+    "code-error-on-sigterm": after_another(EXAMPLES["code-error-on-sigterm"], "KeyError: 7"),
+    "missing-module": after_another(EXAMPLES["missing-module"], "RuntimeError: bad luck"),
+}
+
+
+@pytest.mark.parametrize("rule", VICTIMS)
+def test_what_one_suffers_when_another_fails_is_not_the_root_cause(rule: str) -> None:
+    failure = judge(OF_VICTIMS[rule], Success(step=10))
+    assert failure is not None
+    assert (failure.rank, failure.rule) == (1, "exception")
+
+
+@pytest.mark.parametrize("rule", CULPRITS)
+def test_what_ends_a_process_without_a_word_is_the_root_cause_of_what_others_suffer(
+    rule: str,
+) -> None:
+    failure = judge(OF_CULPRITS[rule], Success(step=10))
+    assert failure is not None
+    assert (failure.rank, failure.rule) == (0, rule)
+
+
+@pytest.mark.parametrize("rule", NOT_ALONE)
+def test_what_was_raised_while_another_error_was_handled_is_judged_by_both(rule: str) -> None:
+    failure = judge(NOT_ALONE[rule], Success(step=10))
+    assert failure is not None
+    assert failure.rule != rule
+
+
 @pytest.mark.parametrize("rule", [rule.name for rule in RULES])
 def test_each_rule_decides_about_its_example(rule: str) -> None:
     failure = judge(EXAMPLES[rule], Success(step=10))

@@ -1,10 +1,10 @@
 """The mutants of the rules, which are data: does any failure that we know tell them apart?
 
-A mutant is the table with one rule left out, with one element of what a rule matches left out, or
-with a rule's `certain` or `transient` turned. The last element is never left out: an empty
-condition is none, and the rule would be another one. All of them match less than the rule does, or
-the same: so only the failures that the rule decides about are judged again, by the rules that match
-anything in them.
+A mutant is the table with one rule left out, with one element of what rules match left out (of all
+rules that share the list in which it stands, as in the source), or with one flag of a rule turned.
+The last element is never left out: an empty condition is none, and the rule would be another one.
+All of them match less than the rules do, or the same: so only the failures that such a rule decides
+about are judged again, by the rules that match anything in them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from supervisor.core.chain import Chain, Raised
 from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
-from supervisor.core.outcome import Verdict
+from supervisor.core.outcome import Charge, Verdict
 from supervisor.core.policy import Success
-from supervisor.core.rules import RULES, Rule
+from supervisor.core.rules import RULES, Rule, codes_match, names_match, occurs, says
 from supervisor.core.verdicts import judge
-from supervisor.core.weighing import weighed
-from tests.core.test_rules_reached import EXAMPLES
+from supervisor.core.weighing import as_read, weighed
+from tests.core.test_rules_reached import EXAMPLES, NOT_ALONE, OF_CULPRITS, OF_VICTIMS
 from tests.corpus.cases import CORPUS, DEVELOPMENT, Case, digest, read_cases
+from tests.corpus.elements import elements
 
-_LISTS = ("patterns", "types", "frames", "codes")
+_OF_ERRORS = ("patterns", "types", "frames", "codes")
+"""The lists of what an error is asked for; the others are of how it ended."""
+_LISTS = (*_OF_ERRORS, "signals", "exit_codes", "stages")
+_FLAGS = ("victim", "culprit", "hardware", "per_rung", "alone", "supposed")
 _TEXTS = ("phrases.txt", "io.txt", "advice.txt")
 _RAISED = (
     "Traceback (most recent call last):\n"
@@ -40,36 +45,65 @@ Told = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class RuleMutant:
-    """A rule as it would be after one change; None: left out."""
+    """Rules as they would be after one change; None: left out."""
 
-    name: str
     what: str
-    rule: Rule | None
+    changed: dict[str, Rule | None]
+    """By name."""
+
+    @property
+    def name(self) -> str:
+        """The rules that are changed."""
+        return ", ".join(self.changed)
 
     def of(self, rules: Iterable[Rule]) -> tuple[Rule, ...]:
         """The table with that change."""
-        changed = (self.rule if rule.name == self.name else rule for rule in rules)
+        changed = (self.changed.get(rule.name, rule) for rule in rules)
         return tuple(rule for rule in changed if rule is not None)
 
 
-def mutants(rules: Iterable[Rule] = RULES) -> Iterator[RuleMutant]:
+def mutants(rules: Sequence[Rule] = RULES) -> Iterator[RuleMutant]:
     """All mutants of the table."""
     for rule in rules:
-        yield RuleMutant(rule.name, "left out", None)
-        for name in _LISTS:
-            elements: tuple[str, ...] = getattr(rule, name)
-            for element in elements if len(elements) > 1 else ():
-                rest = tuple(other for other in elements if other is not element)
-                yield _with(rule, name, rest, f"{name} without {element!r}")
-        if rule.verdict is Verdict.FATAL:
-            yield _with(rule, "certain", not rule.certain, f"certain={not rule.certain}")
-        elif _compares_otherwise(rule):
-            yield _with(rule, "transient", not rule.transient, f"transient={not rule.transient}")
+        yield RuleMutant("left out", {rule.name: None})
+        yield from _turned(rule)
+    for name in _LISTS:
+        sharing: dict[int, list[Rule]] = defaultdict(list)
+        for rule in rules:
+            sharing[id(getattr(rule, name))].append(rule)
+        for group in sharing.values():
+            yield from _shortened(group, name)
 
 
-def _with(rule: Rule, field: str, value: object, what: str) -> RuleMutant:
+def _shortened(group: list[Rule], name: str) -> Iterator[RuleMutant]:
+    """Without one element of the list that these rules share."""
+    found: tuple[object, ...] = getattr(group[0], name)
+    for element in found if len(found) > 1 else ():
+        rest = tuple(other for other in found if other is not element)
+        changed = {rule.name: _with(rule, name, rest) for rule in group}
+        yield RuleMutant(f"{name} without {element!r}", changed)
+
+
+def _turned(rule: Rule) -> Iterator[RuleMutant]:
+    """With one of its flags turned, or without what is done about it."""
+    fatal = rule.verdict is Verdict.FATAL
+    flags = [name for name in _FLAGS if getattr(rule, name)]
+    flags += ["certain"] if fatal else ["transient"] if _compares_otherwise(rule) else []
+    for name in flags:
+        yield _change(rule, name, not getattr(rule, name))
+    if rule.charge is not Charge.RESTARTS:
+        yield _change(rule, "charge", Charge.RESTARTS)
+    if rule.remedy is not None:
+        yield _change(rule, "remedy", None)
+
+
+def _change(rule: Rule, field: str, value: object) -> RuleMutant:
+    return RuleMutant(f"{field}={value}", {rule.name: _with(rule, field, value)})
+
+
+def _with(rule: Rule, field: str, value: object) -> Rule:
     changes: dict[str, Any] = {field: value}
-    return RuleMutant(rule.name, what, replace(rule, **changes))
+    return replace(rule, **changes)
 
 
 def _compares_otherwise(rule: Rule) -> bool:
@@ -78,7 +112,8 @@ def _compares_otherwise(rule: Rule) -> bool:
 
 
 def known() -> list[Known]:
-    """The failures of the development sets, each line of the texts, and each rule's example."""
+    """The failures of the development sets, each line of the texts, each rule's example, and those
+    of its elements."""
     cases = [case for path in DEVELOPMENT for case in read_cases(path)]
     incidents: dict[str, list[Case]] = defaultdict(list)
     for case in cases:
@@ -86,7 +121,10 @@ def known() -> list[Known]:
     never = Success(step=10**9)
     staged = [(Evidence(tuple(map(_rank, group))), never) for group in incidents.values()]
     texts = [(_raised(line, stage), never) for line, stage in _lines()]
-    return [*staged, *texts, *((example, Success(step=10)) for example in EXAMPLES.values())]
+    of_elements = [(element.evidence, never) for element in elements()]
+    named = (EXAMPLES, OF_VICTIMS, OF_CULPRITS, NOT_ALONE)
+    of_rules = [(example, Success(step=10)) for each in named for example in each.values()]
+    return [*staged, *texts, *of_elements, *of_rules]
 
 
 def _rank(case: Case) -> RankEvidence:
@@ -109,23 +147,76 @@ def _raised(line: str, stage: str | None) -> Evidence:
     return Evidence((RankEvidence(_EXIT, output=f"{_RAISED}{line}\n", stage=stage),))
 
 
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """A failure, the rules that match anything in it, and what they make of it."""
+
+    failure: Known
+    rules: tuple[Rule, ...]
+    told: Told
+    errors: tuple[tuple[Chain, Raised], ...]
+
+    def is_told_otherwise(self, mutant: RuleMutant) -> bool:
+        """Whether the mutant makes something else of it."""
+        return self._is_touched(mutant) and _told(self.failure, mutant.of(self.rules)) != self.told
+
+    def _is_touched(self, mutant: RuleMutant) -> bool:
+        """Whether the mutant can: a list that is shorter may find all that it found."""
+        mine = [rule for rule in self.rules if rule.name in mutant.changed]
+        pairs = [(rule, mutant.changed[rule.name]) for rule in mine]
+        return any(
+            other is None
+            or not _differ_in_words(rule, other)
+            or any(_finds(rule, *error) != _finds(other, *error) for error in self.errors)
+            for rule, other in pairs
+        )
+
+
+def _differ_in_words(rule: Rule, other: Rule) -> bool:
+    changes: dict[str, Any] = {name: getattr(rule, name) for name in _OF_ERRORS}
+    return replace(other, **changes) == rule
+
+
+def _finds(rule: Rule, chain: Chain, raised: Raised) -> bool:
+    return (
+        names_match(rule, raised.names)
+        and codes_match(rule, raised.codes)
+        and occurs(rule.frames, chain.path)
+        and says(rule, as_read(rule, raised))
+    )
+
+
 def survivors(
     found: Iterable[RuleMutant], failures: Sequence[Known], rules: tuple[Rule, ...] = RULES
 ) -> Iterator[RuleMutant]:
     """The mutants that decide each of the failures as the table does."""
-    by_rule: dict[str, list[tuple[Known, tuple[Rule, ...], Told]]] = defaultdict(list)
+    by_rule: dict[str, list[_Decided]] = defaultdict(list)
     for failure in failures:
-        judgements, _ = weighed(*failure, rules)
-        matching = {rule.name for each in judgements for rule, _ in each.matches()}
-        few = tuple(rule for rule in rules if rule.name in matching)
-        before = _told(failure, few)
-        assert before == _told(failure, rules)
-        for name in {judgement.rule.name for judgement in judgements}:
-            by_rule[name].append((failure, few, before))
+        decided, names = _decided(failure, rules)
+        for name in names:
+            by_rule[name].append(decided)
     for mutant in found:
-        decided = by_rule[mutant.name]
-        if all(_told(failure, mutant.of(few)) == before for failure, few, before in decided):
+        decisions = (each for name in mutant.changed for each in by_rule[name])
+        if not any(each.is_told_otherwise(mutant) for each in decisions):
             yield mutant
+
+
+def _decided(failure: Known, rules: tuple[Rule, ...]) -> tuple[_Decided, set[str]]:
+    """What the table makes of a failure, and the rules that decide about one of its errors, also
+    where those that are about an error alone are not."""
+    judgements, _ = weighed(*failure, rules)
+    not_alone = tuple(replace(rule, alone=False) for rule in rules)
+    of_any, _ = weighed(*failure, not_alone)
+    matching = {rule.name for each in (*judgements, *of_any) for rule, _ in each.matches()}
+    few = tuple(rule for rule in rules if rule.name in matching)
+    errors = tuple(
+        (each.chain, raised)
+        for each in judgements
+        if each.chain is not None
+        for raised in each.chain.members
+    )
+    decided = _Decided(failure, few, _told(failure, few), errors)
+    return decided, {judgement.rule.name for judgement in (*judgements, *of_any)}
 
 
 def _told(known: Known, rules: tuple[Rule, ...]) -> Told:
@@ -134,4 +225,5 @@ def _told(known: Known, rules: tuple[Rule, ...]) -> Told:
     except (StopIteration, RuntimeError):  # no rule is left that matches: the last ones always do
         return ()
     assert failure is not None
-    return failure.verdict, failure.rule, failure.certain, failure.compared
+    done = failure.charge, failure.remedy, failure.hardware, failure.per_rung, failure.rank
+    return failure.verdict, failure.rule, failure.certain, failure.compared, *done

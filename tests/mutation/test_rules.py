@@ -21,11 +21,16 @@ def known(line: str) -> Known:
     return Evidence((RankEvidence(WorkerExit(0, code=1), output=output),)), Success(step=10)
 
 
-def test_each_mutant_changes_the_table_at_one_place() -> None:
+def test_each_mutant_changes_the_rules_that_it_names() -> None:
     for mutant in mutants():
-        changed = set(RULES) ^ set(mutant.of(RULES))
-        assert {rule.name for rule in changed} == {mutant.name}
-        assert len(changed) == (1 if mutant.rule is None else 2)
+        changed = set(RULES) - set(mutant.of(RULES))
+        assert {rule.name for rule in changed} == set(mutant.changed)
+
+
+def test_a_list_that_rules_share_is_changed_for_all_of_them() -> None:
+    twin = replace(RULE, name="twin")
+    [mutant] = [each for each in mutants([RULE, twin]) if each.what == "patterns without 'red'"]
+    assert [rule.patterns for rule in mutant.of([RULE, twin])] == [("green",), ("green",)]
 
 
 def test_a_rule_whose_only_pattern_is_left_out_would_match_anything() -> None:
@@ -48,7 +53,15 @@ def test_what_no_failure_shows_survives(lines: list[str], missed: set[str]) -> N
     assert {mutant.what for mutant in left} == missed
 
 
+def test_a_flag_that_no_failure_needs_survives() -> None:
+    table = tuple(replace(rule, name=f"other {rule.name}") for rule in RULES)
+    rule = replace(RULE, hardware=True)
+    found = [m for m in mutants([rule]) if m.what == "hardware=False"]
+    assert list(survivors(found, [known("RuntimeError: blue")], (rule, *table))) == found
+    assert not list(survivors(found, [known("RuntimeError: red")], (rule, *table)))
+
+
 @pytest.mark.parametrize("rule", RULES[-1:], ids=lambda rule: rule.name)
 def test_a_table_that_does_not_match_every_end_is_noticed(rule: Rule) -> None:
-    without = RuleMutant(rule.name, "left out", None)
+    without = RuleMutant("left out", {rule.name: None})
     assert not list(survivors([without], [(EXAMPLES[rule.name], Success(step=10))]))

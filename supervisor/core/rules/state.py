@@ -50,7 +50,6 @@ RULES = (
             r"(?i)(?:corrupt|truncated|damaged|incomplete|malformed|"
             r"invalid)\w* (?:\w+ )?(?:checkpoint|"
             r"ckpt|safetensors)|not a valid (?:checkpoint|msgpack)|SafetensorError",
-            r"(?i:failed to (?:read|parse|load|decode)) .{0,60}_?METADATA\b",
         ),
     ),
     Rule(
@@ -81,9 +80,6 @@ RULES = (
             "JSONDecodeError",
             "UnicodeDecodeError",
             "EOFError",
-            "BadGzipFile",
-            "*UnpackException",
-            "*UnpackValueError",
             "*FormatError",
             "struct.error",
         ),
@@ -174,9 +170,9 @@ RULES = (
             r"StepAlreadyExistsError|(?i:on-disk (?:tree|structure))",
             r"(?i)(?:not|n't) (?:was )?(?:found|present|exist) in (?:the )?(?:checkpoint|ckpt|"
             r"state[_ ]dict)|loading state_dict for",
+            # torch/distributed/checkpoint/default_planner.py
             r"(?i)(?:missing|unexpected) (?:key|parameter|leaf|leaves)\w*.{0,60}(?:checkpoint|"
-            r"state_dict|restor)|sharding .{0,80}incompatible with",
-            r"(?i)(?:unexpected|unsupported) (?:key|type).{0,40}(?:checkpoint|for key)",
+            r"state_dict|restor)",
             r"(?i)no (?:checkpoint|step)s? (?:was |were )?(?:found|available|exist)",
         ),
     ),

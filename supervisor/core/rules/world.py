@@ -131,7 +131,7 @@ RULES = (
         _LIMIT,
         _LIMIT_REASON,
         _LIMIT_ADVICE,
-        types=("MemoryError", "*MemoryError", "ObjectStoreFullError", "PlasmaObjectNotAvailable"),
+        types=("*MemoryError", "ObjectStoreFullError"),
         patterns=(r"^(?!.*(?i:cuda|hip|hbm|device|gpu|tpu))",),
         transient=True,
     ),
