@@ -7,6 +7,8 @@ import pytest
 from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
 from supervisor.core.outcome import Verdict
 from supervisor.core.policy import Success
+from supervisor.core.rules import RULES
+from supervisor.core.speakers import Speaker
 from supervisor.core.verdicts import judge
 
 OWN = "/app/train.py"
@@ -28,6 +30,23 @@ def raised(line: str, path: str) -> str:
         f'  File "{path}", line 7, in read\n    f()\n'
         f"{line}\n"
     )
+
+
+CERTAIN = {
+    # errors of code, and what the user's own code asserts
+    "unparsable", "own-error", "missing-module", "tracing", "check", "chex", "own-assertion",
+    # compile, shapes, ranks that run different programs, checkpoint structure
+    "compile", "compiler-abort", "shapes", "programs-differ", "checkpoint-structure",
+    # what our own trainer raises of its config and its checkpoints
+    "devices-differ", "foreign-checkpoint", "unmarked-checkpoint",
+}  # fmt: skip
+"""The rules that may end a job at once; another one is certain only where a person has said so."""
+
+
+def test_no_other_rule_is_certain_and_none_of_what_io_says() -> None:
+    certain = [rule for rule in RULES if rule.certain]
+    assert {rule.name for rule in certain} == CERTAIN
+    assert all(rule.speakers != (Speaker.IO,) for rule in certain)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +99,7 @@ def test_what_was_only_printed_is_a_guess() -> None:
         "ERROR: SyntaxError: invalid syntax\nIncompatible shapes for add: (2,) and (3,)\n"
     )
     assert logged.is_guess
-    assert "printed" in logged.grounds
+    assert "one of the last lines" in logged.grounds
 
 
 def test_no_grounds_are_told_where_it_is_not_fatal() -> None:

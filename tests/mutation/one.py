@@ -56,6 +56,7 @@ _FIRST = (
     "fitting",
     "speakers",
     "signature",
+    "judging_parts",
 )
 _THEN = ("words", "verdicts", "judgement", "guesses", "aborts", "examples", "where", "hang_failure")
 _LAST = ("phrases", "explanation", "digest", "statements")
@@ -122,8 +123,8 @@ def judging_tests(name: str, *, quick: bool = False) -> list[list[str]]:
     own = [path for path in (_of_core(name),) if Path(path).exists()]
     first, then, last = ([_of_core(each) for each in names] for names in (_FIRST, _THEN, _LAST))
     corpus, shapes = [*_QUICK, *_CORPUS], [*_QUICK, *_SHAPES]
-    slow = [] if quick else [corpus, shapes, last]
-    return [*([own] if own else []), first, then, *slow]
+    slow = [] if quick else [then, corpus, shapes, last]
+    return [*([own] if own else []), first, *slow]
 
 
 def _of_core(name: str) -> str:
