@@ -10,7 +10,7 @@ about are judged again, by the rules that match anything in them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,7 +48,7 @@ class RuleMutant:
     """Rules as they would be after one change; None: left out."""
 
     what: str
-    changed: dict[str, Rule | None]
+    changed: Mapping[str, Rule | None]
     """By name."""
 
     @property
