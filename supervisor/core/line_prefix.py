@@ -21,6 +21,11 @@ _AT_ONCE = 50
 """Forms in one regular expression."""
 
 _FRAME = re.compile(r'  File "[^"]*", line \d+(?:, in .*)?$')
+_NATIVE = re.compile(
+    r"[IWEF]\d{4} \d\d:\d\d:\d{2,10}\.\d{6} +\d+ [\w./+-]+:\d+\] |"
+    r"terminate called after throwing an instance of '|    @ +0x[0-9a-f]{6,}  "
+)
+"""What native code writes at the beginning of a line."""
 _GROUP_BAR = re.compile(r"[ +|-]*[+|] $")
 _LEVEL = r"(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)"
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d+)?"
@@ -67,7 +72,7 @@ class Prefixes:
     def __init__(self, lines: Sequence[str]) -> None:
         forms = Counter(_form(prefix) for prefix in _before_frames(lines))
         if not forms and not any(_FRAME.match(line) for line in lines):
-            forms.update(_shared(lines))
+            forms.update(_shared(lines) or _before_native(lines))
         found = sorted((form for form, _ in forms.most_common(_MAX_FORMS)), key=len, reverse=True)
         parts = [found[at : at + _AT_ONCE] for at in range(0, len(found), _AT_ONCE)]
         self._patterns = [re.compile("|".join(f"(?:{form})" for form in part)) for part in parts]
@@ -102,6 +107,22 @@ def _before_frames(lines: Sequence[str]) -> Iterator[str]:
             if bar is not None and prefix[: bar.start()].strip():
                 yield prefix[: bar.start()]
                 yield prefix[: bar.start()] + " "
+
+
+def _before_native(lines: Sequence[str]) -> list[str]:
+    """The form of what stands before what native code writes, if nearly all lines begin with it.
+
+    Words or a number there may be a program's own, but it writes none before an abort.
+    """
+    found = ((line, _NATIVE.search(line, 1, _MAX_PREFIX)) for line in lines)
+    before = (line[: native.start()] for line, native in found if native is not None)
+    forms = Counter(_form(prefix) for prefix in before if prefix.strip())
+    said = [line for line in lines if line.strip()]
+    return [
+        form
+        for form, _ in forms.most_common(1)
+        if sum(re.match(form, line) is not None for line in said) >= NEARLY_ALL * len(said)
+    ]
 
 
 def _form(prefix: str) -> str:

@@ -32,10 +32,6 @@ SLOW = pytest.mark.slow
 STATEMENTS = {"absl", "logging", "basic-logging", "levels"}
 """Prefixes that a logger of the program writes, too."""
 
-NO_TRACEBACK = {"differgloo-h0", "abort-spmd", "abort-dataflow"}
-"""Aborts of native code after lines of glog: behind words or a number, which may be the program's
-own, they are read as another line, and get one more attempt."""
-
 
 def kept(log: bytes) -> str:
     digest = LogDigest()
@@ -91,8 +87,6 @@ def that_show(shape: str) -> list[Case]:
         return [case for case in CASES if '  File "' in case.output]
     if shape in ("utf-16-le", "utf-16-be"):  # the code of U+2500 ends in zero
         return [case for case in CASES if "\u2500" not in case.output]
-    if shape in ("kubectl-selector", "numbered"):
-        return [case for case in CASES if case.id not in NO_TRACEBACK]
     if shape == "progress-bars":  # an empty line behind a bar reads as that bar
         empty = {"shardmap-outspecs", "io-hf-download-403-none"}
         return [case for case in CASES if case.id not in empty]
