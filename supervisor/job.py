@@ -31,6 +31,7 @@ from supervisor.core import compiled
 from supervisor.core.changes import Change, changes, refused
 from supervisor.core.events import (
     Event,
+    MaintenanceAnnounced,
     Noticed,
     StopRequested,
     StopSource,
@@ -147,19 +148,8 @@ def run_job(
             reactor, clock, guard, os.environ, shown.mirror, cache, probe, redactor.text, known
         )
         space.in_use = lambda: engine.directory
-        world = LocalWorld(
-            job,
-            lineage,
-            prepared,
-            config,
-            storage,
-            clock,
-            reactor,
-            engine,
-            space,
-            home.ownership,
-            redactor.text,
-        )
+        kept = storage, clock, reactor, engine, space, home.ownership
+        world = LocalWorld(job, lineage, prepared, config, *kept, redactor.text)
         if (doom := preemption.standing(_FIRST_LOOK)) is not None:
             log.say(f"a preemption is announced: {doom}; nothing is started here", level="warning")
             return int(ExitCode.DRAINED)
@@ -257,11 +247,14 @@ def _watch_for_preemption(
     def doomed(text: str) -> None:
         reactor.post(StopRequested(clock.now(), StopSource.PREEMPTION, text))
 
+    def announced(text: str) -> None:
+        reactor.post(MaintenanceAnnounced(clock.now(), text))
+
     def tell(text: str) -> None:
         reactor.post(Noticed(clock.now(), text))
 
     asked = sources(config, _marked(job, lineage), guard)
-    watch = PreemptionWatch(asked, doomed, tell, redactor.text)
+    watch = PreemptionWatch(asked, doomed, announced, tell, redactor.text)
     stack.callback(watch.close)
     return watch
 

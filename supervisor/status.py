@@ -72,6 +72,8 @@ def show_status(place: Path | Uri) -> None:
     for line in _last_end(seen.history, state):
         _tell(line)
     _tell(budget_used(state, policy))
+    if state.announced and state.exit_code is None:
+        _tell(f"announced: {state.announced}")
     if state.livelock.is_one:
         again = f"{state.livelock.times} times, each time after a new checkpoint"
         _tell(f"progress livelock: the same failure came {again}: {state.livelock.failure}")

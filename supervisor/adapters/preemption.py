@@ -85,13 +85,16 @@ class PreemptionWatch:
         self,
         sources: Sequence[Source],
         doomed: Callable[[str], None],
+        announced: Callable[[str], None],
         tell: Callable[[str], None],
         redact: Callable[[str], str],
     ) -> None:
-        """`doomed` gets such an announcement, once for each source, and `tell` what a person
-        should know besides; both are called in a thread of the source. `redact` takes the secrets
-        out of a text: before it is cut, because half a secret is not known as one."""
+        """`doomed` gets such an announcement, once for each source, `announced` any other, and
+        `tell` what a person should know besides; all are called in a thread of the source. `redact`
+        takes the secrets out of a text: before it is cut, because half a secret is not known as
+        one."""
         self._doomed = doomed
+        self._announce = announced
         self._tell = tell
         self._redact = redact
         self._announced: str | None = None
@@ -135,7 +138,7 @@ class PreemptionWatch:
                     self._announced = text
                     self._doomed(text)
                 else:
-                    self._tell(text)
+                    self._announce(text)
             looked.set()
             if announcement is not None and announcement.doomed:
                 return
@@ -259,13 +262,13 @@ class GceMaintenance(GceMetadata):
         self.pause = _PAUSE if waits else _SELDOM
         nothing = status == http.client.SERVICE_UNAVAILABLE and _NOTHING_YET in value
         if nothing or status == http.client.NOT_FOUND or value.strip('"') == "NONE":
-            return None
+            return self._withdrawn()
         if status != http.client.OK:
             raise OSError(f"status {status}")
         told = _maintenance(value)
         state = told.get("maintenancestatus", "").upper()
         if state not in ("PENDING", "ONGOING"):
-            return None
+            return self._withdrawn()
         kind = f" ({told['type']})" if "type" in told else ""
         start = told.get("windowstarttime", "an unknown time")
         end = told.get("windowendtime", "an unknown time")
@@ -273,6 +276,12 @@ class GceMaintenance(GceMetadata):
             f"{self} says that maintenance of this host{kind} is {state}, window {start} to {end}"
         )
         return Announcement(text, doomed=state == "ONGOING")
+
+    def _withdrawn(self) -> Announcement | None:
+        """What is told where an earlier announcement does not stand any more."""
+        if self._told is None:
+            return None
+        return Announcement(f"{self} announces no maintenance of this host any more", doomed=False)
 
 
 def _maintenance(value: str) -> dict[str, str]:

@@ -98,6 +98,14 @@ class Noticed:
 
 
 @dataclass(frozen=True, slots=True)
+class MaintenanceAnnounced:
+    """Something will happen to this machine that the job may stay for, as far as is known."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class SilenceExcused:
     """The workers may be silent for `seconds` longer than usual: they, or we, do not run. Volatile.
 
@@ -234,6 +242,7 @@ Event = (
     | LaunchFailed
     | WorkerReported
     | Noticed
+    | MaintenanceAnnounced
     | SilenceExcused
     | CheckpointCommitted
     | SaveMeasured

@@ -29,6 +29,7 @@ from supervisor.core.events import (
     DevicesProbed,
     Event,
     LaunchFailed,
+    MaintenanceAnnounced,
     Noticed,
     PhaseBegun,
     QuarantineCleared,
@@ -91,6 +92,7 @@ def _supervisor_started(
         quarantine=_quarantine_again(state, event, policy),
         epoch=event.epoch,
         drain=None,
+        announced="",
         liveness=Liveness(),
         exit_code=None,
     )
@@ -231,6 +233,12 @@ def _noticed(state: JobState, event: Noticed, policy: RestartPolicy) -> Outcome:
     return state, ()
 
 
+def _maintenance_announced(
+    state: JobState, event: MaintenanceAnnounced, policy: RestartPolicy
+) -> Outcome:
+    return replace(state, announced=event.text), ()
+
+
 def _silence_excused(state: JobState, event: SilenceExcused, policy: RestartPolicy) -> Outcome:
     return replace(state, liveness=state.liveness.excused(event.seconds)), ()
 
@@ -349,6 +357,7 @@ _HANDLERS: dict[type, Callable[[JobState, Any, RestartPolicy], Outcome]] = {
     LaunchFailed: launch_failed,
     WorkerReported: _worker_reported,
     Noticed: _noticed,
+    MaintenanceAnnounced: _maintenance_announced,
     SilenceExcused: _silence_excused,
     CheckpointCommitted: _checkpoint_committed,
     SaveMeasured: save_measured,

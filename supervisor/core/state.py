@@ -147,6 +147,8 @@ class JobState:
     epoch: float = 0.0
     """The Unix time at which the clock of the last supervisor showed zero."""
     drain: Drain | None = None
+    announced: str = ""
+    """What was last announced to happen to the machine, for people."""
     longest_save: float | None = None
     """Seconds that a save of this phase took at most, from its beginning to its commit."""
     last_failure: Failure | None = None

@@ -26,6 +26,7 @@ from supervisor.core.events import (
     CheckpointCommitted,
     DevicesProbed,
     LaunchFailed,
+    MaintenanceAnnounced,
     Noticed,
     PhaseBegun,
     QuarantineCleared,
@@ -328,6 +329,10 @@ def _noticed(t: Transition, event: Noticed, policy: RestartPolicy) -> Iterator[L
     yield Line(MAIN, event.text) if event.routine else Line(MAIN, event.text, "warning")
 
 
+def _announced(t: Transition, event: MaintenanceAnnounced, policy: RestartPolicy) -> Iterator[Line]:
+    yield Line(MAIN, event.text, "warning")
+
+
 _TELLERS: dict[type, Callable[[Transition, Any, RestartPolicy], Iterator[Line]]] = {
     SupervisorStarted: _started,
     PhaseBegun: _phase_begun,
@@ -342,5 +347,6 @@ _TELLERS: dict[type, Callable[[Transition, Any, RestartPolicy], Iterator[Line]]]
     QuarantineCleared: devices.quarantine_cleared,
     StopRequested: _stop,
     Noticed: _noticed,
+    MaintenanceAnnounced: _announced,
     SilenceExcused: _excused,
 }

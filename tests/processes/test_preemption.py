@@ -17,6 +17,7 @@ from supervisor.adapters.preemption import (
     sources,
 )
 from supervisor.config.schema import Preemption
+from supervisor.status import show_status
 from tests.processes.metadata_server import MetadataServer
 from tests.running import Result, Start, command_config, shared_guard
 
@@ -91,12 +92,17 @@ TOLD = "says that maintenance of this host (UNSCHEDULED) is {}, window 2026-12-0
 
 
 def test_maintenance_is_told_with_its_window_and_drains_once_it_is_ongoing(
-    start: Start, model_dir: Path, metadata: MetadataServer
+    start: Start, model_dir: Path, metadata: MetadataServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     metadata.set("upcoming-maintenance", json.dumps(WINDOW))
     running = start(saving(model_dir), env={"GCE_METADATA_HOST": metadata.host})
     running.wait_for("ready to save")
     running.wait_for(TOLD.format("PENDING"))
+    show_status(model_dir)
+    assert (
+        f"announced: the metadata server at {metadata.host} {TOLD.format('PENDING')}"
+        in capsys.readouterr().out
+    )
     metadata.wait_for_waiting("upcoming-maintenance")
     metadata.set("upcoming-maintenance", json.dumps(WINDOW | {"maintenance_status": "ONGOING"}))
     assert_drained(running.result(), TOLD.format("ONGOING"))
@@ -135,6 +141,13 @@ def test_each_form_of_a_maintenance_is_understood_and_told_once(
     moved = source.look()
     assert moved is not None
     assert "window 2026-12-01T18:00:01Z" in moved.text
+    metadata.set("upcoming-maintenance", "{}")
+    withdrawn = source.look()
+    assert withdrawn is not None
+    assert withdrawn.text.endswith("announces no maintenance of this host any more")
+    assert not withdrawn.doomed
+    metadata.set("upcoming-maintenance", "NONE")
+    assert source.look() is None
 
 
 NOTHING_YET = '{ "error": "no notifications have been received yet, try again later" }'

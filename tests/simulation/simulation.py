@@ -8,7 +8,13 @@ from functools import partial
 from random import Random
 
 from supervisor.adapters.journal import FileJournal, JournalError
-from supervisor.core.events import DeadlineReached, StopRequested, StopSource, SupervisorStarted
+from supervisor.core.events import (
+    DeadlineReached,
+    MaintenanceAnnounced,
+    StopRequested,
+    StopSource,
+    SupervisorStarted,
+)
 from supervisor.core.exit_codes import ExitCode
 from supervisor.ports import Transition
 from supervisor.runtime import Runtime
@@ -188,6 +194,8 @@ class Simulation:
     def _stop(self, source: StopSource) -> None:
         if self._host.watcher is not None and self._world is not None:
             self._tell(f"{source} asks for a stop")
+            if source is StopSource.PREEMPTION:
+                self._world.post(MaintenanceAnnounced(self._host.clock.now(), "maintenance"))
             at_once = source is StopSource.PERSON and self._rng.random() < 0.5
             request = StopRequested(self._host.clock.now(), source, at_once=at_once)
             self._world.post(request, surely=True)
