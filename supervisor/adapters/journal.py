@@ -12,9 +12,10 @@ Lines of kind `config` keep the resolved config, so that a changed one can be to
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from typing import Any, get_args
 
 from pydantic import TypeAdapter, ValidationError
@@ -36,12 +37,10 @@ _MAX_JOURNAL = 256 << 20
 _MAX_NAME = 80
 _REMEDY = "move it away to begin a new record, or bring back a copy that is whole"
 
-_EVENTS: dict[str, TypeAdapter[Any]] = {
-    kind.__name__: TypeAdapter(kind) for kind in get_args(Event)
-}
-_DECISIONS: dict[str, TypeAdapter[Any]] = {
-    kind.__name__: TypeAdapter(kind) for kind in get_args(Decision)
-}
+_EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
+_DECISIONS: dict[str, type] = {kind.__name__: kind for kind in get_args(Decision)}
+_adapter: Callable[[type], TypeAdapter[Any]] = cache(TypeAdapter)
+"""One for each kind that occurs: all of them cost each command a seventh of its start."""
 
 
 class JournalError(Exception):
@@ -83,8 +82,8 @@ class FileJournal:
         self._write(
             {
                 "time": transition.wall.isoformat(),
-                "event": _encode(_EVENTS, transition.event),
-                "decisions": [_encode(_DECISIONS, decision) for decision in transition.decisions],
+                "event": _encode(transition.event),
+                "decisions": [_encode(decision) for decision in transition.decisions],
             },
             durable=durable,
         )
@@ -212,11 +211,11 @@ def _config(told: Any) -> list[dict[str, Any]]:
     return told
 
 
-def _encode(adapters: dict[str, TypeAdapter[Any]], value: Event | Decision) -> dict[str, Any]:
-    name = type(value).__name__
-    return {"kind": name, **adapters[name].dump_python(value, mode="json")}
+def _encode(value: Event | Decision) -> dict[str, Any]:
+    kind = type(value)
+    return {"kind": kind.__name__, **_adapter(kind).dump_python(value, mode="json")}
 
 
-def _decode(adapters: dict[str, TypeAdapter[Any]], body: dict[str, Any]) -> Any:
+def _decode(kinds: dict[str, type], body: dict[str, Any]) -> Any:
     fields = dict(body)
-    return adapters[fields.pop("kind")].validate_python(fields)
+    return _adapter(kinds[fields.pop("kind")]).validate_python(fields)

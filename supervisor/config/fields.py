@@ -92,4 +92,4 @@ StageName = Literal[
 class Section(BaseModel):
     """A mapping of the config: what it holds is checked strictly, and never changes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
