@@ -25,9 +25,9 @@ test: install check
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # The storms and the longest runs of real training, one after the other: what compiles in the
-# background gets a tenth of a core beside another of these. CI does both.
+# background gets a tenth of a core beside another of these. Here XLA optimises. CI does both.
 test-slow: install
-	$(BIN)/python -m pytest -m slow
+	XLA_FLAGS= $(BIN)/python -m pytest -m slow
 
 # What the real libtpu answers without a chip: every generation and slice of one host is compiled, and
 # its own errors are read. It is locked like the rest, and 213 MB: installed beside the environment.

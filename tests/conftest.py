@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,7 +13,16 @@ from hypothesis import settings
 from tests.corpus.cases import judged, read_cases
 from tests.corpus_report import report
 from tests.emulators import Emulator, gcs_emulator, s3_emulator
-from tests.running import Result, Start, children, eventually, starting
+from tests.forked import forked
+from tests.running import (
+    Result,
+    Start,
+    children,
+    eventually,
+    leaving_nothing,
+    starting,
+    written,
+)
 
 
 def _handed_down() -> None:
@@ -24,6 +34,9 @@ def _handed_down() -> None:
 
 
 _handed_down()
+
+# Compiling is most of what a short run of a trainer costs; `make test-slow` has XLA optimise.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 # A busy machine is no failure.
 settings.register_profile("no deadline", deadline=None)
@@ -47,6 +60,18 @@ def _no_child_is_left() -> Iterator[None]:
     eventually(lambda: children().keys() <= before.keys())
     left = {pid: command for pid, command in children().items() if pid not in before}
     assert not left, f"the test leaves child processes behind: {left}"
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A compilation cache that all tests share, in whichever process, as environment."""
+    here = tmp_path_factory.getbasetemp()
+    base = here.parent if "PYTEST_XDIST_WORKER" in os.environ else here
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(base / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
 
 
 @pytest.fixture
@@ -76,7 +101,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def supervise(start: Start) -> Callable[..., Result]:
+def supervise(start: Start, tmp_path: Path) -> Iterator[Callable[..., Result]]:
     """Runs `supervise run` on a config to its end."""
 
     def run(
@@ -85,6 +110,11 @@ def supervise(start: Start) -> Callable[..., Result]:
         env: dict[str, str] | None = None,
         prefix: Sequence[str] = (),
     ) -> Result:
-        return start(config, *options, env=env, prefix=prefix).result()
+        if prefix:
+            return start(config, *options, env=env, prefix=prefix).result()
+        path = written(tmp_path, config)
+        done = forked("run", path, *options, env={**environment, **(env or {})})
+        return Result(done.returncode, done.stdout, done.stderr, tmp_path / "run")
 
-    return run
+    with leaving_nothing() as environment:
+        yield run

@@ -143,7 +143,7 @@ def marked(mark: str) -> dict[int, str]:
     return found
 
 
-STAYS = re.compile(rb"multiprocessing.resource_tracker|tests/\w+_emulator.py")
+STAYS = re.compile(rb"multiprocessing.resource_tracker|tests/\w+_emulator.py|tests.forked")
 
 
 def children() -> dict[int, str]:
@@ -217,10 +217,23 @@ def gone(mark: str) -> bool:
 
 
 @contextmanager
+def leaving_nothing() -> Iterator[dict[str, str]]:
+    """The environment for what is started; at the end nothing of it may be left."""
+    mark = uuid.uuid4().hex
+    yield {**os.environ, MARK: mark}
+    assert gone(f"{MARK}={mark}"), f"outlived the supervisor: {marked(f'{MARK}={mark}')}"
+
+
+def written(folder: Path, config: object) -> Path:
+    """The file of a config: a mapping, or the text of the file."""
+    path = folder / "trainer.yaml"
+    path.write_text(config if isinstance(config, str) else yaml.safe_dump(config))
+    return path
+
+
+@contextmanager
 def starting(folder: Path) -> Iterator[Start]:
-    """Starts `supervise run` on a config (a mapping, or the text of the file); at the end nothing
-    of what was started may be left."""
-    name, value = MARK, uuid.uuid4().hex
+    """Starts `supervise run` on a config; at the end nothing of what was started may be left."""
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(
@@ -229,27 +242,25 @@ def starting(folder: Path) -> Iterator[Start]:
         env: dict[str, str] | None = None,
         prefix: Sequence[str] = (),
     ) -> Running:
-        path = folder / "trainer.yaml"
-        path.write_text(config if isinstance(config, str) else yaml.safe_dump(config))
+        command = [sys.executable, "-m", "supervisor", "run", str(written(folder, config))]
         process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "supervisor", "run", str(path), *options],
+            [*prefix, *command, *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, name: value, **(env or {})},
+            env={**environment, **(env or {})},
         )
         started.append(process)
         return Running(process, folder / "run")
 
-    try:
-        yield begin
-    finally:
-        for process in started:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
-    mark = f"{name}={value}"
-    assert gone(mark), f"outlived the supervisor: {marked(mark)}"
+    with leaving_nothing() as environment:
+        try:
+            yield begin
+        finally:
+            for process in started:
+                if process.poll() is None:
+                    process.kill()
+                process.communicate()
 
 
 class Preloaded:

@@ -11,16 +11,6 @@ from trainer.state import TrainState
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A compilation cache that the tests of one process share, as environment."""
-    return {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("cache")),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
-
-
-@pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, cache: dict[str, str]) -> TrainState:
     """What the job of `config` ends with on one device where nothing strikes it."""
     folder = tmp_path_factory.mktemp("undisturbed")

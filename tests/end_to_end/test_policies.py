@@ -60,7 +60,7 @@ def test_a_batch_that_may_be_skipped_is_skipped_and_told(
 
     folder = tmp_path / "undisturbed"
     folder.mkdir()
-    undisturbed = Trainer(folder, Path(cache["JAX_COMPILATION_CACHE_DIR"]), 1, tiny(folder / "it"))
+    undisturbed = Trainer(folder, cache, 1, tiny(folder / "it"))
     assert poisoned(undisturbed.mapping, undisturbed.folder) == bad
     skipping(undisturbed, bad).finish()
     assert_same_bits(final_state(job, model_dir), undisturbed.state(17))

@@ -90,7 +90,7 @@ def check_recoveries(summary: dict[str, Any], log: str) -> None:
 def test_a_stopped_job_saves_and_goes_on_where_it_was(
     start: Start, supervise: Supervise, model_dir: Path, cache: dict[str, str]
 ) -> None:
-    job = config(model_dir, max_steps=100000)
+    job = config(model_dir, max_steps=100_000)
     running = start(job, env=cache)
     running.wait_for("is committed")  # of which step: it is heard twice a second
     running.signal(signal.SIGTERM)
@@ -109,7 +109,7 @@ def test_a_trainer_that_is_told_to_stop_by_somebody_else_is_preempted(
     start: Start, model_dir: Path, cache: dict[str, str]
 ) -> None:
     """SIGTERM to the worker alone: it saves at the next boundary, dies of it, and is restarted."""
-    running = start(config(model_dir, max_steps=2000), env=cache)
+    running = start(config(model_dir, max_steps=100_000), env=cache)
     text = running.wait_for("is committed")  # of which step: it is heard twice a second
     pid = int(text.split("running as pid ")[1].split(";")[0])
     os.kill(pid, signal.SIGTERM)

@@ -13,6 +13,7 @@ import pytest
 
 from supervisor.core.rules import RULES
 from tests.config.files import with_restart
+from tests.forked import forked
 
 OWN = with_restart(
     "max_num_restarts: 3\n"
@@ -46,10 +47,7 @@ KEYS = [
 def supervise(
     *argv: str | Path, given: str = "", cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "supervisor", *map(str, argv)]
-    return subprocess.run(
-        command, input=given, capture_output=True, text=True, check=False, cwd=cwd
-    )
+    return forked(*argv, given=given, cwd=cwd)
 
 
 @pytest.fixture

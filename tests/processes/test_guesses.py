@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.forked import forked
 from tests.running import Result, Start, command_config
 
 Supervise = Callable[..., Result]
@@ -52,9 +52,8 @@ def test_what_is_missing_each_time_is_tried_twice(supervise: Supervise, model_di
     ends = [each["event"] for each in told if each.get("event", {}).get("kind") == "WorkersGone"]
     assert [end["failure"]["certain"] for end in ends] == [False, False]
     assert all(end["failure"]["grounds"].startswith("a guess: ") for end in ends)
-    asked = [sys.executable, "-m", "supervisor", "status", str(model_dir)]
-    done = subprocess.run(asked, capture_output=True, text=True, check=True)
-    assert "\nverdict FATAL, certain: false (a guess: " in done.stdout
+    shown = forked("status", model_dir).stdout
+    assert "\nverdict FATAL, certain: false (a guess: " in shown
 
 
 def test_what_is_there_the_second_time_goes_on(supervise: Supervise, model_dir: Path) -> None:

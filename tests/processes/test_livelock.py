@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.forked import forked
 from tests.running import Start, command_config
 
 TOTAL = 5
@@ -25,8 +24,7 @@ FAILS_AFTER_EACH_SAVE = (
 
 
 def status(model_dir: Path) -> str:
-    argv = [sys.executable, "-m", "supervisor", "status", str(model_dir)]
-    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout
+    return forked("status", model_dir).stdout
 
 
 def test_a_livelock_is_warned_of_and_ends_with_the_bound_that_nothing_refills(

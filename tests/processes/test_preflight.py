@@ -11,14 +11,14 @@ import pytest
 import yaml
 
 from tests.end_to_end.test_training import config
+from tests.forked import forked
 from tests.running import command_config
 
 
 def validate(tmp_path: Path, job: dict[str, Any]) -> subprocess.CompletedProcess[str]:
     path = tmp_path / "trainer.yaml"
     path.write_text(yaml.safe_dump(job))
-    command = [sys.executable, "-m", "supervisor", "validate", str(path)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return forked("validate", path)
 
 
 def test_device_counts_without_a_rung_are_named(tmp_path: Path, model_dir: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.forked import forked
 from tests.running import Result, Start, command_config
 from tests.secret_store import SecretStore
 
@@ -120,8 +121,7 @@ def test_validate_shows_no_secrets(tmp_path: Path, model_dir: Path, wrong: bool)
         config["trainer"]["hub"] = TOKEN
     path = tmp_path / "trainer.yaml"
     path.write_text(json.dumps(config))
-    command = [sys.executable, "-m", "supervisor", "validate", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = forked("validate", path)
     assert done.returncode == (78 if wrong else 0)
     assert "[redacted]" in done.stdout + done.stderr
     assert [s for s in (FLAG, GIVEN, TOKEN) if s in done.stdout + done.stderr] == []
@@ -168,8 +168,7 @@ def test_a_complaint_about_a_secret_does_not_show_it(tmp_path: Path, model_dir: 
     path = tmp_path / "trainer.yaml"
     path.write_text(json.dumps(program(model_dir, "pass", env={"X": 731731731})))
     options = ["--set", "trainer.command.env.DB_PASS=842842842"]
-    command = [sys.executable, "-m", "supervisor", "run", str(path), *options]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = forked("run", path, *options)
     assert done.returncode == 78
     assert len(done.stderr.splitlines()) == 2
     assert re.findall("731731731|842842842", done.stderr) == []

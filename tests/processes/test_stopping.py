@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.forked import forked
 from tests.running import Result, Running, Start, command_config
 
 Supervise = Callable[..., Result]
@@ -101,8 +102,7 @@ def test_sigquit_is_a_stop_of_the_impatient(start: Start, model_dir: Path) -> No
 
 def test_status_tells_of_a_supervisor_that_was_killed(start: Start, model_dir: Path) -> None:
     def status() -> str:
-        command = [sys.executable, "-m", "supervisor", "status", str(model_dir)]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return forked("status", model_dir).stdout
 
     running = waiting(start, model_dir, "wait", "waiting")
     assert "\nRUNNING" in status()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli import main
+from tests.forked import forked
 
 INIT = "init: {model_dir: run, autorestart: {max_num_restarts: 0}}"
 PYTHON = sys.executable
@@ -197,17 +198,7 @@ ACCEPTED: dict[str, tuple[str | bytes, str]] = {
 def test_both_take_it(name: str, tmp_path: Path) -> None:
     text, expected = ACCEPTED[name]
     path = written(tmp_path, text)
-    done = [
-        subprocess.run(
-            [PYTHON, "-m", "supervisor", what, path],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        for what in ("validate", "run")
-    ]
+    done = [forked(what, path) for what in ("validate", "run")]
     assert [(each.returncode, each.stderr) for each in done] == [(0, ""), (0, "")]
     assert expected in done[1].stdout
     if "$HOME" in expected:
@@ -290,15 +281,7 @@ trainer:
 """
     path = written(tmp_path, config)
     for what in ("validate", "run"):
-        done = subprocess.run(
-            [PYTHON, "-m", "supervisor", what, path],
-            cwd=tmp_path,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        done = forked(what, path, cwd=tmp_path)
         assert done.returncode == (0 if what == "validate" else 76), done.stderr
         assert done.stdout.count(UNTOLD) == told
         assert done.stdout.count("a hang cannot be noticed") == ("pattern" not in more)

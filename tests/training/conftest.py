@@ -12,27 +12,22 @@ from .harness import MakeTrainer, Trainer, tiny
 
 
 @pytest.fixture(scope="session")
-def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("compile_cache")
-
-
-@pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, compilation_cache: Path) -> TrainState:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, cache: dict[str, str]) -> TrainState:
     """What the tiny trainer ends with on one device where nothing strikes it."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    trainer = Trainer(folder, compilation_cache, 1, tiny(folder / "checkpoints"))
+    trainer = Trainer(folder, cache, 1, tiny(folder / "checkpoints"))
     trainer.finish()
     return trainer.state(17)
 
 
 @pytest.fixture
-def make_trainer(tmp_path: Path, compilation_cache: Path) -> MakeTrainer:
+def make_trainer(tmp_path: Path, cache: dict[str, str]) -> MakeTrainer:
     """Makes a `Trainer` in a folder of this name; further keywords go to `loop`."""
 
     def make(name: str = "run", num_devices: int = 1, **loop: int) -> Trainer:
         folder = tmp_path / name
         folder.mkdir()
         mapping = tiny(folder / "checkpoints", **loop)
-        return Trainer(folder, compilation_cache, num_devices, mapping)
+        return Trainer(folder, cache, num_devices, mapping)
 
     return make

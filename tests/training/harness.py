@@ -91,7 +91,7 @@ class Trainer:
     """Runs `python -P -m trainer` on one config in a folder of its own."""
 
     folder: Path
-    cache: Path
+    cache: dict[str, str]
     num_devices: int
     mapping: Mapping
     extra: dict[str, str] = field(default_factory=dict)
@@ -120,16 +120,13 @@ class Trainer:
         environ = scrubbed(os.environ) | {
             "JAX_PLATFORMS": "cpu",
             "JAX_NUM_CPU_DEVICES": str(self.num_devices),
-            "JAX_COMPILATION_CACHE_DIR": str(self.cache),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
             "SUPERVISE_FAILURE_FILE": str(self.folder / "failure.json"),
             "SUPERVISE_FAULTS": json.dumps(
                 {"drills": drills, "records": str(self.folder / "drills")}
             ),
         }
         return {
-            "env": environ | self.extra,
+            "env": environ | self.cache | self.extra,
             "stdout": subprocess.PIPE,
             "stderr": subprocess.STDOUT,
             "text": True,

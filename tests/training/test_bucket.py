@@ -286,10 +286,10 @@ class Gate:
 
 
 def test_a_save_that_is_killed_is_not_committed_and_is_cleared_away(
-    emulator: Emulator, tmp_path: Path, compilation_cache: Path, undisturbed: TrainState
+    emulator: Emulator, tmp_path: Path, cache: dict[str, str], undisturbed: TrainState
 ) -> None:
     place = emulator.root / "killed" / "checkpoints"
-    trainer = Trainer(tmp_path, compilation_cache, 1, tiny(place))
+    trainer = Trainer(tmp_path, cache, 1, tiny(place))
 
     def killed_at(name: str) -> str:
         """What a trainer says that is killed while this object of step 10 is on its way."""

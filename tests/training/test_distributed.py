@@ -14,7 +14,7 @@ from trainer.distributed import wait_for
 
 from .harness import MakeTrainer, Trainer
 
-ENDLESS = 1_000_000
+ENDLESS = 100_000
 
 
 @pytest.fixture

@@ -77,10 +77,10 @@ def test_what_is_not_committed_is_neither_restored_nor_in_the_way(
 
 
 def test_a_phase_starts_from_the_one_before(make_trainer: MakeTrainer) -> None:
-    first = make_trainer("first", max_steps=4)
+    first = make_trainer("first", max_steps=5)
     first.finish()
     # A learning rate that vanishes beside every parameter: what is loaded stays to the bit.
-    for load, updates in (("params", 1), ("all", 5)):
+    for load, updates in (("params", 1), ("all", 6)):
         second = make_trainer(load, max_steps=1)
         second.mapping["trainer"]["start_from"] = {
             "directory": str(first.checkpoints),
@@ -88,8 +88,8 @@ def test_a_phase_starts_from_the_one_before(make_trainer: MakeTrainer) -> None:
         }
         second.mapping["trainer"]["init"]["optimizer"] = {"name": "adamw", "learning_rate": 1e-38}
         second.mapping["trainer"]["init"]["seed"] = 7
-        assert "of step 4 from" in second.finish()
+        assert "of step 5 from" in second.finish()
         state = second.state(1)
         assert state.step == 1
-        assert_same_bits(state.params, first.state(4).params)
+        assert_same_bits(state.params, first.state(5).params)
         assert optax.tree.get(state.optimizer, "count") == updates

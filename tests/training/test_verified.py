@@ -67,13 +67,11 @@ def lose_the_mark(step: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def stopped(
-    tmp_path_factory: pytest.TempPathFactory, compilation_cache: Path
-) -> tuple[Trainer, str]:
+def stopped(tmp_path_factory: pytest.TempPathFactory, cache: dict[str, str]) -> tuple[Trainer, str]:
     """A trainer with steps 10 and 12 committed, of 17, and what it printed."""
     folder = tmp_path_factory.mktemp("stopped")
     mapping = tiny(folder / "checkpoints", max_inflight_computations=1)
-    trainer = Trainer(folder, compilation_cache, 1, mapping)
+    trainer = Trainer(folder, cache, 1, mapping)
     done = trainer.run({"step": 12, "signal": "SIGTERM"})
     assert done.returncode == -signal.SIGTERM, done.stdout
     return trainer, done.stdout
