@@ -131,16 +131,19 @@ class LocalWorld:
                 self._engine.terminate(attempt)
             case KillWorkers(attempt, exits, _, survivors):
                 self._engine.kill(self._launch(attempt, state), exits, survivors)
+            case Wait() if state.backoff is not None:
+                self._tell_what_is_in_the_way(state.last_failure)
             case Wait() | TellRecovery() | TellLivelock() | FinishJob():
                 pass  # only told: the runtime waits and ends by the state
 
     def _prepare_for(self, failure: Failure | None) -> None:
         """What can be done here, before the next attempt, about what ended the last one."""
-        if failure is None:
-            return
-        if failure.rule == DISK_FULL:
+        if failure is not None and failure.rule == DISK_FULL:
             self._space.make_room()
-        if failure.remedy is Remedy.WAIT:
+
+    def _tell_what_is_in_the_way(self, failure: Failure | None) -> None:
+        """Before a wait for a busy accelerator: who or what has to go until it is over."""
+        if failure is not None and failure.remedy is Remedy.WAIT:
             for text in in_the_way(self._redact):
                 self._reactor.post(Noticed(self._clock.now(), text))
 

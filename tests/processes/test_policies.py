@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.running import Result, command_config, eventually
+from tests.running import TOY, Result, command_config, eventually, may_mount
 
 Supervise = Callable[..., Result]
 
@@ -150,3 +153,28 @@ def test_a_remedy_needs_a_policy(supervise: Supervise, model_dir: Path) -> None:
     result = supervise(command_config(model_dir, restart=QUICK | {"rules": [rule]}))
     assert result.code == 78
     assert "a remedy needs verdict POLICY, not FATAL" in result.err
+
+
+@pytest.mark.skipif(
+    not may_mount() or TOY.startswith("/tmp/"), reason="NOT TESTED: no /tmp of its own can be made"
+)
+def test_what_keeps_a_tpu_busy_is_told_before_the_wait(tmp_path: Path) -> None:
+    """In a mount namespace whose /tmp holds libtpu's lock file of another user, left by SIGKILL."""
+    restart = QUICK | {"backoff": {"first": 1, "max": 1}}
+    config = command_config(Path("/mnt/run"), "busy", "--once", restart=restart)
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(config))
+    namespace = (
+        f"mount --bind {tmp_path} /mnt && mount -t tmpfs -o mode=1777 tmpfs /tmp && "
+        "touch /tmp/libtpu_lockfile && chmod 600 /tmp/libtpu_lockfile && "
+        "chown 54321 /tmp/libtpu_lockfile && cd / && "
+        f"exec {sys.executable} -m supervisor run /mnt/job.yaml"
+    )
+    argv = ["unshare", "--mount", "sh", "-c", namespace]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    before, _, after = done.stdout.partition("starting attempt 2")
+    if Path("/proc/sys/fs/protected_regular").read_text().strip() == "0":
+        pytest.skip("NOT TESTED: root may open any file here")
+    assert "/tmp/libtpu_lockfile belongs to uid 54321 (mode 600)" in before
+    assert "remove it (sudo rm /tmp/libtpu_lockfile)" in before
+    assert "libtpu_lockfile" not in after
