@@ -88,9 +88,10 @@ def _results(
     try:
         machine.identify(bench)
     except Failed as error:
-        why = f"the {bench.platform} cannot be used: {clean(str(error))}"
-        yield Result("start", "failed", "a process can use it", "", why=why)
-        yield from (skipped(one, why) for one in chosen)
+        why = clean(f"{error}; {machine.REMEDIES[bench.platform]}")
+        seen = tuple(clean(line) for line in bench.last_words())
+        yield Result("start", "failed", "jax can use the devices", "docs/gpu.md", seen, why)
+        yield from (skipped(one, "the devices cannot be used: see `start`") for one in chosen)
         return
     bench.end()
     yield from run_all(chosen, bench, clean)

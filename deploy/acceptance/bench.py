@@ -31,6 +31,7 @@ _LOOK = 0.01
 _GONE = 15.0
 """Seconds in which what was killed must be gone."""
 _LAST = 300
+_LINES = 15
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
@@ -119,6 +120,11 @@ class Bench:
             return None
         child = self.start(argv)
         return child.text if child.wait() == 0 else None
+
+    def last_words(self) -> list[str]:
+        """The end of what the last process said."""
+        lines = self._children[-1].text.splitlines() if self._children else []
+        return [line[:_LAST] for line in lines[-_LINES:]]
 
     def end(self) -> None:
         """Kill what the check has left."""

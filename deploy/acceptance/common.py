@@ -86,8 +86,7 @@ def checked_step(child: Child, bench: Bench) -> dict[str, Any]:
     "TPU ids run x first (0 is at (0,0), 1 at (1,0)), on GPU coordinates are (partition, process, "
     "place)",
     source="jax/_src/mesh_utils.py and tests/multiprocess/tpu_device_test.py of jax 0.10.2; for "
-    "GPU "
-    "the topology of its cuda plugin (1x2x2 gives [0,0,0], [0,0,1], [0,1,0], [0,1,1])",
+    "GPU the topology of its cuda plugin (1x2x2 gives [0,0,0], [0,0,1], [0,1,0], [0,1,1])",
 )
 def devices(bench: Bench) -> None:
     """What jax finds, and how long its start takes."""
@@ -127,8 +126,7 @@ def aligned(bench: Bench) -> Iterator[list[int]]:
     "gpu",
     "cpu",
     expected="on every rung (8, 4, 2, 1) and aligned run, jax sees just these devices, the loss "
-    "of a "
-    "step with a collective falls, and known products are right in every bit",
+    "of a step with a collective falls, and known products are right in every bit",
     source="Google's tables of TPU types; bounds of jax/_src/test_multiprocess.py (jax 0.10.2) and "
     "Ray's tpu.py",
     seconds=300.0,
@@ -297,8 +295,7 @@ def judged(bench: Bench, child: Child, code: int) -> dict[str, Any]:
     "gpu",
     "cpu",
     expected="a CUDA_VISIBLE_DEVICES that shows fewer GPUs than the config wants is refused with "
-    "78, "
-    "before anything is started",
+    "78, before anything is started",
     source="CUDA Programming Guide, 5.2.1.1",
     seconds=60.0,
 )

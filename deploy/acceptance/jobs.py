@@ -151,7 +151,7 @@ def shrink_regrow(bench: Bench) -> None:
     take = _take_simulated if bench.platform == "cpu" else _take_chips
     job = bench.supervise("run", path)
     pid = _trains(job)
-    bring_back = take(bench, list(range(half, bench.count)), pid)
+    bring_back = take(bench, job, list(range(half, bench.count)), pid)
     job.until(rf"shrinks from {bench.count} to {half} devices")
     job.until(r"starting attempt [2-9].* on \d+ of \d+ devices")
     bring_back()
@@ -162,26 +162,28 @@ def shrink_regrow(bench: Bench) -> None:
     bench.expect(code == 75, f"SIGTERM ended it with {code} instead of 75")
 
 
-def _take_simulated(bench: Bench, places: list[int], pid: int) -> Callable[[], None]:
+def _take_simulated(bench: Bench, job: Child, places: list[int], pid: int) -> Callable[[], None]:
     file = bench.work / "ladder" / simulated.FILE
     simulated.lose(file, *map(str, places))
     return lambda: simulated.return_(file, *map(str, places))
 
 
-def _take_chips(bench: Bench, places: list[int], pid: int) -> Callable[[], None]:
-    """Kill the worker, and hold these chips before the next one has them."""
+def _take_chips(bench: Bench, job: Child, places: list[int], pid: int) -> Callable[[], None]:
+    """Kill the worker, and hold these chips before the next one has them: the supervisor stands
+    still meanwhile."""
+    job.process.send_signal(signal.SIGSTOP)
     os.kill(pid, signal.SIGKILL)
-    env = {**shown(bench, places), "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
     while True:
-        holder = bench.device("hold", env)
+        holder = bench.device("hold", shown(bench, places))
         try:
             holder.told("holding")
+            break
         except Failed as error:
             if bench.left <= 0:
                 raise
             bench.see(f"the chips could not be taken yet: {error}")
-        else:
-            return holder.kill
+    job.process.send_signal(signal.SIGCONT)
+    return holder.kill
 
 
 @check(

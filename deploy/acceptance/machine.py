@@ -39,6 +39,12 @@ _KINDS = {
     "TPU7x": "tpu7x",
 }
 """Generations by `device_kind`, after jax/_src/pallas/mosaic/tpu_info.py of jax 0.10.2."""
+REMEDIES = {
+    "tpu": "is libtpu installed (pip install '.[tpu]'), and does nobody else hold the chips?",
+    "gpu": "does nvidia-smi list it, and is jax's plugin installed (docs/gpu.md)?",
+    "cpu": "is jax installed (pip install '.[trainer]')?",
+}
+"""Where no process can use the devices at all."""
 _SMI = ("name", "driver_version", "memory.total", "compute_mode", "mig.mode.current")
 SMI = "nvidia-smi"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
-from deploy.acceptance.bench import Bench, Failed, Skipped
+from deploy.acceptance.bench import DEVICE, Bench, Failed, Skipped
 from deploy.acceptance.checks import check
 from deploy.acceptance.common import checked_step, shown, sizes
 from supervisor.adapters import accelerators
@@ -23,16 +23,18 @@ _LOCK_SOURCE = "openxla, tpu_initialize_util.cc: TryAcquireTpuLock"
 @check(
     "chip-files",
     "tpu",
-    expected="TPU_VISIBLE_CHIPS=k opens one device file, another for each k; it is that of the "
-    "chip "
-    "with id k when all are seen",
+    expected="TPU_VISIBLE_CHIPS=k opens one device file, another for each k; coordinates and "
+    "hardware ids tell whether it is the chip with id k",
     source="jax ids run x first, a list of chips in jax/_src/test_multiprocess.py y first: which "
-    "of "
-    "the two holds, no source says",
+    "of the two holds, no source says",
     seconds=240.0,
 )
 def chip_files(bench: Bench) -> None:
-    """One process for each chip."""
+    """One process for each chip, after one that sees all."""
+    together = bench.device("hold").told("up")["devices"]
+    known = {each["id"]: each["hardware_id"] for each in together}
+    bench.see(f"local_hardware_id by id, where all chips are seen: {known}")
+    bench.end()
     files: dict[int, tuple[str, ...]] = {}
     for place in range(bench.count):
         child = bench.device("hold", shown(bench, [place]))
@@ -93,8 +95,8 @@ def _side_by_side(bench: Bench, halves: list[list[int]], env: dict[str, str]) ->
     "lock-file",
     "tpu",
     expected="a lock file that a killed process left is no hindrance to its own user; one of "
-    "another "
-    "user is, although nobody holds a chip: the error names it or says that the TPU is in use",
+    "another user is, although nobody holds a chip: the error names it or says that the TPU is "
+    "in use",
     source=f"{_LOCK_SOURCE}: SIGKILL leaves the file, of mode 0600",
     seconds=120.0,
 )
@@ -111,29 +113,30 @@ def lock_file(bench: Bench) -> None:
     again.wait()
     if os.geteuid() != 0:
         raise Skipped("own file: no hindrance; another user's file can be made by root alone")
-    if not _LOCK.exists():
+    was_there = _LOCK.exists()
+    try:
         _LOCK.touch(mode=0o600)
-    os.chown(_LOCK, 0, 0)
-    _open_to_nobody(bench)
-    stranger = bench.start(
-        ["/usr/bin/env", "sh", "-c", f"test -w {_LOCK} && echo writable || echo locked out"],
-        user=_NOBODY,
-        group=_NOBODY,
-    )
-    stranger.wait()
-    bench.see(f"another user finds it: {stranger.last_line}")
-    child = bench.device("hold", user=_NOBODY)
+        os.chown(_LOCK, 0, 0)
+        _by_another_user(bench)
+    finally:
+        if not was_there:
+            _LOCK.unlink(missing_ok=True)
+
+
+def _by_another_user(bench: Bench) -> None:
+    bench.work.chmod(0o711)
+    try:
+        argv = [sys.executable, "-P", str(DEVICE), '{"do": "hold"}']
+        child = bench.start(argv, user=_NOBODY, group=_NOBODY)
+    except OSError as error:
+        raise Skipped(f"another user cannot start {sys.executable}: {error.strerror}") from error
     try:
         child.told("holding")
-        bench.see("another user can use the TPU beside it")
     except Failed as error:
         bench.see(f"another user: {error}")
-    with suppress(OSError):
-        _LOCK.unlink()
-
-
-def _open_to_nobody(bench: Bench) -> None:
-    bench.work.chmod(0o711)
+        bench.expect(_LOCK.name in child.text or "in use" in child.text, "the lock is not named")
+    else:
+        raise Failed("another user can use the TPU in spite of the file")
 
 
 def _described(path: Path) -> str:
@@ -149,7 +152,7 @@ def _described(path: Path) -> str:
     "memory-ahead",
     "tpu",
     expected="what is compiled ahead for this topology without a chip takes the same bytes as the "
-    "step that the chip compiles, and its peak is not above that and what jax keeps",
+    "step that the chip compiles; the peak of `memory_stats()` is told beside it",
     source="`compiled.memory_analysis()` and `device.memory_stats()` of jax 0.10.2",
     seconds=180.0,
 )

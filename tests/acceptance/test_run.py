@@ -15,6 +15,7 @@ import pytest
 from deploy.acceptance.bench import MARK, Bench
 from deploy.acceptance.checks import CHECKS, Check, run_all
 from deploy.acceptance.results import Report
+from tests.processes.metadata_server import MetadataServer
 from tests.running import eventually, lives, marked
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +56,11 @@ def test_on_a_cpu_it_says_loudly_that_it_proves_nothing(tmp_path: Path) -> None:
     assert skipped.why == "needs a TPU"
 
 
+def read_until(process: subprocess.Popen[str], text: str) -> None:
+    assert process.stdout is not None
+    assert any(text in line for line in process.stdout), f"it ended without {text!r}"
+
+
 def marks_of_children(pid: int) -> list[str]:
     found = []
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
@@ -73,9 +79,7 @@ def test_interrupted_it_leaves_nothing_and_writes_what_it_has(
     process = subprocess.Popen(
         command(tmp_path, *words), cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
-    while not process.stdout.readline().startswith("passed"):
-        assert process.poll() is None
+    read_until(process, "passed")
     assert eventually(lambda: marks_of_children(process.pid))
     (mark, *_) = marks_of_children(process.pid)
     process.send_signal(number)
@@ -151,6 +155,42 @@ def test_every_check_says_what_it_expects_by_which_source_and_has_a_bound() -> N
         assert sum(platform in one.platforms for one in CHECKS.values()) >= least
 
 
+def test_a_machine_that_is_taken_away(tmp_path: Path) -> None:
+    """Simulated: a metadata server of ours says so, and then the system ends everything."""
+    with MetadataServer().serving() as server:
+        argv = command(tmp_path, "--devices", "1", "--only", "preempt")
+        process = subprocess.Popen(
+            [*argv, "--preempt", str(tmp_path / "job")],
+            cwd=ROOT,
+            env={**os.environ, "GCE_METADATA_HOST": server.host},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        read_until(process, "metadata preempted: FALSE")
+        assert eventually(lambda: list((tmp_path / "job").glob("checkpoints/[0-9]*")))
+        server.set("preempted", "TRUE")
+        read_until(process, "metadata preempted: TRUE")
+        process.send_signal(signal.SIGTERM)
+        rest, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, rest
+    (result,) = written(tmp_path).results
+    assert result.status == "passed"
+    seen = "\n".join(result.seen)
+    for text in ("metadata preempted: TRUE", "last save: 20", "the job ended with 75"):
+        assert text in seen, seen
+
+
+def test_devices_that_cannot_be_used_fail_and_nothing_passes(tmp_path: Path) -> None:
+    argv = [*command(tmp_path, "--only", "devices", "short-list"), "--platform", "tpu"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 1
+    start, *others = written(tmp_path).results
+    assert (start.name, start.status) == ("start", "failed")
+    assert "is libtpu installed" in start.why
+    assert start.seen
+    assert [result.status for result in others] == ["skipped", "skipped"]
+
+
 @pytest.mark.slow
 def test_all_that_simulated_devices_can_do(tmp_path: Path) -> None:
     done = subprocess.run(
@@ -164,5 +204,5 @@ def test_all_that_simulated_devices_can_do(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for result in written(tmp_path).results:
-        is_ours = "cpu" in CHECKS[result.name].platforms
+        is_ours = "cpu" in CHECKS[result.name].platforms and result.name != "preempt"
         assert result.status == ("passed" if is_ours else "skipped"), result
