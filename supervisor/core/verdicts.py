@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from supervisor.config.patterns import SlowPatternError
 from supervisor.core.certainty import grounds, is_certain
-from supervisor.core.chain import Chain
+from supervisor.core.chain import Chain, Raised
 from supervisor.core.comparing import is_compared, signature_of
 from supervisor.core.failure import Evidence, Failure, WorkerExit, told_survivors
 from supervisor.core.outcome import Charge, Confidence, Verdict
@@ -23,6 +23,7 @@ from supervisor.core.rules import RULES, STILL_RUNNING, Rule
 from supervisor.core.state import Hang
 from supervisor.core.stores import is_of_a_store
 from supervisor.core.weighing import Judgement, is_hearsay, weighed
+from supervisor.protocol.failure import FailureRecord
 from supervisor.protocol.messages import Stage, printable
 
 _MAX_ROOT_CAUSE = 300
@@ -223,9 +224,17 @@ def failure_of(
         and charge is Charge.RESTARTS
         and not rule.victim,
         step=rank.record.step if rank.record is not None else None,
-        traceback=rank.record.traceback if rank.record is not None else "",
+        traceback=_traceback(rank.record, member),
         where=one_line(redact(member.at)) if member is not None else "",
     )
+
+
+def _traceback(record: FailureRecord | None, member: Raised | None) -> str:
+    """The traceback of the failure record; empty where it only shows how the program chose to exit
+    after the error, as `sys.exit` does."""
+    if record is None or (record.is_mere_exit and member is not None):
+        return ""
+    return record.traceback
 
 
 def one_line(text: str) -> str:

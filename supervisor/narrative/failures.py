@@ -52,7 +52,8 @@ def _one_more(state: JobState, failure: Failure) -> str:
     """That a guess gets one more attempt, and when."""
     if not failure.is_guess or state.status not in (Status.BACKOFF, Status.STARTING):
         return ""
-    soon = f" in {state.backoff.delay:.0f} s" if state.backoff is not None else ""
+    delay = state.backoff.delay if state.backoff is not None else None
+    soon = f" in {delay:.{0 if delay >= 10 else 1}f} s" if delay is not None else ""
     told = f" (signature {failure.signature})"
     return f"; one more attempt{soon}; the same failure again ends the job{told}"
 

@@ -241,3 +241,23 @@ def test_a_guess_of_mere_lines_has_a_signature() -> None:
     failure = judged(printed("train.py: error: unrecognized arguments: --fast\n", code=2))
     assert failure.is_guess
     assert failure.signature is not None
+
+
+@pytest.mark.parametrize(
+    ("output", "shown"),
+    [
+        (TRACEBACK.format(place="load", error="KeyError: 'lr'"), False),
+        ("train.py: error: unrecognized arguments: --foo\n", False),
+        ("", True),
+    ],
+)
+def test_how_the_program_chose_to_exit_is_shown_only_where_it_said_nothing_else(
+    output: str, shown: bool
+) -> None:
+    """Below another root cause the traceback of `sys.exit(2)` misleads."""
+    trace = TRACEBACK.format(place="<module>", error="SystemExit: 2")
+    bases = ("builtins.SystemExit", "builtins.BaseException", "builtins.object")
+    exited = (ExceptionInfo("builtins.SystemExit", bases, "2", "raised"),)
+    record = FailureRecord(0, 0.0, "TRAINING", 3, exited, trace)
+    failure = judged(RankEvidence(WorkerExit(0, code=2), record, output))
+    assert failure.traceback == (trace if shown else "")

@@ -180,6 +180,21 @@ def test_no_advice_says_that_a_job_which_ends_is_restarted(rule: Rule) -> None:
     assert "If it comes back" not in told
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [each for each in RULES if each.advice.startswith(("If it comes back,", "If it comes back:"))],
+    ids=lambda rule: rule.name,
+)
+def test_no_advice_at_the_end_waits_for_the_failure_to_come_back(rule: Rule) -> None:
+    history = started(policy(restarts=0))
+    history.fails(replace(RETRY, advice=rule.advice, cause=rule.cause))
+    assert history.state.last_failure is not None
+    told = history.state.last_failure.advice
+    assert not told.startswith("If it comes back")
+    assert told[:1].isupper()
+    assert told[1:] == rule.advice.partition("If it comes back")[2][3:]
+
+
 def test_progress_refills_the_preemptions_too() -> None:
     history = started(policy(preemptions=1))
     for number in range(10):

@@ -39,7 +39,9 @@ def test_what_is_missing_each_time_is_tried_twice(supervise: Supervise, model_di
     signature = result.summary["attempts"][0]["failure"]["signature"]
     assert "verdict FATAL, certain: false (rule 'missing-file'): " in result.log
     assert "ERROR: a guess: " in result.log
-    again = f"one more attempt in 0 s; the same failure again ends the job (signature {signature})"
+    again = (
+        f"one more attempt in 0.0 s; the same failure again ends the job (signature {signature})"
+    )
     assert result.log.count(again) == 1
     end = (
         f"the same failure came twice: a file is missing or may not be used (signature {signature})"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 FIX_CODE = "Fix the program; run the same command again to go on from the newest checkpoint."
 FIX_CONFIG = "Correct the config; run the same command again."
 FIX_PATH = (
@@ -15,6 +17,8 @@ ASSERTION = (
 )
 NONE_NEEDED = "None needed: it is restarted. If it comes back, "
 """What advice begins with that is only for a failure which comes back; see `for_the_end`."""
+_IF_BACK = re.compile(r"If it comes back[,:] ")
+"""The same where there is more to do than to restart: at the end it did come back."""
 SEE_SERVICE = f"{NONE_NEEDED}look at the state of the service."
 WHO_STOPS_IT = f"{NONE_NEEDED}find out who sends SIGTERM."
 PREEMPTED = "preempted (SIGTERM that the supervisor did not send)"
@@ -58,6 +62,11 @@ def for_the_end(advice: str, cause: str) -> str:
     """The `advice` for a failure with this `cause`, once nothing restarts the program any more."""
     _, promised, look = advice.partition(NONE_NEEDED)
     if not promised:
-        return advice
+        did = _IF_BACK.match(advice)
+        return advice if did is None else _sentence(advice[did.end() :])
     again = "Run the same command again to go on from the newest checkpoint."
-    return f"The last failure was: {cause}. {look[:1].upper()}{look[1:]} {again}"
+    return f"The last failure was: {cause}. {_sentence(look)} {again}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
