@@ -7,6 +7,7 @@ import datetime
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
@@ -74,11 +75,12 @@ def _run(bench: Bench, options: argparse.Namespace) -> int:
         results += [skipped(one, "interrupted before it") for one in chosen[len(results) :]]
     bench.end()
     write(interrupted)
-    failed = sum(result.status == "failed" for result in results)
-    print(f"{len(results)} checks, {failed} failed; attach {options.out} to an issue", flush=True)
+    ends = Counter(result.status for result in results)
+    counts = ", ".join(f"{ends[status]} {status}" for status in ("passed", "failed", "skipped"))
+    print(f"{counts}; attach {options.out} to an issue", flush=True)
     if bench.platform == "cpu":
         print(_LOUD, flush=True)
-    return _INTERRUPTED if interrupted else int(failed > 0)
+    return _INTERRUPTED if interrupted else int(ends["failed"] > 0)
 
 
 def _results(

@@ -34,7 +34,7 @@ _LAST = 300
 _LINES = 15
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
+_PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu,cpu"}
 
 
 class Failed(Exception):  # noqa: N818
