@@ -222,7 +222,7 @@ fetch() {{
 }}
 
 # again TIMES COMMAND...: others hold apt's locks at boot (DPkg::Lock::Timeout waits for dpkg's lock
-# and not for that of the package lists), and networks have bad minutes.
+# and not for that of the package lists: apt 2.6.1 gives up at once), and networks have bad minutes.
 again() {{
   local left=$1
   shift
