@@ -140,6 +140,11 @@ class Group:
     """The ranks that got a SIGTERM that the supervisor did not send."""
 
     @property
+    def has_begun(self) -> bool:
+        """Whether it has trained a step: before, it initialises."""
+        return self.step > (self.resumed_from or 0)
+
+    @property
     def workers(self) -> list[int]:
         """The ranks that live."""
         return [rank for rank in self.ranks if rank in self.alive]
@@ -273,7 +278,7 @@ class Host:
             self._fail(group)
         elif self.happens(faults.struck):
             self._die(group, WorkerExit(self._rng.choice(group.ranks), signal="SIGKILL"), None)
-        elif self.happens(faults.hangs):
+        elif self.happens(faults.hangs * (1 if group.has_begun else 3)):
             self._hang(group)
         elif group.step >= self._target(group):
             self._finish(group)
@@ -335,6 +340,8 @@ class Host:
         self._tell(f"attempt {group.attempt} hangs")
         group.stuck = True
         group.deaf = self.happens(0.6)
+        if self.watcher is not None and not group.has_begun:
+            self.watcher.said(group, StageMessage(Stage.INITIALIZING))
 
         def somebody_kills_it() -> None:
             """Without a word of its own there is no watchdog: a person has to see it."""

@@ -73,6 +73,8 @@ class Ledger:
     """The supervisor of the attempt died before any sign of its end."""
     hung: Stage | None = None
     """The attempt was ended because it was silent, whatever it said then."""
+    again: bool = False
+    """The attempt before was silent in an initialisation that had less than its whole time."""
     makes_way: bool = False
     """The attempt was asked to stop although nobody wants the job to."""
     suspect: tuple[Failure, tuple[str, ...]] | None = None
@@ -158,7 +160,7 @@ class Ledger:
         """The attempt is over: what must be decided, and what it costs."""
         ledger = replace(self, owed=False)
         if isinstance(event, WorkersGone):
-            ledger = ledger._committed(event.committed)
+            ledger = replace(ledger._committed(event.committed), again=False)
         decision = t.decisions[0] if t.decisions else None
         failure = event.failure
         if self.stop is not None:
@@ -174,6 +176,11 @@ class Ledger:
         if self.makes_way and failure.verdict is not Verdict.FATAL and not self.hung:
             require(isinstance(decision, _GOES_ON), "what made way is not started again")
             return ledger
+        limits = policy.phases[self.phase].limits(tries_again=not self.again)
+        whole = policy.phases[self.phase].deadlines
+        if self.hung is Stage.INITIALIZING and limits != whole and not failure.says_fatal:
+            require(isinstance(decision, _GOES_ON), "it may not be initialised again")
+            return replace(ledger, again=True)
         adjustable = event.adjustable if isinstance(event, WorkersGone) else ()
         if failure.step is None and isinstance(event, WorkersGone) and not failure.certain:
             reported = event.step if failure.verdict is Verdict.FATAL else None

@@ -184,6 +184,7 @@ def _phase(rng: Random, name: str, target: int) -> PhasePolicy:
         success,
         reports_stages=rng.choice((False, True)),
         deadlines=rng.choice(({}, deadlines)),
+        first_initialising=rng.choice((None, 30.0)),
         repeated_failure_limit=rng.choice((None, None, 0, 1, 2)),
         max_total_restarts=rng.choice((None, None, restarts, restarts + 3)),
     )
