@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 from supervisor.core.codes import codes_of
 from supervisor.core.speakers import Speaker, speaker
@@ -56,7 +57,7 @@ _TOLD = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Raised:
     """One error: `type` as it was printed ("" for a line of text), `text` all that it says."""
 
@@ -82,22 +83,22 @@ class Raised:
         of_an_actor = kind in ("RayActorError", "ActorDiedError")
         return kind in _WRAPPERS or (of_an_actor and _OF_A_CREATION in self.text)
 
-    @property
+    @cached_property
     def stated(self) -> str:
         """What it states of what happened: its text without advice and suppositions."""
         return stated(self.text)
 
-    @property
+    @cached_property
     def speaker(self) -> Speaker:
         """Who raised it."""
         return speaker(self.type, self.raised_in, self.bases)
 
-    @property
+    @cached_property
     def codes(self) -> frozenset[str]:
         """The structured codes in what it says."""
         return codes_of(self.type, self.text)
 
-    @property
+    @cached_property
     def names(self) -> frozenset[str]:
         """The names that a rule may call it by: those of its types, with ever less of the module.
 
@@ -112,7 +113,7 @@ class Raised:
         return frozenset(names)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chain:
     """Errors that came of one another, the innermost first, and the frames they passed through."""
 
@@ -129,12 +130,12 @@ class Chain:
     followed: int = 0
     """How many lines of its process follow that say anything."""
 
-    @property
+    @cached_property
     def path(self) -> str:
         """The frames as text, a line each."""
         return "\n".join(f"{path}:{name}" for path, name in self.frames)
 
-    @property
+    @cached_property
     def stage(self) -> str | None:
         """What the program was doing, as far as the frames of a checkpoint library tell."""
         names = [name for path, name in self.frames if "orbax" in path or "tensorstore" in path]

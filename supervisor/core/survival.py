@@ -15,6 +15,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from supervisor.core.chain import Chain, Origin
+from supervisor.core.searching import Searched
 
 _MAX_LOOKED_AT = 500
 _MAX_COUNTERS = 4
@@ -22,7 +23,7 @@ _COUNTER = r"[\"'\]]?[\s:=#(\[]{0,4}(\d{1,15}(?:\.\d{1,9})?)\b"
 _STEP = re.compile(
     rf"(?i)(?:\b|_)(?:(?:step|iter(?:ation)?|epoch|batch|update|round)s?|it(?=[\"']?\s?[:=]))\b{_COUNTER}"
 )
-_METRIC = re.compile(
+_METRIC = Searched(
     r"(?i)(?:\b|_)(?:loss|acc(?:uracy)?|ppl|perplexity|reward|grad_norm|learning_rate|lr|mfu|"
     r"(?:it|tok(?:en)?s?|samples?|examples?|images?|steps?)/s(?:ec)?)\b[\"'\]]?[\s:=]{1,4}-?\d|"
     r"\d\s?(?:it|tok(?:en)?s?|samples?|examples?|images?|steps?)/s(?:ec)?\b"
@@ -34,17 +35,17 @@ _INFO = re.compile(
     r"I\d{4} \d\d:|[\[(]?\d{4}-\d\d-\d\d[ T][\d:.,]+Z?[\])]?[: \[(-]+(?:I|INFO|DEBUG)\b|"
     r"\[?(?:INFO|DEBUG)\b"
 )
-_BAD = re.compile(
+_BAD = Searched(
     r"[WEF]\d{4} \d\d:|(?:^|[\s\[:])(?:WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b|: [WEF] |"
     r"(?i:error|exception|traceback|fail|abort|fatal)"
 )
-_TEARDOWN = re.compile(
+_TEARDOWN = Searched(
     r"(?i)sav(?:e|ing)|check ?point|ckpt|restor|commit|finali[sz]|shut|clos|exit|terminat|cancel|"
     r"interrupt|stopp|stopping|clean|destroy|leak|finish|wait|sync|flush|upload|thread=(?!Main)|"
     r"\.(?:cc|cpp|h):\d|distributed|coordination|bye|kill|retry|disconnect|teardown|unregister"
 )
 """What a program says while it ends, and what its other threads say meanwhile."""
-_NO_WORK = re.compile(
+_NO_WORK = Searched(
     r"(?i)\b(?:re-?)?tr(?:y|ies|ying)\b|attempt|sleep|back-?off|barrier|elapsed|alive|heartbeat|"
     r"\bstill\b|time-?out|remain|\bjoin|signal|wandb|\bNCCL\b|\bframe\b|^#|0x[0-9a-f]|"
     r"\b(?:rank|process|worker|host|node|device|gpu|thread|replica|pid|job|task)s?\b"

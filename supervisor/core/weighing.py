@@ -129,7 +129,7 @@ def weighed(
     found = [
         each
         for number, rank in enumerate(ranks)
-        for each in _Judge(rank, number, success, rules, facts | _known_of(rank, ranks)).weigh()
+        for each in _judge_of(rank, number, ranks, success, rules, facts).weigh()
     ]
     judgements = [each for each in found if isinstance(each, Judgement)]
     judgements.sort(key=lambda judgement: judgement.order)
@@ -168,6 +168,28 @@ def _was_ended(rank: RankEvidence) -> bool:
     return rank.exit.told_to_stop or (rank.fell and ended)
 
 
+def _judge_of(
+    rank: RankEvidence,
+    number: int,
+    ranks: Sequence[RankEvidence],
+    success: Success,
+    rules: Sequence[Rule],
+    facts: frozenset[str],
+) -> _Judge:
+    known = facts | _known_of(rank, ranks)
+    fitting = tuple(rule for rule in rules if _fits(rule, rank.exit, known))
+    return _Judge(rank, number, success, fitting, known)
+
+
+def _fits(rule: Rule, ended: WorkerExit, facts: frozenset[str]) -> bool:
+    """Whether a process that ended so, and what else is known, are as the rule wants it."""
+    return (
+        (not rule.signals or signal_of(ended) in rule.signals)
+        and (not rule.exit_codes or ended.code in rule.exit_codes)
+        and facts.issuperset(rule.facts)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Judge:
     """Judges one rank's end, error by error."""
@@ -176,6 +198,7 @@ class _Judge:
     number: int
     success: Success
     rules: Sequence[Rule]
+    """Those that fit how it ended."""
     facts: frozenset[str]
 
     def weigh(self) -> Iterator[Judgement | LeftOut]:
@@ -248,8 +271,11 @@ class _Judge:
 
         The last rule matches anything.
         """
+        stage = self.rank.stage or (chain.stage if chain is not None else None)
         for rule in self.rules:
-            if not self._ends(rule, chain):
+            if rule.stages and stage not in rule.stages:
+                continue
+            if rule.frames and (chain is None or not occurs(rule.frames, chain.path)):
                 continue
             if rule.alone and chain is not None and len(chain.members) > 1:
                 continue
@@ -257,28 +283,21 @@ class _Judge:
                 yield rule, members[-1] if members else None
                 continue
             for member in reversed(members):
-                if rule.speakers and member.speaker not in rule.speakers:
-                    continue
-                if (
-                    codes_match(rule, member.codes)
-                    and names_match(rule, member.names)
-                    and says(rule, as_read(rule, member))
-                    and not (chain and knows_words_alone(rule) and requires(chain, member))
+                if _is_about(rule, member) and not (
+                    chain and knows_words_alone(rule) and requires(chain, member)
                 ):
                     yield rule, member
                     break
 
-    def _ends(self, rule: Rule, chain: Chain | None) -> bool:
-        """Whether all that is no matter of an error's own words is as the rule wants it."""
-        ended = self.rank.exit
-        stage = self.rank.stage or (chain.stage if chain is not None else None)
-        return (
-            (not rule.signals or signal_of(ended) in rule.signals)
-            and (not rule.exit_codes or ended.code in rule.exit_codes)
-            and (not rule.stages or stage in rule.stages)
-            and self.facts.issuperset(rule.facts)
-            and (not rule.frames or (chain is not None and occurs(rule.frames, chain.path)))
-        )
+
+def _is_about(rule: Rule, member: Raised) -> bool:
+    """Whether an error has all that the rule looks for in one."""
+    return (
+        (not rule.speakers or member.speaker in rule.speakers)
+        and codes_match(rule, member.codes)
+        and names_match(rule, member.names)
+        and says(rule, as_read(rule, member))
+    )
 
 
 def as_read(rule: Rule, member: Raised) -> str:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import lru_cache
 
 from supervisor.config.patterns import Pattern
 from supervisor.core.outcome import Charge, Confidence, Verdict
 from supervisor.core.remedy import Remedy
+from supervisor.core.searching import Searched, lowered
 from supervisor.core.speakers import Speaker
 
 FATAL, RESTART, POLICY = Verdict.FATAL, Verdict.RESTART, Verdict.POLICY
 MEDIUM, LOW = Confidence.MEDIUM, Confidence.LOW
+_MOST = 1024
+"""More patterns and names than the rules of one job have."""
 
 OOM_KILLED = "oom-killed"
 """The kernel killed a process of the group for memory: its cgroup's counter says so."""
@@ -161,37 +164,37 @@ def occurs(patterns: tuple[str, ...], text: str) -> bool:
 
 
 def found(patterns: tuple[str, ...], text: str) -> str | None:
-    """What one of the patterns finds in the text, "" if there is no pattern; None: nothing."""
-    match = _joined(patterns).search(text) if patterns else None
-    return match[0] if match is not None else None if patterns else ""
+    """What the patterns find first in the text, "" if there is no pattern; None: nothing."""
+    if not patterns:
+        return ""
+    low = lowered(text)
+    matches = [match for each in _searched(patterns) if (match := each.search_in(text, low))]
+    return min(matches, key=_begin)[0] if matches else None
+
+
+def _begin(match: re.Match[str]) -> int:
+    return match.start()
 
 
 def _those_of(wanted: tuple[str, ...], names: frozenset[str]) -> frozenset[str]:
     plain, globs = _split(wanted)
-    return (plain & names) | {name for name in names if globs.fullmatch(name)}
+    found = plain & names
+    return found if globs is None else found | {name for name in names if globs.fullmatch(name)}
 
 
-@cache
-def _split(wanted: tuple[str, ...]) -> tuple[frozenset[str], re.Pattern[str]]:
-    """The plain names, and those with a `*`."""
+@lru_cache(maxsize=_MOST)
+def _split(wanted: tuple[str, ...]) -> tuple[frozenset[str], re.Pattern[str] | None]:
+    """The plain names, and those with a `*` (None: there are none)."""
     globs = [name for name in wanted if "*" in name]
     parts = [".*".join(re.escape(part) for part in name.split("*")) for name in globs]
-    return frozenset(wanted) - set(globs), re.compile("|".join(parts) if parts else r"(?!)")
+    return frozenset(wanted) - set(globs), re.compile("|".join(parts)) if parts else None
 
 
-@cache
+@lru_cache(maxsize=_MOST)
 def _bounded(pattern: str) -> Pattern:
     return Pattern(pattern)
 
 
-@cache
-def _joined(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(_FLAGS.sub(_scoped, pattern, count=1) for pattern in patterns))
-
-
-_FLAGS = re.compile(r"(?s)\(\?([a-z]+)\)(.*)|(.*)")
-
-
-def _scoped(match: re.Match[str]) -> str:
-    """A pattern as one alternative of several: the flags at its head are for it alone."""
-    return f"(?{match[1]}:{match[2]})" if match[1] else f"(?:{match[3]})"
+@lru_cache(maxsize=_MOST)
+def _searched(patterns: tuple[str, ...]) -> tuple[Searched, ...]:
+    return tuple(map(Searched, patterns))
