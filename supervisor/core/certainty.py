@@ -11,7 +11,7 @@ import re
 
 from supervisor.core.chain import Chain, Raised
 from supervisor.core.fitting import misfit
-from supervisor.core.outcome import Verdict
+from supervisor.core.outcome import Confidence, Verdict
 from supervisor.core.rules import PEER_FELL, TOLD_TO_STOP, Rule
 from supervisor.core.speakers import Speaker
 from supervisor.core.weighing import Judgement
@@ -85,7 +85,8 @@ def _of_others(judgement: Judgement, chain: Chain, member: Raised) -> str:
         return "another rank was ended from outside, which it may suffer from"
     for each in chain.members:
         cause, _ = next(judgement.judge.matches(chain, (each,)))
-        if each is not member and cause.verdict is not Verdict.FATAL:
+        is_sure = cause.verdict is Verdict.FATAL and cause.confidence is not Confidence.LOW
+        if each is not member and not is_sure:
             return f"it was raised while {each.type or 'another error'} was handled, which may pass"
     passing = next((each for each, _ in judgement.matches() if _passes(each)), None)
     if passing is not None:

@@ -83,6 +83,7 @@ _FORMS = tuple(
         # Google's and Kubernetes' reason fields
         ("reason", r"['\"]?reason['\"]?: ?['\"](\w+)['\"]"),
         ("reason", r"^Reason: (Expired|Gone)\b"),
+        ("reason", r"^Error from server \((\w+)\)"),  # kubectl
         ("reason", r"\b((?:user)?[rR]ateLimitExceeded|quotaExceeded|dailyLimitExceeded)\b"),
         ("reason", r"HttpError \d{3}: .*\((\w+)\)"),
         ("errno", r"\[Errno (-?\d+)\]|\bos_error_code='(\d+)'|\(os error (\d+)\)"),

@@ -52,7 +52,10 @@ _ENDS = re.compile(r"[:|>)\]][ \t]?$|(?:\d[Z\d]|\d) $")
 """How a prefix may end where nothing but its frequency speaks for it."""
 _STATEMENT = re.compile(rf"[IWEF]\d{{4}} |\b{_LEVEL}\b|: [IWEF] $")
 _EXCEPTION = re.compile(r"\w*(?:Error|Exception|Warning)\b")
+_PROSE = re.compile(r"(?:(?<![\w.-])[A-Za-z]+ ){4}")
+"""Words of a message, and of no name: what is said again and again is no prefix."""
 _BEFORE_LEVEL = re.compile(rf"[\s\[(:-]*(?:[IWEF] |{_LEVEL}\b)")
+_DIGITS = re.compile(r"\d+")
 _RAW = re.compile(
     r"\s|$|usage: |\S+: (?:error|line \d+|\d+): |[\w.]*(?:Error|Exception): |terminate called |"
     r"LLVM ERROR|FATAL Flags"
@@ -175,7 +178,8 @@ def _shared(lines: Sequence[str]) -> list[str]:
 
 def _may_end(prefix: str) -> bool:
     packed = '{"' in prefix
-    return not packed and bool(_ENDS.search(prefix)) and not _EXCEPTION.search(prefix)
+    says = _EXCEPTION.search(prefix) or _PROSE.search(prefix)
+    return not packed and bool(_ENDS.search(prefix)) and not says
 
 
 def _is_foreign(prefix: str, rest: Sequence[tuple[str, int]]) -> bool:
@@ -183,6 +187,8 @@ def _is_foreign(prefix: str, rest: Sequence[tuple[str, int]]) -> bool:
     unless lines follow it that no statement has: empty ones, errors, or statements themselves."""
     if any(_BEFORE_LEVEL.match(line, at) for line, at in rest):
         return False
+    if len({_DIGITS.sub("", line[at:]) for line, at in rest}) < 2:
+        return False  # one message, said again and again
     if not _STATEMENT.search(prefix):
         return True
     return any(_RAW.match(line, at) or _STATEMENT.match(line, at) for line, at in rest)

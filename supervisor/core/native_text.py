@@ -15,10 +15,11 @@ _MAX_LAST_LINES = 25
 _MAX_STACK_LINES = 200
 NATIVE = "<native>"
 """The path of native frames: where they were compiled tells nothing."""
-_NATIVE_FRAME = re.compile(r"\s*(?:@ +|#\d+:? +)0x[0-9a-f]+(?: in)? +(\S.{0,300})")
+_NATIVE_FRAME = re.compile(r"\s*(?:@ +|#\d+:? +)0x[0-9a-f]+(?: in)? +(?:\d+ +)?(\S.{0,300})")
+"""Abseil writes how large a frame is, too."""
 _FATAL = re.compile(
     r"F\d{4} \d\d:|\d{4}-\d\d-\d\d [\d:.]+: F |Fatal Python error: (?!Aborted)|LLVM ERROR|"
-    r"terminate called |.*\bCheck failed: "
+    r"terminate called |.*\bCheck failed: |\*\*\* SIG[A-Z]+ (?:received|\(@)"
 )
 
 

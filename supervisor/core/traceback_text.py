@@ -20,7 +20,8 @@ _MAX_CONTINUATION = 40
 MAX_FRAMES = 60
 
 _EXCEPTION = re.compile(
-    r"((?:[A-Za-z_][\w<>]*\.)*[A-Za-z_]\w*)(?:\(([A-Za-z_][\w.]*)\))?(?::(?: (.*))?)?$"
+    r"((?:[A-Za-z_][\w<>]*\.)*[A-Za-z_]\w*)(?:\(([A-Za-z_][\w.]*)\)| \(see above for traceback\))?"
+    r"(?::(?: (.*))?)?$"
 )
 _BUILTIN_STYLE = re.compile(
     r"(?:Base)?Exception$|_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Group|Iteration|Timeout|Warning|Failure)$|"

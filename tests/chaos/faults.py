@@ -66,8 +66,6 @@ _OUTSIDE_SIGNALS = {
     "SIGSEGV": "crash",
     "SIGABRT": "abort",
     "SIGBUS": "crash",
-    "SIGFPE": "crash",
-    "SIGILL": "crash",
     "SIGTRAP": "crash",
     "SIGSYS": "crash",
     "SIGHUP": "hangup",
@@ -91,8 +89,8 @@ _EXIT_CODES = {
 }
 _JAX = "jax.errors.JaxRuntimeError"
 _EXCEPTIONS = [
-    ("RuntimeError", "a batch of no length", "exception"),
-    ("RuntimeError", f"the data loader gave up on db://user:{SECRET}@host", "exception"),
+    ("OSError", "a batch of no length", "exception"),
+    ("OSError", f"the data loader gave up on db://user:{SECRET}@host", "exception"),
     ("OSError", "Input/output error", "storage"),
     ("OSError", "No space left on device", "disk-full"),
     ("MemoryError", "", "resource-limit"),
@@ -118,7 +116,7 @@ _IN_STAGES: list[tuple[str, dict[str, Any], str]] = [
     ("RESTORING", {"exception": "OSError", "message": "Input/output error"}, "storage"),
     ("RESTORING", {"signal": "SIGKILL"}, "sigkill"),
     ("COMPILING", {"signal": "SIGSEGV"}, "crash"),
-    ("EVALUATING", {"exception": "RuntimeError", "message": "an odd batch"}, "exception"),
+    ("EVALUATING", {"exception": "OSError", "message": "an odd batch"}, "exception"),
     ("SAVING", {"exception": "OSError", "message": "No space left on device"}, "disk-full"),
     ("SAVING", {"signal": "SIGKILL"}, "sigkill"),
     ("FINISHING", {"signal": "SIGABRT"}, "abort"),

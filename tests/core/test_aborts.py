@@ -91,8 +91,13 @@ def test_what_only_the_line_tells_is_a_guess(output: str) -> None:
     assert found.is_guess
 
 
-@pytest.mark.parametrize("output", [MEMORY, FULL, TRANSFER, ELSEWHERE])
-def test_a_missing_resource_a_transfer_or_anything_else_is_no_fatal(output: str) -> None:
+def test_any_other_check_is_a_guess() -> None:
+    found = ended_by("SIGABRT", ELSEWHERE)
+    assert (found.verdict, found.rule, found.certain) == (Verdict.FATAL, "native-check", False)
+
+
+@pytest.mark.parametrize("output", [MEMORY, FULL, TRANSFER])
+def test_a_missing_resource_or_a_transfer_is_no_fatal(output: str) -> None:
     assert ended_by("SIGABRT", output).verdict is not Verdict.FATAL
 
 

@@ -45,7 +45,6 @@ def test_the_lines_before_explain_it(line: str, before: str, rule: str) -> None:
     ("source", "rule"),
     [
         ("assert jnp.isfinite(loss).all()", "not-finite-text"),
-        ("assert _default_backend is not None", "backend-failed"),
     ],
 )
 def test_the_line_of_code_explains_it(source: str, rule: str) -> None:

@@ -61,6 +61,7 @@ ERRORS = {
     "programs-may-differ": "RuntimeError: unexpected peer shows up in the launch group",
     "compile-reported": "jax.errors.JaxRuntimeError: INTERNAL: ptxas exited with error code 9",
     "compile": "jax.errors.JaxRuntimeError: INTERNAL: Mosaic failed to compile TPU kernel",
+    "device-fault": "jax.errors.JaxRuntimeError: INTERNAL: CUDA_ERROR_LAUNCH_FAILED",
     "device-assert": "jax.errors.JaxRuntimeError: INTERNAL: observed errors are: [User]",
     "hardware": "jax.errors.JaxRuntimeError: INTERNAL: observed errors are: [Hardware]",
     "follows-a-halt": "jax.errors.JaxRuntimeError: FAILED_PRECONDITION: The program continuator "
@@ -93,6 +94,9 @@ ERRORS = {
     "data-loss": "jax.errors.JaxRuntimeError: DATA_LOSS: a transfer",
     "unavailable": "jax.errors.JaxRuntimeError: UNAVAILABLE: not now",
     "invalid": "jax.errors.JaxRuntimeError: INVALID_ARGUMENT: the layout",
+    # --- what it is set up with, native code
+    "versions-differ": "ImportError: DLL was built against numpy 1, but 2 is there",
+    "accelerator-absent": "RuntimeError: No CUDA GPUs are available",
     # --- types of exceptions
     "interrupted": "KeyboardInterrupt",
     "tracing": "jax.errors.TracerBoolConversionError: Attempted boolean conversion",
@@ -115,7 +119,8 @@ ERRORS = {
     "program-error": "ValueError: bad luck",
     "suspected-connection": "RuntimeError: it failed; please try again later",
     "stated-requirement": "RuntimeError: the batch size must be a multiple of 8",
-    "exception": "RuntimeError: bad luck",
+    "plain-error": "RuntimeError: bad luck",
+    "exception": "_queue.Empty",
 }  # fmt: skip
 """The last line of a traceback, by the rule that decides about it."""
 
@@ -124,6 +129,13 @@ LINES = {
     "package-missing": "ERROR: No matching distribution found for jaxx",
     "compiler-abort-reported": "LLVM ERROR: Cannot select: 0x55d0",
     "usage": "train.py: error: unrecognized arguments: --lr",
+    "ended-by-scheduler": "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-21T08:55:30 "
+    "DUE TO PREEMPTION ***",
+    "container-refused": 'docker: Error response from daemon: could not select device driver "nv"',
+    "submission-refused": "sbatch: error: Batch job submission failed: Invalid account",
+    "build-failed": "ninja: build stopped: subcommand failed.",
+    "archive-damaged": "tar: Error is not recoverable: exiting now",
+    "refused-instruction-told": "Illegal instruction (core dumped)",
 }
 """The last line of an output without a traceback."""
 
@@ -146,6 +158,7 @@ ENDS = {
     "hangup": silent(signal="SIGHUP"),
     "limit-signal": silent(signal="SIGXCPU"),
     "bus-error": silent(signal="SIGBUS"),
+    "refused-instruction": silent(signal="SIGILL"),
     "crash": silent(signal="SIGSEGV"),
     "abort": silent(signal="SIGABRT"),
     "not-executable": silent(code=127),
@@ -184,6 +197,11 @@ CONDITIONS = {
         )
     ),
     "compiler-abort": ended(f"{CHECK}    @ 0x7f01  xla::cpu::CpuCompiler::RunBackend()\n"),
+    "compiler-crash": ended(
+        "*** SIGSEGV received by PID 7 (TID 7) on cpu 1 from PID 7; stack trace: ***\n"
+        "    @ 0x7f01       1328  TpuCompiler_RunHloPasses\n"
+    ),
+    "native-check": ended(CHECK),
     "transfer-abort": ended(f"{CHECK}    @ 0x7f01  xla::gpu::CollectiveThunk::Execute()\n"),
     "program-error-alone": ended(printed("TypeError: unhashable type: 'list'", place=LIBRARY)),
     "broken-program-alone": ended(

@@ -204,7 +204,7 @@ def test_a_rank_that_was_struck_down_is_what_its_victims_speak_of(signal: str, r
         assert failure is not None
         assert (failure.rule, failure.rank) == (rule, 1)
     genuine = died(types=("builtins.RuntimeError",), message="bad luck", rank=2)
-    assert rule_of(struck, LOST_PEER, genuine) == "exception"
+    assert rule_of(struck, LOST_PEER, genuine) == "plain-error"
 
 
 _BROKEN_PIPE = (

@@ -147,6 +147,7 @@ def test_a_driver_or_devices_that_are_not_seen_are_no_fault_of_the_program(line:
 def test_of_a_halted_core_nobody_knows_whether_the_host_or_a_kernel_is_to_blame(line: str) -> None:
     found = failure(raised(line, LIBRARY))
     assert (found.verdict, found.rule, found.hardware) == (Verdict.RESTART, "core-halted", True)
+    assert found.compared, "that of a kernel comes back"
     assert "have the host replaced" in found.advice
     assert "Pallas (Mosaic) kernel" in found.advice
 
@@ -154,7 +155,10 @@ def test_of_a_halted_core_nobody_knows_whether_the_host_or_a_kernel_is_to_blame(
 @pytest.mark.parametrize("line", BROKEN)
 def test_what_is_broken_points_at_the_hardware(line: str) -> None:
     found = failure(raised(line, LIBRARY))
-    assert (found.verdict, found.rule, found.hardware) == (Verdict.RESTART, "hardware", True)
+    named = "ECC" in line or "device handle" in line
+    rule = "hardware" if named else "device-fault"
+    assert (found.verdict, found.rule, found.hardware) == (Verdict.RESTART, rule, True)
+    assert found.compared is not named
 
 
 def test_a_kernel_that_mosaic_finds_wrong_is_one_of_the_program() -> None:

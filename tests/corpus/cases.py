@@ -41,7 +41,10 @@ IO = Path(__file__).with_name("io.jsonl")
 STAGED = Path(__file__).with_name("staged.jsonl")
 """Failures that were staged by somebody who did not know the rules: jax 0.12 on Python 3.12, jax
 0.4.30, and the I/O libraries of November 2026 against local servers."""
-DEVELOPMENT = (CORPUS, PROVOKED, COMPOSED, PROBES, IO, STAGED)
+THREADS = Path(__file__).with_name("threads.jsonl")
+"""Logs as people paste them into public threads (`source`), labelled by what the thread says came
+of it; where it does not, by judgement (`sure: false`). As `PROBES`."""
+DEVELOPMENT = (CORPUS, PROVOKED, COMPOSED, PROBES, IO, STAGED, THREADS)
 """Every set that the rules are developed with."""
 _NEVER_REACHED = Success(step=10**9)
 _STAGES = {

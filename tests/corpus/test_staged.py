@@ -9,16 +9,10 @@ WRONG = {
     "abort-faulthandler-native": "a check of native code; only the program's own code shows it",
     "gcs-412-generation": "a precondition: as a rule another writer's, which passes",
     "hf-gated": "403: who may not read it is told so, whoever asks",
-    "hf-tokenizer-json": "an Exception of the name alone",
-    "io-registry-409": "the program's own words about a conflict",
-    "io-req-redirect-loop": "a service that sends in circles may mend itself",
     "j12-grain-worker-killed": "grain says that a worker left, not that it was killed",
-    "j12-platform-missing": "an AssertionError of jax without a word",
-    "mp-no-main-guard": "the words of multiprocessing about its context",
     "orbax12-metadata-gone": "reads as another structure",
     "oserror-flock-busy": "errno 11 is a limit, too; both are restarted",
     "segv-faulthandler": "a crash; only the program's own code shows why",
-    "wrapper-tar-truncated": "a shell's last words",
 }
 """The verdict is another than the label, and why."""
 

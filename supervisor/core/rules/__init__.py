@@ -20,11 +20,13 @@ from supervisor.core.outcome import Verdict
 from supervisor.core.rules.code import ALONE as _ERRORS_OF_CODE_ALONE
 from supervisor.core.rules.code import ERRORS_OF_CODE
 from supervisor.core.rules.code import RULES as _OF_THE_CODE
+from supervisor.core.rules.compiler import RULES as _OF_COMPILERS
 from supervisor.core.rules.exceptions import ON_SIGTERM as _ON_SIGTERM
 from supervisor.core.rules.exceptions import RULES as _OF_THE_TYPE
 from supervisor.core.rules.exits import RULES as _OF_THE_EXIT
 from supervisor.core.rules.io import RULES as _OF_IO
 from supervisor.core.rules.machine import RULES as _OF_THE_MACHINE
+from supervisor.core.rules.native import RULES as _OF_NATIVE_CODE
 from supervisor.core.rules.program import RULES as _OF_THE_PROGRAM
 from supervisor.core.rules.rule import GUARD_LOST as GUARD_LOST
 from supervisor.core.rules.rule import NO_OOM_KILL as NO_OOM_KILL
@@ -42,6 +44,7 @@ from supervisor.core.rules.rule import names_match as names_match
 from supervisor.core.rules.rule import occurs as occurs
 from supervisor.core.rules.rule import says as says
 from supervisor.core.rules.rule import words as words
+from supervisor.core.rules.setup import RULES as _OF_THE_SETUP
 from supervisor.core.rules.state import RULES as _OF_THE_STATE
 from supervisor.core.rules.world import DISK_FULL as DISK_FULL
 from supervisor.core.rules.world import RULES as _OF_THE_WORLD
@@ -92,12 +95,15 @@ _ORDERED: tuple[Rule, ...] = (
     *_OF_THE_WORLD,
     *_OF_IO,
     # A compiler that runs out of memory says RESOURCE_EXHAUSTED: before device memory, below.
+    *_OF_COMPILERS,
     *_OF_THE_MACHINE,
     # A damaged checkpoint is reported as NOT_FOUND, DATA_LOSS or a shape: before these words alone.
     *_OF_THE_STATE,
     # What the text says, and at last its bare status, tells more than a ValueError does.
     *_OF_THE_PROGRAM,
+    *_OF_THE_SETUP,
     *_OF_THE_CODE,
+    *_OF_NATIVE_CODE,
     # The type counts where the text says nothing that a rule above knows; any exception has one.
     *_OF_THE_TYPE,
     # How the process ended counts where nothing was said; the last rule matches every end.

@@ -18,6 +18,19 @@ from supervisor.core.rules.phrases import (
 from supervisor.core.rules.rule import FATAL, LOW, MEDIUM, POLICY, RESTART, TOLD_TO_STOP, Rule
 from supervisor.core.speakers import NOT_IO, Speaker
 
+_PASSING = (
+    r"(?:(?i:connect|socket|network|packet|https?\b|url\b|\bio\b|i/o|input/output|time[ds]?[ -]?"
+    r"out|deadline|seconds|retr(?:y|ies)|attempt|\btr(?:y|ies)\b|again|temporar|unavailable|busy|"
+    r"in use|lock|lease|held|wait|peer|\bworkers?\b|\bmembers?\b|process|\bnodes?\b|\bhosts?\b|"
+    r"server|service|daemon|actor|replica|\branks? \d|pipe\b|queue|device|accelerator|driver|cuda|"
+    r"cu[bd]\w+_status|\bhip\b|gpu|tpu|nccl|memory|killed|\bdied|\bdead|\blost\b|crash|"
+    r"exit(?:ed)?\b|signal|download|upload|transfer|fetch|stream|\b(?:sav|writ|read)(?:e|ing)?\b|"
+    r"unexpected|more bytes|went wrong|shut ?down|clos(?:ed|ing)|interrupt|cancel|abort|preempt|"
+    r"heartbeat|(?:changed size|mutated) during|(?:internal|unknown) error|bad status|"
+    r"status[ _]code|\b\d+\.\d+\.\d+\.\d+\b)|INTERNAL|UNKNOWN|UNAVAILABLE|Check failed)"
+)
+"""What an error speaks of that may be otherwise next time."""
+
 _MISSING = (
     "a file is missing or may not be used",
     "A file or folder that the program uses is not there, is of another kind, or is not allowed.",
@@ -229,6 +242,22 @@ RULES = (
         confidence=LOW,
     ),
     ON_SIGTERM,
+    Rule(
+        "plain-error",
+        FATAL,
+        "the program refuses to go on",
+        "A plain error of the program whose words speak of nothing that may be otherwise next "
+        "time.",
+        FIX_CODE,
+        types=("RuntimeError", "Exception"),
+        speakers=NOT_IO,
+        # Of these types alone: those that are derived from them have rules of their own.
+        patterns=(
+            rf"^(?:builtins\.)?(?:RuntimeError|Exception): (?![\s\S]*{_PASSING})"
+            r"[^\n]*\w",
+        ),
+        confidence=LOW,
+    ),
     Rule(
         "io-error",
         RESTART,

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from supervisor.core.outcome import Charge
-from supervisor.core.rules.phrases import FIX_CONFIG, PREEMPTED, WHO_STOPS_IT
+from supervisor.core.rules.phrases import (
+    FIX_CONFIG,
+    PREEMPTED,
+    REFUSED_INSTRUCTION,
+    WHO_STOPS_IT,
+)
 from supervisor.core.rules.rule import (
     FATAL,
     GUARD_LOST,
@@ -111,12 +116,20 @@ RULES = (
         confidence=LOW,
     ),
     Rule(
+        "refused-instruction",
+        FATAL,
+        *REFUSED_INSTRUCTION,
+        signals=("SIGILL", "SIGFPE"),
+        culprit=True,
+        confidence=MEDIUM,
+    ),
+    Rule(
         "crash",
         RESTART,
         "crashed",
         "Native code crashed; that may not repeat.",
         "Read the stacks (rank*.stacks.txt, output); look at what fits this CPU if it comes back.",
-        signals=("SIGSEGV", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS"),
+        signals=("SIGSEGV", "SIGTRAP", "SIGSYS"),
         culprit=True,
         confidence=LOW,
     ),

@@ -204,7 +204,6 @@ RULES = (
             "gcsfs.*ChecksumError",
             "httpx.DecodingError",
             "urllib3.exceptions.DecodeError",
-            "NonMatchingChecksumError",
             # What cannot be parsed has no status of its own: aiohttp calls it 400.
             "aiohttp.http_exceptions.*",
             "redis.exceptions.InvalidResponse",
@@ -215,12 +214,13 @@ RULES = (
         "broken-download",
         RESTART,
         *_IN_TRANSIT,
-        # huggingface_hub, hf_xet, torch.hub, pooch, Keras, gsutil, gcloud storage, rclone. Where
-        # the digest in the code is what is wrong it comes back, so signatures are compared.
+        # huggingface_hub, hf_xet, torch.hub, TFDS, pooch, Keras, gsutil, gcloud storage, rclone.
+        # Where the digest in the code is what is wrong it comes back, so signatures are compared.
         patterns=(
             r"(?i)\bconsistency check failed: file should be of size",
             r"(?i)\bfile reconstruction error\b|\bCAS (?:client|service) error\b",
             rf"(?i)\b(?:down|up)load(?:ed|ing|s)?\b[^\n]{{0,200}}(?:{_BROKEN})",
+            r"\bNonMatchingChecksumError\b",
             rf"(?i)(?:{_BROKEN})[^\n]{{0,200}}(?:\b(?:down|up)load(?:ed|ing|s)?\b|"
             r"\bon transfer\b|\bin transit\b|\bcontent-encoding\b|\bresponse body\b|"
             r"\bcloud-supplied\b)",
@@ -310,6 +310,7 @@ RULES = (
             "httpx.InvalidURL",
             "aiohttp.*InvalidURL",
             "aiohttp.*InvalidUrlClientError",
+            "requests.exceptions.TooManyRedirects",
             "HFValidationError",
             "botocore.exceptions.ParamValidationError",
             "botocore.exceptions.ProfileNotFound",
@@ -336,7 +337,7 @@ RULES = (
         RESTART,
         *_TROUBLE,
         patterns=(
-            r"(?i)too many requests|rateLimitExceeded|\bSlowDown\b|throttl|backendError|"
+            r"(?i)too many requests|rateLimitExceeded|\bSlowDown\b|throttl|\bbackendError|"
             r"rate.?limit(?:ed|ing|er)?\b.{0,40}(?:exceed|reach|hit|error)|"
             r"exceed.{0,40}rate.?limit|"
             r"rate.?limited",

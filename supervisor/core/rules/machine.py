@@ -1,12 +1,12 @@
-"""Rules about what compilers, accelerators, and the other ranks and processes say."""
+"""Rules about what accelerators, and the other ranks and processes say."""
 
 from __future__ import annotations
 
 from supervisor.core.outcome import Charge
 from supervisor.core.remedy import Remedy
+from supervisor.core.rules.compiler import NATIVE_ABORT
 from supervisor.core.rules.phrases import (
     FIX_CODE,
-    FIX_CONFIG,
     NONE_NEEDED,
     PREEMPTED,
     STATUS,
@@ -21,36 +21,6 @@ _HALTED = (
     "run without that kernel, or with another libtpu."
 )
 
-_DIFFER = (
-    "the ranks run different programs",
-    "Hosts run different programs, or a compiled program gets other inputs than its own.",
-    FIX_CODE,
-)
-_COMPILE = (
-    "compilation failed",
-    "The program cannot be compiled for these devices: each attempt fails the same way.",
-    FIX_CODE,
-)
-
-_NO_RESOURCE_MISSING = (
-    r"^(?![\s\S]*(?:(?i:memory|no space|thread|timed? ?out|unavailable)|RESOURCE_EXHAUSTED|"
-    r"CUDA_ERROR|CUDNN_STATUS))[\s\S]*"
-)
-_STANDING = (
-    r"^(?![\s\S]*(?i:unavailable|socket|connection|timed? ?out|deadline|killed|preempt|cancelled|"
-    r"signal|exit(?:ed)?(?: with)?(?: \S+){0,3} (?:-\d|13[0-9]|143)|resource_exhausted))[\s\S]*?"
-)
-"""Before words of a compiler: where a service or a process that compiles went away, they pass."""
-_NATIVE_ABORT = r"(?:Check failed: |Non-OK-status: |LLVM ERROR: |RET_CHECK failure)"
-_IN_THE_COMPILER = (
-    r"<native>:xla::(?:\w+::)*(?:Spmd\w+|Hlo(?:Pass|Verifier|DataflowAnalysis)\w*|\w*IrEmitter\w*|"
-    r"ThunkEmitter|BufferAssign\w+|LayoutAssignment|\w*Compiler|\w+Simplifier)::",
-    r"<native>:xla::spmd::|<native>:.*::(?:CompileAndLoad|RunHloPasses|RunBackend)\(",
-    r"<native>:mlir::(?:PassManager|detail::OpToOpPassAdaptor|OperationPass)",
-    r"<native>:llvm::(?:\(anonymous namespace\)::)?(?:SelectionDAG|FPPassManager|"
-    r"MachineFunctionPass|legacy::PassManager|PassManager)",
-)
-"""Functions that only run while a program is compiled (openxla #44941, #47370; Reactant #1097)."""
 _IN_A_TRANSFER = (
     r"<native>:(?:xla::)?.*(?:nccl|gloo|[Rr]endezvous|Collective\w*(?:Thunk|Clique|Interface)|"
     r"Communicator|Megascale|TransferManager|CopyToDevice|CopyRawTo)",
@@ -58,103 +28,12 @@ _IN_A_TRANSFER = (
 
 RULES = (
     Rule(
-        "programs-differ",
-        FATAL,
-        *_DIFFER,
-        patterns=(
-            r"RuntimeProgramInputMismatch|inconsistent HLO module|different HLO",
-            r"passed to device_put is not the same on each process",
-            r"op\.preamble\.length <= op\.nbytes",
-        ),
-        certain=True,
-    ),
-    Rule(
-        "programs-may-differ",
-        FATAL,
-        *_DIFFER,
-        # A peer that was started again, or a stale connection, is worded so, too.
-        patterns=(
-            r"unexpected peer shows up in the launch group|compiled with .{0,80}called with",
-        ),
-    ),
-    Rule(
-        "cluster-misconfigured",
-        FATAL,
-        "the cluster is described wrongly",
-        "Ranks, process counts or the moment of initialisation do not fit one another.",
-        FIX_CONFIG,
-        patterns=(
-            r"Unexpected task registered|(?i:number of (?:processes|tasks|hosts) .{0,40}mismatch)",
-            r"(?i)distributed\.initialize.{0,60}(?:must be called before|only be called once)",
-            r"(?i)(?:num_processes|process_id|coordinator_address|"
-            r"coordinator_bind_address)\b.{0,80}"
-            r"(?:must|should|invalid|defined|required|less than|greater)",
-        ),
-    ),
-    Rule(
-        "compile",
-        FATAL,
-        *_COMPILE,
-        patterns=(
-            r"CompileTime\w+|compile permanent error",
-            r"(?i)ran out of memory in memory space|exceed\w* .{0,20}(?:scoped )?(?:vmem|smem)",
-            r"(?i)scoped allocation with size|unimplemented primitive|MLIR translation rule",
-            r"Mosaic failed|MosaicError|MLIRError|(?i:not implemented in mosaic)",
-            r"(?i)cannot lower jaxpr|lowering rule|Lowering(?:Error|Exception)|Pallas \w+ lowering",
-            r"(?i)HLO verif\w+|failed to legalize",
-        ),
-        per_rung=True,
-        certain=True,
-    ),
-    Rule(
-        "compile-reported",
-        FATAL,
-        *_COMPILE,
-        # A compiler that was killed, or that a service does not answer, is reported so, too.
-        patterns=(
-            _STANDING + r"(?i:compilation (?:failure|error|failed)|during context \[|cannot lower|"
-            r"failed to (?:lower|compile)\b|XlaCompile|\bptxas\b|nvlink fatal|"
-            r"(?:while|during|in) (?:the )?(?:HLO |XLA )?(?:compiling|compilation)\b(?! cache))",
-            # jax _src/pallas/mosaic/error_handling.py and triton/lowering.py
-            r"(?i)VerificationError|Pallas (?:TPU|GPU|MGPU|Triton)",
-            # jax _src/pallas/mosaic/lowering.py and mosaic_gpu/lowering.py
-            r"(?i)unsupported (?:conversion|element type)",
-            r"(?i)bad lhs type|block shape",  # libtpu; jax _src/pallas/core.py
-            r"Shared memory size limit exceeded",  # XLA's Triton emitter
-            r"RET_CHECK failure \S*(?:compiler|hlo|service|layout|verifier|mosaic|sharding|spmd)",
-        ),
-        per_rung=True,
-    ),
-    Rule(
-        "compiler-abort",
-        FATAL,
-        *_COMPILE,
-        patterns=(_NO_RESOURCE_MISSING + _NATIVE_ABORT,),
-        frames=_IN_THE_COMPILER,
-        per_rung=True,
-        certain=True,
-    ),
-    Rule(
-        "compiler-abort-reported",
-        FATAL,
-        *_COMPILE,
-        # LLVM runs in compilers alone; glog names the file of a check, here with none of its stack.
-        patterns=(
-            _NO_RESOURCE_MISSING + "LLVM ERROR: ",
-            _NO_RESOURCE_MISSING
-            + r"\b(?:hlo_\w+|\w*compiler|\w*ir_emitter\w*|\w*_partition(?:er|ing)|"
-            r"layout_\w+|\w*_verifier|sharding_propagation|\w*mosaic\w*)\.(?:cc|h):\d+\] "
-            + _NATIVE_ABORT,
-        ),
-        per_rung=True,
-    ),
-    Rule(
         "transfer-abort",
         RESTART,
         "a transfer between devices was broken off",
         "Native code gave up while data was on its way: a link, a device or another rank failed.",
         _SEE_PEERS,
-        patterns=(_NATIVE_ABORT,),
+        patterns=(NATIVE_ABORT,),
         frames=_IN_A_TRANSFER,
         transient=True,
         victim=True,
@@ -183,12 +62,9 @@ RULES = (
             r"observed errors are: \[(?:Hardware|Network|Power)\]|[Ss]lice failure|\bICI\b.{0,40}"
             r"(?:down|fail|error|fault)|(?i:detected slice)",
             r"MXLA error|[Mm]egascale|(?i:uncorrectable|double.bit) (?:ECC|error)|\bXid\b",
-            r"CUDA_ERROR_(?:ECC|ILLEGAL|LAUNCH_(?:FAILED|TIMEOUT)|HARDWARE|NVLINK|MISALIGNED|"
-            r"UNKNOWN|CONTAINED|EXTERNAL_DEVICE|SYSTEM_DRIVER)\w*",
-            r"(?i)an illegal memory access was encountered|unspecified launch failure",
-            # NVML (nvmlErrorString), nvidia-smi and the kernel driver (NVRM)
-            r"(?i)fallen off the bus|gpu (?:is lost|requires a reset)",
-            r"(?i)nvlink error|machine check|unable to determine the device handle",
+            r"CUDA_ERROR_(?:ECC|HARDWARE|NVLINK|CONTAINED|EXTERNAL_DEVICE|SYSTEM_DRIVER)\w*",
+            r"(?i)gpu (?:has fallen off the bus|is lost|requires reset)|fallen off the bus",
+            r"(?i)nvlink error|machine check|GPU is lost|unable to determine the device handle",
         ),
         transient=True,
         hardware=True,
@@ -218,8 +94,22 @@ RULES = (
             r"(?i)halt is unexpected|\bhalted (?:prematurely|unexpectedly)|core halted",
             r"RuntimeUnexpectedCoreHalt|Fatal error occurred during TPU execution",
         ),
-        transient=True,
         hardware=True,
+    ),
+    Rule(
+        "device-fault",
+        RESTART,
+        "a fault on the device",
+        "A kernel failed on the device: by a fault of the hardware, or of the program.",
+        "If it comes back at the same step, look for what the program computes there.",
+        patterns=(
+            # CUDA driver API (CUresult), PyTorch's words for them
+            r"CUDA_ERROR_(?:ILLEGAL|LAUNCH_(?:FAILED|TIMEOUT)|MISALIGNED|UNKNOWN)\w*",
+            r"(?i)an illegal memory access was encountered|unspecified launch failure",
+            r"(?i)cuda (?:runtime )?error(?: \(\d+\) ?)?: unknown error",
+        ),
+        hardware=True,
+        confidence=MEDIUM,
     ),
     Rule(
         "backend-missing",
@@ -240,7 +130,8 @@ RULES = (
             r"numpy\.core\.multiarray "
             r"failed to import",
             # jax _src/xla_bridge.py: the status after the backend's name tells absent from busy
-            r"nable to initialize backend '[\w-]+': (?:NOT_FOUND|UNIMPLEMENTED|module ')(?!.{0,99}"
+            r"(?:nable to initialize backend '[\w-]+'|equested backend \w+, but it failed to "
+            r"initialize): (?:NOT_FOUND|UNIMPLEMENTED|module ')(?!.{0,99}"
             r"(?:metadata|address|worker))",
             r"(?i)could not find registered platform|tpuplatform is not available|unable to find "
             r"driver in registry|(?:pjrt|plugin) API version|PJRT_\w+_Args size",
@@ -311,8 +202,7 @@ RULES = (
             r"ALLOC|EXECUTION)\w*|failed to initialize NVML|CUDA initialization|NVMLError",
             # jaxlib, NVML: a driver that was replaced under the running system, or lost devices
             r"(?i)driver/library version mismatch|unsupported display driver|LibRmVersionMismatch|"
-            r"no visible (?:\w+ )?devices|no supported devices found for platform|"
-            r"assert _default_backend is not None",  # jax _src/xla_bridge.py: JAX_PLATFORMS=cuda
+            r"no visible (?:\w+ )?devices|no supported devices found for platform",
         ),
         confidence=MEDIUM,
         hardware=True,
@@ -370,7 +260,8 @@ RULES = (
             r"(?i)(?:terminated|exit(?:ed)?|died|ended|crashed|stopped) (?:abruptly|unexpectedly)",
             r"(?i)unexpectedly (?:exit|die|crash|terminat|stop|end)|exit ?code:? -\d+|"
             r"(?:killed|terminated) by (?:a )?signal",
-            r"died with <Signals",  # Python's subprocess.py
+            r"(?i)died with <Signals|Owner's|the actor is (?:temporarily )?unavailable",
+            r"(?i)data input stall",
         ),
         transient=True,
         victim=True,

@@ -15,6 +15,11 @@ ASSERTION = (
     "The program states that this must not happen; trying again does not change that.",
     FIX_CODE,
 )
+REFUSED_INSTRUCTION = (
+    "the processor refuses an instruction",
+    "Native code was built for another processor, or divides an integer by zero.",
+    "Install builds that fit this CPU; read the stacks (rank*.stacks.txt, output).",
+)
 NONE_NEEDED = "None needed: it is restarted. If it comes back, "
 """What advice begins with that is only for a failure which comes back; see `for_the_end`."""
 _IF_BACK = re.compile(r"If it comes back[,:] ")
@@ -46,7 +51,7 @@ REQUIREMENTS = (
     r"\b|(?i:\bdata\w* is empty\b)",
     _STATED + r"(?:only be called once|called before|before (?:any|calling|use)|cannot be "
     r"(?:used|called|set|changed|converted|None)|already (?:been )?(?:initialized|defined|"
-    r"consumed))\b",
+    r"consumed|set))\b",
     _STATED + r"Internal: src/\w+\.cc",
 )
 """Words of a check that holds or fails the same way every time."""

@@ -127,7 +127,10 @@ RULES = (
         "a service was not available",
         "The status is one of those that pass.",
         SEE_SERVICE,
-        patterns=(rf"{STATUS}(?:UNAVAILABLE|ABORTED|DEADLINE_EXCEEDED|CANCELLED)\b",),
+        patterns=(
+            rf"{STATUS}(?:UNAVAILABLE|ABORTED|DEADLINE_EXCEEDED|CANCELLED)\b",
+            rf"{STATUS}(?:Unavailable|Aborted|Deadline Exceeded|Cancelled): ",  # TensorFlow's names
+        ),
         transient=True,
         victim=True,
         confidence=MEDIUM,
@@ -140,7 +143,8 @@ RULES = (
         FIX_CODE,
         patterns=(
             # FAILED_PRECONDITION and ALREADY_EXISTS tell of a state, which may pass.
-            rf"{STATUS}(?:INVALID_ARGUMENT|UNIMPLEMENTED|OUT_OF_RANGE)\b"
+            rf"{STATUS}(?:(?:INVALID_ARGUMENT|UNIMPLEMENTED|OUT_OF_RANGE)\b|"
+            r"(?:Invalid argument|Unimplemented|Out of range): )"
             r"(?!.{0,200}\b(?:restarted|incarnation|disconnected|preempted|error state))",
         ),
         confidence=MEDIUM,
@@ -155,6 +159,7 @@ RULES = (
         patterns=(
             r"^\S*python\S*: (?:No module named|can't open file|Error while finding module)",
             r"(?i)command not found|exec format error|^Error: Cannot find module '",
+            r"^\S+: line \d+: (?:syntax error|unexpected EOF while)",
         ),
     ),
     Rule(
@@ -173,9 +178,9 @@ RULES = (
         "The program does not take the options that it was given.",
         FIX_CONFIG,
         patterns=(
-            r"(?i)\berror: (?:unrecognized|the following|argument|invalid|ambiguous|no such option|"
-            r"missing|unknown)|flags parsing error|unknown (?:command.line )?flags?\b|"
-            r"unknown option",
+            r"(?i)(?<!cuda )\berror: (?:\(gcloud[\w.-]+\) )?(?:unrecognized|the following|argument|"
+            r"invalid|ambiguous|no such option|missing|unknown)|flags parsing error|"
+            r"unknown (?:command.line )?flags?\b|unknown option",
             r"(?i)no such option|missing (?:option|argument|command)\b|unexpected extra argument",
             r"Could not override|Key '.*' is not in struct|Missing mandatory value",
             r"(?i)invalid value for|\bunrecognized (?:config|option|argument|flag)",

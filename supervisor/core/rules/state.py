@@ -40,7 +40,10 @@ RULES = (
         _DAMAGED_REASON,
         _DAMAGED_ADVICE,
         patterns=(
-            r"Encountered error while reading array index|in OCDBT database|manifest\.ocdbt",
+            r"Encountered error while reading array index|manifest\.ocdbt|"
+            r"^(?!.{0,200}Error writing)[^\n]*in OCDBT database",
+            # TensorFlow's tensor_bundle.cc
+            r"calculated on the restored bytes",
             r"Error reading .{0,300}(?:/local/|/d/[0-9a-f]+)|No structure could be identified|"
             r"Available items: \[\]",
             r"(?i)error (?:decoding|parsing).{0,300}(?:ocdbt|zarr|manifest|checkpoint|ckpt)",
@@ -182,6 +185,10 @@ RULES = (
         "the checkpoint cannot be written there",
         "The place that the config names cannot take a checkpoint.",
         FIX_CONFIG,
-        patterns=(r"(?i)destination .{0,300}already exists|directory .{0,300}is not empty",),
+        # tensorstore's OCDBT driver: another one writes there, too
+        patterns=(
+            r"Configuration mismatch on \w+: expected",
+            r"(?i)destination .{0,300}already exists|directory .{0,300}is not empty",
+        ),
     ),
 )

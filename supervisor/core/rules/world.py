@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from supervisor.core.outcome import Charge
 from supervisor.core.rules.rule import FATAL, MEDIUM, NO_SPACE, POLICY, RESTART, Rule
 
 DISK_FULL = "disk-full"
@@ -84,6 +85,20 @@ RULES = (
         transient=True,
     ),
     Rule(
+        "ended-by-scheduler",
+        RESTART,
+        "the scheduler took the machines away",
+        "The scheduler ended the job to run another one, for a node, or because its time is over.",
+        "None needed where the scheduler starts it again.",
+        charge=Charge.PREEMPTIONS,
+        # Slurm's slurmd/slurmstepd/req.c; submitit's job_environment.py
+        patterns=(
+            r"CANCELLED AT \S+ DUE TO (?:PREEMPTION|NODE FAILURE|JOB REQUEUE|TIME LIMIT)",
+            r"\bthis job is preempted\b",
+        ),
+        transient=True,
+    ),
+    Rule(
         DISK_FULL,
         POLICY,
         "disk full",
@@ -154,6 +169,10 @@ RULES = (
             r"(?i)(?:exit ?code:?|signal:?|returncode:?|status:?) -9\b",
             r"(?i)killed by (?:the )?(?:kernel'?s? )?oom|\bOOMKilled\b|signal: killed",
             r"(?i)\boom-kill:|\b\d+ oom[-_ ]kill",
+            # the kubelet's eviction manager; a shell of what SIGKILL ended
+            r"node was low on resource: |\bcondition: \[\w+Pressure\]|"
+            r"local storage usage exceeds",
+            r"^(?:\S+: line \d+: +\d+ )?Killed(?: |$)",
             r"(?i)object store (?:is )?(?:full|memory)|unable to allocate .{1,40} for an array",
         ),
         transient=True,
