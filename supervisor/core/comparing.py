@@ -27,7 +27,7 @@ _DIGIT_NAMES = ("nil", "one", "two", "three", "four", "five", "six", "seven", "e
 _PEER = re.compile(
     r"(?i)/task:\d|\b(?:task|rank|process|worker|node|host|peer|replica|participant|member|slice|"
     r"pid|actor|incarnation|incarnation id)s?[ =:#-]{1,3}\[?\d|"
-    r"\b(?!127\.)\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}\b|\[(?!::1\])[0-9a-f]{0,4}:[0-9a-f:]{2,40}\]|"
+    r"\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}\b|\[[0-9a-f]{0,4}:[0-9a-f:]{2,40}\]|ipv[46]:|"
     r"(?<![\w.:/])[a-z][\w-]{0,62}(?:\.[a-z][\w.-]{0,190})?:\d{2,5}\b"
 )
 _COMPLAINT = re.compile(

@@ -23,8 +23,8 @@ _SENTENCE_END = re.compile(
 )
 """A line that goes on in lower case belongs to the sentence of the line before it."""
 _CAUSES = re.compile(
-    r"(?i)\b(?:(?:t?here|these) are )?(?:some )?(?:common|potential|possible|likely|probable|typical) (?:root )?"
-    r"(?:causes?|reasons?|solutions?|fix(?:es)?|workarounds?)\b"
+    r"(?i)\b(?:(?:t?here|these) are )?(?:some )?(?:common|potential|possible|likely|"
+    r"probable|typical) (?:root )?(?:causes?|reasons?|solutions?|fix(?:es)?|workarounds?)\b"
 )
 """What follows on the line, and the list below it, might have been: killed for memory, by a person,
 by anything."""

@@ -404,7 +404,7 @@ class Host:
             return WorkerExit(rank, code=143), None
         if self.happens(self.faults.repeats):
             word = self._rng.choice(("wrong", "odd", "strange"))
-            record = self._record(rank, "RuntimeError", f"this is {word}", group.step)
+            record = self._record(rank, "OddError", f"this is {word}", group.step)
             return WorkerExit(rank, code=self._rng.choice((1, 134))), record
         if self.happens(self.faults.remedied):
             completed = group.step if self.happens(0.5) else None

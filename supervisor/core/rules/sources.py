@@ -149,7 +149,7 @@ SOURCES = {
     "missing-file-text": f"{_ERRNO}; case disk-rofs",
     "program-error": f"{_PYTHON}; types of flax, optax, haiku; cases flax-param-shape, flax-rng",
     "stated-requirement": "checks of programs; cases arrec, rtmiss, rtunk",
-    "plain-error": f"{_PYTHON}; cases cfg-runtimeerror, ulimit-user, io-registry-409",
+    "plain-error": f"{_PYTHON}; cases ulimit-user, io-registry-409",
     "suspected-connection": "transformers utils/hub.py; huggingface_hub file_download.py",
     "code-error-on-sigterm": "SIGTERM, of which the worker's bootstrap tells",
     "exception-on-sigterm": "SIGTERM, of which the worker's bootstrap tells",
