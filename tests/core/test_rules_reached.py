@@ -302,7 +302,7 @@ NOT_ALONE = {name: after_another(EXAMPLES[name], REFUSED) for name in ALONE} | {
 def test_what_one_suffers_when_another_fails_is_not_the_root_cause(rule: str) -> None:
     failure = judge(OF_VICTIMS[rule], Success(step=10))
     assert failure is not None
-    assert (failure.rank, failure.rule) == (1, "exception")
+    assert (failure.rank, failure.rule) == (1, "plain-error")
 
 
 @pytest.mark.parametrize("rule", CULPRITS)

@@ -63,8 +63,9 @@ RULES = (
             r"(?:down|fail|error|fault)|(?i:detected slice)",
             r"MXLA error|[Mm]egascale|(?i:uncorrectable|double.bit) (?:ECC|error)|\bXid\b",
             r"CUDA_ERROR_(?:ECC|HARDWARE|NVLINK|CONTAINED|EXTERNAL_DEVICE|SYSTEM_DRIVER)\w*",
-            r"(?i)gpu (?:has fallen off the bus|is lost|requires reset)|fallen off the bus",
-            r"(?i)nvlink error|machine check|GPU is lost|unable to determine the device handle",
+            # NVML (nvmlErrorString), nvidia-smi and the kernel driver (NVRM)
+            r"(?i)fallen off the bus|gpu (?:is lost|requires a reset)",
+            r"(?i)nvlink error|machine check|unable to determine the device handle",
         ),
         transient=True,
         hardware=True,
@@ -260,8 +261,7 @@ RULES = (
             r"(?i)(?:terminated|exit(?:ed)?|died|ended|crashed|stopped) (?:abruptly|unexpectedly)",
             r"(?i)unexpectedly (?:exit|die|crash|terminat|stop|end)|exit ?code:? -\d+|"
             r"(?:killed|terminated) by (?:a )?signal",
-            r"(?i)died with <Signals|Owner's|the actor is (?:temporarily )?unavailable",
-            r"(?i)data input stall",
+            r"died with <Signals",  # Python's subprocess.py
         ),
         transient=True,
         victim=True,
