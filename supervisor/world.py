@@ -138,7 +138,11 @@ class LocalWorld:
 
     def _prepare_for(self, failure: Failure | None) -> None:
         """What can be done here, before the next attempt, about what ended the last one."""
-        if failure is not None and failure.rule == DISK_FULL:
+        if (
+            failure is not None
+            and failure.rule == DISK_FULL
+            and (self._space.is_short or "quota" in failure.root_cause.lower())
+        ):
             self._space.make_room()
 
     def _tell_what_is_in_the_way(self, failure: Failure | None) -> None:

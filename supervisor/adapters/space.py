@@ -37,6 +37,8 @@ MAX_LOG = 64 << 20
 _TRIAL = ".trial"
 """Suffix of the mark that a compiled step is tried for the first time: a few bytes, and no step."""
 
+_ROOM = 1 << 30
+"""A disk with so much free is not made full by what can be deleted here."""
 T = TypeVar("T")
 
 
@@ -92,6 +94,12 @@ class Space:
         self._phases = ()
         for transition in transitions:
             self.observe(transition)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the disk of model_dir may be the one that is full, and not another."""
+        free = free_bytes(self._model_dir)
+        return free is None or free < _ROOM
 
     def make_room(self) -> None:
         """Delete all the output that can be; that of the newest attempt, and of the last one that

@@ -23,7 +23,7 @@ from supervisor.core.beside import is_wordless
 from supervisor.core.chain import Chain, Origin, Raised
 from supervisor.core.faulthandler_text import without_stacks
 from supervisor.core.frames import frame_in
-from supervisor.core.line_forms import GAP, HEADER, MAX_LINE
+from supervisor.core.line_forms import GAP, HEADER, MAX_LINE, MEMBER
 from supervisor.core.log_lines import Line, clean_lines, processes
 from supervisor.core.native_text import aborts, last_lines, speaks
 from supervisor.core.survival import Progress
@@ -117,7 +117,7 @@ def _origin(
 
 def chain_of_record(record: FailureRecord, output: str = "") -> Chain | None:
     """The errors of a failure record; what was printed explains those of them without words."""
-    lines = record.traceback.splitlines()
+    lines = _lines_of(record.traceback)
     printed = [each for chain in TracebackReader(lines).chains() for each in chain.members]
     members = tuple(
         inner if inner.at else _placed(inner, printed)
@@ -127,6 +127,12 @@ def chain_of_record(record: FailureRecord, output: str = "") -> Chain | None:
     frames = [frame for line in lines if (frame := frame_in(line))][-MAX_FRAMES:]
     explained = tuple(_explained(member, output) for member in members)
     return _unwrapped(Chain(explained, Origin.MAIN, passed(frames))) if members else None
+
+
+def _lines_of(traceback: str) -> list[str]:
+    """The lines of a traceback; an exception group has bars before those of its members."""
+    in_group = any(map(MEMBER.match, traceback.splitlines()))
+    return clean_lines(traceback) if in_group else traceback.splitlines()
 
 
 def _explained(raised: Raised, output: str) -> Raised:
@@ -165,7 +171,7 @@ def _members_of_info(info: ExceptionInfo) -> Iterator[Raised]:
     if HEADER in info.message:
         for chain in TracebackReader(clean_lines(info.message)).chains():
             yield from chain.members
-    text = f"{info.type}: {info.message}"
+    text = f"{info.type}: {info.message}" if info.message else info.type
     yield Raised(info.type, text.splitlines()[0], text, info.bases)
 
 

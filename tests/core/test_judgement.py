@@ -261,3 +261,30 @@ def test_how_the_program_chose_to_exit_is_shown_only_where_it_said_nothing_else(
     record = FailureRecord(0, 0.0, "TRAINING", 3, exited, trace)
     failure = judged(RankEvidence(WorkerExit(0, code=2), record, output))
     assert failure.traceback == (trace if shown else "")
+
+
+GROUP = """  + Exception Group Traceback (most recent call last):
+  |   File "/app/train.py", line 9, in <module>
+  |     main()
+  | ExceptionGroup: errors (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "/app/train.py", line 4, in add
+    |     return a + b
+    | TypeError: bad operand
+    +------------------------------------
+"""
+
+
+def test_the_member_of_an_exception_group_has_its_place_also_by_the_record() -> None:
+    group = ExceptionInfo("builtins.ExceptionGroup", ("builtins.Exception",), "errors", "raised")
+    bases = ("builtins.TypeError", "builtins.Exception")
+    member = ExceptionInfo("builtins.TypeError", bases, "bad operand", "member")
+    record = FailureRecord(0, 0.0, "TRAINING", 3, (group, member), GROUP)
+    by_record = judged(RankEvidence(WorkerExit(0, code=1), record))
+    assert by_record.where == judged(printed(GROUP)).where == "/app/train.py:4 in add"
+    assert by_record.is_certain
+
+
+def test_an_exception_without_words_is_told_by_its_type_alone() -> None:
+    assert judged(recorded("builtins.MemoryError", "")).root_cause == "builtins.MemoryError"

@@ -6,6 +6,7 @@ The disks are real: small file systems of their own, mounted where nobody else s
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -91,6 +92,19 @@ def test_outputs_of_earlier_attempts_make_room(supervise: Supervise, model_dir: 
     assert result.summary["attempts"][2]["failure"]["rule"] == "disk-full"
     assert list(result.model_dir.glob("*_restartable/attempts/0001/*")) == []
     assert result.summary["status"] == "SUCCEEDED"
+
+
+def test_another_disk_that_is_full_takes_no_output_of_ours(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    if shutil.disk_usage(model_dir.parent).free < 2 << 30:
+        pytest.skip("the disk of model_dir is short itself")
+    script = "echo step {attempt}; head -c 100000 /dev/zero > /dev/full"
+    result = supervise(shell(model_dir, script, restarts=2))
+    assert result.code == 76, result.out
+    assert result.summary["attempts"][-1]["failure"]["rule"] == "disk-full"
+    assert "deleted" not in result.log
+    assert len(list(result.model_dir.glob("*_restartable/attempts/*/rank0.log"))) == 3
 
 
 @needs_mount

@@ -103,7 +103,7 @@ RULES = (
         POLICY,
         "disk full",
         "No space was left on the device; it may be freed.",
-        "Free space under model_dir (or enlarge /dev/shm, where that is what is full).",
+        "Free space where the message says, else under model_dir (or enlarge /dev/shm).",
         patterns=(
             r"(?i)no space left on device|disk quota exceeded|\bENOSPC\b|\bEDQUOT\b",
             r"(?i)(?:not enough|insufficient|no) (?:free |available )?(?:disk )?space\b",
