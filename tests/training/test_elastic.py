@@ -51,7 +51,9 @@ def three_steps(config: InitConfig, num_devices: int) -> tuple[TrainState, Metri
     return state, metrics, jit_evaluation_loss(blueprint)(state, tokens)
 
 
+@pytest.mark.slow
 def test_bitwise_means_every_bit_on_every_rung() -> None:
+    """Slow for XLA to optimise each of the programs, as it does for users."""
     config = init("adafactor")
     four = three_steps(config, 4)
     assert four[1]["gradient_norm"] > config.optimizer.clip_norm

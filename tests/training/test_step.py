@@ -90,7 +90,9 @@ def test_dropout_is_another_in_each_step() -> None:
     assert losses[0] == losses[1] != losses[2]
 
 
+@pytest.mark.slow
 def test_the_first_state_is_the_same_on_every_mesh_and_its_seeds_own() -> None:
+    """Slow for XLA to optimise both programs, as it does for users."""
     init = _init()
     one, four = (Blueprint.of(init, make_mesh(rung)).fresh() for rung in RUNGS)
     assert_same_bits(one, four)
