@@ -177,7 +177,9 @@ def _grounds(
     if about is not None and rule.types:
         yield f"type {one_line(about.type)}"
     if about is not None and rule.patterns:
-        yield f"words {_words(words(rule, redact(as_read(rule, about))))}"
+        said = words(rule, redact(as_read(rule, about)))
+        if said != "":  # it asks for words that are not there
+            yield f"words {_words(said)}"
     if about is not None and rule.codes:
         yield f"code {' '.join(sorted(matching_codes(rule, about.codes)))}"
     if about is not None and rule.speakers and about.speaker in _SPEAKERS:

@@ -173,6 +173,11 @@ def test_every_rule_that_matches_is_named_with_what_it_matches() -> None:
     assert error.speaker == "your own code"
 
 
+def test_a_rule_that_asks_for_absent_words_names_none() -> None:
+    (error, *_) = explained(ended(printed("TypeError: f() missing an argument"))).errors
+    assert error.matches[0].on == ("type TypeError", "raised by your own code")
+
+
 @pytest.mark.parametrize(
     ("known", "reason"),
     [

@@ -17,7 +17,7 @@ REQUIRED = (
 SAID = (
     "ValueError: too many open files allowed: 9",
     "ValueError: network is down-sampled",
-    "IndexError: connection pool 7 of 4",
+    "IndexError: no slot 7: too many open files in the list",
 )
 
 
