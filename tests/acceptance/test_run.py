@@ -8,17 +8,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from deploy.acceptance.__main__ import ROOT
 from deploy.acceptance.bench import MARK, Bench
 from deploy.acceptance.checks import CHECKS, Check, run_all
 from deploy.acceptance.results import Report
+from supervisor.config.topology import Slice
 from tests.processes.metadata_server import MetadataServer
 from tests.running import eventually, lives, marked
-
-ROOT = Path(__file__).parents[2]
 
 
 def command(tmp_path: Path, *words: str) -> list[str]:
@@ -144,9 +145,9 @@ def test_what_leaves_its_session_is_found_by_its_mark() -> None:
 
 
 def test_every_check_says_what_it_expects_by_which_source_and_has_a_bound() -> None:
-    import deploy.acceptance.__main__  # noqa: F401  (makes all known)
-
+    page = (ROOT / "docs" / "accelerators.md").read_text()
     for name, one in CHECKS.items():
+        assert f"`{name}`" in page or f"--only {name}" in page, name
         assert one.expected, name
         assert one.source, name
         assert one.platforms, name
@@ -206,3 +207,50 @@ def test_all_that_simulated_devices_can_do(tmp_path: Path) -> None:
     for result in written(tmp_path).results:
         is_ours = "cpu" in CHECKS[result.name].platforms and result.name != "preempt"
         assert result.status == ("passed" if is_ours else "skipped"), result
+
+
+class Pretending(Bench):
+    """A bench whose accelerators are simulated devices, which no check is told."""
+
+    def environment(self) -> dict[str, str]:
+        return {
+            **super().environment(),
+            "JAX_PLATFORMS": "cpu",
+            "JAX_NUM_CPU_DEVICES": str(self.count),
+        }
+
+
+SMI = """\
+#!/bin/sh
+case "$*" in
+*-L*) echo "  MIG 1g.5gb Device 0: (UUID: MIG-8932f937-d72c-4106-c12f-20bd9faed9f6)";;
+*memory.used*) printf '450\\n451\\n';;
+*index,uuid*) echo "0, GPU-8932f937-d72c-4106-c12f-20bd9faed9f6";;
+*compute_mode*) printf 'Default\\nDefault\\n';;
+esac
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", ["tpu", "gpu"])
+def test_no_check_of_accelerators_breaks_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str
+) -> None:
+    """Simulated devices cannot pass most of them; here they only have to run to their ends."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(SMI)
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    bench = Pretending(platform, 4 if platform == "tpu" else 2)
+    bench.slice = Slice("v5e", 4) if platform == "tpu" else None
+    chosen = [
+        replace(one, seconds=min(one.seconds, 30.0))
+        for one in CHECKS.values()
+        if platform in one.platforms and "cpu" not in one.platforms
+    ]
+    try:
+        results = list(run_all(chosen, bench, str))
+    finally:
+        bench.close()
+    assert len(results) == len(chosen) >= 6
+    assert not [result for result in results if "broke" in result.why]
