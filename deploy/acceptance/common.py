@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import statistics
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,16 @@ import yaml
 from deploy.acceptance.bench import Bench, Child, Failed, Skipped
 from deploy.acceptance.checks import check
 from supervisor.adapters import accelerators
+from supervisor.adapters.clock import SystemClock
+from supervisor.adapters.guard import Guard
+from supervisor.adapters.reactor import Reactor
 from supervisor.config.plan import PhasePlan
+from supervisor.core.events import Noticed
+from supervisor.engines.devices import DeviceProbe, Limits
 from supervisor.engines.placement import visible
+from supervisor.engines.units import Answer
 from supervisor.prepare import prepare
+from supervisor.protocol import simulated
 from supervisor.protocol.environment import NUM_CPU_DEVICES
 
 KILLS = 20
@@ -204,56 +209,48 @@ def _until_up(bench: Bench) -> tuple[Child, list[str]]:
 )
 def probe(bench: Bench) -> None:
     """Started for the question, and started ahead of it."""
-    for is_warm in (False, True):
-        theirs, ours = socket.socketpair()
-        with theirs, ours:
-            argv = [sys.executable, "-P", "-m", "trainer.probe", str(theirs.fileno())]
-            child = bench.start(argv, pass_fds=(theirs.fileno(),))
-            theirs.close()
+    reactor, guard = Reactor(SystemClock()), Guard(bench.see)
+    looker = DeviceProbe(reactor, guard, bench.environment(), bench.work / simulated.FILE)
+    try:
+        for is_warm in (False, True):
             if is_warm:
-                _wait_until_idle(child, bench)
+                looker.prepare(_plan(bench))
+                _wait_until_idle(looker.pids[0], bench)
             began = time.monotonic()
-            question: Mapping[str, object] = {
-                "without": [],
-                "environment": {},
-                "one_by_one": False,
-                "skip": [],
-                "wrong": [],
-            }
-            ours.sendall(json.dumps(question).encode() + b"\n")
-            answers = _answers(ours, bench)
-        told = time.monotonic() - began
-        bench.see(f"{'warm' if is_warm else 'cold'}: {told:.1f} s, {json.dumps(answers[-1:])}")
-        bench.expect(answers and answers[-1]["at"] is None, f"no answer: {child.last_line}")
-        bench.expect(not answers[-1]["bad"], f"bad devices: {answers[-1]['bad']}")
-        bench.expect(told <= 90.0, "it took longer than the supervisor waits")
-        bench.end()
+            answer = _looked(reactor, looker, bench)
+            took = time.monotonic() - began
+            bench.see(f"{'warm' if is_warm else 'cold'}: {took:.1f} s, {answer}")
+            bench.expect(len(answer.healthy) == bench.count, f"not all are well: {answer}")
+            bench.expect(took <= Limits().start, "it took longer than the supervisor waits")
+    finally:
+        looker.stop()
+        guard.dismiss()
 
 
-def _wait_until_idle(child: Child, bench: Bench) -> None:
-    """Until it has taken no processor time for a second: its imports are done."""
+def _looked(reactor: Reactor, looker: DeviceProbe, bench: Bench) -> Answer:
+    """The answer of a look at all devices."""
+    answers: list[Answer] = []
+
+    def answered(answer: Answer) -> None:
+        answers.append(answer)
+        reactor.post(Noticed(0.0, "answered"))
+
+    looker.begin(_plan(bench), None, answered)
+    reactor.wait(SystemClock().now() + bench.left)
+    bench.expect(answers, "no answer in time")
+    return answers[0]
+
+
+def _wait_until_idle(pid: int, bench: Bench) -> None:
+    """Until a process has taken no processor time for a second: its imports are done."""
     before = -1
     while bench.left > 0:
-        fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         used = int(fields[11]) + int(fields[12])
         if used == before:
             return
         before = used
         time.sleep(1.0)
-
-
-def _answers(connection: socket.socket, bench: Bench) -> list[dict[str, Any]]:
-    """The lines that come until the other end is closed."""
-    said = b""
-    while True:
-        connection.settimeout(max(0.1, bench.left))
-        try:
-            chunk = connection.recv(1 << 16)
-        except TimeoutError:
-            raise Failed("the probe hangs") from None
-        if not chunk:
-            return [json.loads(line) for line in said.splitlines() if line.startswith(b"{")]
-        said += chunk
 
 
 @check(

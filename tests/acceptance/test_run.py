@@ -32,7 +32,7 @@ def written(tmp_path: Path) -> Report:
 
 
 def test_on_a_cpu_it_says_loudly_that_it_proves_nothing(tmp_path: Path) -> None:
-    words = ["--devices", "2", "--kills", "1", "--only", "devices", "chip-files", "kills"]
+    words = ["--devices", "2", "--kills", "1", "--only", "devices", "chip-files", "kills", "probe"]
     done = subprocess.run(
         command(tmp_path, *words, "short-list"),
         cwd=ROOT,
@@ -49,6 +49,7 @@ def test_on_a_cpu_it_says_loudly_that_it_proves_nothing(tmp_path: Path) -> None:
         "devices": "passed",
         "chip-files": "skipped",
         "kills": "passed",
+        "probe": "passed",
         "short-list": "passed",
     }
     assert report.hardware == "2 simulated devices"
