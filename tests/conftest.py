@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.corpus.cases import judged, read_cases
+from tests.corpus.cases import judged_file
 from tests.corpus_report import report
 from tests.emulators import Emulator, gcs_emulator, s3_emulator
 from tests.forked import forked
@@ -48,7 +48,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     ran = terminalreporter.stats.get("passed", []) + terminalreporter.stats.get("failed", [])
     if any("tests/corpus/test_corpus.py" in item.nodeid for item in ran):
         terminalreporter.section("verdicts about the corpus of failures")
-        for line in report(judged(read_cases())):
+        for line in report(judged_file()):
             terminalreporter.line(line)
 
 

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 
 from supervisor.core.digest import LogDigest
@@ -173,6 +174,12 @@ def judged(cases: Iterable[Case]) -> list[Judged]:
         incidents[case.incident or case.id].append(case)
     verdicts = {name: judge_together(group) for name, group in incidents.items()}
     return [Judged(case, verdicts[case.incident or case.id]) for case in cases]
+
+
+@cache
+def judged_file(path: Path = CORPUS) -> tuple[Judged, ...]:
+    """The cases in the file at `path`, which does not change, judged once for all who ask."""
+    return tuple(judged(read_cases(path)))
 
 
 def judge_together(cases: Sequence[Case]) -> Failure:

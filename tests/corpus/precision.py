@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.core.rules import RULES
-from tests.corpus.cases import DEVELOPMENT, Judged, judged, read_cases
+from tests.corpus.cases import DEVELOPMENT, Judged, judged_file
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "verdicts.md"
 _BEGIN, _END = "<!-- precision -->\n", "<!-- end -->\n"
@@ -35,7 +35,7 @@ class Precision:
 
 def development() -> list[Judged]:
     """All development sets, judged."""
-    return [item for path in DEVELOPMENT for item in judged(read_cases(path))]
+    return [item for path in DEVELOPMENT for item in judged_file(path)]
 
 
 def precision(found: Iterable[Judged]) -> list[Precision]:

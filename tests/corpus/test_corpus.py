@@ -21,6 +21,7 @@ from tests.corpus.cases import (
     Case,
     judge_together,
     judged,
+    judged_file,
     read_cases,
 )
 from tests.corpus.precision import precision
@@ -32,7 +33,7 @@ BY_ID = {case.id: case for case in CASES}
 
 @pytest.mark.parametrize("path", [CORPUS, PROVOKED, COMPOSED], ids=lambda path: path.stem)
 def test_every_verdict_is_right(path: Path) -> None:
-    wrong = [item.case.id for item in judged(read_cases(path)) if not item.right]
+    wrong = [item.case.id for item in judged_file(path) if not item.right]
     assert wrong == []
 
 
@@ -174,5 +175,5 @@ def test_the_report_of_a_file_that_is_missing() -> None:
 
 
 def test_the_table_has_a_line_for_each_verdict() -> None:
-    lines = list(corpus_report.report(judged(CASES)))
+    lines = list(corpus_report.report(judged_file()))
     assert [line.split()[0] for line in lines[2:5]] == ["FATAL", "RESTART", "POLICY"]

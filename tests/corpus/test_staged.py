@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tests.corpus.cases import STAGED, Ends, judged, read_cases
+from tests.corpus.cases import STAGED, Ends, judged_file
 
-FOUND = judged(read_cases(STAGED))
 WRONG = {
     "abort-faulthandler-native": "a check of native code; only the program's own code shows it",
     "gcs-412-generation": "a precondition: as a rule another writer's, which passes",
@@ -18,15 +17,21 @@ WRONG = {
 
 
 def test_the_verdicts_that_are_wrong_are_these() -> None:
-    assert {item.case.id for item in FOUND if not item.right} == set(WRONG)
+    assert {item.case.id for item in judged_file(STAGED) if not item.right} == set(WRONG)
 
 
 def test_nothing_that_another_try_may_bring_through_is_ended_at_once() -> None:
-    dead = [i.case.id for i in FOUND if i.case.verdict != "FATAL" and i.ends is Ends.AT_ONCE]
+    dead = [
+        i.case.id
+        for i in judged_file(STAGED)
+        if i.case.verdict != "FATAL" and i.ends is Ends.AT_ONCE
+    ]
     assert dead == []
 
 
 def test_what_always_fails_comes_twice_at_most() -> None:
     """But for gcs-412-generation, which is `WRONG` for this reason."""
-    endless = [i.case.id for i in FOUND if i.case.verdict == "FATAL" and i.ends is Ends.NEVER]
+    endless = [
+        i.case.id for i in judged_file(STAGED) if i.case.verdict == "FATAL" and i.ends is Ends.NEVER
+    ]
     assert endless == ["gcs-412-generation"]
