@@ -203,9 +203,9 @@ def test_a_long_value_is_known_by_its_beginning_where_it_is_cut() -> None:
 
 
 @given(
-    st.text("abcdefghijk", min_size=1, max_size=20),
+    st.text("ABCDEFGHIJK", min_size=1, max_size=20),
     st.sampled_from(["\r", "\n", "\r\n", "\x0b", "\x85", " \r "]),
-    st.text("lmnopqrstuv", min_size=1, max_size=20),
+    st.text("LMNOPQRSTUV", min_size=1, max_size=20),
 )
 def test_of_a_value_with_a_line_end_no_half_is_shown(head: str, end: str, tail: str) -> None:
     """The output is read line by line, and a line of it may be all that is told."""
