@@ -7,11 +7,16 @@ import pytest
 from supervisor.core.beside import beside
 from supervisor.core.chain import Chain, Origin, Raised
 from supervisor.core.codes import codes_of
-from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
+from supervisor.core.failure import Evidence, Failure, RankEvidence, Survivor, WorkerExit
 from supervisor.core.fitting import misfit
+from supervisor.core.outcome import Charge, Verdict
 from supervisor.core.ownership import is_surely_own
 from supervisor.core.policy import Success
-from supervisor.core.verdicts import judge
+from supervisor.core.remedy import Remedy
+from supervisor.core.statements import stated
+from supervisor.core.traceback_text import TracebackReader, exception_type
+from supervisor.core.verdicts import judge, store_failure, succeeded
+from supervisor.protocol.failure import describe
 from tests.core.test_aborts import SPMD
 from tests.core.test_certain import OWN, failure, raised
 
@@ -108,3 +113,79 @@ def test_who_was_told_to_stop_may_have_failed_in_its_handler() -> None:
 
 def test_a_cell_of_a_notebook_is_not_surely_the_own_code() -> None:
     assert not is_surely_own("/tmp/ipykernel_4711/1.py")
+
+
+# --- tracebacks: what belongs to one
+
+BEGUN = 'Traceback (most recent call last):\n  File "/app/t.py", line 1, in <module>\n'
+
+
+def test_a_frame_after_the_exception_is_no_part_of_its_message() -> None:
+    lines = f'{BEGUN}ValueError: x\nand y\n  File "/app/u.py", line 3, in g\n'.splitlines()
+    [chain] = TracebackReader(lines).chains()
+    assert [each.text for each in chain.members] == ["ValueError: x\nand y"]
+
+
+def test_a_traceback_that_is_cut_off_before_its_exception_is_none() -> None:
+    assert not list(TracebackReader(BEGUN.splitlines()).chains())
+
+
+@pytest.mark.parametrize("line", ["os.path: x", "Foo: x", "train.steps.loss: 7"])
+def test_a_name_is_no_exception_unless_it_is_written_as_one(line: str) -> None:
+    assert exception_type(line) is None
+
+
+def test_an_error_without_words_is_itself_where_the_output_has_no_hint() -> None:
+    record = describe(RuntimeError(), rank=0, stage=None, step=7)
+    rank = RankEvidence(WorkerExit(0, code=1), record=record, output="step 7\n")
+    found = judge(Evidence((rank,)), Success(step=9))
+    assert found is not None
+    assert found.rule == "exception"
+
+
+# --- statements: advice ends with its sentence
+
+
+def test_advice_outside_brackets_does_not_end_at_a_bracket() -> None:
+    assert stated("it failed: see the docs) of CUDA") == "it failed:"
+
+
+# --- weighing and verdicts: which end counts, and how it is told
+
+
+def test_an_end_with_exit_code_0_is_not_judged_by_what_was_printed() -> None:
+    assert judged(f"{BEGUN}ValueError: x\n", WorkerExit(0, code=0)).rule == "no-step-told"
+
+
+def test_who_said_that_a_peer_is_gone_before_it_was_killed_was_not_struck_without_a_word() -> None:
+    record = describe(RuntimeError("barrier timed out"), rank=0, stage=None, step=7)
+    killed = RankEvidence(WorkerExit(0, signal="SIGKILL"), record=record, fell=True)
+    found = judge(Evidence((killed,)), Success(step=9))
+    assert found is not None
+    assert (found.rule, found.struck) == ("lost-peer", False)
+
+
+def test_what_goes_on_in_the_background_is_named() -> None:
+    evidence = Evidence((RankEvidence(WorkerExit(0, code=0)),), survivors=(Survivor(7, "sleep"),))
+    found = judge(evidence, Success())
+    assert found is not None
+    assert found.root_cause == "exit code 0, but still running: pid 7 (sleep)"
+
+
+def test_exit_code_0_proves_nothing_where_processes_go_on_or_a_stop_was_asked_for() -> None:
+    ended = RankEvidence(WorkerExit(0, code=0))
+    assert succeeded(Evidence((ended,)), Success())
+    assert not succeeded(Evidence((ended,), survivors=(Survivor(7, "sleep"),)), Success())
+    told = RankEvidence(WorkerExit(0, code=0, told_to_stop=True))
+    assert not succeeded(Evidence((told,)), Success())
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(OSError(5, "Input/output error"), "Input/output error"), (OSError("no"), "no")],
+)
+def test_a_store_that_does_not_answer_is_told_in_its_own_words(error: OSError, said: str) -> None:
+    found = store_failure(error, WorkerExit(3, code=0))
+    assert (found.root_cause, found.rank, found.exit) == (said, 3, "exit code 0")
+    assert (found.verdict, found.charge) == (Verdict.RESTART, Charge.NOTHING)
+    assert found.remedy is Remedy.WAIT_FOR_STORAGE

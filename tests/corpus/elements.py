@@ -4,7 +4,8 @@ Each line is the last one of a traceback in the user's own code. A section begin
 its rule, and says what else is known: `told` (it got a SIGTERM), `restoring`, `library` (which
 raised it), `restore` (a function of the user's), `loading` (a file of the user's about
 checkpoints), `orbax`, `after` (it was raised while another error was handled), `printed` (there is
-no traceback), `compiled` (by JAX), `native` (the line is the frame of a check that failed).
+no traceback), `compiled` (by JAX), `native` (the line is the frame of a check that failed) and
+`silent` (the line is the signal or exit code of an end without a word).
 """
 
 from __future__ import annotations
@@ -57,9 +58,15 @@ def elements() -> Iterator[Element]:
 
 
 def _evidence(text: str, conditions: frozenset[str]) -> Evidence:
+    if "silent" in conditions:
+        return Evidence((RankEvidence(_end(text)),))
     ended = WorkerExit(0, code=1, told_to_stop="told" in conditions)
     stage = Stage.RESTORING if "restoring" in conditions else None
     return Evidence((RankEvidence(ended, output=_output(text, conditions), stage=stage),))
+
+
+def _end(text: str) -> WorkerExit:
+    return WorkerExit(0, code=int(text)) if text.isdecimal() else WorkerExit(0, signal=text)
 
 
 def _output(text: str, conditions: frozenset[str]) -> str:

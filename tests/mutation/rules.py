@@ -1,7 +1,8 @@
 """The mutants of the rules, which are data: does any failure that we know tell them apart?
 
 A mutant is the table with one rule left out, with one element of what rules match left out (of all
-rules that share the list in which it stands, as in the source), or with one flag of a rule turned.
+rules that share the list in which it stands, as in the source), one of the words that a pattern
+looks for left out, or one flag of a rule turned.
 The last element is never left out: an empty condition is none, and the rule would be another one.
 All of them match less than the rules do, or the same: so only the failures that such a rule decides
 about are judged again, by the rules that match anything in them.
@@ -9,6 +10,7 @@ about are judged again, by the rules that match anything in them.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +31,8 @@ _OF_ERRORS = ("patterns", "types", "frames", "codes")
 """The lists of what an error is asked for; the others are of how it ended."""
 _LISTS = (*_OF_ERRORS, "signals", "exit_codes", "stages")
 _FLAGS = ("victim", "culprit", "hardware", "per_rung", "alone", "supposed")
+_INLINE = re.compile(r"(?:\(\?[a-z]+\))?")
+_TOKENS = re.compile(r"\\.|.", re.DOTALL)
 _TEXTS = ("phrases.txt", "io.txt", "advice.txt")
 _RAISED = (
     "Traceback (most recent call last):\n"
@@ -80,8 +84,37 @@ def _shortened(group: list[Rule], name: str) -> Iterator[RuleMutant]:
     found: tuple[object, ...] = getattr(group[0], name)
     for element in found if len(found) > 1 else ():
         rest = tuple(other for other in found if other is not element)
-        changed = {rule.name: _with(rule, name, rest) for rule in group}
-        yield RuleMutant(f"{name} without {element!r}", changed)
+        yield _with_all(group, name, rest, f"{name} without {element!r}")
+    for at, element in enumerate(found if name == "patterns" else ()):
+        for word, shorter in _without_one(str(element)):
+            rest = (*found[:at], shorter, *found[at + 1 :])
+            yield _with_all(group, name, rest, f"words without {word!r}")
+
+
+def _with_all(group: list[Rule], name: str, value: tuple[object, ...], what: str) -> RuleMutant:
+    return RuleMutant(what, {rule.name: _with(rule, name, value) for rule in group})
+
+
+def _without_one(pattern: str) -> Iterator[tuple[str, str]]:
+    """Each alternative of a pattern, and the pattern without it."""
+    flags = _INLINE.match(pattern)
+    assert flags is not None
+    parts = _alternatives(pattern[flags.end() :])
+    for at, part in enumerate(parts) if len(parts) > 1 else ():
+        yield part, flags[0] + "|".join(parts[:at] + parts[at + 1 :])
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """The alternatives of a pattern, outside of its brackets."""
+    parts, depth, in_set = [""], 0, False
+    for token in _TOKENS.findall(pattern):
+        in_set = token == "[" or (in_set and token != "]")
+        depth += 0 if in_set else (token == "(") - (token == ")")
+        if token == "|" and not depth and not in_set:
+            parts.append("")
+        else:
+            parts[-1] += token
+    return parts
 
 
 def _turned(rule: Rule) -> Iterator[RuleMutant]:
