@@ -55,7 +55,8 @@ _SUPPOSES = (
     r"(?:may|might|could|usually|often|typically|generally|commonly|sometimes|likely|probably|"
     r"possibly|happens?|occurs?|can (?:also )?be (?:also )?(?:caused by|due to)|indicates?|"
     r"suggests?)\b",
-    r"(?:\w+ ){1,4}(?:may|might|could) (?:not )?(?:be|have|indicate|mean)\b",
+    # "could not be broadcast" states, and so does "no structure could be identified"
+    r"(?!no )(?:\w+ ){1,4}(?:(?:may|might)(?: not)?|could) (?:be|have|indicate|mean)\b",
 )
 """How a clause begins that supposes."""
 _WITHIN = (

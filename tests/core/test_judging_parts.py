@@ -143,7 +143,22 @@ def test_an_error_without_words_is_itself_where_the_output_has_no_hint() -> None
     assert found.rule == "exception"
 
 
-# --- statements: advice ends with its sentence
+# --- statements: advice ends with its sentence, and what could not be is no supposition
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ValueError: operands could not be broadcast together with shapes (2,) (3,)",  # numpy
+        "ValueError: No structure could be identified for the checkpoint at /run/7.",  # orbax
+    ],
+)
+def test_what_could_not_be_done_is_stated(text: str) -> None:
+    assert stated(text) == text
+
+
+def test_what_could_be_is_supposed() -> None:
+    assert stated("It failed. The driver could be too old.") == "It failed. "
 
 
 def test_advice_outside_brackets_does_not_end_at_a_bracket() -> None:

@@ -102,11 +102,12 @@ RULES = (
             r"(?:been )?(?:expired|revoked)",
             r"(?i)(?:unable|could not|cannot|can't|failed) (?:to )?(?:locate|find|load|refresh|"
             r"retrieve|obtain|get|determine).{0,40}(?:credentials|access token|api.?key)",
-            r"(?i)default credentials were not found|could not be refreshed",
+            # google.auth
+            r"(?i)default credentials were not found|credentials cannot be refreshed",
             r"(?i)reauthentication is needed|InvalidAccessKeyId|SignatureDoesNotMatch|authError",
-            r"(?i)NoCredentials|PartialCredentials|CredentialRetrieval|AnonymousCredentials",
-            r"(?i)not (?:logged in|authenticated)\b|login required|invalid (?:user )?(?:access )?"
-            r"(?:token|api.?key)|api_?key not configured|token is required|missing api.?key",
+            r"(?i)NoCredentials|PartialCredentials|CredentialRetrieval",  # botocore
+            r"(?i)not (?:logged in|authenticated)\b|invalid (?:user )?(?:access )?"
+            r"(?:token|api.?key)|api_?key not configured|token is required",
             rf"{STATUS}UNAUTHENTICATED\b",
         ),
         transient=True,
@@ -147,7 +148,7 @@ RULES = (
         "The requested machines are not available at the moment.",
         "Wait, or ask for another zone or a smaller slice.",
         patterns=(
-            r"(?i)no more capacity in the zone|ZONE_RESOURCE_POOL_EXHAUSTED|\bSTOCKOUT\b",
+            r"(?i)no more capacity in the zone|ZONE_RESOURCE_POOL_EXHAUSTED",
             r"(?i)does not have enough resources available|Insufficient\w*Capacity",
         ),
         charge=Charge.NOTHING,
@@ -279,14 +280,14 @@ RULES = (
         # PostgreSQL's postmaster, etcd's server/etcdserver/errors, gRPC core, HTTP/2, paramiko's
         # transport: what a server says while it starts, stops or hands over, or a stream that ends
         patterns=(
-            r"(?i)(?:starting|shutting) (?:up|down)\b|in recovery mode|\bshut ?down\b",
+            r"(?i)(?:starting|shutting) (?:up|down)\b|\bshut ?down\b",
             r"(?i)too many (?:clients|connections)|connection slots are reserved|server is busy",
-            r"(?i)\bno leader\b|leader changed|not (?:the )?(?:leader|primary|master)\b|failover",
+            r"(?i)\bno leader\b|leader changed|not (?:the )?(?:leader|primary|master)\b",
             r"(?i)stream (?:removed|reset|closed|terminated|error)|RST_STREAM|GOAWAY|EOF detected",
             r"(?i)(?:connection|server|peer|session|socket|channel|transport)\b[^\n]{0,40}\b"
             r"(?:closed|reset|dropped|lost|aborted|gone|disconnected|terminated|interrupted)\b",
-            r"(?i)ssh protocol banner|invalid packet blocking|mismatched mac\b|bad packet length",
-            r"(?i)(?:could ?n[o']t|unable to|failed to|error) communicat|error contacting\b",
+            r"(?i)ssh protocol banner|invalid packet blocking|mismatched mac\b",
+            r"(?i)(?:could ?n[o']t|unable to|failed to|error) communicat",
             r"(?i)temporar(?:y|ily)|try again|timed? ?out\b|is loading\b|disk I/O error",
         ),
         speakers=_IO,
@@ -339,12 +340,11 @@ RULES = (
         patterns=(
             r"(?i)too many requests|rateLimitExceeded|\bSlowDown\b|throttl|\bbackendError|"
             r"rate.?limit(?:ed|ing|er)?\b.{0,40}(?:exceed|reach|hit|error)|"
-            r"exceed.{0,40}rate.?limit|"
-            r"rate.?limited",
+            r"exceed.{0,40}rate.?limit",
             r"(?i)(?:temporarily|currently|service) (?:is )?(?:unavailable|overloaded)",
             r"(?i)(?:service|server|backend|endpoint|network|host) (?:is )?(?:temporarily )?"
             r"(?:unavailable|unreachable|overloaded|not responding)",
-            r"(?i)all \d+ (?:retry )?attempts failed|max retries exceeded|retries exhausted|"
+            r"(?i)all \d+ (?:retry )?attempts failed|max retries exceeded|"
             r"(?:giving up|failed) after \d+ (?:retries|attempts|tries)",
             r"(?i)(?:retry|deadline|timeout) (?:of [\d.]+ ?s\w* )?(?:deadline |budget |limit )?"
             r"(?:has been |was )?exceeded",
@@ -354,11 +354,11 @@ RULES = (
             r"(?i)network is (?:unreachable|down)|no route to host|host is (?:down|unreachable)",
             r"(?i)(?:temporary failure|error|failure) in name resolution|name or service not known|"
             r"nameresolution|(?:could ?n[o']t?|unable to) resolve host|"
-            r"nodename nor servname|\bgetaddrinfo\b|"
+            r"\bgetaddrinfo\b|"
             r"no address associated with hostname|\bdns\b.{0,40}(?:fail|error|timed? ?out)",
             r"(?i)failed to establish a new connection|SSL(?:Error|EOFError|:)|_ssl\.c|ssl_error",
             r"(?i)remote end closed connection|IncompleteRead|RemoteDisconnected|ProtocolError",
-            r"(?i)server disconnected|peer closed connection|CURL error|curl_easy|ChunkedEncoding",
+            r"(?i)server disconnected|peer closed connection|CURL error|ChunkedEncoding",
             r"(?i)unexpected eof while reading",
             r"(?i)stale (?:nfs )?file handle|transport endpoint is not connected|remote i/o error",
             r"(?i)input/output error|we encountered an internal error",

@@ -105,10 +105,10 @@ RULES = (
         "No space was left on the device; it may be freed.",
         "Free space where the message says, else under model_dir (or enlarge /dev/shm).",
         patterns=(
-            r"(?i)no space left on device|disk quota exceeded|\bENOSPC\b|\bEDQUOT\b",
+            r"(?i)no space left on device|disk quota exceeded",
             r"(?i)(?:not enough|insufficient|no) (?:free |available )?(?:disk )?space\b",
             r"(?i)(?:disk|volume|filesystem|device) (?:is )?full\b",
-            r"os_error_code='(?:28|122)'|\[Errno (?:28|122)\]|(?i:errno = (?:28|122)\b)",
+            r"os_error_code='(?:28|122)'|\[Errno (?:28|122)\]",
         ),
         transient=True,
     ),
@@ -131,11 +131,12 @@ RULES = (
         patterns=(
             # numpy tofile (ctors.c, convert.c); torch inline_container.cc; HDF5 H5FDsec2.c
             r"\b\d+ requested and \d+ written|problem writing element \d+ to file",
-            r"unexpected pos \d+ vs|PytorchStreamWriter failed writing|(?i:file write failed)",
+            r"unexpected pos \d+ vs|(?i:file write failed)",
             r"(?i)unable to extend file properly|bytes actually written",
-            r"(?i)\bshort write\b|\bwrote only \d|only (?:wrote )?\d+ (?:of \d+ )?bytes (?:were )?"
-            r"(?:written|wrote)|(?:could not|couldn't|cannot|failed to) write \d+ bytes",
-            r"(?i)\bwrote \d+ (?:bytes )?(?:of|out of|instead of) \d+|incomplete write",
+            # Go's io.ErrShortWrite, GNU tar
+            r"(?i)\bshort write\b|\bwrote only \d|"
+            r"(?:could not|couldn't|cannot|failed to) write \d+ bytes",
+            r"(?i)\bwrote \d+ (?:bytes )?(?:of|out of|instead of) \d+",
         ),
         transient=True,
         confidence=MEDIUM,
@@ -159,12 +160,13 @@ RULES = (
         patterns=(
             r"\[Errno (?:11|12|23|24|27)\]|os_error_code='(?:11|12|23|24|27)'",
             r"(?i)too many open files|cannot allocate memory|file too large\b",
-            r"(?i)can't start new thread(?! at interpreter)|std::bad_alloc|pthread_create failed",
+            r"(?i)can't start new thread(?! at interpreter)|std::bad_alloc|"
+            r"pthread_create\(\) failed",  # XLA's tsl/platform/default/env.cc
             r"(?i)(?:unable|failed) to (?:create|start|spawn) (?:a )?(?:new )?(?:thread|process)",
             r"(?i)resource temporarily unavailable",
             r"(?i)(?:insufficient|out of|enlarge|raise your|limited by) ?(?:the )?shared memory",
-            r"(?i)/dev/shm\b.{0,80}(?:full|too small|space|limit|size)|\bshm_open\b|Bus error",
-            r"(?i)ulimit|RLIMIT_\w+|memory limit (?:of|exceeded)|exceed\w* .{0,30}memory limit",
+            r"(?i)/dev/shm\b.{0,80}(?:full|too small|space|limit|size)|Bus error",
+            r"(?i)exceed\w* .{0,30}memory limit",
             r"OutOfMemoryError: (?:Task|Actor|\d+ [Ww]orkers?)|node running low on memory",
             r"(?i)(?:exit ?code:?|signal:?|returncode:?|status:?) -9\b",
             r"(?i)killed by (?:the )?(?:kernel'?s? )?oom|\bOOMKilled\b|signal: killed",
