@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.config.secret_names import REDACTED
 from supervisor.core.digest import LogDigest
+from supervisor.core.line_forms import GAP
 from supervisor.core.log_lines import clean_lines
 from supervisor.core.redaction import Redactor
 
@@ -131,3 +134,16 @@ def test_a_line_that_is_too_long_is_cut_between_words() -> None:
         (line,) = clean_lines("x " * (length // 2) + "y" * (length % 2) + f" {SECRET}\n")
         told = Redactor({"API_TOKEN": SECRET}).text(line)
         assert [part for part in PARTS if part in told] == []
+
+
+@pytest.mark.parametrize("from_the_end", [100, 10_000, 40_000, 80_000])
+def test_what_is_kept_around_an_error_and_of_the_end_is_one_piece(from_the_end: int) -> None:
+    lines = [b"line %06d\n" % number for number in range(30_000)]
+    lines.insert(
+        len(lines) - from_the_end // len(lines[0]), b"Traceback (most recent call last):\n"
+    )
+    kept = digest(b"".join(lines))
+    numbers = [int(number) for number in re.findall(r"^line (\d{6})$", kept, re.MULTILINE)]
+    assert numbers == list(range(numbers[0], 30_000))
+    assert kept.count(GAP) == 1
+    assert kept.count("Traceback") == 1

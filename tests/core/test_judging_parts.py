@@ -9,6 +9,7 @@ from supervisor.core.chain import Chain, Origin, Raised
 from supervisor.core.codes import codes_of
 from supervisor.core.failure import Evidence, Failure, RankEvidence, Survivor, WorkerExit
 from supervisor.core.fitting import misfit
+from supervisor.core.log_lines import clean_lines
 from supervisor.core.outcome import Charge, Verdict
 from supervisor.core.ownership import is_surely_own
 from supervisor.core.policy import Success
@@ -204,3 +205,22 @@ def test_a_store_that_does_not_answer_is_told_in_its_own_words(error: OSError, s
     assert (found.root_cause, found.rank, found.exit) == (said, 3, "exit code 0")
     assert (found.verdict, found.charge) == (Verdict.RESTART, Charge.NOTHING)
     assert found.remedy is Remedy.WAIT_FOR_STORAGE
+
+
+# --- log lines: what a collector did to them
+
+
+def test_the_parts_of_a_line_in_json_are_put_together() -> None:
+    log = '{"log":"Value","stream":"stderr"}\n{"log":"Error: x\\n","stream":"stderr"}\n'
+    assert clean_lines(log) == ["ValueError: x"]
+
+
+def test_whole_lines_in_json_keep_their_order() -> None:
+    said = (("a", "stdout"), ("b", "stderr"), ("c", "stdout"))
+    log = "".join(f'{{"log":"{text}\\n","stream":"{stream}"}}\n' for text, stream in said)
+    assert clean_lines(log) == ["a", "b", "c"]
+
+
+def test_frames_alone_keep_their_indentation() -> None:
+    log = '  File "/app/t.py", line 1, in f\n    g()\n'
+    assert clean_lines(log) == log.splitlines()
