@@ -108,7 +108,7 @@ RULES = (
             r"(?i)no space left on device|disk quota exceeded",
             r"(?i)(?:not enough|insufficient|no) (?:free |available )?(?:disk )?space\b",
             r"(?i)(?:disk|volume|filesystem|device) (?:is )?full\b",
-            r"os_error_code='(?:28|122)'|\[Errno (?:28|122)\]",
+            r"os_error_code='(?:28|122)'|\[Errno (?:28|122)\]|(?i:errno = (?:28|122)\b)",
         ),
         transient=True,
     ),
