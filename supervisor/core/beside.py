@@ -16,12 +16,18 @@ from supervisor.core.line_forms import INFO
 
 _MAX_LINES = 5
 _MAX_LENGTH = 600
+_ABOVE = re.compile(r"(?i)\b(?:look at|see|check) (?:the )?(?:errors?|messages?|logs?) above\b")
 _WORDLESS = re.compile(r"[\w.<>]+(?:: ?(?:None|[\W_]*))?")
 
 
 def is_wordless(line: str) -> bool:
     """Whether the line of an exception holds no more than its type."""
     return _WORDLESS.fullmatch(line.rstrip()) is not None
+
+
+def points_above(text: str) -> bool:
+    """Whether an error refers to what was printed before it, as XLA's of cuDNN does."""
+    return _ABOVE.search(text) is not None
 
 
 def beside(lines: Sequence[str], began: int | None, ended: int) -> str:

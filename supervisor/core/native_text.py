@@ -23,6 +23,10 @@ _FATAL = re.compile(
 )
 
 
+_MAX_HEAD = 300
+_EMBEDDED = re.compile(r"[\])>|:-] ((?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): \S")
+
+
 def aborts(lines: Sequence[str]) -> Iterator[Chain]:
     """The lines with which native code ended the process."""
     for number, line in enumerate(lines):
@@ -56,8 +60,10 @@ def speaks(line: str) -> bool:
 
 
 def _type(line: str) -> str:
-    """The type of the exception that a line tells, of whose traceback the rest may be cut off."""
-    kind = exception_type(line) or ""
+    """The type of the exception that a line tells, of whose traceback the rest may be cut off; a
+    logger or a test runner may have written something before it."""
+    inside = _EMBEDDED.search(line, 0, _MAX_HEAD)
+    kind = exception_type(line) or (inside[1] if inside is not None else "")
     return "" if kind.endswith("Warning") else kind
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from supervisor.core.beside import points_above
 from supervisor.core.chain import Chain, Origin, Raised
 from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.core.outcome import Confidence, Verdict
@@ -51,6 +52,7 @@ _NO_ROOM = 1 << 20
 """A disk with less free than this has no room for anything of ours."""
 
 
+_POINTS = "it says itself that the error stands above it"
 _VICTIM = "it is what others suffer when one fails"
 _VAGUE = "its rule says little: any error of its kind looks so"
 _END = "how a process ended counts only where nothing was said"
@@ -89,6 +91,7 @@ class Judgement:
         origin = self.chain.origin
         weights = {
             origin.told: int(origin) + 10 * is_hearsay(self.chain),
+            _POINTS: 15 * _points(self.member),
             _VICTIM: 5 * self.rule.victim,
             _VAGUE: 3 * (self.rule.confidence is Confidence.LOW),
         }
@@ -112,6 +115,10 @@ class LeftOut:
     rank: RankEvidence
     chain: Chain
     why: str
+
+
+def _points(member: Raised | None) -> bool:
+    return member is not None and points_above(member.text)
 
 
 def is_hearsay(chain: Chain | None) -> bool:
@@ -248,8 +255,8 @@ class _Judge:
         no more than that somebody else is gone gives way to a member that says more.
         """
         found = self._about(chain, chain.members)
-        if found.rule.victim and len(chain.members) > 1:
-            others = tuple(each for each in chain.members if not self._of_victim(chain, each))
+        if (found.rule.victim or _points(found.member)) and len(chain.members) > 1:
+            others = tuple(each for each in chain.members if not self._gives_way(chain, each))
             if others:
                 genuine = self._about(chain, others)
                 if genuine.rule.about_text and genuine.rule.confidence is not Confidence.LOW:
@@ -261,8 +268,8 @@ class _Judge:
         time = self.rank.record.time if self.rank.record is not None else float("inf")
         return Judgement(self, rule, chain, member, time, members)
 
-    def _of_victim(self, chain: Chain, member: Raised) -> bool:
-        return self._about(chain, (member,)).rule.victim
+    def _gives_way(self, chain: Chain, member: Raised) -> bool:
+        return _points(member) or self._about(chain, (member,)).rule.victim
 
     def matches(
         self, chain: Chain | None, members: Sequence[Raised]

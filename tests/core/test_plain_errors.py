@@ -103,6 +103,35 @@ def test_a_crash_in_the_compiler_is_a_guess_and_what_somebody_sent_is_none() -> 
     assert judged(Evidence((sent,))).rule == "sigterm"
 
 
+def test_an_error_that_points_at_those_above_it_gives_way_to_them() -> None:
+    """jax #15361: the traceback says only that cuDNN did not start."""
+    cause = (
+        "2023-07-31 01:53:45.016563: E cuda_dnn.cc:427] Loaded runtime CuDNN library: 8.5.0 but "
+        "source was compiled with: 8.6.0.\n"
+    )
+    effect = printed(
+        "XlaRuntimeError: FAILED_PRECONDITION: DNN library initialization failed. Look at the "
+        "errors above for more details."
+    )
+    assert judged(ended(cause + effect)).rule == "versions-differ"
+    assert judged(ended(effect)).rule == "gpu-library"
+
+
+@pytest.mark.parametrize(
+    "head",
+    ["ERROR 07-07 18:02:56 [core.py:519] ", "FAILED tests/a.py::test_b - ", "rank 3: ERROR: "],
+)
+def test_the_type_of_an_error_is_read_behind_what_a_logger_writes(head: str) -> None:
+    found = judged(ended(f"{head}ValueError: the sharding is odd, and of no known kind\n"))
+    assert (found.verdict, found.rule, found.certain) == (Verdict.FATAL, "program-error", False)
+
+
+def test_a_folder_of_a_source_is_no_status() -> None:
+    """jax #15210."""
+    said = "Register(a) is OK (FAILED_PRECONDITION: registered\nhal/internal/factory.cc:39\n)"
+    assert native("registration.cc", said).rule == "native-check"
+
+
 def test_one_message_said_again_and_again_is_no_prefix() -> None:
     """conda-forge/jaxlib-feedstock #329."""
     line = "E1027 15:11:27.1844{n} 3266602 cuda_dnn.cc:456] Loaded runtime CuDNN library: 9.10.1 "

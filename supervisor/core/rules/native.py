@@ -14,8 +14,9 @@ _OF_THE_WORLD = (
     r"^(?![\s\S]*(?i:memory|alloc|no space|\bthread|socket|connect|network|\brpc\b|\bpeer|"
     r"heartbeat|time[ds]?[ -]?out|deadline|unavailable|cancell?ed|\babort(?:ed|ing)\b|rendezvous|"
     r"barrier|\bnccl|gloo|collective|handshake|preempt|\bdead\b|\bkilled\b|lost\b|status == |"
-    r"\bstatus\.ok|(?:INTERNAL|UNKNOWN|DATA_LOSS)\b|internal: |unknown: |hardware fault|\becc\b|"
-    r"raylet|node_manager|\bgcs_\w+|core_worker|plasma|object_\w+\.cc|CUDA_ERROR|CUDNN_STATUS))"
+    r"\bstatus\.ok|internal: |unknown: |hardware fault|\becc\b|"
+    r"raylet|node_manager|\bgcs_\w+|core_worker|plasma|object_\w+\.cc|CUDA_ERROR|CUDNN_STATUS)|"
+    r"[\s\S]*\b(?:INTERNAL|UNKNOWN|DATA_LOSS)\b)"
 )
 """Not what another process, a transfer, the machine or a service that runs the job brings about."""
 
