@@ -34,18 +34,21 @@ SOURCES = {
     "ended-by-scheduler": "Slurm's slurmd/slurmstepd/req.c; submitit's job_environment.py",
     "disk-full": f"{_ERRNO}: ENOSPC, EDQUOT; cases full, shm-missing",
     "disk-full-silently": "statvfs(3) of model_dir, beside an error about writing",
-    "short-write": "numpy ctors.c and convert.c, torch inline_container.cc, HDF5 H5FDsec2.c",
+    "short-write": "numpy ctors.c and convert.c, torch inline_container.cc, HDF5 H5FDsec2.c, "
+    "Go's io.ErrShortWrite, GNU tar",
     "resource-limit": f"{_PYTHON}: MemoryError; Ray's types; cases aslim, npmem",
-    "resource-limit-text": f"{_ERRNO}, setrlimit(2); cases emfile, fsize, composed-18, composed-35",
+    "resource-limit-text": f"{_ERRNO}, setrlimit(2), XLA's env.cc, NCCL's shm.cc, Go's os/exec; "
+    "cases emfile, fsize, composed-18, composed-35",
     "offline": "huggingface_hub utils/_http.py and file_download.py",
     "no-such-place": "huggingface_hub errors.py; case hf-repo-401",
     "no-such-place-text": "huggingface_hub utils/_http.py",
     "rejected-credentials": f"{_TABLES}; case gcs-401-restore",
-    "expired-credentials": f"google.auth, botocore, {_GCS}; case gauth-invalid-grant",
+    "expired-credentials": f"google.auth, botocore, RFC 6749 and 6750, {_GCS}; "
+    "case gauth-invalid-grant",
     "quota-code": f"{_GCS}; {_TABLES}; case gcs-403-quota",
     "rate-limit": f"{_GCS}; {_TABLES}",
     "quota": _GCS,
-    "no-capacity": "the replies of the TPU and Compute Engine APIs to a request for machines",
+    "no-capacity": "the replies of the TPU, Compute Engine and EC2 APIs to a request for machines",
     "server-full": f"database error codes; {_TABLES}",
     "passing-code": f"RFC 9110, {_GCS}; cases gcs-500-restore, gauth-token-503, hf-429, refused",
     "passing-call": _GRPC,
@@ -63,8 +66,8 @@ SOURCES = {
     "passing-words": "redis-py, PyMongo, paramiko, etcd; cases ssh-kex, etcd-noleader, sockto",
     "storage": f"{_ERRNO}, libcurl, requests; cases dns, mp-init-missing-peer-h0",
     "programs-differ": "jax _src/dispatch.py, gloo transport/tcp/pair.cc, jaxlib "
-    "(RuntimeProgramInputMismatch); cases differput, differgloo",
-    "programs-may-differ": "libtpu's launch groups; jax.experimental.multihost_utils",
+    "(RuntimeProgramInputMismatch), openxla.org/xla: Megascale errors; cases differput, differgloo",
+    "programs-may-differ": "libtpu's launch groups, as logs of levanter and marin show them",
     "cluster-misconfigured": "jax _src/distributed.py, jaxlib's coordination service; "
     "cases distaddr, disttwice, proc-id",
     "compile": "libtpu's compiler (error codes of the E1000s), jax _src/pallas/mosaic; "
@@ -105,7 +108,8 @@ SOURCES = {
     "not-finite-text": "chex, checkify and programs' own checks; cases nan-abort, checkifynan",
     "checkpoint-structure": "flax/serialization.py, orbax/checkpoint, jax.tree; "
     "cases orbshape, orbtree, ckpt-legacy-structure, optax-tree",
-    "checkpoint-mismatch": "orbax/checkpoint, torch load_state_dict; case orbexists",
+    "checkpoint-mismatch": "orbax/checkpoint, torch load_state_dict and default_planner.py; "
+    "case orbexists",
     "checkpoint-destination": "orbax/checkpoint",
     "check": "jax _src/checkify.py; cases checkify-oob, checkifyuser",
     "chex": "chex/_src/asserts_internal.py; cases chexrank, chexclose",
