@@ -32,7 +32,7 @@ _PROGRESS_BAR = re.compile(
     r"\| (\d{1,15})/\d+ \[|(\d{1,3})(?:\.\d+)?% ?[|\[(]|\[[#=>*. -]{3,}\] *(\d{1,3})(?:\.\d+)?%"
 )
 _INFO = re.compile(
-    r"I\d{4} \d\d:|[\[(]?\d{4}-\d\d-\d\d[ T][\d:.,]+Z?[\])]?[: \[(-]+(?:I|INFO|DEBUG)\b|"
+    r"I\d{4} \d\d:|[\[(]?\d{4}-\d\d-\d\d[ T][\d:.,]{1,40}Z?[\])]?[: \[(-]{1,20}(?:I|INFO|DEBUG)\b|"
     r"\[?(?:INFO|DEBUG)\b"
 )
 _BAD = Searched(

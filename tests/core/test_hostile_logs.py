@@ -19,6 +19,7 @@ from supervisor.core.policy import Success
 from supervisor.core.rootcause import chain_of_record
 from supervisor.core.rules import RULES
 from supervisor.core.signature import signature
+from supervisor.core.survival import Progress
 from supervisor.core.traceback_text import TracebackReader
 from supervisor.core.verdicts import judge
 from supervisor.explained import as_yaml
@@ -40,6 +41,7 @@ QUESTIONS: dict[str, Callable[[], object]] = {
     "an error of a callback": lambda: chain_of_record(RECORD),
     "an error of blanks": lambda: is_wordless(f"ValueError: {' ' * LONG}x"),
     "a line of marks": lambda: beside(["", "f()", "^" * LONG + "!", "E"], None, 3),
+    "a clock of colons": lambda: Progress([f"2026-11-22 1{':' * LONG} step 1 loss 2"]),
     "a line of dashes": lambda: list(TracebackReader(["-" * LONG]).chains()),
     "an error of one name": lambda: codes_of("ValueError", "mysql" * (LONG // 5)),
 }

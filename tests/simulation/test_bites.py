@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -243,40 +244,42 @@ def a_guess_without_a_restart_left_has_only_spent_its_budget(
     monkeypatch.setattr(ending, "finish", bug)
 
 
-PLANTED: tuple[Plant, ...] = (
-    lost_devices_are_charged_to_the_job,
-    it_shrinks_by_guess,
-    quarantine_is_for_show,
-    a_rung_that_is_too_small_is_tried_again,
-    a_snapshot_counts_as_progress,
-    a_snapshot_is_used_whatever_went_wrong,
-    a_snapshot_is_tried_again_and_again,
-    a_guess_ends_the_job_the_first_time,
-    a_guess_may_come_for_ever,
-    any_other_guess_is_the_same,
-    a_guess_is_the_same_at_the_same_step_alone,
-    a_checkpoint_proves_any_guess_wrong,
-    a_checkpoint_proves_no_guess_wrong,
-    what_is_certain_gets_one_more_attempt_too,
-    a_guess_without_a_restart_left_has_only_spent_its_budget,
-    a_bad_machine_that_is_replaced_ends_the_job_for_good,
-    memory_runs_out_for_ever,
-    only_the_last_batch_stays_skipped,
-    skipped_batches_are_forgotten_by_the_next_run,
-    a_busy_device_is_tried_at_once,
-    one_restart_too_many,
-    one_restart_too_few,
-    stale_gone_is_believed,
-    stale_observation_is_believed,
-    next_attempt_before_the_last_is_gone,
-    same_step_is_progress_again,
-    progress_refills_what_nothing_refills,
-    the_same_failure_may_come_for_ever,
-    another_failure_counts_as_the_same,
-    acts_before_it_writes,
-    writes_but_not_durably,
-    kill_is_never_repeated,
-)
+PLANTED: dict[Plant, int] = {
+    lost_devices_are_charged_to_the_job: 2,
+    it_shrinks_by_guess: 19,
+    quarantine_is_for_show: 2,
+    a_rung_that_is_too_small_is_tried_again: 30,
+    a_snapshot_counts_as_progress: 19,
+    a_snapshot_is_used_whatever_went_wrong: 14,
+    a_snapshot_is_tried_again_and_again: 19,
+    a_guess_ends_the_job_the_first_time: 7,
+    a_guess_may_come_for_ever: 30,
+    any_other_guess_is_the_same: 14,
+    a_guess_is_the_same_at_the_same_step_alone: 665,
+    a_checkpoint_proves_any_guess_wrong: 95,
+    a_checkpoint_proves_no_guess_wrong: 23,
+    what_is_certain_gets_one_more_attempt_too: 152,
+    a_guess_without_a_restart_left_has_only_spent_its_budget: 11,
+    a_bad_machine_that_is_replaced_ends_the_job_for_good: 198,
+    memory_runs_out_for_ever: 2,
+    only_the_last_batch_stays_skipped: 6,
+    skipped_batches_are_forgotten_by_the_next_run: 6,
+    a_busy_device_is_tried_at_once: 7,
+    one_restart_too_many: 6,
+    one_restart_too_few: 0,
+    stale_gone_is_believed: 46,
+    stale_observation_is_believed: 13,
+    next_attempt_before_the_last_is_gone: 0,
+    same_step_is_progress_again: 6,
+    progress_refills_what_nothing_refills: 17,
+    the_same_failure_may_come_for_ever: 64,
+    another_failure_counts_as_the_same: 1190,
+    acts_before_it_writes: 0,
+    writes_but_not_durably: 0,
+    kill_is_never_repeated: 1,
+}
+"""Each with the first seed that finds it. Where histories are drawn otherwise by now another one
+does, and all are tried."""
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
@@ -284,7 +287,8 @@ def test_the_simulation_finds(
     plant: Plant, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
     plant(monkeypatch)
-    found = next((result for result in map(play, range(WITHIN)) if result.violation), None)
+    seeds = chain([PLANTED[plant]], range(WITHIN))
+    found = next((result for result in map(play, seeds) if result.violation), None)
     assert found is not None
     record_property("seeds", found.seed + 1)
     print(f"found by seed {found.seed}: {found.violation}")
