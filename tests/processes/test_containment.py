@@ -189,8 +189,10 @@ def test_the_next_start_kills_what_is_on_record(
     if where == "new" and not recorded_session(model_dir, pid, prefix):
         pytest.fail("it is not on record")
     guard = guard_of(running)
+    guard.suspend()
+    assert eventually(lambda: guard.status() == psutil.STATUS_STOPPED)  # it begins no helper now
     helpers = [one for one in guard.children() if one.cmdline()[-1:] == [GUARD]]
-    for process in (guard, *helpers):
+    for process in helpers:
         process.suspend()
     running.signal(signal.SIGKILL)
     for process in (*helpers, guard):
