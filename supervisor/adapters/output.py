@@ -66,6 +66,7 @@ class OutputPump:
         patterns: OutputPatterns,
         mirror: Callable[[bytes], None] | None,
         on_error: Callable[[str], None],
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Write to `path` and, if given, to `mirror`. `write_end` is for the worker."""
         self.success_seen = False
@@ -78,8 +79,8 @@ class OutputPump:
         """Whether one of them held a step."""
         self._patterns = patterns
         self._mirror = mirror
-        self._step = _Search(patterns.step, on_error)
-        self._success = _Search(patterns.success, on_error)
+        self._step = _Search(patterns.step, on_error, now)
+        self._success = _Search(patterns.success, on_error, now)
         self._file = OutputFile(path, on_error)
         self._read_end, self.write_end = os.pipe()
         self._line = b""
@@ -149,9 +150,12 @@ class OutputPump:
 class _Search:
     """Searches lines for one pattern, in bounded time: it passes over what takes too long."""
 
-    def __init__(self, pattern: Pattern | None, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, pattern: Pattern | None, tell: Callable[[str], None], now: Callable[[], float]
+    ) -> None:
         self._pattern = pattern
         self._tell = tell
+        self._now = now
         self._slow = 0
         self._time = SearchTime()
         self._is_told = False
@@ -159,7 +163,7 @@ class _Search:
     def __call__(self, line: str) -> re.Match[str] | None:
         if self._pattern is None:
             return None
-        if not self._time.allows(time.monotonic()):
+        if not self._time.allows(self._now()):
             self._tell_once(self._pattern.source)
             return None
         began = time.thread_time()

@@ -161,7 +161,13 @@ def test_a_reporter_finds_the_pipe(heard: Heard) -> None:
 class Pumped:
     """A pump with what it told."""
 
-    def __init__(self, path: Path, step: str | None = None, success: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        step: str | None = None,
+        success: str | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.steps: list[int] = []
         self.firsts: list[int] = []
         self.errors: list[str] = []
@@ -173,7 +179,7 @@ class Pumped:
             on_sigterm=lambda: self.sigterms.append(1),
             success=Pattern(success) if success else None,
         )
-        self.pump = OutputPump(path, patterns, self._mirror, self.errors.append)
+        self.pump = OutputPump(path, patterns, self._mirror, self.errors.append, now)
         self.worker = os.dup(self.pump.write_end)
         self.pump.start()
 
@@ -289,6 +295,18 @@ def test_a_pattern_that_takes_for_ever_is_given_up(tmp_path: Path) -> None:
     first, last = pumped.errors
     assert "takes too long in text that begins 'aaaa" in first
     assert last.endswith("took too long in 3 lines: it is not looked for any more in this attempt")
+
+
+def test_a_pattern_that_is_slow_in_each_line_gets_a_part_of_the_time(tmp_path: Path) -> None:
+    """The pattern takes some milliseconds for a line: of a moment that lasts, it gets a second."""
+    pumped = Pumped(tmp_path / "log", step=r"(\d+)\s*$", success="^done", now=lambda: 7.0)
+    pumped.say(b"1\n", *[b"1" * 500 + b"x\n"] * 2000, b"2\ndone\n")
+    pumped.end()
+    assert pumped.steps == [1]
+    assert pumped.pump.success_seen, "each pattern has a time of its own"
+    assert (tmp_path / "log").read_bytes().count(b"\n") == 2003, "only searches are left out"
+    (told,) = pumped.errors
+    assert "is slow: lines are passed over" in told
 
 
 def test_only_the_ends_of_a_long_line_are_searched(tmp_path: Path) -> None:

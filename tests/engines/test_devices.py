@@ -124,6 +124,19 @@ def test_a_device_that_hangs_is_told_and_the_others_are_tried(looking: MakeLooki
     assert children() <= before
 
 
+def test_of_a_host_that_cannot_be_initialised_parts_are_tried(looking: MakeLooking) -> None:
+    """Simulated: no process comes up that was given device 1."""
+    one, before = looking(), children()
+    simulated.jam(one.file, "1")
+    answer = one.look(replace(PLAN, num_devices=2, units=("0", "1")))
+    assert answer.healthy == ("0",)
+    (stuck,) = answer.bad
+    assert (stuck.unit, stuck.found) == ("1", False)
+    assert "before the first device: RuntimeError: Unable to initialize backend" in stuck.reason
+    assert children() == before
+
+
+@pytest.mark.slow  # eight processes that start JAX, one after the other
 def test_of_a_host_that_cannot_be_initialised_each_broken_device_is_found_alone(
     looking: MakeLooking,
 ) -> None:

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -338,12 +337,9 @@ def test_a_flood_of_reports_is_survived(start: Start, model_dir: Path) -> None:
     before = peak_memory(running.process.pid)
     running.wait_for("flooded\n")
     grown = peak_memory(running.process.pid) - before
-    asked = time.monotonic()
     running.signal(signal.SIGTERM)
     result = running.result()
-    took = time.monotonic() - asked
     assert result.code == 75
-    assert took < 10
     assert grown < 100 << 20
     log = next(model_dir.glob("*_restartable/run.log")).read_bytes()
     assert len(log) < 100_000

@@ -51,25 +51,3 @@ def test_a_slow_rule_is_passed_over(supervise: Callable[..., Result], model_dir:
     result = supervise(config)
     assert result.code != 0
     assert "its rule is passed over" in result.log
-
-
-QUADRATIC = r"(\d+)\s*$"
-"""Takes some milliseconds for each line of 300 digits and a letter."""
-
-FLOOD = """
-import os
-line = b"1" * 300 + b"x\\n"
-for _ in range(12):
-    os.write(1, 100 * line)
-os.write(1, b"all is printed\\n")
-"""
-
-
-def test_a_pattern_that_is_slow_in_each_line_gets_a_part_of_the_time(
-    supervise: Callable[..., Result], model_dir: Path
-) -> None:
-    argv = [sys.executable, "-c", FLOOD]
-    result = supervise(_config(model_dir, argv, progress={"pattern": QUADRATIC}))
-    assert result.code == 0, result.log
-    assert result.rank_log(1).endswith(b"all is printed\n"), "no line is lost, only its search"
-    assert result.log.count("is slow: lines are passed over") == 1

@@ -70,7 +70,7 @@ def ignore_sigterm() -> None:
 
 def save_on_sigterm() -> None:
     def save(*_: object) -> None:
-        print("saving", flush=True)
+        os.write(1, b"saving\n")  # a print may have been interrupted
         time.sleep(options.save_seconds)
         commit(int(options.at) * 100)
         sys.exit(0)

@@ -22,6 +22,7 @@ from supervisor.protocol.committed import MARKER, METADATA, was_committed
 from supervisor.protocol.location import Uri
 from tests.emulators import Emulator
 from tests.faulty_store import RESET, SILENCE, Asked, Fault, FaultyStore, answered
+from tests.running import PATIENCE
 from trainer import bucket, integrity
 from trainer.checkpoint import Checkpoints, newest_step, restore, restore_parts
 from trainer.config import ConfigError, parse
@@ -35,7 +36,6 @@ from trainer.steps import NoUsableCheckpointError, UnmarkedCheckpointError, step
 
 from .harness import Trainer, assert_same_bits, blueprint, tiny
 
-PATIENCE = 30.0
 REFUSED = answered(401, "authError", "Login Required")
 
 
