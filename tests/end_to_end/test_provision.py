@@ -21,7 +21,7 @@ from tests.cloud_tpu import CloudTpu
 from tests.emulators import Emulator
 from tests.provision.test_loop import Bench
 from tests.provision.test_plan import config
-from tests.running import Start, eventually
+from tests.running import PATIENCE, Start, eventually
 
 
 def test_a_job_goes_on_on_the_next_slice(
@@ -46,8 +46,9 @@ def test_a_job_goes_on_on_the_next_slice(
         for number in (1, 2):
             home = tmp_path / f"slice{number}"
             cloud.become(f"job-{number}", "ACTIVE")
-            running = start(job, env={"XDG_STATE_HOME": str(home)})
-            assert eventually(partial(runs, number), 30)
+            running = start(job, env={**gcs.env, "XDG_STATE_HOME": str(home)})
+            running.wait_for("running as pid")  # the loop's turns would only make it slower
+            assert eventually(partial(runs, number), PATIENCE)
             if number == 1:
                 running.signal(signal.SIGKILL)
                 running.result()
