@@ -113,8 +113,8 @@ def supervise(start: Start, tmp_path: Path) -> Iterator[Callable[..., Result]]:
         if prefix:
             return start(config, *options, env=env, prefix=prefix).result()
         path = written(tmp_path, config)
-        done = forked("run", path, *options, env={**environment, **(env or {})})
+        done = forked("run", path, *options, env={**os.environ, **mark, **(env or {})})
         return Result(done.returncode, done.stdout, done.stderr, tmp_path / "run")
 
-    with leaving_nothing() as environment:
+    with leaving_nothing() as mark:
         yield run

@@ -218,9 +218,9 @@ def gone(mark: str) -> bool:
 
 @contextmanager
 def leaving_nothing() -> Iterator[dict[str, str]]:
-    """The environment for what is started; at the end nothing of it may be left."""
+    """The mark for the environment of what is started; at the end nothing of it may be left."""
     mark = uuid.uuid4().hex
-    yield {**os.environ, MARK: mark}
+    yield {MARK: mark}
     assert gone(f"{MARK}={mark}"), f"outlived the supervisor: {marked(f'{MARK}={mark}')}"
 
 
@@ -248,12 +248,12 @@ def starting(folder: Path) -> Iterator[Start]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**environment, **(env or {})},
+            env={**os.environ, **mark, **(env or {})},
         )
         started.append(process)
         return Running(process, folder / "run")
 
-    with leaving_nothing() as environment:
+    with leaving_nothing() as mark:
         try:
             yield begin
         finally:

@@ -236,7 +236,7 @@ def save(*_):
     pipe.poll()  # until nobody reads it
     print("saved", flush=True)
 signal.signal(signal.SIGTERM, save)
-os.write(1, b"ready to save\n")  # a print might be interrupted by the one in `save`
+os.write(1, b"ready to save\\n")  # a print might be interrupted by the one in `save`
 signal.pause()
 """
 
