@@ -39,6 +39,7 @@ from supervisor.core.state import Group, Status
 from supervisor.ports import Transition
 from supervisor.protocol.messages import Stage
 from tests.simulation.again import Guess, comes_too_often
+from tests.simulation.backoff import waits_as_it_should
 from tests.simulation.treatment import Treatment
 
 _ASKED = Failure("hang", Verdict.RESTART, "hang", "", "", "", 0, "")
@@ -97,7 +98,7 @@ class Ledger:
             "after its end, the job goes on",
         )
         ledger = self._noted(event, t, policy)
-        if isinstance(event, WorkersGone | LaunchFailed) and ledger._is_answer(event, t):
+        if isinstance(event, WorkersGone | LaunchFailed) and ledger._is_answer(event):
             ledger = ledger._answered(event, t, policy, require)
         elif isinstance(event, DevicesProbed):
             ledger = ledger._looked(event, t, policy, require)
@@ -147,7 +148,7 @@ class Ledger:
         commits = self.commits + 1
         return replace(self, highest=step, restarts=0, preemptions=0, failed=(), commits=commits)
 
-    def _is_answer(self, event: WorkersGone | LaunchFailed, t: Transition) -> bool:
+    def _is_answer(self, event: WorkersGone | LaunchFailed) -> bool:
         return self.owed and event.attempt == self.attempts
 
     def _answered(
@@ -274,7 +275,7 @@ class Ledger:
     ) -> Ledger:
         """A FATAL that is a guess: one more attempt, unless it had that or there is none left."""
         limits = policy.phases[self.phase]
-        rung = self._rung_of(failure, limits)
+        rung = self._on(limits) if failure.per_rung else None
         guess = Guess(failure.signature, failure.step, self.commits, rung)
         if guess.is_again(self.guessed):
             why = "a guess lives through its second time"
@@ -286,10 +287,6 @@ class Ledger:
         ledger = replace(self._spend(failure.charge), guessed=(*self.guessed, guess))
         ledger._check_delay(decision, failure.charge, policy, require, sooner=1)
         return ledger
-
-    def _rung_of(self, failure: Failure, limits: PhasePolicy) -> int | None:
-        """The rung that a failure is about."""
-        return self._on(limits) if failure.per_rung else None
 
     def _over(
         self,
@@ -324,15 +321,9 @@ class Ledger:
         require: Require,
         sooner: int = 0,
     ) -> None:
-        delay = decision.seconds if isinstance(decision, Wait) else 0.0
         failures = self.treatment.failures_to_wait_for(self.restarts + self.preemptions) + sooner
-        nominal = 0.0
-        if failures > 1:
-            nominal = min(policy.backoff_first * 2.0 ** (failures - 2), policy.backoff_max)
-        jitter = policy.backoff_jitter * nominal
-        least = policy.corroboration if charge is Charge.PREEMPTIONS else 0.0
-        right = max(nominal - jitter, least) <= delay <= max(nominal + jitter, least)
-        require(right, "the backoff has not its length")
+        waits = waits_as_it_should(decision, failures, charge, policy)
+        require(waits, "the backoff has not its length")
 
     def _decided(
         self,
