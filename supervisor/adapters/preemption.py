@@ -40,6 +40,7 @@ _NOTHING_YET = "no notifications have been received yet"
 """What the server says of maintenance where none is known; some do so with 503."""
 _COMMAND_PAUSE = 5.0
 _MAX_BACKOFF = 60.0
+_MAX_DOUBLINGS = 16
 _TELL_AFTER = 3
 _MAX_TEXT = 300
 _MAX_VALUE = 4096
@@ -59,7 +60,7 @@ class Source(Protocol):
         """What is announced, if anything is; may block.
 
         Raises:
-            OSError, http.client.HTTPException: it could not be asked.
+            Exception: it could not be asked; `PreemptionWatch` tells why and asks again.
         """
         ...
 
@@ -76,6 +77,13 @@ class Announcement:
 def shown(text: str, redact: Callable[[str], str]) -> str:
     """What a person is told of a source's text: without secrets, then cut, and printable."""
     return printable(redact(text)[:_MAX_SHOWN])
+
+
+def _reason(error: Exception) -> str:
+    """The message of an error that a source can expect; with its type, of any other error."""
+    if isinstance(error, (OSError, http.client.HTTPException)) and str(error):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
 
 
 class PreemptionWatch:
@@ -122,12 +130,12 @@ class PreemptionWatch:
         while not self._closed.is_set():
             try:
                 announcement = source.look()
-            except (OSError, http.client.HTTPException) as error:
+            except Exception as error:
                 announcement = None
                 failures += 1
-                pause = min(_MAX_BACKOFF, source.pause * 2.0 ** (failures - 1))
+                pause = min(_MAX_BACKOFF, source.pause * 2 ** min(failures - 1, _MAX_DOUBLINGS))
                 if failures == _TELL_AFTER:
-                    why = shown(str(error), self._redact)
+                    why = shown(_reason(error), self._redact)
                     self._tell(f"{source} does not answer ({why}); it is asked again and again")
             else:
                 failures = 0

@@ -69,7 +69,7 @@ class State:
     """Slices in a row of which the job said that it cannot use them, without a new checkpoint
     between."""
     step: int | None = None
-    """The highest step that was committed when it said so last."""
+    """The highest committed step that the job reported when it could not use a slice."""
     stale: str = ""
     """What status.json said before this generation: it says nothing of it."""
     sign: str = ""
