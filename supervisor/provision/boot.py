@@ -243,10 +243,10 @@ usable() {{
     2> /dev/null
 }}
 # packaged PYTHON: from the distribution, unless that has only a release candidate, as Ubuntu 22.04
-# has of 3.11.
+# has of 3.11. A backport (3.11.2-6~bpo11+1) is final.
 packaged() {{
   case $(apt-cache policy "$1" | sed -n 's/^ *Candidate: //p') in
-    '' | '(none)' | *~a* | *~b* | *~rc*) return 1 ;;
+    '' | '(none)' | *~a[0-9]* | *~b[0-9]* | *~rc[0-9]*) return 1 ;;
   esac
   again 5 apt install -y "$1" "$1-venv" && usable "$1"
 }}

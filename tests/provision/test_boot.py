@@ -200,6 +200,17 @@ def test_a_release_candidate_is_taken_only_where_no_final_python_can_be_had(
     assert ("install -y python3.11 python3.11-venv" in "\n".join(called)) != online
 
 
+@pytest.mark.parametrize(
+    ("candidate", "final"),
+    [("3.11.2-6~bpo11+1", True), ("3.12.0~a7-1", False), ("3.12.0~b4-1", False)],
+)
+def test_a_backport_is_no_beta(tmp_path: Path, candidate: str, final: bool) -> None:
+    (tmp_path / "candidate-python3.12").write_text(candidate)
+    (tmp_path / "online").touch()
+    python, _ = found_python(tmp_path)
+    assert python == ("python3.12" if final else str(tmp_path / "python3.12"))
+
+
 def test_the_serial_console_gets_one_line_of_a_failure(tmp_path: Path) -> None:
     text = made()
     head = text[: text.index("mkdir -p /opt/supervise")]
