@@ -21,6 +21,9 @@ _CONTEXT = 64
 _WELL = "trains"
 _EXCLUSIVE = f"nvidia-smi's manual: EXCLUSIVE_PROCESS lets one process have a context ({_GUIDE})"
 
+_XID_OF_THE_PROGRAM = re.compile(r"Xid \([^)]*\): (?:13|31|43|45)\b")
+_OF_AN_XID = ("hardware", "device-fault")
+
 
 def asked(bench: Bench, *names: str) -> list[list[str]]:
     """What nvidia-smi says of each GPU.
@@ -260,9 +263,10 @@ def hidden(bench: Bench) -> None:
 @check(
     "xid",
     "gpu",
-    expected="each Xid in the kernel's log is judged as a fault of the hardware, after which the "
-    "devices are looked at",
-    source="supervise rules hardware; docs.nvidia.com/deploy/xid-errors",
+    expected="each Xid in the kernel's log is judged as a fault of the hardware or, if NVIDIA's "
+    "catalog has it as the application's, on the device; after both the devices are looked at",
+    source="supervise rules hardware device-fault; "
+    "docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html",
     seconds=60.0,
 )
 def xid(bench: Bench) -> None:
@@ -277,8 +281,9 @@ def xid(bench: Bench) -> None:
         bench.see(line)
         log = bench.start(["/usr/bin/env", "echo", line])
         log.wait()
-        cause = str(judged(bench, log, 134).get("cause"))
-        bench.expect("hardware" in cause, f"{line} is judged as {cause}")
+        rule = str(judged(bench, log, 134).get("rule"))
+        known = ("device-fault",) if _XID_OF_THE_PROGRAM.search(line) else _OF_AN_XID
+        bench.expect(rule in known, f"{line} is judged by {rule}")
 
 
 def _without_processes(lines: Sequence[str]) -> list[str]:

@@ -26,6 +26,14 @@ _IN_A_TRANSFER = (
     r"Communicator|Megascale|TransferManager|CopyToDevice|CopyRawTo)",
 )
 
+_XID_OF_THE_HARDWARE = (
+    r"\bXid\b[^\n\d(]{0,20}(?:\([^)\n]*\)[^\n\d]{0,4})?"
+    r"(?:46|48|54|6[234]|74|79|9[245]|110|119|12[01]|136|140|14[3-9]|150)\b"
+)
+"""NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html) has these as
+errors of memory, links or power, or has the GPU or the machine reset. For the others it restarts or
+examines the application (13, 31), does nothing (43) or looks for an earlier error (45)."""
+
 RULES = (
     Rule(
         "transfer-abort",
@@ -61,7 +69,8 @@ RULES = (
         patterns=(
             r"observed errors are: \[(?:Hardware|Network|Power)\]|[Ss]lice failure|\bICI\b.{0,40}"
             r"(?:down|fail|error|fault)|(?i:detected slice)",
-            r"MXLA error|[Mm]egascale|(?i:uncorrectable|double.bit) (?:ECC|error)|\bXid\b",
+            r"MXLA error|[Mm]egascale|(?i:uncorrectable|double.bit) (?:ECC|error)",
+            _XID_OF_THE_HARDWARE,
             r"CUDA_ERROR_(?:ECC|HARDWARE|NVLINK|CONTAINED|EXTERNAL_DEVICE|SYSTEM_DRIVER)\w*",
             # NVML (nvmlErrorString), nvidia-smi and the kernel driver (NVRM)
             r"(?i)fallen off the bus|gpu (?:is lost|requires a reset)",
@@ -108,6 +117,7 @@ RULES = (
             r"CUDA_ERROR_(?:ILLEGAL|LAUNCH_(?:FAILED|TIMEOUT)|MISALIGNED|UNKNOWN)\w*",
             r"(?i)an illegal memory access was encountered|unspecified launch failure",
             r"(?i)cuda (?:runtime )?error(?: \(\d+\) ?)?: unknown error",
+            r"\bXid\b",  # of another number; 13, 31, 43 and 45 are mostly of the program
         ),
         hardware=True,
         confidence=MEDIUM,

@@ -78,8 +78,8 @@ SOURCES = {
     "compiler-abort-reported": "openxla #47370, LLVM's report_fatal_error",
     "compile-reported": "XLA's compilers and ptxas; case triton-smem",
     "device-assert": "libtpu's core dumps, Mosaic's check at a kernel's exit, CUDA_ERROR_ASSERT",
-    "hardware": "libtpu, CUDA driver API (CUresult)",
-    "device-fault": "CUDA driver API (CUresult), torch; case cuda-unknown",
+    "hardware": "libtpu, CUDA driver API (CUresult), NVIDIA's Xid catalog",
+    "device-fault": "CUDA driver API (CUresult), torch, NVIDIA's Xid catalog; case cuda-unknown",
     "follows-a-halt": "libtpu 0.0.42.1; pytorch/xla #8459",
     "core-halted": "libtpu 0.0.42.1, openxla.org/xla/errors/error_0200; jax #9642 and #19118, "
     "vllm-project/tpu-inference #3405; case tpu-unknown-core",
