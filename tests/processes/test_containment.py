@@ -83,6 +83,20 @@ def guard_of(running: Running) -> psutil.Process:
     return guard
 
 
+def kill_unseen(running: Running, *helpers: int) -> None:
+    """Kill a supervisor after its helpers, so that neither sees the other's end.
+
+    It is the supervisor that has to stand still: a guard that does is continued by the kernel when
+    the supervisor ends, because its process group is orphaned then, and kills all.
+    """
+    running.signal(signal.SIGSTOP)
+    supervisor = psutil.Process(running.process.pid)
+    assert eventually(lambda: supervisor.status() == psutil.STATUS_STOPPED)
+    for pid in helpers:
+        os.kill(pid, signal.SIGKILL)
+    running.signal(signal.SIGKILL)
+
+
 GUARD = str(Path(cgroups.__file__).with_name("guard.py"))
 
 
@@ -125,9 +139,7 @@ def test_kill_9_of_both_leaves_nothing_where_there_is_a_cgroup(
     pid = hidden(running)
     guard = guard_of(running)
     (watcher,) = [child for child in guard.children() if child.cmdline()[-1:] == [GUARD]]
-    guard.suspend()  # so that it does not see the supervisor die
-    running.signal(signal.SIGKILL)
-    guard.kill()
+    kill_unseen(running, guard.pid)
     assert dead_within(1.0, pid, watcher.pid)
 
 
@@ -189,23 +201,21 @@ def test_the_next_start_kills_what_is_on_record(
     if where == "new" and not recorded_session(model_dir, pid, prefix):
         pytest.fail("it is not on record")
     guard = guard_of(running)
-    guard.suspend()
-    assert eventually(lambda: guard.status() == psutil.STATUS_STOPPED)  # it begins no helper now
-    helpers = [one for one in guard.children() if one.cmdline()[-1:] == [GUARD]]
-    for process in helpers:
-        process.suspend()
-    running.signal(signal.SIGKILL)
-    for process in (*helpers, guard):
-        process.kill()
+    watchers = [one for one in tree.children(guard.pid) if in_session_of(guard, one)]
+    assert len(watchers) == (not prefix), "one where there is a cgroup"
+    kill_unseen(running, guard.pid, *watchers)
+    running.process.wait()  # model_dir is locked until then
     assert where == "same" or lives(pid)
     again = start(hostile(model_dir, "clear", where), prefix=prefix)
     second = hidden(again)
     assert not lives(pid)
     assert lives(second)
     assert "OVERLAP" not in (model_dir.parent / "diary").read_text()
-    if where == "new":
-        log = "".join(path.read_text() for path in model_dir.glob("*_restartable/run.log"))
-        assert f"killed what an earlier supervisor left behind: pid {pid}" in log
+    if where == "new":  # the worker may be there yet, too; run.log has it once the trainer runs
+        killed = re.compile(rf"killed what an earlier supervisor left behind: pid (\d+, )*{pid}\b")
+        assert killed.search(again.wait_for("running as pid"))
+        (log,) = model_dir.glob("*_restartable/run.log")
+        assert eventually(lambda: killed.search(log.read_text()))
 
 
 def test_only_who_may_be_of_this_model_dir_is_named(tmp_path: Path) -> None:
@@ -546,9 +556,7 @@ def test_a_killed_watcher_is_replaced(start: Start, model_dir: Path) -> None:
     (first,) = watchers()
     first.kill()
     assert eventually(lambda: [one for one in watchers() if one.pid != first.pid])
-    guard.suspend()
-    running.signal(signal.SIGKILL)
-    guard.kill()
+    kill_unseen(running, guard.pid)
     assert dead_within(1.0, pid)
 
 
