@@ -35,6 +35,9 @@ class ProgressPipe:
         self._step: StepMessage | None = None
         self.is_calm = True
         """Whether the last read brought no more than a few messages."""
+        self.is_behind = False
+        """Whether the last read may have left something: the worker may wait for room, or leave
+        out steps."""
         self.read_end, self.write_end = os.pipe()
         os.set_blocking(self.read_end, False)
         with contextlib.suppress(OSError):  # this user's share of pipe memory is used up
@@ -65,8 +68,10 @@ class ProgressPipe:
         try:
             chunk = os.read(self.read_end, most)
         except BlockingIOError:
+            self.is_behind = False
             return True
         self.is_calm = len(chunk) <= MAX_LINE
+        self.is_behind = len(chunk) == most
         self._take(chunk)
         self._hand_on_step()
         return bool(chunk)

@@ -107,14 +107,15 @@ class MaintenanceAnnounced:
 
 @dataclass(frozen=True, slots=True)
 class SilenceExcused:
-    """The workers may be silent for `seconds` longer than usual: they, or we, do not run. Volatile.
+    """The workers may be silent for `seconds` longer than usual: they, or we, do not run, or what
+    they said is not read yet. Volatile.
 
-    `why` is for people.
+    `why` is for people; empty: it is not told.
     """
 
     at: float
     seconds: float
-    why: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

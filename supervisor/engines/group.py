@@ -57,6 +57,8 @@ class Worker:
     """How many times it has told a step."""
     has_spoken: bool = True
     """Since the last look."""
+    read_at: float | None = None
+    """When the last read of its pipe began."""
     silence: tuple[float, float] = (0.0, 0.0)
     """The time of the first look after its last word, and what CPU time it had used by then."""
 
@@ -79,6 +81,11 @@ class Worker:
                 self.reports += 1
             case StacksMessage():
                 self.dumps_stacks = True
+
+    def unheard(self, now: float) -> float:
+        """For how many seconds it has said more than was read, where its pipe is read anew now."""
+        since, self.read_at = self.read_at, now
+        return now - since if since is not None and self.pipe.is_behind else 0.0
 
     def look(self, now: float) -> None:
         """Note what CPU time it has used, if it has spoken since the last look."""

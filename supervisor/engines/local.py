@@ -28,6 +28,7 @@ from supervisor.core.events import (
     LaunchFailed,
     Noticed,
     SaveMeasured,
+    SilenceExcused,
     WorkerReported,
     WorkersObserved,
     WorkersStarted,
@@ -53,12 +54,7 @@ from supervisor.host import tree
 from supervisor.ports import Clock
 from supervisor.protocol.attempts import attempt_folder
 from supervisor.protocol.location import Uri
-from supervisor.protocol.messages import (
-    Message,
-    RestoredMessage,
-    SavedMessage,
-    StepMessage,
-)
+from supervisor.protocol.messages import Message, RestoredMessage, SavedMessage, StepMessage
 from supervisor.protocol.stacks import STACK_SIGNAL
 
 _OBSERVE_INTERVAL = 5.0
@@ -282,6 +278,10 @@ class LocalEngine:
         self._reactor.post(report)
 
     def _read_progress(self, group: Group, worker: Worker) -> None:
+        now = self._clock.now()
+        unheard = worker.unheard(now)
+        if unheard and worker is group.speaker:
+            self._reactor.post(SilenceExcused(now, unheard))
         if not worker.pipe.read():
             self._reactor.forget(worker.pipe.read_end)
             return

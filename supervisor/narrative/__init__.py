@@ -322,7 +322,8 @@ def _trains_on(state: JobState, seconds: float) -> str:
 
 
 def _excused(t: Transition, event: SilenceExcused, policy: RestartPolicy) -> Iterator[Line]:
-    yield Line(MAIN, event.why, "warning")
+    if event.why:
+        yield Line(MAIN, event.why, "warning")
 
 
 def _noticed(t: Transition, event: Noticed, policy: RestartPolicy) -> Iterator[Line]:

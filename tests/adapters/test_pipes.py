@@ -89,8 +89,12 @@ def test_a_flood_is_read_by_parts_and_the_rest_of_a_dead_worker_at_once(heard: H
     assert told == steps[: len(told)]
     assert len(told) <= 4 * MAX_LINE // len(line(1000))
     assert not heard.pipe.is_calm, "so that it is not left for a while"
+    assert heard.pipe.is_behind
     heard.pipe.drain()
     assert saved(heard) == steps
+    assert not heard.pipe.is_behind
+    assert heard.pipe.read()
+    assert not heard.pipe.is_behind, "there is nothing"
 
 
 def test_steps_in_one_read_are_one_observation(heard: Heard) -> None:

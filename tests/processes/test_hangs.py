@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,20 @@ from tests.running import Result, Start, command_config
 
 Supervise = Callable[..., Result]
 
+EVALUATES = """
+import os, sys, time
+from supervisor.protocol.messages import EvaluatedMessage, StepMessage, encode
+descriptor = int(os.environ["SUPERVISE_PROGRESS_FD"])
+os.set_blocking(descriptor, True)
+flood = encode(EvaluatedMessage(1, {"loss": 1.0})) * int(sys.argv[3])
+os.write(descriptor, encode(StepMessage(1)))
+end = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end:
+    os.write(descriptor, flood)
+    time.sleep(float(sys.argv[2]))
+os.write(descriptor, encode(StepMessage(2)))
+"""
+"""Reports evaluations for so many seconds between two steps: after pauses of so long, so many."""
 QUICK = {"max_num_restarts": 1, "grace_period": 0.3}
 
 
@@ -70,6 +85,27 @@ def test_a_program_that_says_nothing_is_not_watched(supervise: Supervise, model_
     result = supervise(config)
     assert result.code == 0
     assert "a hang cannot be noticed" in result.log
+
+
+def test_reports_that_are_not_read_yet_are_no_silence(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    """The next step waits behind them: at the end of a full pipe, or in the worker that waits."""
+    config = command_config(model_dir, restart={**QUICK, "deadlines": {"TRAINING": 2.0}})
+    config["trainer"]["command"]["argv"] = [sys.executable, "-c", EVALUATES, "4.0", "0", "10000"]
+    result = supervise(config)
+    assert result.code == 0, result.log
+    assert result.attempts == 1
+    assert "more reports of the worker were not shown" in result.log
+
+
+def test_evaluations_are_no_steps(supervise: Supervise, model_dir: Path) -> None:
+    restart = {**QUICK, "max_num_restarts": 0, "deadlines": {"TRAINING": 0.4}}
+    config = command_config(model_dir, restart=restart)
+    config["trainer"]["command"]["argv"] = [sys.executable, "-c", EVALUATES, "600", "0.05", "1"]
+    result = supervise(config)
+    assert result.code == 76
+    assert "hang in stage TRAINING" in result.log
 
 
 def test_steps_read_from_the_output_are_a_sign_of_life(

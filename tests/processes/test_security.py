@@ -329,8 +329,7 @@ def peak_memory(pid: int) -> int:
 
 def test_a_flood_of_reports_is_survived(start: Start, model_dir: Path) -> None:
     """Bounded memory, a bounded run.log without escapes, and still obedient in the middle of it."""
-    unhurried = {"deadlines": {"TRAINING": 300}}  # beside others, to read it all takes a minute
-    config = program(model_dir, FLOOD, restart=unhurried)
+    config = program(model_dir, FLOOD)
     config["trainer"]["init"]["autorestart"]["grace_period"] = 0.1
     running = start(config)
     running.wait_for("running as pid")
