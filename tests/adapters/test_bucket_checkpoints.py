@@ -12,8 +12,8 @@ from supervisor.adapters.checkpoints import BUCKET, DISK, CheckpointWatcher, Pac
 from supervisor.ports import UnavailableError
 from supervisor.protocol.location import Uri
 from tests.memory_objects import MemoryObjects
+from tests.running import PATIENCE
 
-PATIENCE = 10.0
 COMMITTED = json.dumps({"commit_timestamp_nsecs": 17}).encode()
 SAVING = json.dumps({"commit_timestamp_nsecs": None}).encode()
 

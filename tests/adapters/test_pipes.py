@@ -25,10 +25,7 @@ from supervisor.adapters.progress import ProgressPipe
 from supervisor.config.patterns import Pattern
 from supervisor.protocol.messages import MAX_LINE, Message, SavedMessage, Stage, StepMessage, encode
 from supervisor.protocol.reporter import Reporter
-from tests.running import eventually
-
-PATIENCE = 20.0
-
+from tests.running import PATIENCE, eventually
 
 # --- the progress pipe ----------------------------------------------------------------------------
 
@@ -582,9 +579,8 @@ def test_after_stop_nothing_is_told(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     watched = Watched(tmp_path, 3600)
     watched.stop()
-    for thread in threading.enumerate():
-        if thread.name == "checkpoints":
-            thread.join(PATIENCE)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
     assert set(threading.enumerate()) <= before
     commit(tmp_path, 1)
     watched.watcher.look_now()

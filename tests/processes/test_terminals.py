@@ -20,9 +20,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.running import MARK, command_config, eventually, gone
+from tests.running import MARK, PATIENCE, command_config, eventually, gone
 
-PATIENCE = 60.0
 CTRL_S, CTRL_Q = b"\x13", b"\x11"
 GONE = "WARNING: standard output is not used any more: Input/output error"
 
