@@ -2,38 +2,30 @@
 
 The process is `trainer.probe`: whoever uses a broken device may hang or die of it. All devices are
 tried at once; where that goes wrong, another process tries them one by one. One that hangs on a
-device is killed after a time limit, and the next one leaves that device out. Of a TPU, parts of the
-host are tried instead, each in a process of its own (`parts`). It is no worker, and the answer
-comes once it is gone: nothing of it holds a device that a worker needs.
+device is killed after a time limit, and the next one leaves that device out. One that is killed
+from outside, or hangs before the first device, tells nothing of the devices: another one is asked
+the same. Of a TPU, parts of the host are tried instead, each in a process of its own (`parts`). It
+is no worker, and the answer comes once it is gone: nothing of it holds a device that a worker
+needs.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import socket
-import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from supervisor.adapters import accelerators
-from supervisor.adapters.processes import WorkerProcess
 from supervisor.adapters.reactor import Reactor
 from supervisor.config.plan import PhasePlan
 from supervisor.core.failure import WorkerExit
 from supervisor.engines import parts
 from supervisor.engines.parts import Part, Tried
+from supervisor.engines.prober import Prober
 from supervisor.engines.units import Answer, Layout
 from supervisor.ports import Starter
 from supervisor.protocol import simulated
 from supervisor.protocol.environment import HOST_TOPOLOGY, STALE_TOPOLOGY
-from supervisor.protocol.reading import SMALL, UnreadableError, parse_object
-
-_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +53,13 @@ class _Look:
     tried: dict[Part, Tried] = field(default_factory=dict)
     asked: tuple[str, ...] = ()
     """The units that the parts are of."""
-    prober: _Prober | None = None
+    prober: Prober | None = None
     one_by_one: bool = False
     """Whether each device is tried alone, because something went wrong with all of them."""
     hung: dict[int, str] = field(default_factory=dict)
     """The places of devices on which an earlier process hung."""
+    tries: int = 0
+    """How many processes in a row were asked the same, and ended without an answer."""
     is_over: bool = False
     """Whether it has taken too long."""
 
@@ -90,7 +84,7 @@ class DeviceProbe:
         self._environ = {name: text for name, text in environ.items() if name not in STALE_TOPOLOGY}
         self._simulated_devices = simulated_devices
         self._limits = limits
-        self._waiting: _Prober | None = None
+        self._waiting: Prober | None = None
         self._waits_for: str | None = None
         """The platform that the one that waits can look at."""
         self._look: _Look | None = None
@@ -187,27 +181,27 @@ class DeviceProbe:
         self._reactor.watch(prober.descriptor, lambda: self._heard(look, prober))
         self._expect(look, prober, self._limits.start)
 
-    def _start(self, plan: PhasePlan) -> _Prober:
+    def _start(self, plan: PhasePlan) -> Prober:
         platform = {name: text for name, text in plan.env.items() if name == "JAX_PLATFORMS"}
-        prober = _Prober(self._starter, {**self._environ, **platform})
+        prober = Prober(self._starter, {**self._environ, **platform})
         self._reactor.watch(prober.process.pidfd, lambda: self._ended(prober))
         return prober
 
     # --- hearing --------------------------------------------------------------------------------
 
-    def _heard(self, look: _Look, prober: _Prober) -> None:
+    def _heard(self, look: _Look, prober: Prober) -> None:
         if prober.read():
             self._expect(look, prober, self._patience(prober))
         else:
             self._reactor.forget(prober.descriptor)
 
-    def _patience(self, prober: _Prober) -> float:
+    def _patience(self, prober: Prober) -> float:
         """For how long it may be silent now."""
         if not prober.is_up or prober.known is None:
             return self._limits.start
         return self._limits.device if prober.known["compiled"] else self._limits.compile
 
-    def _expect(self, look: _Look, prober: _Prober, seconds: float) -> None:
+    def _expect(self, look: _Look, prober: Prober, seconds: float) -> None:
         """Hear of it again in so many seconds, or kill it."""
         words = prober.words
 
@@ -224,7 +218,7 @@ class DeviceProbe:
             look.prober.hung = f"not done within {self._limits.all:g} s"
             look.prober.kill()
 
-    def _ended(self, prober: _Prober) -> None:
+    def _ended(self, prober: Prober) -> None:
         """A process has ended: one that was asked, that waits, or that is of no use any more."""
         ended = prober.process.poll(rank=0)
         if ended is None:
@@ -239,12 +233,20 @@ class DeviceProbe:
             self._waiting = None
         prober.close()
 
-    def _conclude(self, look: _Look, prober: _Prober, ended: WorkerExit) -> None:
+    def _conclude(self, look: _Look, prober: Prober, ended: WorkerExit) -> None:
         """Answer, or have another process try the devices that this one did not get to."""
         known = prober.known if prober.is_up else None
+        most = prober.most_tries(ended)
+        look.tries += 1
+        is_done = known is not None and known["at"] is None
+        is_part = bool(look.begin) and prober.hung is not None  # of which smaller ones are tried
+        if look.tries < most and not (is_done or is_part or look.is_over):
+            self._ask_again(look, same=True)
+            return
+        look.tries, tries = 0, look.tries
         if look.begin:
             self._conclude_part(look, prober, ended)
-        elif known is not None and known["at"] is None:
+        elif known is not None and is_done:
             bad = {int(place): reason for place, reason in known["bad"].items()}
             self._answer(look, look.layout.answer(known["found"], bad | look.hung))
         elif known is not None and not look.is_over and not look.one_by_one:
@@ -254,9 +256,9 @@ class DeviceProbe:
             look.hung[prober.at_device] = prober.hung
             self._ask_again(look)
         else:
-            self._answer(look, Answer(problem=prober.problem(ended)))
+            self._answer(look, Answer(problem=prober.problem(ended, tries)))
 
-    def _conclude_part(self, look: _Look, prober: _Prober, ended: WorkerExit) -> None:
+    def _conclude_part(self, look: _Look, prober: Prober, ended: WorkerExit) -> None:
         """Take in what came of a part, and go on with the next."""
         part, known = look.layout.present, prober.known
         if not prober.is_up or known is None or known["at"] is not None:
@@ -271,9 +273,9 @@ class DeviceProbe:
             look.is_over = True  # it does not depend on which chips there are
         self._ask_again(look)
 
-    def _ask_again(self, look: _Look) -> None:
+    def _ask_again(self, look: _Look, *, same: bool = False) -> None:
         try:
-            if look.begin:
+            if look.begin and not same:
                 self._ask_part(look)
             else:
                 self._ask(look)
@@ -284,107 +286,3 @@ class DeviceProbe:
         if self._look is look:
             self._look = None
             look.on_answer(answer)
-
-
-class _Prober:
-    """The process, the socket that leads to it, and what it has said."""
-
-    def __init__(self, starter: Starter, env: Mapping[str, str]) -> None:
-        """Start it.
-
-        Raises:
-            OSError: it cannot be started.
-        """
-        self.known: dict[str, Any] | None = None
-        """The last of its answers: each tells all."""
-        self.words = 0
-        """How often it has said something."""
-        self.hung: str | None = None
-        """Why it was killed, if it was."""
-        self._unread = b""
-        self._output = os.memfd_create("probe")
-        self._connection, theirs = socket.socketpair()
-        argv = [sys.executable, "-P", "-m", "trainer.probe", str(theirs.fileno())]
-        try:
-            with theirs:
-                self.process = WorkerProcess(
-                    starter, argv, env=env, output=self._output, inherit=(theirs.fileno(),)
-                )
-        except OSError:
-            self._connection.close()
-            os.close(self._output)
-            raise
-        self._connection.setblocking(False)
-
-    @property
-    def descriptor(self) -> int:
-        """Can be read when `read` has something to take."""
-        return self._connection.fileno()
-
-    def ask(self, question: Mapping[str, Any]) -> None:
-        """Ask it.
-
-        Raises:
-            OSError: it is gone.
-        """
-        self._connection.sendall(json.dumps(question).encode() + b"\n")
-
-    def read(self) -> bool:
-        """Take what it has said; False once it can say no more."""
-        try:
-            while chunk := self._connection.recv(_CHUNK):
-                *lines, self._unread = (self._unread + chunk).split(b"\n")
-                for line in lines:
-                    with suppress(UnreadableError):  # a library's, which is no word of its own
-                        self.known = parse_object(line, "the answer of the probe")
-                        self.words += 1
-                self._unread = self._unread[:SMALL]
-        except BlockingIOError:
-            return True
-        except ConnectionResetError:
-            pass
-        return False
-
-    def last_line(self) -> str:
-        """The last line of its output, where an error is told."""
-        size = os.fstat(self._output).st_size
-        text = os.pread(self._output, _CHUNK, max(0, size - _CHUNK)).decode(errors="replace")
-        return text.strip().rpartition("\n")[2]
-
-    @property
-    def at_device(self) -> int | None:
-        """The place of the device that it is busy with."""
-        at = self.known["at"] if self.known is not None else None
-        return at if isinstance(at, int) else None
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether it has come as far as initialising the backend."""
-        return self.known is not None
-
-    @property
-    def is_up(self) -> bool:
-        """Whether its backend is up."""
-        return self.known is not None and self.known["at"] != "start"
-
-    def problem(self, ended: WorkerExit) -> str:
-        """Why it has found nothing out."""
-        why = self.hung or self.last_line() or str(ended)
-        return f"the probe of the devices ended {self.where()}: {why}"
-
-    def where(self) -> str:
-        """How far it has got, for people."""
-        if not self.is_up:
-            return "before the first device"
-        device = self.at_device
-        return f"on device {device}" if device is not None else "on all devices together"
-
-    def kill(self) -> None:
-        """Kill it, with all of its process group."""
-        self.process.signal_group(signal.SIGKILL)
-
-    def close(self) -> None:
-        """Let go of it: it has ended."""
-        self._connection.close()
-        self.process.close()
-        os.close(self._output)

@@ -42,7 +42,10 @@ def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterat
         well = len(event.healthy)
         yield Line(MAIN, f"{well} of {count(len(phase.units), unit(phase))} are well")
     if after.budget != before.budget:
-        yield Line(MAIN, f"the devices are not to blame: {budget_used(after, policy)}")
+        blame = "the devices are not to blame"
+        if event.problem is not None:
+            blame = "whether the devices are to blame is not known, so the failure is charged"
+        yield Line(MAIN, f"{blame}: {budget_used(after, policy)}")
     old, new = before.ladder.num_devices(phase), after.ladder.num_devices(phase)
     if old != new and old is not None and new is not None:
         how = "shrinks" if new < old else "grows"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -25,9 +26,12 @@ from supervisor.core.events import (
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.failure import Verdict, WorkerExit
 from supervisor.core.ladder import Ladder, Placement
+from supervisor.core.machine import step
 from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
 from supervisor.core.remedy import Remedy
 from supervisor.core.state import Status
+from supervisor.narrative import tell
+from supervisor.ports import Transition
 from supervisor.protocol.adjustments import ACCUMULATION, Adjustments
 from tests.core.history import FATAL, RETRY, History
 
@@ -131,6 +135,26 @@ def test_a_look_that_finds_nothing_out_changes_nothing() -> None:
     history = shrunk()
     history.fails(RETRY)
     assert start(history.cannot_look()).units == tuple("0124")
+
+
+@pytest.mark.parametrize(
+    ("problem", "told"),
+    [
+        (None, "the devices are not to blame: 1 of 3 restarts used"),
+        ("it hung", "whether the devices are to blame is not known, so the failure is charged: 1 "),
+    ],
+)
+def test_devices_are_called_well_only_where_they_were_seen(problem: str | None, told: str) -> None:
+    history = job()
+    history.fails(HARDWARE)
+    before = history.state
+    healthy = () if problem else EIGHT.units
+    event = DevicesProbed(history.now, before.looks, healthy, (), problem)
+    after, decisions = step(before, event, history.policy)
+    transition = Transition(event, before, after, decisions, datetime(2026, 1, 1, tzinfo=UTC))
+    text = [line.text for line in tell(transition, history.policy)]
+    assert any(line.startswith(told) for line in text)
+    assert problem is None or not any("are not to blame" in line for line in text)
 
 
 def test_a_job_that_has_shrunk_grows_back_at_its_next_restart() -> None:

@@ -51,6 +51,14 @@ if "trainer.probe" in sys.orig_argv:
         return put(value, device, **options)
     jax.device_put = device_put
 """
+FIRST_TWO_GET = """
+import os, signal, sys
+if "trainer.probe" in sys.orig_argv:
+    with open(__file__ + ".started", "ab", buffering=0) as started:
+        started.write(b"x")
+    if os.path.getsize(__file__ + ".started") <= 2:
+        os.kill(os.getpid(), signal.{signal})
+"""
 NO_JAX = """
 import sys
 sys.modules["jax"] = None
@@ -168,6 +176,30 @@ def test_where_nothing_can_be_found_out_it_says_so(looking: MakeLooking) -> None
     assert problem is not None
     assert "simulated_devices.json is not of the form" in problem
     assert children() <= before
+
+
+def test_one_that_is_killed_is_replaced_for_it_says_nothing_of_the_devices(
+    looking: MakeLooking,
+) -> None:
+    one, before = looking(sitecustomize=FIRST_TWO_GET.format(signal="SIGKILL")), children()
+    simulated.lose(one.file, "3")
+    answer = one.look()
+    assert answer.healthy == ("0", "1", "2")
+    assert answer.problem is None
+    assert children() <= before
+
+
+def test_after_three_that_were_killed_and_two_that_hung_nothing_is_known(
+    tmp_path: Path,
+) -> None:
+    for signal, limits, told in (
+        ("SIGKILL", USUAL, "(3 times in a row): killed by SIGKILL"),
+        ("SIGSTOP", Limits(start=0.5), "(2 times in a row): no answer within 0.5 s"),
+    ):
+        (folder := tmp_path / signal).mkdir()
+        one = Looking(folder, limits, FIRST_TWO_GET.replace("<= 2", "> 0").format(signal=signal))
+        before = "the probe of the devices ended before the first device "
+        assert one.look() == Answer(problem=before + told)
 
 
 def test_one_that_is_stopped_does_not_answer(looking: MakeLooking) -> None:
