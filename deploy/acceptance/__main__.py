@@ -14,7 +14,7 @@ from types import FrameType
 from typing import NoReturn
 
 from deploy.acceptance import common, gpu, jobs, machine, preempt, tpu
-from deploy.acceptance.bench import Bench, Failed
+from deploy.acceptance.bench import KILLS, Bench, Failed
 from deploy.acceptance.checks import CHECKS, Check, run_all, skipped
 from deploy.acceptance.results import Report, Result, seen_where
 from deploy.acceptance.scrub import Scrub
@@ -34,8 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.table:
         return _table(options.table)
     signal.signal(signal.SIGTERM, _stop)
-    common.KILLS = options.kills
-    bench = Bench(*machine.found(options.platform, options.devices))
+    found = machine.found(options.platform, options.devices)
+    bench = Bench(*found, options.kills, options.preempt)
     try:
         return _run(bench, options)
     finally:
@@ -47,7 +47,6 @@ def _run(bench: Bench, options: argparse.Namespace) -> int:
         print(_LOUD, flush=True)
     clean = Scrub(os.environ, {bench.work: "<work>", ROOT: "<checkout>", Path.cwd(): "<here>"})
     chosen = [CHECKS[name] for name in options.only or CHECKS]
-    preempt.MODEL_DIR = options.preempt
     results: list[Result] = []
     facts = machine.facts(bench, ROOT)
 
@@ -126,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--platform", choices=("tpu", "gpu", "cpu"), help="default: what is found")
     parser.add_argument("--devices", type=int, default=0, help="of the CPU: how many to simulate")
     parser.add_argument("--only", nargs="+", default=[], choices=CHECKS, metavar="CHECK")
-    parser.add_argument("--kills", type=int, default=common.KILLS, help="in the check `kills`")
+    parser.add_argument("--kills", type=int, default=KILLS, help="in the check `kills`")
     parser.add_argument("--out", type=Path, default=_DEFAULT, help=f"default: {_DEFAULT}")
     parser.add_argument(
         "--preempt",

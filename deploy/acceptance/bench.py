@@ -27,6 +27,7 @@ from supervisor.protocol.environment import HOST_TOPOLOGY, NUM_CPU_DEVICES, STAL
 
 MARK = "ACCEPTANCE_RUN"
 DEVICE = Path(__file__).with_name("device.py")
+KILLS = 20
 _LOOK = 0.01
 _GONE = 15.0
 """Seconds in which what was killed must be gone."""
@@ -48,10 +49,16 @@ class Skipped(Exception):  # noqa: N818
 class Bench:
     """What a check has at hand."""
 
-    def __init__(self, platform: str, count: int) -> None:
+    def __init__(
+        self, platform: str, count: int, kills: int = KILLS, model_dir: str | None = None
+    ) -> None:
         """`count` is the number of accelerators; 0: not known yet."""
         self.platform = platform
         self.count = count
+        self.kills = kills
+        """How often the check `kills` kills."""
+        self.model_dir = model_dir
+        """Where to train until the machine is taken away; None: it is not."""
         self.slice: Slice | None = None
         """Which TPU this is."""
         self.hardware = f"{count} simulated devices" if platform == "cpu" else platform

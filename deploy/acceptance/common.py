@@ -6,7 +6,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,6 @@ from supervisor.engines.units import Answer
 from supervisor.prepare import prepare
 from supervisor.protocol import simulated
 from supervisor.protocol.environment import NUM_CPU_DEVICES
-
-KILLS = 20
-"""How often a process is killed; changed by the command line."""
 
 
 def shown(bench: Bench, places: list[int]) -> dict[str, str]:
@@ -88,8 +85,8 @@ def checked_step(child: Child, bench: Bench) -> dict[str, Any]:
     "gpu",
     "cpu",
     expected="ids 0, 1, ... in the order of the list, each with a local_hardware_id of its own; on "
-    "TPU ids run x first (0 is at (0,0), 1 at (1,0)), on GPU coordinates are (partition, process, "
-    "place)",
+    "TPU ids run x first (0 is at (0,0), 1 at (1,0)), on GPU coordinates are those of the plugin's "
+    "topology where it tells them: of one process [0, 0, place]",
     source="jax/_src/mesh_utils.py and tests/multiprocess/tpu_device_test.py of jax 0.10.2; for "
     "GPU the topology of its cuda plugin (1x2x2 gives [0,0,0], [0,0,1], [0,1,0], [0,1,1])",
 )
@@ -114,6 +111,17 @@ def devices(bench: Bench) -> None:
     if bench.platform == "tpu":
         places = [tuple(reversed(each["coords"])) for each in up["devices"]]
         bench.expect(places == sorted(places), "ids do not run x first")
+    elif bench.platform == "gpu":
+        check_gpu_places(bench, [each["coords"] for each in up["devices"]])
+
+
+def check_gpu_places(bench: Bench, coordinates: Sequence[list[int] | None]) -> None:
+    """That these are the coordinates of the GPUs of one process."""
+    wanted = [[0, 0, place] for place in range(len(coordinates))]
+    if all(each is None for each in coordinates):
+        bench.see("the plugin tells no coordinates")
+    else:
+        bench.expect(list(coordinates) == wanted, f"the coordinates are {coordinates}")
 
 
 def aligned(bench: Bench) -> Iterator[list[int]]:
@@ -170,7 +178,7 @@ def kills(bench: Bench) -> None:
     waits: list[float] = []
     child = bench.device("train")
     child.told("step")
-    for _ in range(KILLS):
+    for _ in range(bench.kills):
         killed = time.time()
         child.kill()
         child, refusals = _until_up(bench)
@@ -203,8 +211,9 @@ def _until_up(bench: Bench) -> tuple[Child, list[str]]:
     "tpu",
     "gpu",
     "cpu",
-    expected="the supervisor's probe finds all devices well, cold within 90 s, warm sooner",
-    source="supervisor/engines/devices.py (Limits): 90 s before the first device, 20 s for each",
+    expected="the supervisor's probe finds all devices well, cold and started ahead, each "
+    f"within {Limits().start:g} s; which of them is faster is told only",
+    source="supervisor/engines/devices.py (Limits)",
     seconds=240.0,
 )
 def probe(bench: Bench) -> None:

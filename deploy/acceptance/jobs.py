@@ -155,11 +155,20 @@ def shrink_regrow(bench: Bench) -> None:
     job.until(rf"shrinks from {bench.count} to {half} devices")
     job.until(r"starting attempt [2-9].* on \d+ of \d+ devices")
     bring_back()
-    job.until(rf"grows from {half} to {bench.count} devices")
+    begun = job.until(
+        rf"grows from {half} to {bench.count} devices(?:.*\n)+?.*(starting attempt.*)$"
+    )
     told(bench, job, r"shrinks|grows|makes? way|device \d+:|charged")
     job.process.send_signal(signal.SIGTERM)
     code = job.wait()
     bench.expect(code == 75, f"SIGTERM ended it with {code} instead of 75")
+    expect_regrown(bench, begun[1])
+
+
+def expect_regrown(bench: Bench, begun: str) -> None:
+    """That the attempt which this line begins went on from a checkpoint, and was not charged."""
+    bench.expect("from committed step" in begun, f"not right after a checkpoint: {begun}")
+    bench.expect("nothing is charged" in begun, f"charged: {begun}")
 
 
 def _take_simulated(bench: Bench, job: Child, places: list[int], pid: int) -> Callable[[], None]:

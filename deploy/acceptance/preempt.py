@@ -14,22 +14,25 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import FrameType
 
 import yaml
 
-from deploy.acceptance.bench import Bench, Child, Skipped
+from deploy.acceptance.bench import Bench, Child, Failed, Skipped
 from deploy.acceptance.checks import check
 from deploy.acceptance.jobs import training
 
-MODEL_DIR: str | None = None
-"""From the command line."""
 _EVENTS = re.compile(
     r"preempt|maintenance|announce|SIGTERM|told to stop|drain|exit code|ends with|failed", re.I
 )
-_SAVES = re.compile(r"committed|saved", re.I)
+_SAVES = re.compile(r"checkpoint committed|checkpoint of step \d+ is committed")
+_HEARD = "asked to stop by an announced preemption"
+"""The supervisor's own word for an announcement; it may hear of it sooner than we do."""
 _KEYS = ("preempted", "maintenance-event", "upcoming-maintenance")
+_TAKEN = {"preempted": ("TRUE",), "maintenance-event": ("TERMINATE_ON_HOST_MAINTENANCE",)}
+"""The answers that announce the end."""
 _SERVER = "169.254.169.254"
 _LOOK = 0.05
 _PATIENCE = 1.0
@@ -40,42 +43,77 @@ _PATIENCE = 1.0
     "tpu",
     "gpu",
     "cpu",
-    expected="the metadata server announces it before SIGTERM; a checkpoint is committed after "
-    "that; the job ends with 75; at last the state of the machine is PREEMPTED or TERMINATED",
+    expected="the metadata server announces it before any SIGTERM; a checkpoint is committed after "
+    "that; the job ends with 75",
     source="Compute Engine's documentation of Spot VMs; without preemptionNoticeDuration the stop "
     "comes with no wait",
     seconds=24 * 3600.0,
 )
 def preempt(bench: Bench) -> None:
     """Trains until then, and goes on to its own end when the system ends everything."""
-    if MODEL_DIR is None:
+    if bench.model_dir is None:
         raise Skipped("only with --preempt MODEL_DIR, on a machine that may be taken away")
     path = training(bench, "preempt")
     config = yaml.safe_load(path.read_text())
-    config["trainer"]["init"]["model_dir"] = MODEL_DIR
+    config["trainer"]["init"]["model_dir"] = bench.model_dir
     path.write_text(yaml.safe_dump(config))
-    stopping = threading.Event()
+    stopping, course = threading.Event(), Course()
     job = bench.supervise("run", path)
-    with _signals(bench, job):
-        threading.Thread(target=_ask, args=(bench, stopping), daemon=True).start()
-        last_save = _follow(bench, job)
+    with _signals(bench, job, course):
+        asking = threading.Thread(target=_ask, args=(bench, stopping, course), daemon=True)
+        asking.start()
+        last_save = _follow(bench, job, course)
         stopping.set()
         code = job.wait()
+        asking.join()
     bench.see(f"last save: {last_save or 'none'}")
     _tell(bench, f"the job ended with {code}")
     bench.see("state: gcloud compute tpus queued-resources describe NAME, from elsewhere")
-    bench.expect(code == 75, f"the job ended with {code} instead of 75")
+    course.judge(code)
 
 
-def _follow(bench: Bench, job: Child) -> str:
+@dataclass(slots=True)
+class Course:
+    """When what came, in seconds of one clock; None: not at all."""
+
+    announced: float | None = None
+    signalled: float | None = None
+    saved: float | None = None
+
+    def judge(self, code: int) -> None:
+        """Return only where the machine was announced to go, and the job saved after that.
+
+        Raises:
+            Skipped: nothing was announced, so this is no machine that was taken away.
+            Failed: it went otherwise than expected.
+        """
+        if code != 75:
+            raise Failed(f"the job ended with {code} instead of 75")
+        if self.announced is None:
+            raise Skipped(
+                "nothing announced that the machine is taken away; a signal alone proves nothing"
+            )
+        if self.signalled is not None and self.signalled < self.announced:
+            raise Failed("SIGTERM came before the announcement")
+        if self.saved is None or self.saved < self.announced:
+            raise Failed("no checkpoint was committed after the announcement")
+
+    def hear(self) -> None:
+        """An announcement has come."""
+        self.announced = self.announced or time.monotonic()
+
+
+def _follow(bench: Bench, job: Child, course: Course) -> str:
     """Tell what the job says until it ends; its last save."""
     shown, last_save = 0, ""
     while bench.left > 0:
         is_over = job.process.poll() is not None
         lines = job.text.splitlines()
         for line in lines[shown:]:
+            if _HEARD in line:
+                course.hear()
             if _SAVES.search(line):
-                last_save = f"{_now()} {line.strip()}"
+                last_save, course.saved = f"{_now()} {line.strip()}", time.monotonic()
             elif _EVENTS.search(line):
                 _tell(bench, line.strip())
         shown = len(lines)
@@ -86,11 +124,12 @@ def _follow(bench: Bench, job: Child) -> str:
 
 
 @contextmanager
-def _signals(bench: Bench, job: Child) -> Iterator[None]:
+def _signals(bench: Bench, job: Child, course: Course) -> Iterator[None]:
     """While this holds, SIGTERM and SIGHUP to us, by which a system says that it shuts down, are
     told and passed on; the job has the time that there is to save."""
 
     def came(number: int, frame: FrameType | None) -> None:
+        course.signalled = course.signalled or time.monotonic()
         _tell(bench, f"{signal.Signals(number).name} to the acceptance run")
         with suppress(ProcessLookupError):
             job.process.send_signal(signal.SIGTERM)
@@ -104,7 +143,7 @@ def _signals(bench: Bench, job: Child) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _ask(bench: Bench, stopping: threading.Event) -> None:
+def _ask(bench: Bench, stopping: threading.Event, course: Course) -> None:
     """Tell each change of what the metadata server says: without the supervisor's own watch."""
     host = os.environ.get("GCE_METADATA_HOST", _SERVER)
     known: dict[str, str] = {}
@@ -115,6 +154,8 @@ def _ask(bench: Bench, stopping: threading.Event) -> None:
             try:
                 with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:
                     value = answer.read(1 << 12).decode(errors="replace").strip()
+                if value in _TAKEN.get(key, ()):
+                    course.hear()
             except OSError as error:
                 value = f"no answer ({type(error).__name__})"
             if known.get(key, value) != value or key not in known:
