@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from deploy.acceptance import common, gpu, jobs, machine, preempt, tpu
 from deploy.acceptance.bench import KILLS, Bench, Failed
-from deploy.acceptance.checks import CHECKS, Check, run_all, skipped
+from deploy.acceptance.checks import CHECKS, Check, in_order, run_all, skipped
 from deploy.acceptance.results import Report, Result, seen_where
 from deploy.acceptance.scrub import Scrub
 
@@ -25,6 +25,7 @@ _LOUD = """\
 *** This proves nothing about chips; it shows that the checks themselves work. ***"""
 _REGISTERED = (common, tpu, gpu, jobs, preempt)  # importing them makes their checks known
 _INTERRUPTED = 130
+_START = "jax/_src/xla_bridge.py (jax 0.10.2): an explicit JAX_PLATFORMS never falls back"
 _DEFAULT = Path("acceptance.md")
 
 
@@ -33,8 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     if options.table:
         return _table(options.table)
+    try:
+        found = machine.found(options.platform, options.devices)
+    except ValueError as error:
+        _parser().error(str(error))
     signal.signal(signal.SIGTERM, _stop)
-    found = machine.found(options.platform, options.devices)
     bench = Bench(*found, options.kills, options.preempt)
     try:
         return _run(bench, options)
@@ -46,7 +50,7 @@ def _run(bench: Bench, options: argparse.Namespace) -> int:
     if bench.platform == "cpu":
         print(_LOUD, flush=True)
     clean = Scrub(os.environ, {bench.work: "<work>", ROOT: "<checkout>", Path.cwd(): "<here>"})
-    chosen = [CHECKS[name] for name in options.only or CHECKS]
+    chosen = [CHECKS[name] for name in options.only or in_order()]
     results: list[Result] = []
     facts = machine.facts(bench, ROOT)
 
@@ -91,7 +95,7 @@ def _results(
     except Failed as error:
         why = clean(f"{error}; {machine.REMEDIES[bench.platform]}")
         seen = tuple(clean(line) for line in bench.last_words())
-        yield Result("start", "failed", "jax can use the devices", "docs/gpu.md", seen, why)
+        yield Result("start", "failed", "jax can use the devices", _START, seen, why)
         yield from (skipped(one, "the devices cannot be used: see `start`") for one in chosen)
         return
     bench.end()
@@ -116,6 +120,13 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return number
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m deploy.acceptance",
@@ -123,9 +134,9 @@ def _parser() -> argparse.ArgumentParser:
         "docs/accelerators.md.",
     )
     parser.add_argument("--platform", choices=("tpu", "gpu", "cpu"), help="default: what is found")
-    parser.add_argument("--devices", type=int, default=0, help="of the CPU: how many to simulate")
+    parser.add_argument("--devices", type=_positive, help="of the CPU: how many to simulate")
     parser.add_argument("--only", nargs="+", default=[], choices=CHECKS, metavar="CHECK")
-    parser.add_argument("--kills", type=int, default=KILLS, help="in the check `kills`")
+    parser.add_argument("--kills", type=_positive, default=KILLS, help="in the check `kills`")
     parser.add_argument("--out", type=Path, default=_DEFAULT, help=f"default: {_DEFAULT}")
     parser.add_argument(
         "--preempt",

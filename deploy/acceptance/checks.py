@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from deploy.acceptance.bench import Bench, Failed, Skipped
+from deploy.acceptance.bench import KILLS, Bench, Failed, Skipped
 from deploy.acceptance.results import Result, Status
 
 Platform = Literal["tpu", "gpu", "cpu"]
@@ -23,12 +23,25 @@ class Check:
     expected: str
     source: str
     seconds: float
-    """Its bound."""
+    """Its bound, where it kills as often as it does unless told otherwise."""
     run: Callable[[Bench], None]
+    per_kill: bool = False
+    """Whether the bound grows with the number of kills."""
+
+    def bound(self, bench: Bench) -> float:
+        """The seconds that it may take: more where more is killed than usual."""
+        return self.seconds * max(1.0, bench.kills / KILLS) if self.per_kill else self.seconds
 
 
 CHECKS: dict[str, Check] = {}
-"""All of them by name, in the order in which they are run."""
+"""All of them by name."""
+_LAST = ("preempt",)
+"""It waits until the machine is gone."""
+
+
+def in_order() -> list[str]:
+    """The names of all checks as they are run: what may wait for a day comes last."""
+    return sorted(CHECKS, key=lambda name: name in _LAST)
 
 
 def check(
@@ -37,12 +50,13 @@ def check(
     expected: str,
     source: str,
     seconds: float = 120.0,
+    per_kill: bool = False,
 ) -> Callable[[Callable[[Bench], None]], Callable[[Bench], None]]:
     """Make a function a check."""
 
     def added(run: Callable[[Bench], None]) -> Callable[[Bench], None]:
         assert name not in CHECKS, f"two checks are called {name}"
-        CHECKS[name] = Check(name, platforms, expected, source, seconds, run)
+        CHECKS[name] = Check(name, platforms, expected, source, seconds, run, per_kill)
         return run
 
     return added
@@ -69,7 +83,7 @@ def _run(one: Check, bench: Bench, clean: Callable[[str], str]) -> Result:
     status: Status = "passed"
     why = ""
     began = time.monotonic()
-    bench.begin(one.seconds)
+    bench.begin(one.bound(bench))
 
     def result() -> Result:
         bench.end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -172,6 +173,7 @@ def rungs(bench: Bench) -> None:
     source="issues of marin (4783, 5258) and jax (21761): /dev/vfio may stay busy, and a host used "
     "again within 4 s has hung",
     seconds=420.0,
+    per_kill=True,
 )
 def kills(bench: Bench) -> None:
     """From each death to the next initialisation, at once and without a pause."""
@@ -316,3 +318,25 @@ def short_list(bench: Bench) -> None:
     code = child.wait()
     bench.see(f"exit code {code}: {child.last_line}")
     bench.expect(code == 78, f"exit code {code} instead of 78")
+
+
+@check(
+    "run-time-memory",
+    "tpu",
+    "gpu",
+    expected="an allocation beyond the memory fails, and is judged as exhausted memory (by policy: "
+    "once again, then fewer computations in flight), not as an error of the program",
+    source="README, How it decides; jax 0.10.2: RESOURCE_EXHAUSTED",
+    seconds=120.0,
+)
+def run_time_memory(bench: Bench) -> None:
+    """On the first device."""
+    child = bench.device("exhaust")
+    child.told("up")
+    code = child.wait()
+    lines = re.findall(r".*(?:RESOURCE_EXHAUSTED|Out of memory).*", child.text)
+    bench.see(f"exit code {code}: {(lines or [child.last_line])[-1][:400]}")
+    bench.expect(code != 0, "it was allocated")
+    verdict = judged(bench, child, code)
+    cause = str(verdict.get("cause"))
+    bench.expect("memory" in cause or "memory" in str(verdict.get("rule")), f"judged as {cause}")

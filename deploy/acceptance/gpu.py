@@ -222,28 +222,6 @@ def _runs(name: str, bench: Bench) -> bool:
 
 
 @check(
-    "run-time-memory",
-    "tpu",
-    "gpu",
-    expected="an allocation beyond the memory fails, and is judged as exhausted memory (by policy: "
-    "once again, then fewer computations in flight), not as an error of the program",
-    source="README, How it decides; jax 0.10.2: RESOURCE_EXHAUSTED",
-    seconds=120.0,
-)
-def run_time_memory(bench: Bench) -> None:
-    """On the first device."""
-    child = bench.device("exhaust")
-    child.told("up")
-    code = child.wait()
-    lines = re.findall(r".*(?:RESOURCE_EXHAUSTED|Out of memory).*", child.text)
-    bench.see(f"exit code {code}: {(lines or [child.last_line])[-1][:400]}")
-    bench.expect(code != 0, "it was allocated")
-    verdict = judged(bench, child, code)
-    cause = str(verdict.get("cause"))
-    bench.expect("memory" in cause or "memory" in str(verdict.get("rule")), f"judged as {cause}")
-
-
-@check(
     "hidden",
     "gpu",
     expected="where CUDA_VISIBLE_DEVICES hides every GPU jax fails, and our rules do not take that "

@@ -10,7 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from deploy.acceptance.bench import Bench
+from supervisor.adapters import accelerators
 from supervisor.config.topology import Slice
+from supervisor.protocol import nvidia
 
 _PACKAGES = (
     "supervise-jax",
@@ -25,9 +27,9 @@ _PACKAGES = (
     "optax",
     "orbax-checkpoint",
 )
-_TPU_FILES = ("accel[0-9]*", "vfio/[0-9]*", "accel/accel*")
-_GPU_FILES = ("nvidia[0-9]*", "nvidiactl", "dxg")
 _SIMULATED = 8
+START = 180.0
+"""Seconds in which the first process must be up."""
 _KINDS = {
     "TPU v4": "v4",
     "TPU v5e": "v5e",
@@ -49,10 +51,22 @@ _SMI = ("name", "driver_version", "memory.total", "compute_mode", "mig.mode.curr
 SMI = "nvidia-smi"
 
 
-def found(wanted: str | None, count: int) -> tuple[str, int]:
-    """The platform to check, and how many devices there are to be; 0: as many as are found."""
-    chosen = wanted or ("tpu" if _files(_TPU_FILES) else "gpu" if _files(_GPU_FILES) else "cpu")
-    return chosen, (count or _SIMULATED) if chosen == "cpu" else count
+def found(wanted: str | None, count: int | None) -> tuple[str, int]:
+    """The platform to check, and how many devices there are to be; 0: as many as are found.
+
+    Raises:
+        ValueError: `count` is given, and these devices are not simulated.
+    """
+    is_gpu = nvidia.missing() is None
+    chosen = wanted or ("tpu" if accelerators.chips() else "gpu" if is_gpu else "cpu")
+    if chosen == "cpu":
+        return chosen, count or _SIMULATED
+    if count is not None:
+        raise ValueError(
+            f"--devices {count}: only simulated devices can be any number, and this is for the "
+            f"{chosen.upper()}s of this machine: leave it out, or add --platform cpu"
+        )
+    return chosen, 0
 
 
 def identify(bench: Bench) -> None:
@@ -61,7 +75,7 @@ def identify(bench: Bench) -> None:
     Raises:
         Failed: it cannot be used.
     """
-    bench.begin(180.0)
+    bench.begin(START)
     up = bench.device("hold").told("up")
     bench.runtime = up["runtime"]
     if bench.platform == "cpu":
@@ -87,7 +101,7 @@ def facts(bench: Bench, root: Path) -> dict[str, str]:
     pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     known["memory"] = f"{pages / 2**30:.0f} GiB"
     known["root"] = "yes" if os.geteuid() == 0 else "no"
-    known["device files"] = ", ".join(_files((*_TPU_FILES, *_GPU_FILES))) or "none"
+    known["device files"] = ", ".join(_device_files()) or "none"
     if bench.platform == "gpu":
         bench.begin(30.0)
         said = bench.said([SMI, f"--query-gpu={','.join(_SMI)}", "--format=csv,noheader"])
@@ -107,5 +121,11 @@ def _commit(root: Path) -> str:
     return done.stdout.strip() or "unknown"
 
 
-def _files(patterns: tuple[str, ...]) -> list[str]:
-    return sorted(str(path) for pattern in patterns for path in Path("/dev").glob(pattern))
+def _device_files() -> list[str]:
+    """The chips, and of each GPU the file that holders are found by."""
+    others = (Path("/dev", name) for name in nvidia.FILES)
+    gpus = (path for path in Path("/dev").glob("nvidia*") if accelerators.NVIDIA.match(str(path)))
+    return [
+        *accelerators.chips(),
+        *sorted({str(each) for each in (*gpus, *others) if each.exists()}),
+    ]

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_FILES = ("nvidia0", "nvidiactl", "dxg")
+FILES = ("nvidia0", "nvidiactl", "dxg")
 
 
 def missing(folder: Path = Path("/dev")) -> str | None:
     """What a person should know where no GPU is visible; None: there may be one."""
-    if any((folder / name).exists() for name in _FILES):
+    if any((folder / name).exists() for name in FILES):
         return None
-    there = ", ".join(str(folder / name) for name in _FILES)
+    there = ", ".join(str(folder / name) for name in FILES)
     return (
         f"no NVIDIA GPU is visible on this host (none of {there} is there): install the driver, or "
         "have the container see the GPU (docker run --gpus all)"

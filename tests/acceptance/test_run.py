@@ -189,6 +189,7 @@ def test_devices_that_cannot_be_used_fail_and_nothing_passes(tmp_path: Path) -> 
     start, *others = written(tmp_path).results
     assert (start.name, start.status) == ("start", "failed")
     assert "is libtpu installed" in start.why
+    assert "gpu.md" not in start.source
     assert start.seen
     assert [result.status for result in others] == ["skipped", "skipped"]
 
