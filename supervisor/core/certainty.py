@@ -82,7 +82,7 @@ def _of_others(judgement: Judgement, chain: Chain, member: Raised) -> str:
     if TOLD_TO_STOP in judgement.judge.facts:
         return "somebody had told it to stop: it may be its handler's"
     if PEER_FELL in judgement.judge.facts:
-        return "another rank was ended from outside, which it may suffer from"
+        return "another rank was struck down, which it may suffer from"
     for each in chain.members:
         cause, _ = next(judgement.judge.matches(chain, (each,)))
         is_sure = cause.verdict is Verdict.FATAL and cause.confidence is not Confidence.LOW

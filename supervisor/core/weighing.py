@@ -48,6 +48,8 @@ _SIGNAL_CODES = {
 _FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGHUP", "SIGINT", "SIGUSR1", "SIGUSR2"})
 """Signals that end a program which need not have done anything wrong: what it had caught and
 logged before says nothing about its end."""
+_CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS"})
+"""Signals of a crash. SIGABRT is none: who loses a peer ends by it, too."""
 _NO_ROOM = 1 << 20
 """A disk with less free than this has no room for anything of ours."""
 
@@ -169,9 +171,9 @@ def _known_of(rank: RankEvidence, ranks: Sequence[RankEvidence]) -> frozenset[st
 
 
 def _was_ended(rank: RankEvidence) -> bool:
-    """Whether somebody else ended it, told it to stop, or took it away unseen."""
+    """Whether somebody else ended it, told it to stop, or took it away unseen; or it crashed."""
     unseen = rank.exit.code is None and rank.exit.signal is None
-    ended = unseen or signal_of(rank.exit) in _FROM_OUTSIDE
+    ended = unseen or signal_of(rank.exit) in _FROM_OUTSIDE | _CRASHES
     return rank.exit.told_to_stop or (rank.fell and ended)
 
 

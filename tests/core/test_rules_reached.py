@@ -225,6 +225,12 @@ CONDITIONS = {
         )
     ),
     "invalid-config": ended(printed("KeyError: 'lr'", "app.ConfigError: lr")),
+    "follows-a-loss": Evidence(
+        (
+            *ended(printed("RuntimeError: op.preamble.length <= op.nbytes. 24 vs 16")).ranks,
+            RankEvidence(WorkerExit(1, signal="SIGABRT", told_to_stop=True)),
+        )
+    ),
     "code-error-on-sigterm": ended(printed("TypeError: no"), told_to_stop=True),
     "exception-on-sigterm": ended(printed("RuntimeError: stop"), told_to_stop=True),
 }

@@ -207,6 +207,46 @@ def test_a_rank_that_was_struck_down_is_what_its_victims_speak_of(signal: str, r
     assert rule_of(struck, LOST_PEER, genuine) == "plain-error"
 
 
+_MISMATCHES = [
+    # gloo transport/tcp/pair.cc: rank 1 of 2 was killed in an all-reduce
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+    "  what():  [enforce fail at gloo/transport/tcp/pair.cc:459] op.preamble.length <= op.nbytes. "
+    "24 vs 16. Received data size doesn't match expected size.\n",
+    "Traceback (most recent call last):\n"
+    '  File "/home/me/train.py", line 8, in <module>\n    step()\n'
+    "jax.errors.JaxRuntimeError: INTERNAL: unexpected peer shows up in the launch group\n",
+]
+
+
+@pytest.mark.parametrize("said", _MISMATCHES)
+@pytest.mark.parametrize("signal", ["SIGKILL", "SIGTERM", "SIGSEGV"])
+def test_messages_that_do_not_fit_are_of_the_rank_that_was_struck_down(
+    said: str, signal: str
+) -> None:
+    victims = [died(None, "SIGABRT", output=said), died(None, "SIGKILL", output=said)]
+    for victim in victims[: 1 + ("terminate" in said)]:  # we may have killed it while it dumped
+        failure = judge(Evidence((victim, replace(died(None, signal, rank=1), fell=True))), ANY)
+        assert failure is not None
+        assert (failure.rank, failure.exit) == (1, f"killed by {signal}")
+        assert failure.verdict is not Verdict.FATAL
+
+
+@pytest.mark.parametrize("said", _MISMATCHES)
+def test_ranks_of_different_programs_are_told_where_none_was_struck_down(said: str) -> None:
+    first = replace(died(None, "SIGABRT", output=said), fell=True)
+    others = [
+        died(None, "SIGKILL", rank=1),  # by us
+        replace(died(None, "SIGABRT", rank=1, output=said), fell=True),
+    ]
+    for other in others:
+        failure = judge(Evidence((first, other)), ANY)
+        assert failure is not None
+        assert (failure.verdict, failure.cause) == (
+            Verdict.FATAL,
+            "the ranks run different programs",
+        )
+
+
 _BROKEN_PIPE = (
     "Traceback (most recent call last):\n"
     '  File "/home/me/train.py", line 8, in <module>\n    print("saved", flush=True)\n'

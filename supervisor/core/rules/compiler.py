@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from supervisor.core.rules.phrases import FIX_CODE, FIX_CONFIG
-from supervisor.core.rules.rule import FATAL, Rule
+from supervisor.core.rules.phrases import FIX_CODE, FIX_CONFIG, NONE_NEEDED
+from supervisor.core.rules.rule import FATAL, MEDIUM, PEER_FELL, RESTART, Rule
 
 _DIFFER = (
     "the ranks run different programs",
@@ -36,6 +36,21 @@ _IN_THE_COMPILER = (
 )
 """Functions that only run while a program is compiled (openxla #44941, #47370; Reactant #1097)."""
 RULES = (
+    Rule(
+        "follows-a-loss",
+        RESTART,
+        "lost a peer",
+        "Another rank was struck down before: half a message looks like one of another program.",
+        f"{NONE_NEEDED}read the other ranks' logs first.",
+        # gloo transport/tcp/pair.cc, torch ProcessGroupWrapper.cpp, libtpu, Megascale
+        patterns=(
+            r"gloo::EnforceNotMet|op\.preamble\.|(?i:detected mismatch between collectives)",
+            r"unexpected peer shows up in the launch group|different HLO fingerprints",
+        ),
+        facts=(PEER_FELL,),
+        victim=True,
+        confidence=MEDIUM,
+    ),
     Rule(
         "programs-differ",
         FATAL,

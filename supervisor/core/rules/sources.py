@@ -65,6 +65,8 @@ SOURCES = {
     "passing-type": "redis-py, PyMongo, huggingface_hub; case hf-localentry",
     "passing-words": "redis-py, PyMongo, paramiko, etcd; cases ssh-kex, etcd-noleader, sockto",
     "storage": f"{_ERRNO}, libcurl, requests; cases dns, mp-init-missing-peer-h0",
+    "follows-a-loss": "gloo transport/tcp/pair.cc, a rank killed in an all-reduce; libtpu, "
+    "torch and Megascale as in programs-differ",
     "programs-differ": "jax _src/dispatch.py, gloo transport/tcp/pair.cc, jaxlib "
     "(RuntimeProgramInputMismatch), openxla.org/xla: Megascale errors; cases differput, differgloo",
     "programs-may-differ": "libtpu's launch groups, as logs of levanter and marin show them",
