@@ -20,7 +20,7 @@ from supervisor.adapters.lease import LeaseExpiredError, LeaseTakenError
 from supervisor.adapters.lock import LOCK
 from supervisor.adapters.mirror import Mirror, MirroredStorage
 from supervisor.adapters.others import may_change
-from supervisor.adapters.preemption import PreemptionWatch, sources
+from supervisor.adapters.preemption import PreemptionWatch
 from supervisor.adapters.reactor import Reactor
 from supervisor.adapters.runlog import LogFormat, RunLog
 from supervisor.adapters.space import RoomMakingStorage, Space
@@ -40,6 +40,7 @@ from supervisor.core.events import (
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.redaction import Redactor
 from supervisor.core.state import JobState
+from supervisor.engines.announcing import sources
 from supervisor.engines.committed import unmarked_copies
 from supervisor.engines.devices import DeviceProbe
 from supervisor.engines.local import LocalEngine

@@ -278,3 +278,29 @@ class Slices(Protocol):
     def delete(self, generation: int) -> None:
         """Give back a slice, with all that runs on it; begun, not done, when this returns."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What was announced, and by whom."""
+
+    text: str
+    doomed: bool = True
+    """Whether the job cannot stay on this machine."""
+
+
+class Source(Protocol):
+    """Somebody who may know that the machine will be taken away."""
+
+    pause: float
+    """How long to leave it in peace between two looks."""
+    quick: bool
+    """Whether a first look takes no time, where all is well."""
+
+    def look(self) -> Announcement | None:
+        """What is announced, if anything is; may block.
+
+        Raises:
+            Exception: it could not be asked; `PreemptionWatch` tells why and asks again.
+        """
+        ...

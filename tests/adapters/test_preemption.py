@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from supervisor.adapters.preemption import Announcement, PreemptionWatch
+from supervisor.adapters.preemption import PreemptionWatch
+from supervisor.ports import Announcement
 
 BOUND = 60.0
 

@@ -7,7 +7,6 @@ cannot be shown, replayed or judged is as bad as one that cannot be parsed.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import io
 import json
 import os
@@ -23,12 +22,13 @@ from supervisor.adapters import lease_places
 from supervisor.adapters.checkpoints import newest_committed
 from supervisor.adapters.compile_cache import CompileCache
 from supervisor.adapters.fetch import epoch_after, fetch
+from supervisor.adapters.gce_metadata import GceMetadata
 from supervisor.adapters.journal import FileJournal, JournalError
 from supervisor.adapters.lease import owner_of
 from supervisor.adapters.lock import OWNER, living_owner
 from supervisor.adapters.logs import digest_of
 from supervisor.adapters.output import read_evidence
-from supervisor.adapters.preemption import AnnouncementFile, GceMetadata, Source, shown
+from supervisor.adapters.preemption import AnnouncementFile, shown
 from supervisor.adapters.progress import ProgressPipe
 from supervisor.adapters.requests import taken
 from supervisor.adapters.storage import LocalStorage
@@ -46,6 +46,7 @@ from supervisor.core.rules import RULES
 from supervisor.core.verdicts import judge
 from supervisor.explained import OwnRules, explained, explained_body
 from supervisor.host.identity import Identity
+from supervisor.ports import Source
 from supervisor.prepare import prepare
 from supervisor.protocol import committed, simulated
 from supervisor.protocol.failure import FailureRecord, describe, parse_failure_record, save_record
@@ -174,7 +175,7 @@ def _of_servers(folder: Path, host: str, answer: Callable[[bytes], None]) -> Ite
         answer(data)
         _announced(server)
 
-    yield Target("metadata server", metadata, look, (OSError, http.client.HTTPException))
+    yield Target("metadata server", metadata, look, (OSError,))
     yield Target("bucket", _OBJECT, lambda data: _fetched(folder / "fetched", data), (OSError,))
 
 

@@ -25,6 +25,8 @@ class MetadataServer:
         self.failure = "try later"
         self.genuine = True
         """Whether answers are marked as those of a metadata server."""
+        self.garbled = 0
+        """How many requests from now on are answered with a chunk of the size -5."""
         self.slow: set[str] = set()
         """The keys whose requests get no answer, until they are taken out by `answer`."""
         self.requests: list[str] = []
@@ -94,6 +96,11 @@ class MetadataServer:
                 )
             return 200, self._etag(key), self.values[key]
 
+    def _garbles(self) -> bool:
+        with self._changed:
+            self.garbled -= 1
+            return self.garbled >= 0
+
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         server = self
 
@@ -104,6 +111,11 @@ class MetadataServer:
                 self.send_response(status)
                 if server.genuine:
                     self.send_header("Metadata-Flavor", "Google")
+                if server._garbles():
+                    self.send_header("Transfer-Encoding", "chunked")
+                    self.end_headers()
+                    self.wfile.write(b"-5\r\nTRUE\r\n")
+                    return
                 if etag:
                     self.send_header("ETag", etag)
                 self.send_header("Content-Length", str(len(body)))

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from supervisor.adapters.preemption import (
-    AnnouncementFile,
-    GceMaintenance,
-    GceMetadata,
-    sources,
-)
+from supervisor.adapters.gce_metadata import GceMaintenance, GceMetadata, is_over
+from supervisor.adapters.preemption import AnnouncementFile
 from supervisor.config.schema import Preemption
+from supervisor.engines.announcing import sources
 from supervisor.status import show_status
 from tests.processes.metadata_server import MetadataServer
 from tests.running import Result, Start, command_config, shared_guard
@@ -81,14 +80,16 @@ def test_a_live_migration_is_told_and_the_job_stays(
 
 WINDOW = {
     "can_reschedule": "false",
-    "latest_window_start_time": "2026-12-01T19:00:01Z",
+    "latest_window_start_time": "2126-12-01T19:00:01Z",
     "maintenance_status": "PENDING",
     "type": "UNSCHEDULED",
-    "window_end_time": "2026-12-01T21:00:01Z",
-    "window_start_time": "2026-12-01T19:00:01Z",
+    "window_end_time": "2126-12-01T21:00:01Z",
+    "window_start_time": "2126-12-01T19:00:01Z",
 }
 """As in Google's page on monitoring host maintenance."""
-TOLD = "says that maintenance of this host (UNSCHEDULED) is {}, window 2026-12-01T19:00:01Z to "
+WINDOW_END = datetime(2126, 12, 1, 21, 0, 1, tzinfo=UTC).timestamp()
+BEFORE = WINDOW_END - 86400
+TOLD = "says that maintenance of this host (UNSCHEDULED) is {}, window 2126-12-01T19:00:01Z to "
 
 
 def test_maintenance_is_told_with_its_window_and_drains_once_it_is_ongoing(
@@ -129,7 +130,7 @@ def camel(fields: dict[str, str]) -> dict[str, str]:
 def test_each_form_of_a_maintenance_is_understood_and_told_once(
     metadata: MetadataServer, form: dict[str, Any]
 ) -> None:
-    source = GceMaintenance(metadata.host)
+    source = GceMaintenance(metadata.host, itertools.count(0, 60).__next__, lambda: BEFORE)
     metadata.set("upcoming-maintenance", json.dumps(form))
     found = source.look()
     assert found is not None
@@ -140,7 +141,7 @@ def test_each_form_of_a_maintenance_is_understood_and_told_once(
     metadata.set("upcoming-maintenance", json.dumps(form).replace("T19:", "T18:"))
     moved = source.look()
     assert moved is not None
-    assert "window 2026-12-01T18:00:01Z" in moved.text
+    assert "window 2126-12-01T18:00:01Z" in moved.text
     metadata.set("upcoming-maintenance", "{}")
     withdrawn = source.look()
     assert withdrawn is not None
@@ -148,6 +149,41 @@ def test_each_form_of_a_maintenance_is_understood_and_told_once(
     assert not withdrawn.doomed
     metadata.set("upcoming-maintenance", "NONE")
     assert source.look() is None
+
+
+def test_a_window_that_changes_all_the_time_is_told_once_a_minute(metadata: MetadataServer) -> None:
+    now = 0.0
+    source = GceMaintenance(metadata.host, lambda: now, lambda: BEFORE)
+    told = []
+    for second in range(90):
+        now = float(second)
+        window = WINDOW | {"window_start_time": f"2126-12-01T19:00:{second % 59:02d}Z"}
+        metadata.set("upcoming-maintenance", json.dumps(window))
+        told += [second] if source.look() is not None else []
+    assert told == [0, 60]
+    metadata.set("upcoming-maintenance", json.dumps(WINDOW | {"maintenance_status": "ONGOING"}))
+    ongoing = source.look()
+    assert ongoing is not None, "what ends the job is told at once"
+    assert ongoing.doomed
+
+
+@pytest.mark.parametrize(
+    ("after", "doomed"), [(-3600, True), (0, True), (86000, True), (86500, False), (1e9, False)]
+)
+def test_a_maintenance_that_is_long_over_is_told_and_ends_no_job(
+    metadata: MetadataServer, after: float, doomed: bool
+) -> None:
+    ongoing = WINDOW | {"maintenance_status": "ONGOING"}
+    metadata.set("upcoming-maintenance", json.dumps(ongoing))
+    found = GceMaintenance(metadata.host, unix_time=lambda: WINDOW_END + after).look()
+    assert found is not None
+    assert found.doomed == doomed
+    assert ("long over, so nothing is done" in found.text) != doomed
+
+
+@pytest.mark.parametrize("end", ["an unknown time", "", "2126-13-01T00:00:00Z", "0001-01-01T00:00"])
+def test_a_window_whose_end_cannot_be_read_is_not_over(end: str) -> None:
+    assert is_over(end, BEFORE) == end.startswith("0001")
 
 
 NOTHING_YET = '{ "error": "no notifications have been received yet, try again later" }'
@@ -218,6 +254,18 @@ def test_a_metadata_server_that_is_none_does_no_harm(
     running = start(saving(model_dir), env={"GCE_METADATA_HOST": metadata.host})
     running.wait_for("does not answer (what answers is no metadata server)")
     metadata.genuine = True
+    assert_drained(running.result(), PREEMPTED)
+
+
+def test_an_answer_that_is_no_http_is_told_once_and_asked_for_again(
+    start: Start, model_dir: Path, metadata: MetadataServer
+) -> None:
+    config = saving(model_dir)
+    metadata.garbled = 12
+    running = start(config, env={"GCE_METADATA_HOST": metadata.host})
+    running.wait_for("does not answer (ValueError: read length must be non-negative or -1)")
+    metadata.garbled = 0
+    metadata.set("preempted", "TRUE")
     assert_drained(running.result(), PREEMPTED)
 
 

@@ -1,0 +1,42 @@
+"""Who is asked whether this machine will be taken away: see `adapters.preemption`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from supervisor.adapters import gce_metadata
+from supervisor.adapters.preemption import AnnouncementCommand, AnnouncementFile
+from supervisor.config.schema import Preemption
+from supervisor.ports import Source, Starter
+
+_HOST_VARIABLE = "GCE_METADATA_HOST"
+_PRODUCT = Path("/sys/class/dmi/id/product_name")
+
+
+def sources(
+    config: Preemption,
+    environ: Mapping[str, str],
+    starter: Starter,
+    product: Path = _PRODUCT,
+) -> list[Source]:
+    """Whom `config` says to ask. `environ` is what a command gets, which `starter` starts, and may
+    name another metadata server, as it does for Google's own libraries."""
+    found: list[Source] = []
+    if config.source == "gce" or (config.source == "auto" and _on_gce(environ, product)):
+        host = environ.get(_HOST_VARIABLE) or gce_metadata.HOST
+        found += gce_metadata.sources(host)
+    if config.file is not None:
+        found.append(AnnouncementFile(Path(config.file).expanduser().absolute()))
+    if config.command is not None:
+        found.append(AnnouncementCommand(config.command, environ, starter))
+    return found
+
+
+def _on_gce(environ: Mapping[str, str], product: Path) -> bool:
+    if environ.get(_HOST_VARIABLE):
+        return True
+    try:
+        return product.read_text().startswith("Google")
+    except OSError:
+        return False
