@@ -17,7 +17,7 @@ from pathlib import Path
 
 from supervisor.adapters.storage import make_durably
 from supervisor.adapters.tpu_lock import LOCK
-from supervisor.config import gpus, placeholders
+from supervisor.config import gpus, placeholders, visible_chips
 from supervisor.config.places import where_it_is
 from supervisor.config.plan import PhasePlan
 from supervisor.config.problems import Location, Problem
@@ -64,26 +64,32 @@ def check(prepared: Prepared) -> Checked:
         if plan.is_command
         for where, message in _program_problems(plan, prepared.job.source.name)
     ]
-    problems += _gpu_problems(prepared)
+    problems += _device_problems(prepared)
     problems += _model_dir_problems(prepared, _existing(prepared.job.model_dir))
     if problems:
         raise prepared.refusal(problems)
     return Checked(reach(prepared.job), cache_trust(prepared.job))
 
 
-def _gpu_problems(prepared: Prepared) -> Iterator[Problem]:
-    """What the environment of a phase hides of the GPUs that it is to have."""
+def _device_problems(prepared: Prepared) -> Iterator[Problem]:
+    """What the environment of a phase hides of the GPUs or TPU chips that it is to have."""
     for index, plan in enumerate(prepared.plans):
-        text = {**os.environ, **plan.secrets, **plan.env}.get(gpus.VISIBLE)
-        if plan.platform != "gpu" or text is None or placeholders.names(text):
+        environ = {**os.environ, **plan.secrets, **plan.env}
+        name = visible_chips.variable(environ) if plan.platform == "tpu" else gpus.VISIBLE
+        text = environ.get(name)
+        if plan.platform not in ("gpu", "tpu") or text is None or placeholders.names(text):
             continue
-        problem = gpus.problem(text, plan.num_devices, plan.workers)
-        if problem is not None and gpus.VISIBLE in plan.env:
-            where = ("command", "env", gpus.VISIBLE)
-            yield prepared.job.problem(index, where, problem)
+        if plan.platform == "gpu":
+            problem = gpus.problem(text, plan.num_devices, plan.workers)
+        else:
+            problem = visible_chips.problem(
+                text, plan.num_devices if plan.units else None, plan.tpu
+            )
+        if problem is not None and name in plan.env:
+            yield prepared.job.problem(index, ("command", "env", name), problem)
         elif problem is not None:
-            origin = "command.env_file" if gpus.VISIBLE in plan.secrets else "the environment"
-            message = f"{gpus.VISIBLE} in {origin} {problem}"
+            origin = "command.env_file" if name in plan.secrets else "the environment"
+            message = f"{name} in {origin} {problem}"
             yield prepared.job.problem(index, ("init", "devices"), message)
 
 

@@ -10,6 +10,7 @@ docs/gpu_memory_allocation.rst and `generate_pjrt_gpu_plugin_options` of jaxlib 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 
@@ -36,9 +37,10 @@ def share(environ: Mapping[str, str]) -> float | None:
         return None
     old, new = (environ.get(f"XLA_{part}CLIENT_MEM_FRACTION", "") for part in ("PYTHON_", ""))
     try:
-        return float(new or old or _PREALLOCATED)
+        part = float(new or old or _PREALLOCATED)
     except ValueError:  # jax refuses it with words of its own
         return _PREALLOCATED
+    return part if 0 < part < math.inf else _PREALLOCATED  # else nobody knows what XLA makes of it
 
 
 def fits_twice(part: float) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from errno import ENODEV
 
-from supervisor.config import gpus
+from supervisor.config import gpus, visible_chips
 from supervisor.config.chips import arrangement
 from supervisor.config.plan import PhasePlan
 from supervisor.config.topology import Slice
@@ -19,9 +19,6 @@ from supervisor.protocol import simulated
 from supervisor.protocol.environment import NUM_CPU_DEVICES, SHARES_TPU
 
 _LOCALHOST = "127.0.0.1"
-_CHIPS = "TPU_VISIBLE_CHIPS"
-_CHIPS_BEFORE = "TPU_VISIBLE_DEVICES"
-"""Its older name, which libtpu still reads."""
 _TYPES = {"v5e": "v5litepod"}
 """Of generations whose name the cloud spells otherwise in a type."""
 
@@ -125,16 +122,15 @@ def _part(
     found = arrangement(whole.generation if whole is not None else None, chips, len(ids))
     if found is None:
         raise ValueError(f"one process cannot have {len(ids)} of {chips} chips of a TPU host")
-    named = _CHIPS_BEFORE if _CHIPS not in inherited and _CHIPS_BEFORE in inherited else _CHIPS
-    seen = _names(named, ids, inherited)
+    seen = _names(visible_chips.variable(inherited), ids, inherited)
     env = {
-        _CHIPS: seen,
+        visible_chips.VISIBLE: seen,
         "TPU_PROCESS_BOUNDS": found.processes,
         "TPU_CHIPS_PER_PROCESS_BOUNDS": found.chips,
         SHARES_TPU: "1",
     }
-    if _CHIPS_BEFORE in inherited:
-        env[_CHIPS_BEFORE] = seen
+    if visible_chips.VISIBLE_BEFORE in inherited:
+        env[visible_chips.VISIBLE_BEFORE] = seen
     return env | _alone(whole)
 
 

@@ -113,6 +113,26 @@ def test_a_list_of_gpus_that_is_too_short_is_refused_by_run_too(
     assert validate(tmp_path, job).returncode == 0
 
 
+def test_a_list_of_tpu_chips_that_shows_others_than_the_job_is_to_have_is_refused(
+    tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = command_config(model_dir, "true")
+    job["trainer"]["init"]["devices"] = {"platform": "tpu", "type": "v5e-8"}
+    monkeypatch.setenv("TPU_VISIBLE_CHIPS", "0,1,2,3")
+    done = validate(tmp_path, job)
+    assert done.returncode == 78
+    assert (
+        "trainer.init.devices: TPU_VISIBLE_CHIPS in the environment shows 4 of the 8 chips that "
+        "init.devices asks for (value '0,1,2,3'): name as many, unset it, or ask for 4"
+    ) in done.stderr
+    job["trainer"]["command"]["env"] = {"TPU_VISIBLE_CHIPS": "9,a,-1"}
+    done = validate(tmp_path, job)
+    assert done.returncode == 78
+    assert "command.env.TPU_VISIBLE_CHIPS: has '9', which is no chip of a TPU host" in done.stderr
+    job["trainer"]["command"]["env"] = {"TPU_VISIBLE_CHIPS": "7,6,5,4,3,2,1,0"}
+    assert validate(tmp_path, job).returncode == 0
+
+
 def test_a_ready_standby_that_a_gpu_has_no_memory_for_is_told(
     tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,48 @@
+"""Which chips of a TPU host a process sees, by `TPU_VISIBLE_CHIPS`: a list of indices.
+
+`TPU_VISIBLE_DEVICES` is its older name, which libtpu still reads (its own words). What libtpu makes
+of a list that is no list of its chips is documented nowhere, so none is passed on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from supervisor.config.gpus import listed
+from supervisor.config.topology import GENERATIONS, Slice
+
+VISIBLE = "TPU_VISIBLE_CHIPS"
+VISIBLE_BEFORE = "TPU_VISIBLE_DEVICES"
+
+_INDEX = re.compile(r"[0-9]+")
+
+
+def variable(environ: Mapping[str, str]) -> str:
+    """The name that is in force."""
+    is_older = VISIBLE not in environ and VISIBLE_BEFORE in environ
+    return VISIBLE_BEFORE if is_older else VISIBLE
+
+
+def problem(text: str, num_chips: int | None, tpu: Slice | None) -> str | None:
+    """Why a job with `num_chips` of this host (None: nobody knows how many) cannot run where the
+    variable is `text`; None: nothing is known against it. `tpu` is the slice, where it is named."""
+    return next(_problems(text, num_chips, tpu), None)
+
+
+def _problems(text: str, num_chips: int | None, tpu: Slice | None) -> Iterator[str]:
+    names = listed(text)
+    if not names:
+        yield "is empty, which names no chip: unset it, or name the chips that the job may use"
+    known = GENERATIONS.values() if tpu is None else (GENERATIONS[tpu.generation],)
+    last = max(size for generation in known for size in generation.parts) - 1
+    for name in names:
+        if not _INDEX.fullmatch(name) or len(name) > 3 or int(name) > last:
+            yield f"has {name!r}, which is no chip of a TPU host: give indices from 0 to {last}"
+        if names.count(name) > 1:
+            yield f"names chip {name} twice, and the job would count one as two: name each once"
+    if num_chips is not None and len(names) < num_chips:
+        yield (
+            f"shows {len(names)} of the {num_chips} chips that init.devices asks for (value "
+            f"{text!r}): name as many, unset it, or ask for {len(names)} (init.devices.count)"
+        )
