@@ -21,19 +21,21 @@ _LOCKS = Path("/proc/locks")
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignLock:
-    """A lock file of another user that our workers cannot open."""
+class UnusableLock:
+    """What our workers cannot open or lock in the place of the lock file."""
 
     path: Path
     uid: int
     mode: int
     pids: tuple[int, ...]
     """Who has it locked, as far as that can be seen from here."""
+    kind: str = "file"
+    """What it is: only a regular file can be locked."""
 
 
-def foreign_lock(path: Path = LOCK, *, protected: bool | None = None) -> ForeignLock | None:
-    """The lock file, if another user's; None: there is none, or it can be opened by us. `protected`
-    says whether the kernel protects such files, instead of the kernel.
+def unusable_lock(path: Path = LOCK, *, protected: bool | None = None) -> UnusableLock | None:
+    """What is in the way there: another user's file, or no file; None: nothing is, or a file that
+    we can open. `protected` says whether the kernel protects such files, instead of the kernel.
 
     Raises:
         OSError: it cannot be looked at.
@@ -42,7 +44,9 @@ def foreign_lock(path: Path = LOCK, *, protected: bool | None = None) -> Foreign
         found, folder = path.lstat(), path.parent.stat()
     except FileNotFoundError:
         return None
-    user = os.geteuid()
+    kind, user = _kind(path, found), os.geteuid()
+    if kind is not None:
+        return UnusableLock(path, found.st_uid, stat.S_IMODE(found.st_mode), (), kind)
     if found.st_uid == user:
         return None
     shared = bool(folder.st_mode & stat.S_ISVTX) and found.st_uid != folder.st_uid
@@ -50,7 +54,20 @@ def foreign_lock(path: Path = LOCK, *, protected: bool | None = None) -> Foreign
     may_open = os.access(path, os.R_OK | os.W_OK, effective_ids=True)
     if may_open and not (shared and protects):
         return None
-    return ForeignLock(path, found.st_uid, stat.S_IMODE(found.st_mode), _locking(found))
+    return UnusableLock(path, found.st_uid, stat.S_IMODE(found.st_mode), _locking(found))
+
+
+def _kind(path: Path, found: os.stat_result) -> str | None:
+    """What it is; None: a regular file, or our own link to one."""
+    if stat.S_ISREG(found.st_mode):
+        return None
+    if stat.S_ISDIR(found.st_mode):
+        return "directory"
+    if not stat.S_ISLNK(found.st_mode):
+        return "special file"
+    if found.st_uid == os.geteuid() and path.is_file():
+        return None
+    return f"symbolic link to {str(path.readlink())!r}"
 
 
 def _protects() -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from supervisor.adapters.accelerators import TPU, Holder, holders
 from supervisor.adapters.process_facts import command
-from supervisor.adapters.tpu_lock import LOCK, ForeignLock, foreign_lock
+from supervisor.adapters.tpu_lock import LOCK, UnusableLock, unusable_lock
 
 _STALE = (
     "no process is seen that has it locked or has a chip open, so one that was killed has left it: "
@@ -29,16 +30,28 @@ def in_the_way(redact: Callable[[str], str], lock: Path = LOCK) -> Iterator[str]
 
 
 def lock_in_the_way(redact: Callable[[str], str], lock: Path = LOCK) -> Iterator[str]:
-    """A line about libtpu's lock file, if it belongs to another user and is in our way."""
+    """A line about what is in our way in the place of libtpu's lock file."""
     try:
-        found = foreign_lock(lock)
+        found = unusable_lock(lock)
     except OSError:  # a /tmp that cannot be looked at has other troubles
         return
     if found is not None:
-        yield _foreign(found, redact)
+        yield _foreign(found, redact) if found.kind == "file" else _no_file(found)
 
 
-def _foreign(found: ForeignLock, redact: Callable[[str], str]) -> str:
+def _no_file(found: UnusableLock) -> str:
+    is_link = found.kind.startswith("symbolic link")
+    sudo = "" if found.uid == os.geteuid() else "sudo "
+    aside = f"remove the link ({sudo}rm {found.path})"
+    if not is_link:
+        aside = f"move it away ({sudo}mv {found.path} {found.path}.moved)"
+    return (
+        f"{found.path} is a {found.kind} of uid {found.uid}, where libtpu needs a file that it can "
+        f'lock; it may say that the TPU is "already in use": {aside}'
+    )
+
+
+def _foreign(found: UnusableLock, redact: Callable[[str], str]) -> str:
     what = (
         f"{found.path} belongs to uid {found.uid} (mode {found.mode:o}): libtpu cannot open it and "
         'says that the TPU is "already in use"'

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.tpu_lock import ForeignLock, foreign_lock
+from supervisor.adapters.tpu_lock import UnusableLock, unusable_lock
 from supervisor.engines.holders import in_the_way, lock_in_the_way
 from supervisor.preflight import notes
 from supervisor.prepare import prepare
@@ -59,18 +59,53 @@ def as_third(lock: Path) -> str:
 
 def test_without_a_file_and_with_our_own_there_is_nothing_to_say(tmp_path: Path) -> None:
     file = tmp_path / "libtpu_lockfile"
-    assert foreign_lock(file, protected=True) is None
+    assert unusable_lock(file, protected=True) is None
     file.touch(mode=0o600)
-    assert foreign_lock(file, protected=True) is None
+    assert unusable_lock(file, protected=True) is None
     assert not list(lock_in_the_way(str, file))
+
+
+def test_what_is_no_file_is_told_as_what_it_is_with_a_remedy_that_works(tmp_path: Path) -> None:
+    place, target = tmp_path / "libtpu_lockfile", tmp_path / "target"
+    for make, what in (
+        (lambda: (place / "more").mkdir(parents=True), "directory"),
+        (lambda: os.mkfifo(place), "special file"),
+        (lambda: place.symlink_to(target), f"symbolic link to {str(target)!r}"),
+    ):
+        make()
+        (told,) = lock_in_the_way(str, place)
+        assert told.startswith(f"{place} is a {what} of uid {os.geteuid()}, where libtpu needs a")
+        remedy = told.rpartition("(")[2].rstrip(")").split()
+        subprocess.run(remedy, check=True)
+        assert not list(lock_in_the_way(str, place))
+        subprocess.run(["rm", "-rf", f"{place}.moved"], check=True)
+    target.touch()
+    place.symlink_to(target)
+    assert not list(lock_in_the_way(str, place)), "it leads to a file of our own"
+
+
+@only_root
+def test_what_is_no_file_and_another_users_takes_root_to_move(lock: Path) -> None:
+    lock.unlink()
+    lock.mkdir()
+    os.chown(lock, ANOTHER, ANOTHER)
+    told = as_third(lock)
+    assert f"is a directory of uid {ANOTHER}" in told
+    assert told.endswith(f"move it away (sudo mv {lock} {lock}.moved)")
+    lock.rmdir()
+    lock.symlink_to("/nowhere")
+    os.chown(lock, ANOTHER, ANOTHER, follow_symlinks=False)
+    told = as_third(lock)
+    assert f"is a symbolic link to '/nowhere' of uid {ANOTHER}" in told
+    assert told.endswith(f"remove the link (sudo rm {lock})")
 
 
 @only_root
 def test_root_is_kept_out_where_the_kernel_protects_such_files(lock: Path) -> None:
-    assert foreign_lock(lock, protected=False) is None
-    assert foreign_lock(lock, protected=True) == ForeignLock(lock, ANOTHER, 0o600, ())
+    assert unusable_lock(lock, protected=False) is None
+    assert unusable_lock(lock, protected=True) == UnusableLock(lock, ANOTHER, 0o600, ())
     lock.parent.chmod(0o755)
-    assert foreign_lock(lock, protected=True) is None, "it is no folder of everyone's"
+    assert unusable_lock(lock, protected=True) is None, "it is no folder of everyone's"
 
 
 @only_root
