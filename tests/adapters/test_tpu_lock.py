@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -67,11 +67,12 @@ def test_without_a_file_and_with_our_own_there_is_nothing_to_say(tmp_path: Path)
 
 def test_what_is_no_file_is_told_as_what_it_is_with_a_remedy_that_works(tmp_path: Path) -> None:
     place, target = tmp_path / "libtpu_lockfile", tmp_path / "target"
-    for make, what in (
+    ways: list[tuple[Callable[[], object], str]] = [
         (lambda: (place / "more").mkdir(parents=True), "directory"),
         (lambda: os.mkfifo(place), "special file"),
         (lambda: place.symlink_to(target), f"symbolic link to {str(target)!r}"),
-    ):
+    ]
+    for make, what in ways:
         make()
         (told,) = lock_in_the_way(str, place)
         assert told.startswith(f"{place} is a {what} of uid {os.geteuid()}, where libtpu needs a")
