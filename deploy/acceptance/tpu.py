@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
 import time
 from pathlib import Path
@@ -103,26 +104,42 @@ def _side_by_side(bench: Bench, halves: list[list[int]], env: dict[str, str]) ->
     seconds=120.0,
 )
 def lock_file(bench: Bench) -> None:
-    """The first part as whoever we are; the second needs root."""
+    """The first part runs as any user; the second needs root."""
+    before = _status()
+    if before and not _is_ours(before):
+        raise Skipped(f"{_LOCK} is {_described(before)}: it is left as it is")
+    try:
+        _after_a_kill(bench)
+        if os.geteuid() != 0:
+            raise Skipped("own file: no hindrance; another user's file can be made by root alone")
+        _with_a_lock_of_root(bench)
+    finally:
+        bench.end()
+        after = _status()
+        if not before and after and _is_ours(after):
+            _LOCK.unlink()
+
+
+def _after_a_kill(bench: Bench) -> None:
     child = bench.device("train")
     child.told("step")
     child.kill()
     child.wait()
-    bench.see(f"after SIGKILL {_LOCK}: {_described(_LOCK)}")
+    bench.see(f"after SIGKILL {_LOCK}: {_described(_status())}")
     again = bench.device("hold")
     again.told("holding")
     again.kill()
     again.wait()
-    if os.geteuid() != 0:
-        raise Skipped("own file: no hindrance; another user's file can be made by root alone")
-    was_there = _LOCK.exists()
-    try:
-        _LOCK.touch(mode=0o600)
-        os.chown(_LOCK, 0, 0)
-        _by_another_user(bench)
-    finally:
-        if not was_there:
-            _LOCK.unlink(missing_ok=True)
+
+
+def _with_a_lock_of_root(bench: Bench) -> None:
+    """Uses the file that is there, or makes one; changes none."""
+    there = _status()
+    if not there:
+        os.close(os.open(_LOCK, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    elif not _is_ours(there) or there.st_mode & 0o077:
+        raise Skipped(f"own file: no hindrance; {_LOCK} is {_described(there)}: it is left so")
+    _by_another_user(bench)
 
 
 def _by_another_user(bench: Bench) -> None:
@@ -141,13 +158,24 @@ def _by_another_user(bench: Bench) -> None:
         raise Failed("another user can use the TPU in spite of the file")
 
 
-def _described(path: Path) -> str:
+def _status() -> os.stat_result | None:
+    """The status of the lock file itself, also where it is a symlink; None: it is not there."""
     try:
-        status = path.stat()
-    except OSError as error:
-        return str(error.strerror)
+        return _LOCK.lstat()
+    except FileNotFoundError:
+        return None
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+
+
+def _described(status: os.stat_result | None) -> str:
+    if status is None:
+        return "not there"
     owner = "ours" if status.st_uid == os.geteuid() else "of another user"
-    return f"there, {owner}, mode {status.st_mode & 0o777:o}"
+    kind = "a file" if stat.S_ISREG(status.st_mode) else "no regular file"
+    return f"{kind}, {owner}, mode {status.st_mode & 0o777:o}"
 
 
 @check(
