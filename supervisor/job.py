@@ -144,7 +144,7 @@ def run_job(
         known = phases_with_steps(history.transitions)
         history.transitions.clear()  # of thousands of attempts they are some tens of MB
         simulation = prepared.job.model_dir / simulated.FILE
-        probe = DeviceProbe(reactor, guard, _marked(job, lineage), simulation)
+        probe = DeviceProbe(reactor, clock, guard, _marked(job, lineage), simulation)
         engine = LocalEngine(
             reactor, clock, guard, os.environ, shown.mirror, cache, probe, redactor.text, known
         )

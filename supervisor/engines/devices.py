@@ -23,7 +23,7 @@ from supervisor.engines import parts
 from supervisor.engines.parts import Part, Tried
 from supervisor.engines.prober import Prober
 from supervisor.engines.units import Answer, Layout
-from supervisor.ports import Starter
+from supervisor.ports import Clock, Starter
 from supervisor.protocol import simulated
 from supervisor.protocol.environment import HOST_TOPOLOGY, STALE_TOPOLOGY
 
@@ -49,10 +49,10 @@ class _Look:
     layout: Layout = field(default_factory=Layout)
     broken: simulated.Broken = field(default_factory=simulated.Broken)
     begin: tuple[Part, ...] = ()
-    """The parts that are tried first, where parts are; then `layout` is that of the present one."""
+    """The parts that are tried first, if any. Then `layout` is that of the part in progress."""
     tried: dict[Part, Tried] = field(default_factory=dict)
     asked: tuple[str, ...] = ()
-    """The units that the parts are of."""
+    """All units of the parts."""
     prober: Prober | None = None
     one_by_one: bool = False
     """Whether each device is tried alone, because something went wrong with all of them."""
@@ -70,6 +70,7 @@ class DeviceProbe:
     def __init__(
         self,
         reactor: Reactor,
+        clock: Clock,
         starter: Starter,
         environ: Mapping[str, str],
         simulated_devices: Path,
@@ -80,6 +81,7 @@ class DeviceProbe:
         `simulated_devices` is the file that says which simulated devices are broken.
         """
         self._reactor = reactor
+        self._clock = clock
         self._starter = starter
         self._environ = {name: text for name, text in environ.items() if name not in STALE_TOPOLOGY}
         self._simulated_devices = simulated_devices
@@ -179,7 +181,8 @@ class DeviceProbe:
             look.prober.ask(question)
         prober = look.prober
         self._reactor.watch(prober.descriptor, lambda: self._heard(look, prober))
-        self._expect(look, prober, self._limits.start)
+        prober.asked = self._clock.now()
+        self._expect(look, prober, self._patience(look, prober))
 
     def _start(self, plan: PhasePlan) -> Prober:
         platform = {name: text for name, text in plan.env.items() if name == "JAX_PLATFORMS"}
@@ -191,14 +194,16 @@ class DeviceProbe:
 
     def _heard(self, look: _Look, prober: Prober) -> None:
         if prober.read():
-            self._expect(look, prober, self._patience(prober))
+            if prober.is_up and prober.start is None:
+                prober.start = self._clock.now() - prober.asked
+            self._expect(look, prober, self._patience(look, prober))
         else:
             self._reactor.forget(prober.descriptor)
 
-    def _patience(self, prober: Prober) -> float:
+    def _patience(self, look: _Look, prober: Prober) -> float:
         """For how long it may be silent now."""
         if not prober.is_up or prober.known is None:
-            return self._limits.start
+            return parts.patience(look.tried, self._limits.start)
         return self._limits.device if prober.known["compiled"] else self._limits.compile
 
     def _expect(self, look: _Look, prober: Prober, seconds: float) -> None:
@@ -262,12 +267,13 @@ class DeviceProbe:
         """Take in what came of a part, and go on with the next."""
         part, known = look.layout.present, prober.known
         if not prober.is_up or known is None or known["at"] is not None:
-            look.tried[part] = Tried(prober.problem(ended), found=prober.is_up)
+            look.tried[part] = Tried(prober.problem(ended), prober.is_up, prober.start)
         else:
             bad = {int(place): reason for place, reason in known["bad"].items()}
-            faults = look.layout.answer(known["found"], bad).bad
-            first = faults[0] if faults else None
-            look.tried[part] = Tried(first.reason, found=first.found) if first else Tried()
+            answer = look.layout.answer(known["found"], bad)
+            first = answer.bad[0] if answer.bad else None
+            problem, found = (first.reason, first.found) if first else (answer.problem, False)
+            look.tried[part] = Tried(problem, found, prober.start)
         there_is_none = look.plan.platform == "tpu" and not accelerators.chips()
         if not prober.has_begun or (not prober.is_up and there_is_none):
             look.is_over = True  # it does not depend on which chips there are

@@ -123,7 +123,8 @@ class Launch:
     def inherited(self, environ: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
         """The environment that a program of this phase has: from `environ`, over that from its
         `env_file` and `env_secrets`, over that from the config itself."""
-        stale = environment.PLACED if self.is_placed else ()
+        whole = environment.PLACED if self.plan.platform == "tpu" else environment.STALE_TOPOLOGY
+        stale = whole if self.is_placed else ()
         kept = {name: value for name, value in environ.items() if name not in stale}
         given = self.plan.env.items()
         return {

@@ -4,7 +4,9 @@ A TPU is initialised whole: one chip that is stuck keeps a process from all that
 nothing documents which chip is the i-th device that JAX shows. So where a look at several units
 goes wrong, its halves are looked at, each in a process that sees nothing else, down to single
 units: a unit is bad if a process that saw it alone says so, and never by its place among others.
-Halves of an aligned run are aligned, as is what a smaller rung can be placed on.
+Halves of an aligned run are aligned, as is what a smaller rung can be placed on. The larger part
+comes first, and later starts get less time than the first one: chips that are stuck should not use
+up the time for all looks.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from dataclasses import dataclass
 from supervisor.core.events import BadUnit
 
 Part = tuple[str, ...]
+_LEAST = 20.0
+"""Seconds that each start may take: libraries are imported anew, beside a loaded machine too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,8 @@ class Tried:
     found: bool = False
     """Whether something computed there: else a problem tells only that the part is not to be had
     now, as a busy chip is not."""
+    start: float | None = None
+    """Seconds after which its backend was up; None: it never was."""
 
 
 def runs(units: Sequence[str], wanted: Sequence[str]) -> tuple[Part, ...]:
@@ -51,8 +57,18 @@ def _largest(units: Sequence[str], wanted: Sequence[str], at: int) -> Part:
 
 
 def next_part(begin: Sequence[Part], tried: Mapping[Part, Tried]) -> Part | None:
-    """The part to look at next; None: all is known."""
-    return next((part for run in begin for part in _left(run, tried)), None)
+    """The part to look at next, a largest one; None: all is known."""
+    left = (part for run in begin for part in _left(run, tried))
+    return max(left, key=len, default=None)
+
+
+def patience(tried: Mapping[Part, Tried], first: float) -> float:
+    """Seconds for which the next part may start up, where the `first` one may take so many: half of
+    them, and once another part has come up, twice as long as that took."""
+    if not tried:
+        return first
+    took = [one.start for one in tried.values() if one.start is not None]
+    return min(first / 2, max(_LEAST, 2 * max(took))) if took else first / 2
 
 
 def _left(part: Part, tried: Mapping[Part, Tried]) -> Iterator[Part]:

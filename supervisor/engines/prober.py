@@ -36,6 +36,9 @@ class Prober:
         """How often it has said something."""
         self.hung: str | None = None
         """Why it was killed, if it was."""
+        self.asked = 0.0
+        self.start: float | None = None
+        """Seconds from the question until its backend was up."""
         self._unread = b""
         self._output = os.memfd_create("probe")
         self._connection, theirs = socket.socketpair()

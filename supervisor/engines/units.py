@@ -33,20 +33,26 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The units that are `asked` for, and those of them that are `present` as far as is known
-    before anybody looks. `asked` None: whatever is found, each device a unit."""
+    """Which units a look is about, before anybody has looked."""
 
     asked: tuple[str, ...] | None = None
+    """The units that are wanted; None: each device that is found is a unit."""
     present: tuple[str, ...] = ()
+    """Those of `asked` that are not known to be lost."""
     devices_each: int = 1
+    """Accelerators of a unit."""
+    shown_each: int | None = 1
+    """Devices that JAX shows of an accelerator (two of a tpu7x chip). None: nobody has said which
+    TPU it is, so it is two where JAX shows more devices than there are chips."""
 
     @classmethod
     def of(cls, plan: PhasePlan, units: tuple[str, ...] | None, lost: frozenset[str]) -> Layout:
-        """Of `units` (None: all of the plan), without what is known to be `lost`."""
+        """The layout of `units` (None: all units of the plan), without those that are `lost`."""
         each = (plan.num_devices or 0) // len(plan.units) if plan.units else 1
         units = units or plan.units or None
         present = tuple(u for u in units or () if not lost.intersection(_names(u, each)))
-        return cls(units, present, each)
+        shown = None if plan.platform == "tpu" else 1
+        return cls(units, present, each, plan.tpu.devices_per_chip if plan.tpu else shown)
 
     def places(self, broken: frozenset[str]) -> tuple[int, ...]:
         """The place of the first device of each unit that is present, and `broken`."""
@@ -82,12 +88,14 @@ class Layout:
         return len(self.present) * self.devices_each
 
     def answer(self, found: int, bad: Mapping[int, str]) -> Answer:
-        """What it comes to that `found` devices were found, some of them `bad` (by their place)."""
+        """What follows where JAX shows `found` devices, some of them `bad` (by their place)."""
         if self.asked is None:
             units = tuple(str(place) for place in range(found))
             return Layout(units, units).answer(found, bad)
-        # Of a tpu7x, JAX sees each chip as two devices: a chip is what can be left out.
-        each = self.devices_each * max(1, found // max(1, self.num_devices))
+        shown = self.shown_each or (2 if found > self.num_devices else 1)
+        if found % shown:
+            return Answer(problem=f"JAX shows {found} devices, and {shown} of each chip")
+        each = self.devices_each * shown
         faults = {unit: BadUnit(unit, self._missing(unit), found=False) for unit in self.asked}
         for index, unit in enumerate(self.present[: found // each]):
             places = range(index * each, (index + 1) * each)

@@ -71,6 +71,9 @@ STALE_TOPOLOGY = (
 """Topology of an earlier attempt: left in place it hangs `jax.distributed.initialize()` after a
 preemption (Ray issue 62893). Scrubbed only where the supervisor itself sets the topology."""
 HOST_TOPOLOGY = (
+    "ALT",
+    "CHIPS_PER_HOST_BOUNDS",
+    "HOST_BOUNDS",
     "TPU_ACCELERATOR_TYPE",
     "TPU_CHIPS_PER_HOST_BOUNDS",
     "TPU_HOST_BOUNDS",
@@ -81,10 +84,12 @@ HOST_TOPOLOGY = (
     "TPU_VISIBLE_DEVICE_PATHS",
     "TPU_WORKER_HOSTNAMES",
     "TPU_WORKER_ID",
+    "WRAP",
 )
 """What GKE and images say of all chips of a host, and the paths of chips, which libtpu uses instead
 of `TPU_VISIBLE_CHIPS` (its own words). They would contradict what a part of the host is told. Left
-alone where the whole host is used."""
+alone where the whole host is used, and where the job has no TPU. ALT, CHIPS_PER_HOST_BOUNDS,
+HOST_BOUNDS and WRAP are older names of those with TPU_, which GKE still sets."""
 SHARES_TPU = "ALLOW_MULTIPLE_LIBTPU_LOAD"
 """Without it libtpu locks the whole host for a process with no bounds, or with 2,2,1, which may be
 half of it (openxla `tpu_initialize_util.cc`, TryAcquireTpuLock)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from supervisor.adapters.clock import SystemClock
 from supervisor.adapters.reactor import Reactor
 from supervisor.config.command import SuccessConfig
 from supervisor.config.plan import PhasePlan
+from supervisor.config.topology import parse_slice
 from supervisor.core.events import BadUnit, Noticed
 from supervisor.engines.devices import DeviceProbe, Limits
 from supervisor.engines.units import Answer, Layout
@@ -59,17 +61,34 @@ if "trainer.probe" in sys.orig_argv:
     if os.path.getsize(__file__ + ".started") <= 2:
         os.kill(os.getpid(), signal.{signal})
 """
+HANGS_THIRD = """
+import os, signal, sys
+if "trainer.probe" in sys.orig_argv:
+    with open({starts!r}, "a") as file:
+        file.write("x")
+    if os.path.getsize({starts!r}) == 3:
+        os.kill(os.getpid(), signal.SIGSTOP)
+"""
 NO_JAX = """
 import sys
 sys.modules["jax"] = None
 """
 
 
+class Advancing(SystemClock):
+    """A clock that a test puts forward."""
+
+    ahead = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.ahead
+
+
 class Looking:
     """A probe with a reactor that runs until it has answered."""
 
     def __init__(self, directory: Path, limits: Limits, sitecustomize: str = "") -> None:
-        self.clock = SystemClock()
+        self.clock = Advancing()
         self.reactor = Reactor(self.clock)
         self.file = directory / simulated.FILE
         site = directory / "site"
@@ -77,7 +96,9 @@ class Looking:
         (site / "sitecustomize.py").write_text(sitecustomize)
         root = str(Path(__file__).parents[2])
         environ = os.environ | {"PYTHONPATH": f"{site}:{root}"}
-        self.probe = DeviceProbe(self.reactor, shared_guard(), environ, self.file, limits)
+        self.probe = DeviceProbe(
+            self.reactor, self.clock, shared_guard(), environ, self.file, limits
+        )
 
     def look(self, plan: PhasePlan = PLAN, units: tuple[str, ...] | None = None) -> Answer:
         answers: list[Answer] = []
@@ -87,7 +108,9 @@ class Looking:
             self.reactor.post(Noticed(0.0, "answered"))
 
         self.probe.begin(plan, units, answered)
-        self.reactor.wait(self.clock.now() + 100)
+        end = time.monotonic() + 100
+        while not answers and time.monotonic() < end:
+            self.reactor.wait(self.clock.now() + 1)
         (answer,) = answers
         return answer
 
@@ -165,6 +188,36 @@ def test_of_a_host_that_cannot_be_initialised_each_broken_device_is_found_alone(
     assert children() == before
 
 
+@pytest.mark.parametrize(
+    ("units", "stuck", "reasons"),
+    [
+        ("0123", "2", ["not looked at by itself: there was no time left"] * 2),
+        ("23", "3", ["not done within 420 s"]),
+    ],
+)
+def test_when_the_time_is_over_what_came_up_is_kept(
+    looking: MakeLooking, tmp_path: Path, units: str, stuck: str, reasons: list[str]
+) -> None:
+    """The third process hangs: the whole did not come up, and its first half did."""
+    starts = tmp_path / "starts"
+    one = looking(sitecustomize=HANGS_THIRD.format(starts=str(starts)))
+    simulated.jam(one.file, stuck)
+
+    def advance() -> None:
+        if starts.exists() and starts.stat().st_size >= 3:
+            one.clock.ahead = 1000.0
+        else:
+            one.reactor.call_later(0.1, advance)
+
+    advance()
+    answer = one.look(units=tuple(units))
+    half = len(units) // 2
+    assert answer.healthy == tuple(units[:half])
+    assert [each.unit for each in answer.bad] == list(units[half:])
+    assert all(why in each.reason for each, why in zip(answer.bad, reasons, strict=True))
+    assert not any(each.found for each in answer.bad)
+
+
 def test_where_nothing_can_be_found_out_it_says_so(looking: MakeLooking) -> None:
     one, before = looking(sitecustomize=NO_JAX), children()
     problem = one.look().problem
@@ -234,7 +287,11 @@ def test_one_that_is_stopped_does_not_answer(looking: MakeLooking) -> None:
             ("host0",),
             {"host1": "not found"},
         ),
-        (Layout(("0", "1"), ("0", "1")), 4, {3: "x"}, ("0",), {"1": "x"}),  # tpu7x: two a chip
+        (Layout(("0", "1"), ("0", "1")), 4, {3: "x"}, ("0", "1"), {}),  # the job has 2 of 4 GPUs
+        (Layout(("0", "1"), ("0", "1"), shown_each=2), 4, {3: "x"}, ("0",), {"1": "x"}),  # tpu7x
+        (Layout(("0", "1"), ("0", "1"), shown_each=2), 2, {}, ("0",), {"1": "not found"}),
+        (Layout(("0", "1"), ("0", "1"), shown_each=None), 4, {3: "x"}, ("0",), {"1": "x"}),
+        (Layout(("0", "1"), ("0", "1"), shown_each=None), 2, {1: "x"}, ("0",), {"1": "x"}),
     ],
 )
 def test_devices_are_counted_to_their_units(
@@ -248,6 +305,15 @@ def test_devices_are_counted_to_their_units(
     assert answer.healthy == healthy
     assert {each.unit: each.reason for each in answer.bad} == faults
     assert all(each.found == (each.reason == "x") for each in answer.bad)
+
+
+def test_half_a_chip_makes_none_of_its_part_well() -> None:
+    plan = replace(PLAN, platform="tpu", tpu=parse_slice("tpu7x-8"))
+    layout = Layout.of(plan, None, frozenset())
+    assert layout.answer(8, {}).healthy == PLAN.units
+    assert [each.unit for each in layout.answer(6, {}).bad] == ["3"]
+    half = layout.answer(7, {})
+    assert half == Answer(problem="JAX shows 7 devices, and 2 of each chip")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.events import BadUnit
-from supervisor.engines.parts import Part, Tried, faults, next_part, runs, well
+from supervisor.engines.devices import Limits
+from supervisor.engines.parts import Part, Tried, faults, next_part, patience, runs, well
 
 EIGHT = tuple("01234567")
 STUCK = Tried("stuck")
@@ -41,7 +42,35 @@ def test_just_the_stuck_units_are_told_and_each_was_looked_at_alone(
 def test_a_host_that_is_well_is_looked_at_once_and_one_stuck_chip_costs_six_looks_more() -> None:
     assert list(looked(runs(EIGHT, EIGHT), frozenset())) == [EIGHT]
     parts = ["".join(part) for part in looked(runs(EIGHT, EIGHT), frozenset("5"))]
-    assert parts == ["01234567", "0123", "4567", "45", "4", "5", "67"]
+    assert parts == ["01234567", "0123", "4567", "45", "67", "4", "5"]
+
+
+def in_time(stuck: frozenset[str], start: float) -> frozenset[str]:
+    """The units that come out well before the time for all looks is over. A look at a part takes 6
+    seconds more than its start."""
+    limits, tried, now = Limits(), dict[Part, Tried](), 0.0
+    while (part := next_part((EIGHT,), tried)) is not None:
+        limit = patience(tried, limits.start)
+        hangs = bool(stuck.intersection(part)) or start > limit
+        now += limit if hangs else start + 6
+        if now > limits.all:
+            break
+        tried[part] = STUCK if hangs else Tried(start=start)
+    return well(tried)
+
+
+@given(stuck=st.frozensets(st.sampled_from(EIGHT), max_size=1), start=st.floats(1, 40))
+def test_beside_one_stuck_chip_all_others_are_found_in_time(
+    stuck: frozenset[str], start: float
+) -> None:
+    assert in_time(stuck, start) == set(EIGHT) - stuck
+
+
+@given(stuck=st.frozensets(st.sampled_from(EIGHT), max_size=2), start=st.floats(1, 15))
+def test_beside_two_stuck_chips_all_others_are_found_in_time(
+    stuck: frozenset[str], start: float
+) -> None:
+    assert in_time(stuck, start) == set(EIGHT) - stuck
 
 
 def test_the_spare_half_of_a_host_is_looked_at_as_it_is() -> None:

@@ -152,6 +152,14 @@ def test_nothing_inherited_contradicts_what_a_part_of_a_tpu_host_is_told() -> No
     assert place["TPU_VISIBLE_DEVICES"] == place["TPU_VISIBLE_CHIPS"] == "6,7"
 
 
+def test_old_names_of_a_hosts_topology_are_replaced_on_a_tpu_alone() -> None:
+    old = {"HOST_BOUNDS": "1,1,1", "CHIPS_PER_HOST_BOUNDS": "2,4,1", "WRAP": "false", "ALT": "x"}
+    part = replace(launch("devices: {platform: tpu, count: 8}"), num_devices=2, units=("2", "3"))
+    assert not part.inherited(old, {}).keys() & old.keys()
+    gpus = replace(launch("devices: {platform: gpu, count: 8}"), num_devices=2, units=("2", "3"))
+    assert gpus.inherited(old, {}).items() >= old.items()
+
+
 def test_workers_on_one_tpu_host_each_have_chips_and_an_address() -> None:
     first, second = places(launch("devices: {platform: tpu, type: v6e-8}\nworkers: 2"))
     assert (first["TPU_VISIBLE_CHIPS"], second["TPU_VISIBLE_CHIPS"]) == ("0,1,2,3", "4,5,6,7")

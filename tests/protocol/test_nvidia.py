@@ -35,7 +35,7 @@ def test_a_missing_gpu_is_told_by_validate(tmp_path: Path) -> None:
     assert "no NVIDIA GPU is visible on this host (none of /dev/nvidia0" in done.stdout
 
 
-def test_the_assertion_of_a_missing_gpu_is_no_mistake_of_the_program() -> None:
+def test_the_assertion_of_a_missing_gpu_is_only_a_guess_that_gets_another_attempt() -> None:
     output = """\
 Traceback (most recent call last):
   File "/home/me/train.py", line 2, in <module>
@@ -48,5 +48,5 @@ AssertionError
     ended = RankEvidence(WorkerExit(0, code=1), output=output)
     failure = judge(Evidence((ended,)), Success(), RULES)
     assert failure is not None
-    assert (failure.verdict, failure.rule) == (Verdict.RESTART, "backend-failed")
-    assert failure.hardware
+    assert (failure.verdict, failure.rule) == (Verdict.FATAL, "assertion")
+    assert not failure.certain
