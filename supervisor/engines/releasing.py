@@ -29,7 +29,9 @@ class Releasing:
         holders: Callable[[], Iterable[Holder]],
         tell: Callable[[str], None],
         redact: Callable[[str], str],
+        patience: float = _PATIENCE,
     ) -> None:
+        self._patience = patience
         self._reactor = reactor
         self._clock = clock
         self._holders = holders
@@ -38,17 +40,19 @@ class Releasing:
         self._by_right: frozenset[int] = frozenset()
         self._end: float | None = None
         """When the wait is over; None: nobody waits."""
+        self._then: Callable[[], None] = lambda: None
+        """What is called when the wait is over."""
 
     def begins(self) -> None:
         """An attempt begins: who has a chip open now is none of it."""
         self._by_right = frozenset(holder.pid for holder in self._holders())
 
     def until_released(self, then: Callable[[], None]) -> None:
-        """Call `then` when nobody else has a chip open, or after a while. While an earlier wait
-        still runs, that one goes on with this `then` in the place of its own."""
+        """Call `then` when nobody else has a chip open, or after `patience` seconds. During a wait
+        it replaces the `then` of that wait, whose end stays as it is."""
         self._then = then
         if self._end is None:
-            self._end = self._clock.now() + _PATIENCE
+            self._end = self._clock.now() + self._patience
             self._look(is_first=True)
 
     def _look(self, *, is_first: bool) -> None:
@@ -60,7 +64,9 @@ class Releasing:
             self._reactor.call_later(_PAUSE, lambda: self._look(is_first=False))
             return
         if left:
-            self._say(f"not closed within {_PATIENCE:.0f} s, which the next attempt may meet", left)
+            self._say(
+                f"not closed within {self._patience:g} s, which the next attempt may meet", left
+            )
         self._end = None
         self._then()
 
