@@ -220,8 +220,9 @@ def _until_up(bench: Bench) -> tuple[Child, list[str]]:
 )
 def probe(bench: Bench) -> None:
     """Started for the question, and started ahead of it."""
-    reactor, guard = Reactor(SystemClock()), Guard(bench.see)
-    looker = DeviceProbe(reactor, guard, bench.environment(), bench.work / simulated.FILE)
+    clock = SystemClock()
+    reactor, guard = Reactor(clock), Guard(bench.see)
+    looker = DeviceProbe(reactor, clock, guard, bench.environment(), bench.work / simulated.FILE)
     try:
         for is_warm in (False, True):
             if is_warm:
