@@ -72,9 +72,13 @@ def check(prepared: Prepared) -> Checked:
 
 
 def _device_problems(prepared: Prepared) -> Iterator[Problem]:
-    """What the environment of a phase hides of the GPUs or TPU chips that it is to have."""
+    """What the environment of a phase hides of the GPUs or TPU chips that it is to have, and what
+    of it jaxlib refuses."""
     for index, plan in enumerate(prepared.plans):
         environ = {**os.environ, **plan.secrets, **plan.env}
+        if plan.platform == "gpu" and all(environ.get(name) for name in gpus.FRACTIONS):
+            message = f"{' and '.join(gpus.FRACTIONS)} are both set: jaxlib refuses that; unset one"
+            yield prepared.job.problem(index, ("init", "devices"), message)
         name = visible_chips.variable(environ) if plan.platform == "tpu" else gpus.VISIBLE
         text = environ.get(name)
         if plan.platform not in ("gpu", "tpu") or text is None or placeholders.names(text):

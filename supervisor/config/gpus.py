@@ -13,10 +13,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 _MIG = "MIG-"
+_GPU = "gpu-"
 _NAME = re.compile(r"\d+|GPU-[0-9A-Fa-f-]+|MIG-[0-9A-Za-z/-]+")
 _FORMS = (
     "an index such as 0, a UUID such as GPU-8932f937, or a MIG instance such as MIG-GPU-.../1/0"
@@ -29,13 +31,17 @@ _FOR_TWO = 0.45
 """At most this share each, so that two processes fit with their contexts."""
 
 
+FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+"""The present name of that part and the older one. jaxlib 0.10.2 raises ValueError on both."""
+
+
 def share(environ: Mapping[str, str]) -> float | None:
     """The part of a GPU's memory that XLA takes when a process begins; None: as it needs it."""
     allocator = environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "").lower()
     at_once = environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "") not in ("false", "False", "0")
     if allocator == "platform" or not at_once:
         return None
-    old, new = (environ.get(f"XLA_{part}CLIENT_MEM_FRACTION", "") for part in ("PYTHON_", ""))
+    new, old = (environ.get(name, "") for name in FRACTIONS)
     try:
         part = float(new or old or _PREALLOCATED)
     except ValueError:  # jax refuses it with words of its own
@@ -53,6 +59,15 @@ def listed(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",")) if text.strip() else ()
 
 
+def _is_same(one: str, other: str) -> bool:
+    """Whether two names are of one GPU, as far as can be told without looking: an index and a UUID
+    may be, too."""
+    if one.isdecimal() and other.isdecimal():
+        return int(one) == int(other)
+    short, long = sorted((one.lower(), other.lower()), key=len)
+    return short == long or (short.startswith(_GPU) and long.startswith(short))
+
+
 def problem(text: str, num_devices: int | None, workers: int) -> str | None:
     """Why a job with `num_devices` GPUs (None: as many as are found) in so many workers cannot run
     where the variable is `text`; None: nothing is known against it."""
@@ -68,8 +83,10 @@ def _problems(text: str, num_devices: int | None, workers: int) -> Iterator[str]
             yield (
                 f"has {name!r}, which names no GPU, and CUDA hides what follows it: give {_FORMS}"
             )
-        if names.count(name) > 1:
-            yield f"names {name} twice, and the job would count one GPU as two: name each once"
+    for one, other in combinations(names, 2):
+        if _is_same(one, other):
+            named = f"{one} twice" if one == other else f"one GPU twice, as {one} and as {other}"
+            yield f"names {named}, and the job would count one GPU as two: name each once"
     if num_devices is None:
         return
     if len(names) < num_devices:

@@ -47,6 +47,8 @@ class Generation:
     """Topology by size."""
     parts: Mapping[int, str]
     """Topology of a host and of its parts by size, the whole host first."""
+    pod: int
+    """Chips of a pod: no slice is larger (the same pages)."""
     counted_per_chip: int = 1
     """What the number in a type's name counts for one chip."""
     devices_per_chip: int = 1
@@ -62,17 +64,21 @@ GENERATIONS: Mapping[str, Generation] = {
     "v4": Generation(
         _CUBES | {1024: "8x8x16", 2048: "8x16x16"},
         _CUBE_PARTS,
+        pod=4096,
         counted_per_chip=2,
         chip_config="megacore",
     ),
-    "v5e": Generation(_FLAT, _FLAT_PARTS),
+    "v5e": Generation(_FLAT, _FLAT_PARTS, pod=256),
     "v5p": Generation(
         _CUBES | {1024: "8x8x16", 2048: "8x16x16", 4096: "16x16x16", 6144: "16x16x24"},
         _CUBE_PARTS,
+        pod=8960,
         counted_per_chip=2,
     ),
-    "v6e": Generation(_FLAT, _FLAT_PARTS),
-    "tpu7x": Generation({1: "1x1x1"} | _CUBES, _CUBE_PARTS, counted_per_chip=2, devices_per_chip=2),
+    "v6e": Generation(_FLAT, _FLAT_PARTS, pod=256),
+    "tpu7x": Generation(
+        {1: "1x1x1"} | _CUBES, _CUBE_PARTS, pod=9216, counted_per_chip=2, devices_per_chip=2
+    ),
 }
 _ALIASES = {"v5litepod": "v5e"}
 
@@ -154,10 +160,10 @@ def parse_topology(name: str) -> Slice:
 
 
 def parse_slice(accelerator_type: str) -> Slice:
-    """The slice of a type such as v5e-8 (8 chips) or v5p-8 (4 chips).
+    """The slice of a type such as v5e-8 (8 chips) or v5p-8 (4 chips). Its topology may be unknown.
 
     Raises:
-        ValueError: it is no TPU type.
+        ValueError: it is no TPU type, or no slice can have this size.
     """
     match = re.fullmatch(r"([a-z0-9]+)-([1-9]\d{0,4})", accelerator_type)
     name = _ALIASES.get(match[1], match[1]) if match is not None else ""
@@ -167,5 +173,13 @@ def parse_slice(accelerator_type: str) -> Slice:
     if rest:
         raise ValueError(
             f"{accelerator_type!r} is not a TPU type: {name} is named by twice the number of chips"
+        )
+    known = GENERATIONS[name]
+    if chips > known.pod:
+        raise ValueError(f"{accelerator_type!r} cannot be: a {name} pod has {known.pod} chips")
+    if chips not in known.parts and chips % _CHIPS_PER_HOST:
+        raise ValueError(
+            f"{accelerator_type!r} cannot be: {chips} chips are neither a part of a host nor whole "
+            f"hosts of {_CHIPS_PER_HOST} chips"
         )
     return Slice(name, chips)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.config.gpus import fits_twice, listed, problem, share
+from supervisor.config.gpus import FRACTIONS, fits_twice, listed, problem, share
+from tests.config.files import with_command, with_init
 
 UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 MIG = f"MIG-{UUID}/1/2"
@@ -41,6 +47,8 @@ def test_what_can_be_used(text: str, count: int | None, workers: int) -> None:
         ("0,all", 1, 1, "has 'all'"),
         ("0;1", 1, 1, "has '0;1'"),
         ("1,1", 2, 1, "names 1 twice"),
+        ("0,00", 2, 1, "one GPU twice, as 0 and as 00"),
+        (f"GPU-8932F937,{UUID}", 2, 1, f"one GPU twice, as GPU-8932F937 and as {UUID}"),
         (f"{MIG},{MIG[:-1]}3", 2, 1, "give each worker its own (init.workers: 2)"),
     ],
 )
@@ -81,3 +89,19 @@ def test_any_text_has_an_answer(text: str, count: int) -> None:
 def test_what_xla_takes_when_a_process_begins(settings: dict[str, str], part: float | None) -> None:
     assert share({f"XLA_{name}": text for name, text in settings.items()}) == part
     assert fits_twice(part or 0.0) == (part in (None, 0.4))
+
+
+def test_both_names_of_the_part_of_the_memory_are_refused_as_jaxlib_would(tmp_path: Path) -> None:
+    config = tmp_path / "job.yaml"
+    command = with_command("argv: ['true']")
+    config.write_text(with_init("devices: {platform: gpu, count: 1}", command))
+    done = subprocess.run(
+        [sys.executable, "-m", "supervisor", "run", str(config)],
+        cwd=tmp_path,
+        env=os.environ | dict.fromkeys(FRACTIONS, ".4"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 78, done.stdout + done.stderr
+    assert "are both set: jaxlib refuses that; unset one" in done.stderr + done.stdout

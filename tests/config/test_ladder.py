@@ -84,6 +84,27 @@ def test_topologies(accelerator_type: str, topology: str, smaller: dict[int, str
     assert list(found.sizes().items())[1 : len(smaller) + 1] == list(smaller.items())
 
 
+@pytest.mark.parametrize(
+    ("accelerator_type", "why"),
+    [
+        ("v5e-3", "3 chips are neither a part of a host nor whole hosts"),
+        ("v5p-6", "3 chips are neither"),
+        ("v6e-10", "10 chips are neither"),
+        ("v6e-2048", "a v6e pod has 256 chips"),
+        ("v4-8200", "a v4 pod has 4096 chips"),
+        ("tpu7x-18440", "a tpu7x pod has 9216 chips"),
+    ],
+)
+def test_a_size_that_cannot_be_is_refused(accelerator_type: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse_slice(accelerator_type)
+
+
+@pytest.mark.parametrize("accelerator_type", ["tpu7x-18432", "v5p-17920", "v5e-12"])
+def test_a_size_in_no_table_has_no_known_topology(accelerator_type: str) -> None:
+    assert parse_slice(accelerator_type).topology is None
+
+
 @pytest.mark.parametrize("name", GENERATIONS)
 def test_a_topology_has_as_many_chips_as_it_says(name: str) -> None:
     known = GENERATIONS[name]
