@@ -16,6 +16,7 @@ from typing import NoReturn
 from deploy.acceptance import common, gpu, jobs, machine, preempt, tpu
 from deploy.acceptance.bench import KILLS, Bench, Failed
 from deploy.acceptance.checks import CHECKS, Check, in_order, run_all, skipped
+from deploy.acceptance.output import CannotWrite, Output
 from deploy.acceptance.results import Report, Result, seen_where
 from deploy.acceptance.scrub import Scrub
 
@@ -25,28 +26,42 @@ _LOUD = """\
 *** This proves nothing about chips; it shows that the checks themselves work. ***"""
 _REGISTERED = (common, tpu, gpu, jobs, preempt)  # importing them makes their checks known
 _INTERRUPTED = 130
+_UNWRITTEN = 2
 _START = "jax/_src/xla_bridge.py (jax 0.10.2): an explicit JAX_PLATFORMS never falls back"
 _DEFAULT = Path("acceptance.md")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the checks and write the file; the exit code is 1 where one of them failed."""
+    """Run the checks and write the file.
+
+    Returns the exit code: 1 where a check failed, 2 where the file cannot be written.
+    """
     options = _parser().parse_args(argv)
     if options.table:
         return _table(options.table)
+    signal.signal(signal.SIGTERM, _stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGHUP, _stop)
+    try:
+        return _checked(options, Output(options.out))
+    except CannotWrite as error:
+        print(f"python -m deploy.acceptance: {error}", file=sys.stderr)
+        return _UNWRITTEN
+
+
+def _checked(options: argparse.Namespace, output: Output) -> int:
     try:
         found = machine.found(options.platform, options.devices)
     except ValueError as error:
         _parser().error(str(error))
-    signal.signal(signal.SIGTERM, _stop)
     bench = Bench(*found, options.kills, options.preempt)
     try:
-        return _run(bench, options)
+        return _run(bench, options, output)
     finally:
         bench.close()
 
 
-def _run(bench: Bench, options: argparse.Namespace) -> int:
+def _run(bench: Bench, options: argparse.Namespace, output: Output) -> int:
     if bench.platform == "cpu":
         print(_LOUD, flush=True)
     clean = Scrub(os.environ, {bench.work: "<work>", ROOT: "<checkout>", Path.cwd(): "<here>"})
@@ -54,7 +69,7 @@ def _run(bench: Bench, options: argparse.Namespace) -> int:
     results: list[Result] = []
     facts = machine.facts(bench, ROOT)
 
-    def write(interrupted: bool = False) -> None:
+    def write(interrupted: bool = False, unfinished: bool = True) -> None:
         report = Report(
             datetime.datetime.now(datetime.UTC).date().isoformat(),
             bench.platform,
@@ -62,8 +77,9 @@ def _run(bench: Bench, options: argparse.Namespace) -> int:
             {name: clean(text) for name, text in {**facts, "runtime": bench.runtime}.items()},
             tuple(results),
             interrupted,
+            unfinished,
         )
-        options.out.write_text(report.to_markdown())
+        output.write(report.to_markdown())
 
     interrupted = False
     write()
@@ -77,7 +93,7 @@ def _run(bench: Bench, options: argparse.Namespace) -> int:
         results += [error.args[0]] if error.args else []
         results += [skipped(one, "interrupted before it") for one in chosen[len(results) :]]
     bench.end()
-    write(interrupted)
+    write(interrupted, unfinished=False)
     ends = Counter(result.status for result in results)
     counts = ", ".join(f"{ends[status]} {status}" for status in ("passed", "failed", "skipped"))
     print(f"{counts}; attach {options.out} to an issue", flush=True)

@@ -44,10 +44,21 @@ class Report:
     machine: Mapping[str, str]
     results: tuple[Result, ...] = ()
     interrupted: bool = False
+    unfinished: bool = False
+    """The run still goes on, or was cut off: further checks were to come."""
 
     def count(self, status: Status) -> int:
         """How many checks ended so."""
         return sum(result.status == status for result in self.results)
+
+    def flaws(self) -> Iterator[str]:
+        """What makes it less than a whole run on real devices."""
+        if self.platform == "cpu":
+            yield "simulated"
+        if self.interrupted:
+            yield "interrupted before the end"
+        if self.unfinished:
+            yield "unfinished: it was cut off, or still runs"
 
     def to_markdown(self) -> str:
         """All of it, for people and at the end for programs."""
@@ -59,7 +70,7 @@ class Report:
         if self.platform == "cpu":
             yield from (_SIMULATED, "")
         counts = ", ".join(f"{self.count(s)} {s}" for s in ("passed", "failed", "skipped"))
-        yield f"{counts}{'; interrupted before the end' if self.interrupted else ''}"
+        yield "; ".join([counts, *self.flaws()])
         yield ""
         yield from _table(("machine", ""), self.machine.items())
         yield ""
@@ -97,7 +108,7 @@ def seen_where(reports: Iterable[Report]) -> str:
     head = ("hardware", "date", "jax", "runtime", "passed", "failed", "skipped")
     rows = [
         (
-            f"{report.hardware} (simulated)" if report.platform == "cpu" else report.hardware,
+            "; ".join([report.hardware, *report.flaws()]),
             report.date,
             report.machine.get("jax", ""),
             report.machine.get("runtime", ""),

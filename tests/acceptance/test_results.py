@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import getpass
+import resource
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.acceptance.__main__ import main
+from deploy.acceptance.output import CannotWrite, Output
 from deploy.acceptance.results import Report, Result, seen_where
 from deploy.acceptance.scrub import Scrub
 
@@ -55,10 +58,40 @@ def test_the_table_is_made_from_files(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["--table", str(file)]) == 0
     row = "| v5e-8 | 2026-11-22 | 0.10.2 | libtpu 0.0.42 | 0 | rungs | none |"
     assert row in capsys.readouterr().out.splitlines()
-    assert "v5e-8 (simulated)" in seen_where([report("cpu")])
+    assert "| v5e-8; simulated |" in seen_where([report("cpu")])
     file.write_text("# something else")
     assert main(["--table", str(file)]) == 1
     assert "is no file of an acceptance run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("out", ["missing/a.md", ".", "/dev/full"])
+def test_a_place_that_cannot_be_written_is_told_before_any_check(
+    tmp_path: Path, out: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--platform", "cpu", "--out", str(tmp_path / out)]) == 2
+    told = capsys.readouterr()
+    assert not told.out
+    (line,) = told.err.splitlines()
+    assert line.startswith(f"python -m deploy.acceptance: --out {tmp_path / out}: ")
+
+
+def test_what_cannot_be_written_whole_leaves_the_old_file(tmp_path: Path) -> None:
+    output = Output(tmp_path / "a.md")
+    output.write("old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(CannotWrite, match="File too large"):
+            output.write("new" * 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_file_that_was_cut_off_says_so() -> None:
+    cut = replace(report(), unfinished=True)
+    assert "0 passed, 1 failed, 0 skipped; unfinished" in cut.to_markdown()
+    assert "| v5e-8; unfinished" in seen_where([cut])
 
 
 def test_nothing_tells_whose_machine_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def marks_of_children(pid: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_it_leaves_nothing_and_writes_what_it_has(
     tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -84,12 +84,14 @@ def test_interrupted_it_leaves_nothing_and_writes_what_it_has(
     read_until(process, "passed")
     assert eventually(lambda: marks_of_children(process.pid))
     (mark, *_) = marks_of_children(process.pid)
+    assert written(tmp_path).unfinished
     process.send_signal(number)
     rest, _ = process.communicate(timeout=120)
     assert process.returncode == 130, rest
     assert not marked(mark)
     report = written(tmp_path)
     assert report.interrupted
+    assert not report.unfinished
     assert [(result.status, result.why) for result in report.results] == [
         ("passed", ""),
         ("skipped", "interrupted"),

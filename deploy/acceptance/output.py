@@ -1,0 +1,45 @@
+"""Writes the file of an acceptance run: whole or not at all, and never over anything but a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from supervisor.adapters.storage import LocalStorage
+
+
+class CannotWrite(Exception):  # noqa: N818
+    """The file cannot be written; the text says which, why, and what to do."""
+
+
+class Output:
+    """The file that `--out` names."""
+
+    def __init__(self, path: Path) -> None:
+        """Look whether `path` can be written.
+
+        Raises:
+            CannotWrite: it cannot.
+        """
+        self._path = path
+        try:
+            self._target = path.resolve()
+            if not self._target.parent.is_dir():
+                raise self._refused(f"there is no folder {self._target.parent}: make it first")
+            if self._target.exists() and not self._target.is_file():
+                raise self._refused("it is no regular file: name another one")
+        except (OSError, RuntimeError) as error:  # its name is too long, symlinks in a circle
+            raise self._refused(f"{error}; name another place") from error
+
+    def write(self, text: str) -> None:
+        """Replace the file.
+
+        Raises:
+            CannotWrite: the file is as it was before.
+        """
+        try:
+            LocalStorage(self._target.parent).replace(self._target.name, text.encode())
+        except OSError as error:
+            raise self._refused(f"{error.strerror or error}; name another place") from error
+
+    def _refused(self, why: str) -> CannotWrite:
+        return CannotWrite(f"--out {self._path}: {why}")
