@@ -276,8 +276,11 @@ def _is_current(state: JobState, attempt: int) -> bool:
 
 def _workers_observed(state: JobState, event: WorkersObserved, policy: RestartPolicy) -> Outcome:
     group = state.group
-    if group is None or group.attempt != event.attempt or group.killing:
+    if group is None or group.attempt != event.attempt:
         return state, ()
+    if group.killing:
+        seen = max(group.seen, len(event.exits))
+        return replace(state, group=replace(group, seen=seen)), ()
     # If the answer to StartWorkers was lost, this is as good.
     started = WorkersStarted(event.at, event.attempt, event.pids)
     state, decisions = _workers_started(state, started, policy)

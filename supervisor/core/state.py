@@ -59,6 +59,8 @@ class Group:
     """When what is left of the group is killed (again)."""
     killing: bool = False
     """`KillWorkers` was decided, and the answer is outstanding."""
+    seen: int = 0
+    """How many ends were seen since then: `exits` stays what the kill was decided on."""
     abandoned: bool = False
     """The supervisor of this group died; nothing it does is charged."""
     hang: Hang | None = None

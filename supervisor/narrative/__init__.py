@@ -242,10 +242,10 @@ def _committed(t: Transition, event: CheckpointCommitted, policy: RestartPolicy)
 
 
 def _observed(t: Transition, event: WorkersObserved, policy: RestartPolicy) -> Iterator[Line]:
-    known = t.before.group.exits if t.before.group is not None else ()
-    if t.before.group is None or t.before.group.attempt != event.attempt:
+    group = t.before.group
+    if group is None or group.attempt != event.attempt:
         return
-    for ended in event.exits[len(known) :]:
+    for ended in event.exits[max(len(group.exits), group.seen) :]:
         doing = t.before.liveness
         where = f" in stage {doing.stage}" if doing.stage is not None else ""
         where += _step(doing.step, "", " after step {}")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from supervisor.core.events import DeadlineReached, Event, StopSource, WorkersGone
+from supervisor.core.events import DeadlineReached, Event, StopSource, WorkersGone, WorkersObserved
 from supervisor.core.failure import WorkerExit
 from supervisor.core.liveness import Silence
 from supervisor.core.machine import step
@@ -89,3 +89,17 @@ def test_nor_has_a_group_that_ends_before_it_runs() -> None:
     history.stops()
     text = told(history, step=None, committed=50)
     assert text.startswith("stopped: no new checkpoint, the newest is of step 50; ")
+
+
+def test_the_end_of_a_rank_is_told_once_also_while_the_group_is_killed() -> None:
+    """As where the guard stands still, and its answer to the kill is outstanding for long."""
+    history = asked(50)
+    history.happens(DeadlineReached(history.now + 1000.0))
+    group = history.state.group
+    assert group is not None
+    assert group.killing
+    ended = (WorkerExit(0, 0),)
+    observed = WorkersObserved(history.now, group.attempt, (1,), ended)
+    assert [line for line in lines(history, observed) if "rank 0 ended" in line]
+    history.happens(observed)
+    assert not lines(history, observed)
