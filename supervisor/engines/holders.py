@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from supervisor.adapters.accelerators import TPU, Holder, holders
 from supervisor.adapters.process_facts import command
 from supervisor.adapters.tpu_lock import LOCK, UnusableLock, unusable_lock
 
+_MAX_TOLD = 10
+"""Processes that are named."""
 _STALE = (
     "no process is seen that has it locked or has a chip open, so one that was killed has left it: "
     "remove it (sudo rm {path})"
@@ -22,10 +25,20 @@ def told(holder: Holder, redact: Callable[[str], str]) -> str:
     return f"{who} of uid {holder.uid} has {', '.join(holder.devices)} open"
 
 
+def each_told(found: Iterable[Holder], redact: Callable[[str], str]) -> Iterator[str]:
+    """A line for each of the first ones, and one that counts the others."""
+    rest = iter(found)
+    for holder in islice(rest, _MAX_TOLD):
+        yield told(holder, redact)
+    more = sum(1 for _ in rest)
+    if more:
+        yield f"{more} more process{'es' * (more > 1)} with a device open"
+
+
 def in_the_way(redact: Callable[[str], str], lock: Path = LOCK) -> Iterator[str]:
     """All that may keep an accelerator busy, a line each."""
-    for holder in holders():
-        yield f"the accelerator may still be busy: {told(holder, redact)}"
+    for line in each_told(holders(), redact):
+        yield f"the accelerator may still be busy: {line}"
     yield from lock_in_the_way(redact, lock)
 
 
@@ -57,9 +70,10 @@ def _foreign(found: UnusableLock, redact: Callable[[str], str]) -> str:
         'says that the TPU is "already in use"'
     )
     if found.pids:
-        locking = ", ".join(_process(pid, redact) for pid in found.pids)
+        locking = ", ".join(_process(pid, redact) for pid in found.pids[:_MAX_TOLD])
+        locking += f" and {more} more" if (more := len(found.pids) - _MAX_TOLD) > 0 else ""
         return f"{what}; {locking} has it locked: wait for its end, or stop it"
-    holding = [told(holder, redact) for holder in holders(TPU)]
+    holding = list(each_told(holders(TPU), redact))
     return f"{what}; {'; '.join(holding) or _STALE.format(path=found.path)}"
 
 

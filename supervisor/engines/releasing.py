@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from supervisor.adapters.accelerators import Holder
 from supervisor.adapters.reactor import Reactor
-from supervisor.engines.holders import told
+from supervisor.engines.holders import each_told
 from supervisor.ports import Clock
 
 _PAUSE = 0.2
@@ -71,5 +71,5 @@ class Releasing:
         self._then()
 
     def _say(self, what: str, holders: Iterable[Holder]) -> None:
-        for holder in holders:
-            self._tell(f"{told(holder, self._redact)}: {what}")
+        for line in each_told(holders, self._redact):
+            self._tell(f"{line}: {what}")

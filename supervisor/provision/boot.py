@@ -175,20 +175,26 @@ log=/var/log/supervise-boot.log
 exec 3>&1 > "$log" 2>&1  # 3: what the machine's serial console shows
 mkdir -p /opt/supervise /etc/supervise /etc/udev/rules.d /etc/systemd/system/{unit_name}.d
 
-# bucket get OBJECT, bucket put OBJECT: by the machine's credentials, which no command line shows.
+# bucket get OBJECT PATH, bucket put OBJECT: by the credentials of the machine, which no command
+# line shows.
 cat > /opt/supervise/bucket <<'END-OF-BUCKET'
 #!/bin/bash
 set -euo pipefail
 metadata=http://${{GCE_METADATA_HOST:-metadata.google.internal}}/computeMetadata/v1
-token=$(curl -sSf --retry 5 --retry-connrefused -H 'Metadata-Flavor: Google' \\
+# asked SECONDS...: a try that drips is ended, and tried again for 10 minutes at most.
+asked() {{
+  curl -sSf --connect-timeout 20 --speed-limit 1000 --speed-time 60 --max-time "$1" \\
+    --retry 5 --retry-connrefused --retry-max-time 600 "${{@:2}}"
+}}
+token=$(asked 60 -H 'Metadata-Flavor: Google' \\
   "$metadata/instance/service-accounts/default/token" |
-  grep -o '"access_token" *: *"[^"]*"' | cut -d '"' -f 4)
+  grep -o '"access_token" *: *"[^"]*"' | cut -d '"' -f 4 | head -n 1)
 storage=${{STORAGE_EMULATOR_HOST:-https://storage.googleapis.com}}
 authorized() {{
-  curl -sSf --retry 5 --retry-connrefused -H @<(printf 'Authorization: Bearer %s\\n' "$token") "$@"
+  asked 300 -H @<(printf 'Authorization: Bearer %s\\n' "$token") "$@"
 }}
 case $1 in
-  get) authorized "$storage/storage/v1/b/{bucket}/o/$2?alt=media" ;;
+  get) authorized -o "$3" "$storage/storage/v1/b/{bucket}/o/$2?alt=media" ;;
   put) authorized -o /dev/null -X POST --data-binary @- -H 'Content-Type: text/plain' \\
     "$storage/upload/storage/v1/b/{bucket}/o?uploadType=media&name=$2" ;;
 esac
@@ -216,7 +222,7 @@ trap 'failed $LINENO' ERR
 # fetch OBJECT SHA256 PATH: what is there is what this script was written with, or nothing.
 fetch() {{
   if echo "$2  $3" | sha256sum --check --status 2> /dev/null; then return; fi
-  /opt/supervise/bucket get "$1" > "$3.part"
+  /opt/supervise/bucket get "$1" "$3.part"
   echo "$2  $3.part" | sha256sum --check
   mv "$3.part" "$3"
 }}

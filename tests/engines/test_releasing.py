@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from supervisor.adapters.accelerators import Holder, holders
 from supervisor.adapters.clock import SystemClock
 from supervisor.adapters.reactor import Reactor
 from supervisor.core.events import Noticed
+from supervisor.engines.holders import each_told
 from supervisor.engines.releasing import Releasing
 
 HOLD = "import sys; held = open(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
@@ -109,3 +111,12 @@ def test_who_had_a_chip_open_before_is_not_waited_for(chip: Chip) -> None:
     chip.releasing.until_released(chip.over)
     assert chip.is_over()
     assert chip.told == []
+
+
+@pytest.mark.parametrize(("count", "more"), [(10, ""), (11, "1 more "), (156, "146 more ")])
+def test_at_most_ten_processes_are_named(count: int, more: str) -> None:
+    holder = Holder(os.getpid(), 0, ("/dev/accel0",))
+    told = list(each_told([holder] * count, str))
+    assert [line.startswith(f"pid {os.getpid()} (") for line in told[:10]] == [True] * 10
+    assert len(told) == 10 + bool(more)
+    assert not more or told[-1].startswith(more)

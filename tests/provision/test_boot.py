@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shlex
 import shutil
+import socket
 import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -103,7 +108,7 @@ def test_what_is_fetched_is_what_it_should_be(
     if there:
         path.write_text(there)
     source = FETCH.format(
-        fetch=fetch.replace('/opt/supervise/bucket get "$1"', f"printf {sent}"),
+        fetch=fetch.replace('/opt/supervise/bucket get "$1"', f"printf {sent} >"),
         digest=hashlib.sha256(b"x").hexdigest(),
         path=path,
     )
@@ -111,6 +116,58 @@ def test_what_is_fetched_is_what_it_should_be(
     assert (done.returncode == 0) == good, done.stderr
     assert path.exists() == good
     assert not good or path.read_text() == "x"
+
+
+TOKEN = b'{"access_token": "t", "expires_in": 3599}'
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="NOT TESTED: there is no curl")
+def test_an_answer_that_drips_is_asked_for_again(tmp_path: Path) -> None:
+    """Of the metadata server, and of the bucket; with real curl, which gets less time."""
+    script = written(made(), "/opt/supervise/bucket", tmp_path)
+    quick = script.replace("--speed-time 60", "--speed-time 1")
+    assert quick != script
+    command = tmp_path / "bucket"
+    command.write_text(quick)
+    command.chmod(0o755)
+    path = tmp_path / "got"
+    with dripping_first(TOKEN) as metadata, dripping_first(b"whole") as storage:
+        environ = {"GCE_METADATA_HOST": metadata, "STORAGE_EMULATOR_HOST": f"http://{storage}"}
+        subprocess.run(
+            [command, "get", "object", path],
+            env={"PATH": os.environ["PATH"], **environ},
+            check=True,
+            timeout=120,
+        )
+    assert path.read_bytes() == b"whole"
+
+
+@contextmanager
+def dripping_first(body: bytes) -> Iterator[str]:
+    """A server that never ends its first answer, and gives `body` to whoever asks again."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
+
+    def serve() -> None:
+        slow, _ = listening.accept()
+        with slow:
+            slow.recv(4096)
+            silence = threading.Event()
+            try:
+                slow.sendall(head % 1000)
+                while not silence.wait(0.1):
+                    slow.sendall(b"x")
+            except OSError:
+                pass
+        good, _ = listening.accept()
+        with good:
+            good.recv(4096)
+            good.sendall(head % len(body) + body)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    with listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
 FAKE = """#!/bin/bash
