@@ -260,6 +260,12 @@ def notes(prepared: Prepared, lock: Path = LOCK) -> list[str]:
         if (part := gpus.share({**os.environ, **plan.env})) is not None
         and not gpus.fits_twice(part)
     ]
+    told += [
+        f"phase {plan.name!r} asks for a {plan.tpu.type}, a size in no table of Google's: how "
+        "its chips are wired up is unknown"
+        for plan in prepared.plans
+        if plan.tpu is not None and plan.tpu.topology is None
+    ]
     given = job.phases[0].init.model_dir
     if job.remote is None and not job.model_dir.exists() and not Path(given).is_absolute():
         beside = Path(job.source.name).absolute().parent / given

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -103,6 +106,16 @@ def test_a_size_that_cannot_be_is_refused(accelerator_type: str, why: str) -> No
 @pytest.mark.parametrize("accelerator_type", ["tpu7x-18432", "v5p-17920", "v5e-12"])
 def test_a_size_in_no_table_has_no_known_topology(accelerator_type: str) -> None:
     assert parse_slice(accelerator_type).topology is None
+
+
+def test_validate_says_that_the_topology_of_such_a_size_is_unknown(tmp_path: Path) -> None:
+    config = tmp_path / "job.yaml"
+    command = with_command("argv: ['true']")
+    config.write_text(with_init("devices: {platform: tpu, type: v5e-12}", command))
+    argv = [sys.executable, "-m", "supervisor", "validate", str(config)]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "a v5e-12, a size in no table of Google's" in done.stdout
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize("name", GENERATIONS)
