@@ -19,6 +19,7 @@ from deploy.acceptance.checks import CHECKS, Check, in_order, run_all, skipped
 from deploy.acceptance.output import CannotWrite, Output
 from deploy.acceptance.results import Report, Result, seen_where
 from deploy.acceptance.scrub import Scrub
+from supervisor.protocol.messages import printable
 
 ROOT = Path(__file__).parents[2]
 _LOUD = """\
@@ -127,7 +128,7 @@ def _table(files: Sequence[Path]) -> int:
     try:
         print(seen_where(Report.from_markdown(file.read_text()) for file in files))
     except (ValueError, OSError) as error:
-        print(f"python -m deploy.acceptance: {error}", file=sys.stderr)
+        print(f"python -m deploy.acceptance: {printable(str(error))}", file=sys.stderr)
         return 1
     return 0
 

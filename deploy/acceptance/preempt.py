@@ -23,6 +23,7 @@ import yaml
 from deploy.acceptance.bench import Bench, Child, Failed, Skipped
 from deploy.acceptance.checks import check
 from deploy.acceptance.jobs import training
+from supervisor.protocol.messages import printable
 
 _EVENTS = re.compile(
     r"preempt|maintenance|announce|SIGTERM|told to stop|drain|exit code|ends with|failed", re.I
@@ -166,7 +167,7 @@ def _ask(bench: Bench, stopping: threading.Event, course: Course) -> None:
 
 def _tell(bench: Bench, text: str) -> None:
     bench.see(f"{_now()} {text}")
-    print(f"{_now()} {text}", flush=True)
+    print(f"{_now()} {printable(text)}", flush=True)
 
 
 def _now() -> str:

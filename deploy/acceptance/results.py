@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from supervisor.protocol.messages import printable
+
 Status = Literal["passed", "failed", "skipped"]
 
 _FENCE = "```"
@@ -98,8 +100,8 @@ class Report:
         try:
             known = json.loads(rest.partition(f"\n{_FENCE}")[0])
             results = tuple(Result(**{**r, "seen": tuple(r["seen"])}) for r in known["results"])
-            return cls(**{**known, "results": results})
-        except (TypeError, KeyError) as error:
+            return cls(**{**known, "machine": dict(known["machine"]), "results": results})
+        except (TypeError, KeyError, ValueError, RecursionError) as error:
             raise ValueError(f"its JSON is not that of an acceptance run ({error})") from error
 
 
@@ -125,4 +127,9 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     yield f"| {' | '.join(head)} |"
     yield f"|{'---|' * len(head)}"
     for row in rows:
-        yield f"| {' | '.join(cell.replace('|', '/').replace(chr(10), ' ') for cell in row)} |"
+        yield f"| {' | '.join(map(_cell, row))} |"
+
+
+def _cell(text: object) -> str:
+    """On one line; the file may be a stranger's, and must not move our cursor."""
+    return printable(str(text).replace("|", "/").replace("\n", " "))

@@ -10,7 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from supervisor.core.redaction import Redactor
+from supervisor.protocol.messages import printable
 
+_ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+"""Colours, which would stand before a name as if they were part of it."""
 _ADDRESS = re.compile(
     r"\b(?!127\.0\.0\.1\b)(?!0\.0\.0\.0\b)\d{1,3}(?:\.\d{1,3}){3}\b"
     r"|\b[0-9a-f]{1,4}(?::[0-9a-f]{1,4})*::(?:[0-9a-f]{1,4}\b(?::[0-9a-f]{1,4}\b)*)?"
@@ -44,15 +47,18 @@ class Scrub:
         ]
 
     def __call__(self, text: str) -> str:
-        """`text` without names of hosts and users, addresses, secrets and numbers of devices."""
-        text = self._redactor.text(text)
+        """`text` without control characters and without what tells whose machine it is.
+
+        Those are names of hosts and users, addresses, secrets and numbers of devices.
+        """
+        text = self._redactor.text(_ANSI.sub("", text))
         for path, name in self._paths.items():
             text = text.replace(path, name)
         for pattern, stands in self._names:
             text = pattern.sub(stands, text)
         text = _UUID.sub(self._numbered, text)
         text = _ADDRESS.sub("<address>", _EMAIL.sub("<email>", text))
-        return _CLOUD.sub("<cloud>", text)
+        return printable(_CLOUD.sub("<cloud>", text))
 
     def _numbered(self, match: re.Match[str]) -> str:
         number = self._uuids.setdefault(match[0][len(match[1]) :].lower(), str(len(self._uuids)))

@@ -112,3 +112,28 @@ def test_nothing_tells_whose_machine_it_was(monkeypatch: pytest.MonkeyPatch) -> 
         "2026-11-22 20:58:05.088+00:00 127.0.0.1 xla::gpu at 0.0.0.0, device 3 of v5e-8, jax 0.10.2"
     )
     assert clean(kept) == kept
+
+
+def test_nobody_moves_our_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert Scrub({}, {})("\x1b[31mTPU\x1b[0m \x1b]0;title\x07\r\n\ud800") == (
+        "TPU \\x1b]0;title\\x07\\r\\n\\ud800"
+    )
+    file = tmp_path / "strange.md"
+    escape = "\x1b[2J"
+    strange = replace(report("tpu", replace(RESULT, name=escape)), hardware=escape, date=escape)
+    file.write_text(strange.to_markdown())
+    assert main(["--table", str(file)]) == 0
+    file.write_text(report().to_markdown().replace('"date"', r'"\u001b[2J"'))
+    assert main(["--table", str(file)]) == 1
+    told = capsys.readouterr()
+    assert "\\x1b[2J" in told.out
+    assert "\\x1b[2J" in told.err
+    assert "\x1b" not in told.out + told.err
+
+
+@pytest.mark.parametrize(
+    "wrong", ["[]", "1", "null", '{"results": [], "machine": 3}', "{", "[" * 9999]
+)
+def test_strange_json_is_told(wrong: str) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        Report.from_markdown(f"```json\n{wrong}\n```\n")
