@@ -14,14 +14,13 @@ from types import FrameType
 from typing import NoReturn
 
 from deploy.acceptance import common, gpu, jobs, machine, preempt, tpu
-from deploy.acceptance.bench import KILLS, Bench, Failed
+from deploy.acceptance.bench import KILLS, ROOT, Bench, Failed
 from deploy.acceptance.checks import CHECKS, Check, in_order, run_all, skipped
 from deploy.acceptance.output import CannotWrite, Output
 from deploy.acceptance.results import Report, Result, seen_where
 from deploy.acceptance.scrub import Scrub
 from supervisor.protocol.messages import printable
 
-ROOT = Path(__file__).parents[2]
 _LOUD = """\
 *** No TPU or GPU was found: SIMULATED DEVICES on the CPU. ***
 *** This proves nothing about chips; it shows that the checks themselves work. ***"""

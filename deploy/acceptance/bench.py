@@ -26,6 +26,9 @@ from supervisor.config.topology import Slice
 from supervisor.protocol.environment import HOST_TOPOLOGY, NUM_CPU_DEVICES, STALE_TOPOLOGY, scrubbed
 
 MARK = "ACCEPTANCE_RUN"
+ROOT = Path(__file__).parents[2]
+"""The checkout. Every process has its code, whose commit the file names, and not that of a package
+which was installed from an older one."""
 DEVICE = Path(__file__).with_name("device.py")
 KILLS = 20
 _LOOK = 0.01
@@ -117,6 +120,7 @@ class Bench:
         """That of a process which takes all devices."""
         env = {k: v for k, v in scrubbed(os.environ).items() if k not in STALE_TOPOLOGY}
         env |= {"JAX_PLATFORMS": _PLATFORMS[self.platform], MARK: self._mark}
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
         if self.platform == "cpu" and self.count:
             env[NUM_CPU_DEVICES] = str(self.count)
         return env

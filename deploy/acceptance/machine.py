@@ -111,8 +111,9 @@ def facts(bench: Bench, root: Path) -> dict[str, str]:
 
 
 def _commit(root: Path) -> str:
+    """The checkout's commit; it ends with `-dirty` where tracked files differ from it."""
     done = subprocess.run(
-        ["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"],
+        ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
         capture_output=True,
         text=True,
         check=False,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from deploy.acceptance import machine
-from deploy.acceptance.__main__ import ROOT, main
-from deploy.acceptance.bench import Bench
+from deploy.acceptance.__main__ import main
+from deploy.acceptance.bench import ROOT, Bench
 from deploy.acceptance.checks import CHECKS, in_order
 from supervisor.adapters import accelerators
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.acceptance.__main__ import ROOT
-from deploy.acceptance.bench import MARK, Bench
+from deploy.acceptance.bench import MARK, ROOT, Bench
 from deploy.acceptance.checks import CHECKS, Check, run_all
 from deploy.acceptance.results import Report
 from supervisor.config.topology import Slice
