@@ -225,6 +225,9 @@ CONDITIONS = {
         )
     ),
     "invalid-config": ended(printed("KeyError: 'lr'", "app.ConfigError: lr")),
+    "backend-unseen": ended(
+        printed("AssertionError", place='jax/_src/xla_bridge.py", line 857, in backends')
+    ),
     "follows-a-loss": Evidence(
         (
             *ended(printed("RuntimeError: op.preamble.length <= op.nbytes. 24 vs 16")).ranks,

@@ -48,5 +48,6 @@ AssertionError
     ended = RankEvidence(WorkerExit(0, code=1), output=output)
     failure = judge(Evidence((ended,)), Success(), RULES)
     assert failure is not None
-    assert (failure.verdict, failure.rule) == (Verdict.FATAL, "assertion")
+    assert (failure.verdict, failure.rule) == (Verdict.FATAL, "backend-unseen")
     assert not failure.certain
+    assert "nvidia-smi" in failure.advice

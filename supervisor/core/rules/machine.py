@@ -219,6 +219,17 @@ RULES = (
         hardware=True,
     ),
     Rule(
+        "backend-unseen",
+        FATAL,
+        "no such backend",
+        "JAX sees no GPU, or has no CUDA plugin; a driver that is being restarted looks so, too.",
+        "See that `nvidia-smi` shows the GPUs (in a container: --gpus all), that `jax[cuda12]` or "
+        "`jax[cuda13]` is installed, and what the program itself sets JAX_PLATFORMS to.",
+        types=("AssertionError",),
+        frames=(r"jax/_src/xla_bridge\.py:backends$",),  # `assert _default_backend is not None`
+        confidence=MEDIUM,
+    ),
+    Rule(
         "launcher-sigterm",
         RESTART,
         PREEMPTED,

@@ -91,6 +91,7 @@ SOURCES = {
     "port-in-use": f"{_ERRNO}: EADDRINUSE; jaxlib (Failed to start RPC server); case addr",
     "backend-failed": "jax _src/xla_bridge.py, NVML, cuDNN and cuBLAS statuses; "
     "case nvml-driver-mismatch",
+    "backend-unseen": "jax 0.10.2 _src/xla_bridge.py: backends() with JAX_PLATFORMS=cuda",
     "launcher-sigterm": "torch.distributed.elastic: SignalException",
     "lost-peer": "jaxlib's coordination service, gloo, NCCL; cases mp-coord-sigkill-h1, "
     "mp-idle-kill-h0, mp-gloo-reset-h0",
