@@ -19,7 +19,7 @@ from supervisor.adapters.storage import make_durably
 from supervisor.adapters.tpu_lock import LOCK
 from supervisor.config import gpus, placeholders, visible_chips
 from supervisor.config.places import where_it_is
-from supervisor.config.plan import PhasePlan
+from supervisor.config.plan import JAX_PLATFORMS, PhasePlan, silently_on_the_cpu
 from supervisor.config.problems import Location, Problem
 from supervisor.config.rule_checks import idle_patterns
 from supervisor.core.compiled import Trust
@@ -64,11 +64,27 @@ def check(prepared: Prepared) -> Checked:
         if plan.is_command
         for where, message in _program_problems(plan, prepared.job.source.name)
     ]
+    problems += _platform_problems(prepared)
     problems += _device_problems(prepared)
     problems += _model_dir_problems(prepared, _existing(prepared.job.model_dir))
     if problems:
         raise prepared.refusal(problems)
     return Checked(reach(prepared.job), cache_trust(prepared.job))
+
+
+def _platform_problems(prepared: Prepared) -> Iterator[Problem]:
+    """What has a phase run on the CPU where another platform is asked for."""
+    for index, plan in enumerate(prepared.plans):
+        text = plan.env.get(JAX_PLATFORMS)  # comes before env_file and our own environment
+        if text is None or placeholders.names(text):
+            continue
+        if silently_on_the_cpu(plan.platform, text):
+            message = (
+                f"is {text!r}, by which jax may run on the CPU and say nothing, but "
+                f"init.devices.platform is {plan.platform}: remove it ({JAX_PLATFORMS} is set for "
+                "you), or ask for `platform: cpu`"
+            )
+            yield prepared.job.problem(index, ("command", "env", JAX_PLATFORMS), message)
 
 
 def _device_problems(prepared: Prepared) -> Iterator[Problem]:

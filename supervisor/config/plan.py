@@ -20,10 +20,19 @@ from supervisor.config.schema import Fault, Phase
 from supervisor.config.topology import Slice, parse_slice
 from supervisor.protocol.location import Uri
 
+JAX_PLATFORMS = "JAX_PLATFORMS"
 _JAX_PLATFORM = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu,cpu"}
 """Beside the TPU a program may use the CPU: jax puts the first of a list first, and fails loudly if
 any of it cannot be initialised (`xla_bridge.backends`, jax 0.10.2). Not so `cuda,cpu`: there jax
 skips CUDA where no device file of NVIDIA is found, and would go on with the CPU."""
+
+
+def silently_on_the_cpu(platform: str | None, platforms: str) -> bool:
+    """Whether jax may take the CPU in place of `platform`, and say nothing, where JAX_PLATFORMS is
+    `platforms`."""
+    names = [name.strip() for name in platforms.split(",")]
+    falls_back = "cpu" in (names if platform == "gpu" else names[:1])
+    return platform in ("gpu", "tpu") and (falls_back or not platforms.strip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,4 +223,4 @@ def _preload(command: Command | None) -> tuple[str, ...] | None:
 def _platform(phase: Phase) -> dict[str, str]:
     """What makes JAX take the platform that was asked for, and no other silently."""
     devices = phase.init.devices
-    return {} if devices is None else {"JAX_PLATFORMS": _JAX_PLATFORM[devices.platform]}
+    return {} if devices is None else {JAX_PLATFORMS: _JAX_PLATFORM[devices.platform]}

@@ -133,6 +133,31 @@ def test_a_list_of_tpu_chips_that_shows_others_than_the_job_is_to_have_is_refuse
     assert validate(tmp_path, job).returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("devices", "platforms", "refused"),
+    [
+        ({"platform": "gpu", "count": 2}, "cpu", True),
+        ({"platform": "gpu", "count": 2}, "cuda,cpu", True),
+        ({"platform": "gpu", "count": 2}, "", True),
+        ({"platform": "tpu", "type": "v5e-8"}, "cpu", True),
+        ({"platform": "tpu", "type": "v5e-8"}, "tpu,cpu", False),
+        ({"platform": "gpu", "count": 2}, "cuda", False),
+        ({"platform": "cpu", "count": 2}, "cpu", False),
+    ],
+)
+def test_a_platform_that_its_own_environment_takes_away_is_refused(
+    tmp_path: Path, model_dir: Path, devices: dict[str, Any], platforms: str, refused: bool
+) -> None:
+    job = command_config(model_dir, "true")
+    job["trainer"]["init"]["devices"] = devices
+    job["trainer"]["command"]["env"] = {"JAX_PLATFORMS": platforms}
+    done = validate(tmp_path, job)
+    told = f"command.env.JAX_PLATFORMS: is {platforms!r}, by which jax may run on the CPU"
+    assert (done.returncode == 78) == refused, done.stderr
+    assert (told in done.stderr) == refused
+    assert ("remove it (JAX_PLATFORMS is set for you)" in done.stderr) == refused
+
+
 def test_a_ready_standby_that_a_gpu_has_no_memory_for_is_told(
     tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
