@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import getpass
+import ipaddress
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,15 +15,54 @@ from supervisor.protocol.messages import printable
 
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 """Colours, which would stand before a name as if they were part of it."""
-_ADDRESS = re.compile(
-    r"\b(?!127\.0\.0\.1\b)(?!0\.0\.0\.0\b)\d{1,3}(?:\.\d{1,3}){3}\b"
-    r"|\b[0-9a-f]{1,4}(?::[0-9a-f]{1,4})*::(?:[0-9a-f]{1,4}\b(?::[0-9a-f]{1,4}\b)*)?"
-    r"|\b(?:[0-9a-f]{1,4}:){4,7}[0-9a-f]{1,4}\b"
+_HOME = re.compile(r"/(home|Users)/[^/\s:;,'\"()]+")
+_BUCKET = re.compile(r"\b(gs|gcs|s3|az|abfss?|hdfs)://[^\s,;'\"()]+", re.I)
+_FLAG = re.compile(
+    r"(--?xla\w+=)(?!(?:true|false|[\d.]+)(?![^\s'\"]))(?:\"[^\"]*\"|'[^']*'|[^\s'\"]+)", re.I
 )
-"""Of the network, and of its cards; times of day have fewer colons."""
+"""Its value may be a path; those that say no more than a number are kept."""
+_IPV4 = re.compile(r"\b(?!127\.0\.0\.1\b)(?!0\.)\d{1,3}(?:\.\d{1,3}){3}\b")
+_IPV6 = re.compile(
+    r"(?<![\w:.])(?:[\da-f]{0,4}:){2,8}[\da-f]{0,4}(?:(?:\.\d{1,3}){3})?(?![\w(])", re.I
+)
+"""What may be one: `_no_ipv6` looks closer."""
+_MAC = re.compile(r"\b[\da-f]{2}([:-])[\da-f]{2}(?:\1[\da-f]{2}){4,18}\b", re.I)
 _UUID = re.compile(r"\b((?:MIG-)?(?:GPU-)?)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.I)
-_EMAIL = re.compile(r"[\w.+-]+@[\w-]+\.[\w.]+")
-_CLOUD = re.compile(r"\bprojects/[\w:.-]+|\b[\w-]+\.(?:c\.[\w.-]+\.)?internal\b")
+_EMAIL = re.compile(
+    r"(?<![\w.+-])[\w.+-]+@(?:[a-z][\w.-]*\w|\d{1,3}(?:\.\d{1,3}){3}|\[[^\]\s]+\])", re.I
+)
+_HOST = re.compile(
+    r"(?<![\w.-])(?!(?:[\w-]+\.)*(?:github|google|nvidia|openxla|python|pytorch)\.(?:com|org)\b)"
+    r"[a-z\d][\w-]*(?:\.[\w-]+)*\.(?:com|net|org|edu|gov|mil|local|lan|corp|internal|intranet|svc"
+    r"|io|ai|dev|cloud|ac\.\w\w|co\.\w\w|de|uk|fr|nl|ch|at|eu|us|ca|au|jp|cn|kr)"
+    r"(?![\w(-]|\.\w)",
+    re.I,
+)
+"""By its last part, without sites where documentation is read; `a.b.net(` is a call."""
+_CLOUD = re.compile(r"\bprojects/[\w:.-]+")
+
+
+def _no_ipv6(match: re.Match[str]) -> str:
+    for end in (match[0], match[0].removesuffix(":")):
+        with suppress(ValueError):
+            address = ipaddress.IPv6Address(end)
+            is_telling = not (address.is_loopback or address.is_unspecified)
+            return f"<address>{match[0][len(end) :]}" if is_telling else match[0]
+    return match[0]
+
+
+_FORMS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    (_FLAG, r"\1<value>"),
+    (_BUCKET, r"\1://<bucket>"),
+    (_HOME, r"/\1/<user>"),
+    (_EMAIL, "<email>"),
+    (_MAC, "<address>"),
+    (_IPV6, _no_ipv6),
+    (_IPV4, "<address>"),
+    (_HOST, "<host>"),
+    (_CLOUD, "<cloud>"),
+)
+"""What tells by its form alone whose it is."""
 _LEAST = 3
 """Shorter names are parts of words."""
 _COMMON = {"root", "localhost", "user", "home", "tmp", "tpu", "gpu", "cpu", "jax"}
@@ -57,8 +97,9 @@ class Scrub:
         for pattern, stands in self._names:
             text = pattern.sub(stands, text)
         text = _UUID.sub(self._numbered, text)
-        text = _ADDRESS.sub("<address>", _EMAIL.sub("<email>", text))
-        return printable(_CLOUD.sub("<cloud>", text))
+        for form, instead in _FORMS:
+            text = form.sub(instead, text)
+        return printable(text)
 
     def _numbered(self, match: re.Match[str]) -> str:
         number = self._uuids.setdefault(match[0][len(match[1]) :].lower(), str(len(self._uuids)))

@@ -137,3 +137,36 @@ def test_nobody_moves_our_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_strange_json_is_told(wrong: str) -> None:
     with pytest.raises(ValueError, match="JSON"):
         Report.from_markdown(f"```json\n{wrong}\n```\n")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("File /home/bob/x/train.py:3", "File /home/<user>/x/train.py:3"),
+        ("at /Users/bob: no", "at /Users/<user>: no"),
+        ("in gs://bob-data/run/1, twice", "in gs://<bucket>, twice"),
+        ("--xla_dump_to=/mnt/bob --xla_n=4", "--xla_dump_to=<value> --xla_n=4"),
+        ("XLA_FLAGS='--xla_a=true --xla_b=\"x y\"'", "XLA_FLAGS='--xla_a=true --xla_b=<value>'"),
+        ("to 2001:DB8::1: refused", "to <address>: refused"),
+        ("[fe80::1%eth0]:84 ::ffff:10.1.2.3", "[<address>%eth0]:84 <address>"),
+        ("2001:db8:1:2:3:4:5:6", "<address>"),
+        ("eth 42:01:0A:80:00:07, aa-bb-cc-dd-ee-ff", "eth <address>, <address>"),
+        ("ssh bob@node7 bob@10.0.0.3", "ssh <email> <email>"),
+        ("gpu7.hpc.uni-x.edu:80 node.bob.io w.svc.cluster.local", "<host>:80 <host> <host>"),
+    ],
+)
+def test_what_tells_by_its_form_is_taken_out(said: str, told: str) -> None:
+    assert Scrub({}, {})(said) == told
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "0000:65:00.0 at 20:58:05.088 ::1 [::]:84 std::move absl::Status ab::cd()",
+        "jax._src.xla_bridge.py jax.numpy.dot libtpu.so 0.0.42.1 jax@0.10.2 a.md https://github.com/x",
+        "memory-ahead: jit(step) @ main, f32[8,128] {'id': 0, 'coords': [0, 0, 0]}",
+        "--xla_tpu_scoped_vmem_limit_kib=16384 --xla_x=false",
+    ],
+)
+def test_what_tells_nothing_stays(said: str) -> None:
+    assert Scrub({}, {})(said) == said
