@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from supervisor.config.problems import (
     unknown_key,
 )
 from supervisor.config.schema import Phase
-from supervisor.config.secret_names import is_hidden
+from supervisor.config.secret_names import is_hidden, is_secret
 from supervisor.config.source import Source, read_source
 from supervisor.host.state_folder import state_folder
 from supervisor.protocol.location import Uri
@@ -210,12 +211,23 @@ def _problems(source: Source, base: Location, error: ValidationError) -> Iterato
             yield source.problem(location, unknown_key(location, value, known))
         elif item["type"] == "missing":
             yield source.problem(location, "is required")
+        elif item["type"] == "string_type" and location[-3:-1] == ("command", "env"):
+            yield source.problem(location, _to_be_quoted(str(location[-1]), value))
         elif item["type"] == "value_error" and is_hidden(location):
             yield source.problem(location, "cannot be used")  # our own words quote the value
         else:
             message = _WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
             text = f"{message[0].lower()}{message[1:]} (value {shown(value, location)})"
             yield source.problem(location, text)
+
+
+def _to_be_quoted(name: str, value: Any) -> str:
+    """What is wrong with a variable whose value is no text; a number is shown, but no secret."""
+    items = value if isinstance(value, list) else [value]
+    text = ",".join(json.dumps(item) for item in items if isinstance(item, int | float))
+    if text.count(",") + 1 != len(items) or not text or is_secret(name):
+        text = "..."
+    return f"is no text, as a variable must be; quote it: {name}: '{text}'"
 
 
 def _in_data(data: Any, base: Location, relative: Sequence[str | int]) -> Location:

@@ -281,7 +281,7 @@ MISTAKES = [
     ),
     (COMMAND.replace("[python, train.py]", '"it\'s"'), 'write ["bash", "-c", "it\'s"]'),
     (COMMAND.replace("[python, train.py]", "3"), "c.yaml:6: trainer.command: is not a mapping (v"),
-    (with_command("argv: [a]\nenv: {X: 1}"), "trainer.command.env.X: input should be a valid"),
+    (with_command("argv: [a]\nenv: {X: 1}"), "trainer.command.env.X: is no text"),
     (
         with_command("argv: [a]\nenv: {'A=B': x}"),
         "trainer.command.env.A=[redacted]: string should matc",
@@ -526,3 +526,21 @@ def test_any_value_anywhere_loads_or_is_refused(
     text = yaml.safe_dump(data, allow_unicode=True)
     with suppress(ConfigError):
         assert load(text.encode("utf-8", "backslashreplace")).model_dir.is_absolute()
+
+
+@pytest.mark.parametrize(
+    ("variable", "remedy"),
+    [
+        ("CUDA_VISIBLE_DEVICES: 0", "CUDA_VISIBLE_DEVICES: '0'"),
+        ("CUDA_VISIBLE_DEVICES: [0, 1]", "CUDA_VISIBLE_DEVICES: '0,1'"),
+        ("DEBUG: true", "DEBUG: 'true'"),
+        ("API_TOKEN: 4711", "API_TOKEN: '...'"),
+        ("NAMES: [hunter2]", "NAMES: '...'"),
+    ],
+)
+def test_a_variable_that_is_no_text_is_to_be_quoted(variable: str, remedy: str) -> None:
+    name = variable.partition(":")[0]
+    (told,) = problems(with_command(f"argv: [a]\nenv: {{{variable}}}"))
+    assert told.endswith(
+        f"command.env.{name}: is no text, as a variable must be; quote it: {remedy}"
+    )
