@@ -31,6 +31,10 @@ from supervisor.provision.package import own_wheel
 from supervisor.provision.plan import Plan, make_plan
 
 _MAX_LOCK = 16 << 20
+_NOT_SHIPPED = (
+    "supervise: WARNING: the program of command.argv is not among the shipped files: it must "
+    "be on the image of the slice, or in a package that init.provision.lock names"
+)
 
 
 class ProvisionError(Exception):
@@ -56,6 +60,8 @@ def provision(prepared: Prepared, *, dry_run: bool) -> int:
     if dry_run:
         for line in described(plan):
             print(line)  # of a secret the plan would not have been made
+        if any(phase.is_command for phase in prepared.plans):
+            say_on_stderr(_NOT_SHIPPED)
         return 0
     signal.signal(signal.SIGTERM, _terminated)
     console = PlainConsole(1, lambda why: say_on_stderr(f"supervise: {why}"))
