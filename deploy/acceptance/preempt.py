@@ -148,7 +148,9 @@ def _ask(bench: Bench, stopping: threading.Event, course: Course) -> None:
     """Tell each change of what the metadata server says: without the supervisor's own watch."""
     host = os.environ.get("GCE_METADATA_HOST", _SERVER)
     known: dict[str, str] = {}
-    while not stopping.is_set():
+    is_over = False
+    while not is_over:
+        is_over = stopping.is_set()  # asked once more then: the job may have heard of it sooner
         for key in _KEYS:
             url = f"http://{host}/computeMetadata/v1/instance/{key}"
             request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})

@@ -18,7 +18,7 @@ from deploy.acceptance.checks import CHECKS, Check, run_all
 from deploy.acceptance.results import Report
 from supervisor.config.topology import Slice
 from tests.processes.metadata_server import MetadataServer
-from tests.running import eventually, lives, marked
+from tests.running import PATIENCE, eventually, lives, marked
 
 
 def command(tmp_path: Path, *words: str) -> list[str]:
@@ -159,7 +159,7 @@ def test_every_check_says_what_it_expects_by_which_source_and_has_a_bound() -> N
 
 
 def test_a_machine_that_is_taken_away(tmp_path: Path) -> None:
-    """Simulated: a metadata server of ours says so, and then the system ends everything."""
+    """Simulated: a metadata server of ours says so."""
     with MetadataServer().serving() as server:
         argv = command(tmp_path, "--devices", "1", "--only", "preempt")
         process = subprocess.Popen(
@@ -172,15 +172,27 @@ def test_a_machine_that_is_taken_away(tmp_path: Path) -> None:
         read_until(process, "metadata preempted: FALSE")
         assert eventually(lambda: list((tmp_path / "job").glob("checkpoints/[0-9]*")))
         server.set("preempted", "TRUE")
-        read_until(process, "metadata preempted: TRUE")
-        process.send_signal(signal.SIGTERM)
-        rest, _ = process.communicate(timeout=120)
+        rest, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, rest
     (result,) = written(tmp_path).results
     assert result.status == "passed"
     seen = "\n".join(result.seen)
     for text in ("metadata preempted: TRUE", "last save: 20", "the job ended with 75"):
         assert text in seen, seen
+
+
+def test_a_signal_alone_is_passed_on_and_proves_nothing(tmp_path: Path) -> None:
+    argv = command(tmp_path, "--devices", "1", "--only", "preempt")
+    process = subprocess.Popen(
+        [*argv, "--preempt", str(tmp_path / "job")], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert eventually(lambda: list((tmp_path / "job").glob("checkpoints/[0-9]*")))
+    process.send_signal(signal.SIGTERM)
+    rest, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, rest
+    (result,) = written(tmp_path).results
+    assert (result.status, "nothing announced" in result.why) == ("skipped", True)
+    assert "SIGTERM to the acceptance run" in "\n".join(result.seen)
 
 
 def test_devices_that_cannot_be_used_fail_and_nothing_passes(tmp_path: Path) -> None:
