@@ -32,6 +32,8 @@ EXIT_CODE_PRESETS: dict[str, dict[int, int]] = {
     # XPK restarts on 42 and on 127 to 255, and takes everything else for the end.
     "xpk": {1: 42, 69: 42, 74: 42, 75: 42},
 }
+_TOO_SHORT = 5
+"""Characters: a number, `false`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,11 +224,12 @@ def _problems(source: Source, base: Location, error: ValidationError) -> Iterato
 
 
 def _to_be_quoted(name: str, value: Any) -> str:
-    """What is wrong with a variable whose value is no text; a number is shown, but no secret."""
+    """What is wrong with a variable whose value is no text; only what is too short for a secret
+    is shown."""
     items = value if isinstance(value, list) else [value]
-    text = ",".join(json.dumps(item) for item in items if isinstance(item, int | float))
-    if text.count(",") + 1 != len(items) or not text or is_secret(name):
-        text = "..."
+    words = [json.dumps(item) for item in items if isinstance(item, int | float)]
+    is_shown = len(words) == len(items) and all(len(word) <= _TOO_SHORT for word in words)
+    text = ",".join(words) if words and is_shown and not is_secret(name) else "..."
     return f"is no text, as a variable must be; quote it: {name}: '{text}'"
 
 

@@ -535,6 +535,8 @@ def test_any_value_anywhere_loads_or_is_refused(
         ("CUDA_VISIBLE_DEVICES: [0, 1]", "CUDA_VISIBLE_DEVICES: '0,1'"),
         ("DEBUG: true", "DEBUG: 'true'"),
         ("API_TOKEN: 4711", "API_TOKEN: '...'"),
+        ("X: 731731731", "X: '...'"),
+        ("DEBUG: []", "DEBUG: '...'"),
         ("NAMES: [hunter2]", "NAMES: '...'"),
     ],
 )
