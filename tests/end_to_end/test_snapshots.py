@@ -49,7 +49,7 @@ def test_used_after_a_kill_once_and_not_after_an_exception(
     """Attempt 2, a standby, has the snapshot of step 12, attempt 3 not, because 2 got no further
     than 1; attempt 4 has the one of 3; attempt 5 has none, because 4 failed of an exception."""
     hangs: list[dict[str, Any]] = [{"step": step, "hang": True} for step in (13, 14, 15)]
-    fails = {"step": 16, "exception": "RuntimeError", "message": "an odd batch"}
+    fails = {"step": 16, "exception": "OSError", "message": "an odd batch"}
     job = config(tmp_path / "run", faults=[*hangs, fails])
     init = job["trainer"]["init"]
     init["checkpoint"]["snapshot"] = {"every": 6}
