@@ -21,9 +21,8 @@ $(STAMP): requirements.lock pyproject.toml
 run: install
 	$(BIN)/supervise run examples/quickstart.yaml
 
-# A third of the time a test waits for something: so three at once on two cores.
 test: install check
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # The storms and the longest runs of real training, one after the other: what compiles in the
 # background gets a tenth of a core beside another of these. Here XLA optimises. CI does both.

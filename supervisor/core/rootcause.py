@@ -172,7 +172,7 @@ def _members_of_info(info: ExceptionInfo) -> Iterator[Raised]:
         for chain in TracebackReader(clean_lines(info.message)).chains():
             yield from chain.members
     text = f"{info.type}: {info.message}" if info.message else info.type
-    yield Raised(info.type, text.splitlines()[0], text, info.bases)
+    yield Raised(info.type, next(iter(text.splitlines()), ""), text, info.bases)
 
 
 def _unwrapped(chain: Chain) -> Chain:

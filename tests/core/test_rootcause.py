@@ -8,7 +8,7 @@ from supervisor.core.chain import Origin
 from supervisor.core.failure import Evidence, HostFacts, RankEvidence, WorkerExit
 from supervisor.core.outcome import Verdict
 from supervisor.core.policy import Success
-from supervisor.core.rootcause import chains_of_text
+from supervisor.core.rootcause import chain_of_record, chains_of_text
 from supervisor.core.rules import RULES, Rule
 from supervisor.core.verdicts import judge
 from supervisor.protocol.failure import ExceptionInfo, FailureRecord
@@ -221,3 +221,10 @@ def test_an_exception_is_read_by_its_type_where_its_traceback_is_cut_off() -> No
     )
     assert chain.origin is Origin.OUTPUT
     assert [member.type for member in chain.members] == ["ValueError", "", ""]
+
+
+def test_a_record_without_type_and_words_is_read() -> None:
+    info = ExceptionInfo(type="", bases=(), message="", relation="raised")
+    chain = chain_of_record(FailureRecord(0, 0.0, None, None, (info,), ""), "")
+    assert chain is not None
+    assert chain.members[-1].text == ""
