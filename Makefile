@@ -21,8 +21,9 @@ $(STAMP): requirements.lock pyproject.toml
 run: install
 	$(BIN)/supervise run examples/quickstart.yaml
 
+# Three at once for two cores: tests wait for their processes for a third of the time.
 test: install check
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 # The storms and the longest runs of real training, one after the other: what compiles in the
 # background gets a tenth of a core beside another of these. Here XLA optimises. CI does both.

@@ -171,15 +171,11 @@ class DeviceProbe:
         if waiting is not None and self._waits_for != look.plan.platform:
             waiting.kill()
             waiting = None
-        look.prober = waiting or self._start(look.plan)
-        try:
-            look.prober.ask(question)
-        except OSError:
-            if waiting is None:
-                raise
-            look.prober = self._start(look.plan)  # the one that waited is gone
-            look.prober.ask(question)
-        prober = look.prober
+        prober = waiting or self._start(look.plan)
+        if not prober.ask(question) and prober is waiting:
+            prober = self._start(look.plan)
+            prober.ask(question)
+        look.prober = prober
         self._reactor.watch(prober.descriptor, lambda: self._heard(look, prober))
         prober.asked = self._clock.now()
         self._expect(look, prober, self._patience(look, prober))

@@ -59,13 +59,13 @@ class Prober:
         """Can be read when `read` has something to take."""
         return self._connection.fileno()
 
-    def ask(self, question: Mapping[str, Any]) -> None:
-        """Ask it.
-
-        Raises:
-            OSError: it is gone.
-        """
-        self._connection.sendall(json.dumps(question).encode() + b"\n")
+    def ask(self, question: Mapping[str, Any]) -> bool:
+        """Ask it; False: it is gone, as its end tells."""
+        try:
+            self._connection.sendall(json.dumps(question).encode() + b"\n")
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        return True
 
     def read(self) -> bool:
         """Take what it has said; False once it can say no more."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,8 +20,10 @@ from supervisor.config.topology import parse_slice
 from supervisor.core.events import BadUnit, Noticed
 from supervisor.engines.devices import DeviceProbe, Limits
 from supervisor.engines.units import Answer, Layout
+from supervisor.host.line import Started
+from supervisor.ports import Starter
 from supervisor.protocol import simulated
-from tests.running import lives, shared_guard
+from tests.running import eventually, lives, shared_guard
 
 PLAN = PhasePlan(
     name="p",
@@ -87,7 +90,13 @@ class Advancing(SystemClock):
 class Looking:
     """A probe with a reactor that runs until it has answered."""
 
-    def __init__(self, directory: Path, limits: Limits, sitecustomize: str = "") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        limits: Limits,
+        sitecustomize: str = "",
+        starter: Starter | None = None,
+    ) -> None:
         self.clock = Advancing()
         self.reactor = Reactor(self.clock)
         self.file = directory / simulated.FILE
@@ -97,7 +106,7 @@ class Looking:
         root = str(Path(__file__).parents[2])
         environ = os.environ | {"PYTHONPATH": f"{site}:{root}"}
         self.probe = DeviceProbe(
-            self.reactor, self.clock, shared_guard(), environ, self.file, limits
+            self.reactor, self.clock, starter or shared_guard(), environ, self.file, limits
         )
 
     def look(self, plan: PhasePlan = PLAN, units: tuple[str, ...] | None = None) -> Answer:
@@ -242,15 +251,44 @@ def test_one_that_is_killed_is_replaced_for_it_says_nothing_of_the_devices(
     assert children() <= before
 
 
+class DeadAtFirst:
+    """Starts processes by the shared guard; the first is dead before its starter hears of it."""
+
+    def __init__(self) -> None:
+        self.started = 0
+        self.exit_code = shared_guard().exit_code
+
+    def start(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        output: int,
+        errors: int,
+        inherit: Sequence[int] = (),
+    ) -> Started:
+        process = shared_guard().start(argv, env, output, errors, inherit)
+        self.started += 1
+        if self.started == 1:
+            os.kill(process.pid, signal.SIGKILL)
+            assert eventually(lambda: not lives(process.pid))
+        return process
+
+
+def test_one_that_is_dead_before_it_is_asked_is_replaced(tmp_path: Path) -> None:
+    starter = DeadAtFirst()
+    assert Looking(tmp_path, USUAL, starter=starter).look().healthy == ("0", "1", "2", "3")
+    assert starter.started == 2
+
+
 def test_after_three_that_were_killed_and_two_that_hung_nothing_is_known(
     tmp_path: Path,
 ) -> None:
-    for signal, limits, told in (
+    for name, limits, told in (
         ("SIGKILL", USUAL, "(3 times in a row): killed by SIGKILL"),
         ("SIGSTOP", Limits(start=0.5), "(2 times in a row): no answer within 0.5 s"),
     ):
-        (folder := tmp_path / signal).mkdir()
-        one = Looking(folder, limits, FIRST_TWO_GET.replace("<= 2", "> 0").format(signal=signal))
+        (folder := tmp_path / name).mkdir()
+        one = Looking(folder, limits, FIRST_TWO_GET.replace("<= 2", "> 0").format(signal=name))
         before = "the probe of the devices ended before the first device "
         assert one.look() == Answer(problem=before + told)
 
