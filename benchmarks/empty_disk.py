@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks.report import Report, options
 from benchmarks.training import Contestant, Training, training
-from supervisor.adapters.bucket import bucket
+from supervisor.adapters.stores.bucket import bucket
 from supervisor.ports import Objects
 from tests.emulators import Emulator, gcs_emulator
 

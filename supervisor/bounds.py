@@ -16,8 +16,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from supervisor.adapters.compile_cache import CompileCache
-from supervisor.adapters.space import Space
+from supervisor.adapters.stores.compile_cache import CompileCache
+from supervisor.adapters.stores.space import Space
 from supervisor.config.schema import Limits
 from supervisor.core.events import WorkersStarted
 from supervisor.ports import CallLater, Transition

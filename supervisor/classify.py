@@ -12,17 +12,17 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from supervisor.adapters.logs import STDIN, digest_of, is_log
-from supervisor.core.doubt import doubt
-from supervisor.core.explanation import explain
-from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
-from supervisor.core.log_lines import clean_lines
-from supervisor.core.native_text import last_lines
-from supervisor.core.outcome import Charge, Verdict
-from supervisor.core.policy import Success
-from supervisor.core.redaction import Redactor
-from supervisor.core.rules import RULES
-from supervisor.core.verdicts import in_time, judge_in_time, one_line
+from supervisor.adapters.stores.logs import STDIN, digest_of, is_log
+from supervisor.diagnosis.doubt import doubt
+from supervisor.diagnosis.explanation import explain
+from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence, WorkerExit
+from supervisor.diagnosis.log_lines import clean_lines
+from supervisor.diagnosis.native_text import last_lines
+from supervisor.diagnosis.outcome import Charge, Verdict
+from supervisor.diagnosis.redaction import Redactor
+from supervisor.diagnosis.rules import RULES
+from supervisor.diagnosis.success import Success
+from supervisor.diagnosis.verdicts import in_time, judge_in_time, one_line
 from supervisor.explained import OwnRules, explained, explained_body
 from supervisor.narrative.failures import doubted
 from supervisor.protocol.messages import Stage

@@ -13,21 +13,21 @@ from types import FrameType
 from typing import NoReturn, TypeVar
 
 from supervisor import __version__
-from supervisor.adapters.ahead_of_time import CompileAheadError
-from supervisor.adapters.journal import DamagedJournalError, JournalError
-from supervisor.adapters.lease import LeaseExpiredError, LeaseHeldError, LeaseTakenError
-from supervisor.adapters.lock import LockHeldError
-from supervisor.adapters.printing import UnprintableError, printing
-from supervisor.adapters.runlog import LogFormat
-from supervisor.adapters.tracebacks import redact_tracebacks
-from supervisor.adapters.trainer_check import TrainerCheckError
+from supervisor.adapters.processes.ahead_of_time import CompileAheadError
+from supervisor.adapters.processes.trainer_check import TrainerCheckError
+from supervisor.adapters.stores.journal import DamagedJournalError, JournalError
+from supervisor.adapters.stores.lease import LeaseExpiredError, LeaseHeldError, LeaseTakenError
+from supervisor.adapters.stores.lock import LockHeldError
+from supervisor.adapters.telling.printing import UnprintableError, printing
+from supervisor.adapters.telling.runlog import LogFormat
+from supervisor.adapters.telling.tracebacks import redact_tracebacks
 from supervisor.classify import classify, parse_code, parse_log, parse_signal, parse_stage
 from supervisor.config.load import load_job
 from supervisor.config.problems import ConfigError
 from supervisor.config.secret_names import without_secrets
 from supervisor.config.topology import parse_topology
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.redaction import Redactor
+from supervisor.diagnosis.redaction import Redactor
 from supervisor.exclusion import Exclusion, JobGoneError, ModelDirError
 from supervisor.explained import OwnRules
 from supervisor.given import UnavailableSecretError, with_env_files, with_secrets

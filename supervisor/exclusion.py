@@ -9,20 +9,20 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from supervisor.adapters import clock_watch
-from supervisor.adapters.clock_watch import ClockWatch
-from supervisor.adapters.guard import Guard
-from supervisor.adapters.lease import (
+from supervisor.adapters.kernel import clock_watch
+from supervisor.adapters.kernel.clock_watch import ClockWatch
+from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.adapters.processes.guard import Guard
+from supervisor.adapters.stores.lease import (
     Lease,
     LeasePlace,
     LeaseTakenError,
     LeaseTimes,
     is_shared,
 )
-from supervisor.adapters.lease_places import LEASE, LeaseFile
-from supervisor.adapters.lock import OWNER, DirectoryLock, LockUnsupportedError
-from supervisor.adapters.reactor import Reactor
-from supervisor.adapters.storage import LocalStorage
+from supervisor.adapters.stores.lease_places import LEASE, LeaseFile
+from supervisor.adapters.stores.lock import OWNER, DirectoryLock, LockUnsupportedError
+from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.core.clocks import Clocks
 from supervisor.core.events import Noticed, SilenceExcused
 from supervisor.core.exit_codes import ExitCode

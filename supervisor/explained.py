@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from supervisor.core.explanation import Explanation, Match, Weighed
-from supervisor.core.outcome import Verdict
-from supervisor.core.rules import Rule
+from supervisor.diagnosis.explanation import Explanation, Match, Weighed
+from supervisor.diagnosis.outcome import Verdict
+from supervisor.diagnosis.rules import Rule
 
 _MOST_TOLD = 10
 _AT_RULES = ("trainer:", "  init:", "    autorestart:", "      rules:")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from supervisor.adapters.env_file import read_env_file
+from supervisor.adapters.stores.env_file import read_env_file
 from supervisor.config.places import where_it_is
 from supervisor.config.plan import PhasePlan
 from supervisor.config.problems import Problem
@@ -87,7 +87,7 @@ def _from_store(plan: PhasePlan) -> dict[str, str]:
     if not plan.env_secrets:
         return {}
     # Its imports cost memory that a job without secrets need not carry.
-    from supervisor.adapters.secret_manager import SecretError, SecretManager
+    from supervisor.adapters.platforms.secret_manager import SecretError, SecretManager
 
     manager = SecretManager()
     found = {}

@@ -9,10 +9,17 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from supervisor.adapters.guard import Guard
-from supervisor.adapters.journal import DamagedJournalError
-from supervisor.adapters.leftovers import RecordError, recorded, says, sweep, who_may_be, who_say_so
-from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.adapters.processes.guard import Guard
+from supervisor.adapters.processes.leftovers import (
+    RecordError,
+    recorded,
+    says,
+    sweep,
+    who_may_be,
+    who_say_so,
+)
+from supervisor.adapters.stores.journal import DamagedJournalError
 from supervisor.core.events import Noticed
 from supervisor.exclusion import ModelDirError
 from supervisor.host import cgroups

@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from supervisor.adapters import stall
-from supervisor.adapters.clock import SystemClock
-from supervisor.adapters.compile_cache import CompileCache
-from supervisor.adapters.guard import Guard
-from supervisor.adapters.journal import FileJournal, History, JournalError, phases_on_record
-from supervisor.adapters.lease import LeaseExpiredError, LeaseTakenError
-from supervisor.adapters.lock import LOCK
-from supervisor.adapters.mirror import Mirror, MirroredStorage
-from supervisor.adapters.others import may_change
-from supervisor.adapters.preemption import PreemptionWatch
-from supervisor.adapters.reactor import Reactor
-from supervisor.adapters.runlog import LogFormat, RunLog
-from supervisor.adapters.space import RoomMakingStorage, Space
-from supervisor.adapters.storage import LocalStorage
+from supervisor.adapters.kernel import stall
+from supervisor.adapters.kernel.clock import SystemClock
+from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.adapters.platforms.preemption import PreemptionWatch
+from supervisor.adapters.processes.guard import Guard
+from supervisor.adapters.stores.compile_cache import CompileCache
+from supervisor.adapters.stores.journal import FileJournal, History, JournalError, phases_on_record
+from supervisor.adapters.stores.lease import LeaseExpiredError, LeaseTakenError
+from supervisor.adapters.stores.lock import LOCK
+from supervisor.adapters.stores.mirror import Mirror, MirroredStorage
+from supervisor.adapters.stores.others import may_change
+from supervisor.adapters.stores.space import RoomMakingStorage, Space
+from supervisor.adapters.stores.storage import LocalStorage
+from supervisor.adapters.telling.runlog import LogFormat, RunLog
 from supervisor.config.plan import PhasePlan
 from supervisor.config.problems import ConfigError, Problem
 from supervisor.core import compiled
@@ -38,8 +38,8 @@ from supervisor.core.events import (
     SupervisorStarted,
 )
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.redaction import Redactor
 from supervisor.core.state import JobState
+from supervisor.diagnosis.redaction import Redactor
 from supervisor.engines.announcing import sources
 from supervisor.engines.committed import unmarked_copies
 from supervisor.engines.devices import DeviceProbe

@@ -13,15 +13,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from supervisor.adapters.compile_cache import CompileCache
-from supervisor.adapters.console import PlainConsole
-from supervisor.adapters.journal import History
-from supervisor.adapters.reactor import Reactor
-from supervisor.adapters.runlog import RunLog
-from supervisor.adapters.space import Space
-from supervisor.adapters.status_file import StatusFile
-from supervisor.adapters.summary import Summary
-from supervisor.adapters.systemd import ServiceManager, Watchdog, notifier_of, watchdog_period
+from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.adapters.stores.compile_cache import CompileCache
+from supervisor.adapters.stores.journal import History
+from supervisor.adapters.stores.space import Space
+from supervisor.adapters.telling.console import PlainConsole
+from supervisor.adapters.telling.runlog import RunLog
+from supervisor.adapters.telling.status_file import StatusFile
+from supervisor.adapters.telling.summary import Summary
+from supervisor.adapters.telling.systemd import (
+    ServiceManager,
+    Watchdog,
+    notifier_of,
+    watchdog_period,
+)
 from supervisor.bounds import Bounds
 from supervisor.core.decisions import FinishJob
 from supervisor.core.events import Noticed
@@ -131,7 +136,7 @@ def screen(prepared: Prepared, clock: Clock, post: Post, stack: ExitStack) -> Sc
         console = PlainConsole(1, tell)
         stack.callback(console.close)
         return Screen(console.line, console.mirror)
-    from supervisor.adapters.terminal import TerminalView  # rich, only where somebody looks
+    from supervisor.adapters.telling.terminal import TerminalView  # rich, only where somebody looks
 
     view = TerminalView(prepared.plans, prepared.policy, clock, tell)
     stack.callback(view.close)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from errno import EACCES, EDQUOT, EIO, ENAMETOOLONG, ENOSPC, EROFS, ESTALE
 from pathlib import Path
 
-from supervisor.adapters.storage import make_durably
-from supervisor.adapters.tpu_lock import LOCK
+from supervisor.adapters.platforms.tpu_lock import LOCK
+from supervisor.adapters.stores.storage import make_durably
 from supervisor.config import gpus, placeholders, visible_chips
 from supervisor.config.places import where_it_is
 from supervisor.config.plan import JAX_PLATFORMS, PhasePlan, silently_on_the_cpu

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from supervisor.adapters.bucket import bucket
-from supervisor.adapters.trainer_check import check_trainer
+from supervisor.adapters.processes.trainer_check import check_trainer
+from supervisor.adapters.stores.bucket import bucket
 from supervisor.config.ladder import (
     Ladder,
     Layouts,
@@ -24,13 +24,14 @@ from supervisor.config.problems import ConfigError, Problem, key_path, shown, un
 from supervisor.config.rule_checks import name_of
 from supervisor.config.schema import Phase
 from supervisor.config.secret_names import flags, is_hidden
-from supervisor.core.examples import failed
 from supervisor.core.liveness import FIRST_INITIALISING
-from supervisor.core.outcome import Charge, Verdict
-from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
-from supervisor.core.redaction import Redactor, flags_in, ours
-from supervisor.core.remedy import Remedy
-from supervisor.core.rules import RULES, Rule, in_a_bucket
+from supervisor.core.policy import PhasePolicy, RestartPolicy
+from supervisor.diagnosis.examples import failed
+from supervisor.diagnosis.outcome import Charge, Verdict
+from supervisor.diagnosis.redaction import Redactor, flags_in, ours
+from supervisor.diagnosis.remedy import Remedy
+from supervisor.diagnosis.rules import RULES, Rule, in_a_bucket
+from supervisor.diagnosis.success import Success
 from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import Stage
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from supervisor.adapters.bucket import bucket
-from supervisor.adapters.fetch import epoch_after, fetch
-from supervisor.adapters.lease import LeasePlace
-from supervisor.adapters.lease_places import LeaseObject
-from supervisor.adapters.mirror import Mirror
-from supervisor.adapters.shared_programs import SharedPrograms, read_key
+from supervisor.adapters.stores.bucket import bucket
+from supervisor.adapters.stores.fetch import epoch_after, fetch
+from supervisor.adapters.stores.lease import LeasePlace
+from supervisor.adapters.stores.lease_places import LeaseObject
+from supervisor.adapters.stores.mirror import Mirror
+from supervisor.adapters.stores.shared_programs import SharedPrograms, read_key
 from supervisor.config.load import Job
 from supervisor.config.problems import ConfigError
 from supervisor.core.compiled import Trust

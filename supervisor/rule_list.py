@@ -6,9 +6,9 @@ import difflib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 
-from supervisor.core.outcome import Verdict
-from supervisor.core.rules import RULES, Rule
-from supervisor.core.rules.sources import SOURCES
+from supervisor.diagnosis.outcome import Verdict
+from supervisor.diagnosis.rules import RULES, Rule
+from supervisor.diagnosis.rules.sources import SOURCES
 from supervisor.explained import OwnRules, verdict_of
 
 _OURS = "supervise"

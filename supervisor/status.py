@@ -15,14 +15,14 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from supervisor.adapters.bucket import bucket
-from supervisor.adapters.fetch import read_growing
-from supervisor.adapters.journal import FileJournal, History, JournalError
-from supervisor.adapters.lease import owner_of
-from supervisor.adapters.lease_places import LeaseObject
-from supervisor.adapters.lock import living_owner
-from supervisor.adapters.requests import ask_to_clear, to_clear
-from supervisor.adapters.storage import LocalStorage
+from supervisor.adapters.stores.bucket import bucket
+from supervisor.adapters.stores.fetch import read_growing
+from supervisor.adapters.stores.journal import FileJournal, History, JournalError
+from supervisor.adapters.stores.lease import owner_of
+from supervisor.adapters.stores.lease_places import LeaseObject
+from supervisor.adapters.stores.lock import living_owner
+from supervisor.adapters.stores.requests import ask_to_clear, to_clear
+from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.core.events import WorkersGone
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState, Status

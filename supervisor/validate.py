@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from supervisor.adapters import ahead_of_time
+from supervisor.adapters.processes import ahead_of_time
 from supervisor.config.ladder import Ladder, Rung
 from supervisor.config.plan import PhasePlan
 from supervisor.config.topology import Slice

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from supervisor.adapters.nearby import found_nearby
+from supervisor.adapters.stores.nearby import found_nearby
 from supervisor.config.plan import PhasePlan
 from supervisor.core.decisions import StartWorkers
 from supervisor.core.events import Event, WorkersGone

@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from supervisor.adapters.reactor import Reactor
-from supervisor.adapters.requests import taken
-from supervisor.adapters.space import Space
+from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.adapters.stores.requests import taken
+from supervisor.adapters.stores.space import Space
 from supervisor.core.decisions import (
     BeginPhase,
     Decision,
@@ -27,10 +27,10 @@ from supervisor.core.decisions import (
     Wait,
 )
 from supervisor.core.events import Event, Noticed, PhaseBegun, QuarantineCleared
-from supervisor.core.failure import Failure
-from supervisor.core.remedy import Remedy
-from supervisor.core.rules import DISK_FULL
 from supervisor.core.state import JobState
+from supervisor.diagnosis.failure import Failure
+from supervisor.diagnosis.remedy import Remedy
+from supervisor.diagnosis.rules import DISK_FULL
 from supervisor.engines import committed
 from supervisor.engines.holders import in_the_way
 from supervisor.engines.launch import Launch

@@ -2,7 +2,7 @@
 
 Its time is the test's: nothing happens to a slice but by `step` and `become`. What it answers is
 that of the discovery document and of the errors that people have reported; see
-`supervisor.adapters.queued_resources`.
+`supervisor.adapters.platforms.queued_resources`.
 """
 
 from __future__ import annotations

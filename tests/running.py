@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 import yaml
 
-from supervisor.adapters.guard import Guard
+from supervisor.adapters.processes.guard import Guard
 
 TOY = str(Path(__file__).parent / "processes" / "toy.py")
 MARK = "SUPERVISE_TEST_RUN"

@@ -15,10 +15,10 @@ import yaml
 
 from deploy.acceptance.bench import Bench, Child, Failed, Skipped
 from deploy.acceptance.checks import check
-from supervisor.adapters import accelerators
-from supervisor.adapters.clock import SystemClock
-from supervisor.adapters.guard import Guard
-from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.kernel.clock import SystemClock
+from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.adapters.platforms import accelerators
+from supervisor.adapters.processes.guard import Guard
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import Noticed
 from supervisor.engines.devices import DeviceProbe, Limits

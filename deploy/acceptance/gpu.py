@@ -11,7 +11,7 @@ from deploy.acceptance.checks import check
 from deploy.acceptance.common import checked_step, judged
 from deploy.acceptance.jobs import take_over
 from deploy.acceptance.machine import SMI
-from supervisor.adapters import accelerators
+from supervisor.adapters.platforms import accelerators
 
 _GUIDE = "CUDA Programming Guide, 5.2.1.1"
 _MEMORY = "jax, docs/gpu_memory_allocation.rst: 75% of a GPU's memory is preallocated"

@@ -16,7 +16,7 @@ import yaml
 from deploy.acceptance.bench import DEVICE, Bench, Child, Failed, Skipped
 from deploy.acceptance.checks import check
 from deploy.acceptance.common import devices_of, shown
-from supervisor.adapters import accelerators
+from supervisor.adapters.platforms import accelerators
 from supervisor.config.chips import shares, why_not
 from supervisor.protocol import simulated
 
@@ -108,7 +108,7 @@ def workers(bench: Bench) -> None:
     "cpu",
     expected="where a worker is killed in a collective, the job names its signal as the cause, and "
     "not what the other one (NCCL, gloo) says of it",
-    source="supervisor/core/rootcause.py: the earliest root cause of all ranks",
+    source="supervisor/diagnosis/rootcause.py: the earliest root cause of all ranks",
     seconds=180.0,
 )
 def lost_peer(bench: Bench) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from deploy.acceptance.bench import Bench
-from supervisor.adapters import accelerators
+from supervisor.adapters.platforms import accelerators
 from supervisor.config.topology import Slice
 from supervisor.protocol import nvidia
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from supervisor.adapters.storage import LocalStorage
+from supervisor.adapters.stores.storage import LocalStorage
 
 
 class CannotWrite(Exception):  # noqa: N818

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from supervisor.core.redaction import Redactor
+from supervisor.diagnosis.redaction import Redactor
 from supervisor.protocol.messages import printable
 
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")

@@ -12,7 +12,7 @@ from pathlib import Path
 from deploy.acceptance.bench import DEVICE, Bench, Failed, Skipped
 from deploy.acceptance.checks import check
 from deploy.acceptance.common import checked_step, shown, sizes
-from supervisor.adapters import accelerators
+from supervisor.adapters.platforms import accelerators
 from supervisor.protocol.environment import SHARES_TPU
 
 _LOCK = Path("/tmp/libtpu_lockfile")
@@ -207,7 +207,7 @@ def memory_ahead(bench: Bench) -> None:
     "tpu",
     expected="a second process on chips that another one holds is refused within "
     f"{_REFUSED:g} s, and the supervisor names the holder with its device files",
-    source="supervisor/adapters/accelerators.py; message texts of libtpu 0.0.42.1",
+    source="supervisor/adapters/platforms/accelerators.py; message texts of libtpu 0.0.42.1",
     seconds=120.0,
 )
 def busy(bench: Bench) -> None:

@@ -1,1 +1,2 @@
-"""The edges: one file per outside thing. Adapters do not import one another."""
+"""The edges: one file per outside thing, in rooms by what is outside. They do not import one
+another."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from supervisor.core.outcome import Charge as Charge
 from supervisor.core.policy import PhasePolicy
+from supervisor.diagnosis.outcome import Charge as Charge
 
 
 @dataclass(frozen=True, slots=True)

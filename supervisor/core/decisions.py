@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.failure import Survivor, WorkerExit
 from supervisor.core.state import Status
+from supervisor.diagnosis.failure import Survivor, WorkerExit
 
 
 @dataclass(frozen=True, slots=True)

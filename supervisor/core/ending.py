@@ -14,7 +14,6 @@ from supervisor.core.budget import Charge
 from supervisor.core.decisions import KillWorkers, TellLivelock
 from supervisor.core.events import DevicesProbed, LaunchFailed, WorkersGone
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.failure import Failure, Verdict, WorkerExit
 from supervisor.core.guesses import Guess
 from supervisor.core.livelock import Goodput
 from supervisor.core.liveness import Liveness
@@ -34,7 +33,8 @@ from supervisor.core.placing import (
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import Group, JobState, Status
 from supervisor.core.tactics import answer
-from supervisor.core.verdicts import hang_failure
+from supervisor.diagnosis.failure import Failure, Verdict, WorkerExit
+from supervisor.diagnosis.verdicts import hang_failure
 from supervisor.protocol.messages import Stage
 
 
@@ -87,7 +87,9 @@ def workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) -> 
     believed = not asked or policy.phases[state.phase].success.is_proof
     if event.failure is None and not group.abandoned and believed:
         return phase_succeeded(state, event.at, policy)
-    failure = hang_failure(event.failure, group.hang) if group.hang is not None else event.failure
+    failure = event.failure
+    if group.hang is not None:
+        failure = hang_failure(failure, group.hang.stage, group.hang.seconds)
     if state.drain is not None:
         return drained(replace(state, last_failure=failure), state.drain)
     if group.abandoned or (failure is None and not group.makes_way):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from supervisor.core.failure import Failure, Survivor, WorkerExit
 from supervisor.core.liveness import Silence
 from supervisor.core.policy import RestartPolicy
+from supervisor.diagnosis.failure import Failure, Survivor, WorkerExit
 from supervisor.protocol.messages import Message
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from supervisor.core.failure import Failure
-from supervisor.core.signature import normalised
+from supervisor.diagnosis.failure import Failure
+from supervisor.diagnosis.signature import normalised
 
 FIRST = 3
 """So many times are a livelock: it is told then."""

@@ -44,7 +44,6 @@ from supervisor.core.events import (
     WorkersStarted,
 )
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.failure import WorkerExit
 from supervisor.core.guesses import Guesses
 from supervisor.core.ladder import Ladder
 from supervisor.core.livelock import Goodput, Livelock
@@ -65,6 +64,7 @@ from supervisor.core.stopping import (
     stop_requested,
 )
 from supervisor.core.surviving import overdue, survive
+from supervisor.diagnosis.failure import WorkerExit
 from supervisor.protocol.messages import RestoredMessage, StageMessage, StepMessage
 
 

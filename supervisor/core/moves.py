@@ -8,8 +8,8 @@ from supervisor.core.decisions import Decision, FinishJob, StartWorkers, Wait
 from supervisor.core.events import StopSource
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import RestartPolicy
-from supervisor.core.rules.phrases import for_the_end
 from supervisor.core.state import Backoff, Drain, Group, JobState, Status
+from supervisor.diagnosis.rules.phrases import for_the_end
 
 Outcome = tuple[JobState, tuple[Decision, ...]]
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from supervisor.core.decisions import ProbeDevices, Wait
 from supervisor.core.events import DevicesProbed
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.failure import Failure
 from supervisor.core.ladder import Placement
 from supervisor.core.moves import Outcome, finish, rested, start
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState, Placing, Status
+from supervisor.diagnosis.failure import Failure
 
 
 def go_on(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Outcome:

@@ -5,27 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from supervisor.diagnosis.success import Success
 from supervisor.protocol.messages import Stage
-
-
-@dataclass(frozen=True, slots=True)
-class Success:
-    """When an attempt that ended has done the work of its phase.
-
-    At most one of `step`, `pattern` and `file` is set, each besides the exit code. `committed`: the
-    step counts only once it is in a committed checkpoint (our own trainer's contract).
-    """
-
-    exit_code: int = 0
-    step: int | None = None
-    committed: bool = False
-    pattern: str | None = None
-    file: str | None = None
-
-    @property
-    def is_proof(self) -> bool:
-        """Whether it tells finished work from an early end with the right exit code."""
-        return self.step is not None or self.pattern is not None or self.file is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +16,7 @@ class PhasePolicy:
     name: str
     max_num_restarts: int
     max_num_preemptions: int = 20
-    success: Success = Success()
+    success: Success = field(default_factory=Success)
     reports_stages: bool = False
     """Whether the workers are known to speak the worker protocol: if so, they are watched from
     their start on, else from their first word on."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from supervisor.core.failure import Failure
+from supervisor.diagnosis.failure import Failure
 
 SOUND = frozenset({"hang", "hangup", "host-oom-kill", "sigkill", "sigkill-or-memory", "sigterm"})
 """The rules about ends that say nothing against the state in memory: a kill, a hang, a preemption.

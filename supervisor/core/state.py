@@ -7,7 +7,6 @@ from enum import StrEnum
 
 from supervisor.core.budget import Budget
 from supervisor.core.events import StopSource
-from supervisor.core.failure import Failure, Survivor, WorkerExit
 from supervisor.core.guesses import Guesses
 from supervisor.core.ladder import Ladder
 from supervisor.core.livelock import Goodput, Livelock
@@ -15,6 +14,7 @@ from supervisor.core.liveness import Liveness, Silence
 from supervisor.core.quarantine import Quarantine
 from supervisor.core.recovery import Recovery
 from supervisor.core.tactics import Tactics
+from supervisor.diagnosis.failure import Failure, Survivor, WorkerExit
 from supervisor.protocol.messages import Stage
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from supervisor.core.ending import ended_well, kill, told_ends
-from supervisor.core.failure import WorkerExit
 from supervisor.core.moves import Outcome
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import Group, JobState, Status
 from supervisor.core.stopping import signal
+from supervisor.diagnosis.failure import WorkerExit
 
 _SIGTERM_CODE = 128 + 15
 """The exit code by which a shell tells that its program died of SIGTERM."""

@@ -11,8 +11,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.failure import Failure
-from supervisor.core.remedy import Remedy
+from supervisor.diagnosis.failure import Failure
+from supervisor.diagnosis.remedy import Remedy
 from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, Adjustments
 
 CAPACITY_WAITS = 14

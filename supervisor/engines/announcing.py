@@ -1,12 +1,12 @@
-"""Who is asked whether this machine will be taken away: see `adapters.preemption`."""
+"""Who is asked whether this machine will be taken away: see `adapters.platforms.preemption`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from supervisor.adapters import gce_metadata
-from supervisor.adapters.preemption import AnnouncementCommand, AnnouncementFile
+from supervisor.adapters.platforms import gce_metadata
+from supervisor.adapters.platforms.preemption import AnnouncementCommand, AnnouncementFile
 from supervisor.config.schema import Preemption
 from supervisor.ports import Source, Starter
 

@@ -7,9 +7,9 @@ from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 
-from supervisor.adapters import bucket_checkpoints
-from supervisor.adapters.bucket import bucket
-from supervisor.adapters.checkpoints import BUCKET, DISK, CheckpointWatcher, newest_committed
+from supervisor.adapters.stores import bucket_checkpoints
+from supervisor.adapters.stores.bucket import bucket
+from supervisor.adapters.stores.checkpoints import BUCKET, DISK, CheckpointWatcher, newest_committed
 from supervisor.host.aside import aside
 from supervisor.ports import Objects
 from supervisor.protocol import committed

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from supervisor.adapters import accelerators
-from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.adapters.platforms import accelerators
 from supervisor.config.plan import PhasePlan
-from supervisor.core.failure import WorkerExit
+from supervisor.diagnosis.failure import WorkerExit
 from supervisor.engines import parts
 from supervisor.engines.parts import Part, Tried
 from supervisor.engines.prober import Prober

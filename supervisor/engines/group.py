@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from signal import SIGKILL
 
-from supervisor.adapters.cgroup import OomCounter
-from supervisor.adapters.checkpoints import CheckpointWatcher
-from supervisor.adapters.output import OutputPump
-from supervisor.adapters.processes import WorkerProcess
-from supervisor.adapters.progress import ProgressPipe
-from supervisor.adapters.stacks import cpu_seconds
-from supervisor.core.failure import Survivor, WorkerExit
+from supervisor.adapters.kernel.cgroup import OomCounter
+from supervisor.adapters.kernel.stacks import cpu_seconds
+from supervisor.adapters.processes.output import OutputPump
+from supervisor.adapters.processes.progress import ProgressPipe
+from supervisor.adapters.processes.worker_process import WorkerProcess
+from supervisor.adapters.stores.checkpoints import CheckpointWatcher
 from supervisor.core.settling import Settling
+from supervisor.diagnosis.failure import Survivor, WorkerExit
 from supervisor.engines.launch import Launch, Start
 from supervisor.protocol.drills import Drill
 from supervisor.protocol.messages import (

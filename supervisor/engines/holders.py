@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from supervisor.adapters.accelerators import TPU, Holder, holders
-from supervisor.adapters.process_facts import command
-from supervisor.adapters.tpu_lock import LOCK, UnusableLock, unusable_lock
+from supervisor.adapters.kernel.process_facts import command
+from supervisor.adapters.platforms.accelerators import TPU, Holder, holders
+from supervisor.adapters.platforms.tpu_lock import LOCK, UnusableLock, unusable_lock
 
 _MAX_TOLD = 10
 """Processes that are named."""

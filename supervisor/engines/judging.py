@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from traceback import extract_tb
 
-from supervisor.adapters.output import read_evidence
-from supervisor.adapters.space import free_bytes
+from supervisor.adapters.processes.output import read_evidence
+from supervisor.adapters.stores.space import free_bytes
 from supervisor.config import placeholders
-from supervisor.core.crash import place_of_crash, traceback_of_crash
-from supervisor.core.doubt import doubt
 from supervisor.core.events import WorkersGone
-from supervisor.core.failure import Evidence, Failure, HostFacts, RankEvidence, WorkerExit
-from supervisor.core.verdicts import (
+from supervisor.diagnosis.crash import place_of_crash, traceback_of_crash
+from supervisor.diagnosis.doubt import doubt
+from supervisor.diagnosis.failure import Evidence, Failure, HostFacts, RankEvidence, WorkerExit
+from supervisor.diagnosis.verdicts import (
     judge_in_time,
     store_failure,
     succeeded,

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from supervisor.adapters.guard import Guard
-from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.adapters.processes.guard import Guard
 
 
 class Killing:

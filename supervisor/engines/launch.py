@@ -13,9 +13,9 @@ from pathlib import Path
 
 from supervisor.config import placeholders
 from supervisor.config.plan import PhasePlan
-from supervisor.core.failure import Failure
-from supervisor.core.policy import Success
-from supervisor.core.rules import Rule
+from supervisor.diagnosis.failure import Failure
+from supervisor.diagnosis.rules import Rule
+from supervisor.diagnosis.success import Success
 from supervisor.engines.python_program import bootstrapped
 from supervisor.protocol import environment
 from supervisor.protocol.adjustments import Adjustments

@@ -13,15 +13,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from supervisor.adapters.accelerators import TPU, holders
-from supervisor.adapters.addresses import free_ports
-from supervisor.adapters.cgroup import OomCounter
-from supervisor.adapters.checkpoints import CheckpointWatcher
-from supervisor.adapters.compile_cache import CompileCache
-from supervisor.adapters.guard import Guard
-from supervisor.adapters.reactor import Reactor
-from supervisor.adapters.snapshots import SnapshotMemory
-from supervisor.adapters.stacks import describe_process, dump_native_stacks
+from supervisor.adapters.kernel.addresses import free_ports
+from supervisor.adapters.kernel.cgroup import OomCounter
+from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.adapters.kernel.stacks import describe_process, dump_native_stacks
+from supervisor.adapters.platforms.accelerators import TPU, holders
+from supervisor.adapters.processes.guard import Guard
+from supervisor.adapters.processes.snapshots import SnapshotMemory
+from supervisor.adapters.stores.checkpoints import CheckpointWatcher
+from supervisor.adapters.stores.compile_cache import CompileCache
 from supervisor.core.events import (
     CheckpointCommitted,
     DevicesProbed,
@@ -33,9 +33,9 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
-from supervisor.core.failure import Survivor, WorkerExit
 from supervisor.core.settling import Settling
-from supervisor.core.verdicts import launch_failure
+from supervisor.diagnosis.failure import Survivor, WorkerExit
+from supervisor.diagnosis.verdicts import launch_failure
 from supervisor.engines import committed as committed_steps
 from supervisor.engines.devices import DeviceProbe
 from supervisor.engines.group import Group, Worker

@@ -18,12 +18,12 @@ from signal import SIGKILL
 
 import psutil
 
-from supervisor.adapters import memory
-from supervisor.adapters.processes import WorkerProcess
-from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.kernel import memory
+from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.adapters.processes.worker_process import WorkerProcess
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import RungCompileFailed
-from supervisor.core.failure import Failure, WorkerExit
+from supervisor.diagnosis.failure import Failure, WorkerExit
 from supervisor.engines.judging import judged
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.placement import placed

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from supervisor.adapters import memory
-from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.kernel import memory
+from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.config import gpus
 from supervisor.engines.devices import DeviceProbe
 from supervisor.engines.group import Group

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from supervisor.adapters.processes import WorkerProcess
-from supervisor.core.failure import WorkerExit
+from supervisor.adapters.processes.worker_process import WorkerProcess
+from supervisor.diagnosis.failure import WorkerExit
 from supervisor.ports import Starter
 from supervisor.protocol.reading import SMALL, UnreadableError, parse_object
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from supervisor.adapters.accelerators import Holder
-from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.adapters.platforms.accelerators import Holder
 from supervisor.engines.holders import each_told
 from supervisor.ports import Clock
 

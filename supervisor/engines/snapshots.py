@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from supervisor.adapters.snapshots import SnapshotMemory
-from supervisor.core.failure import Failure
+from supervisor.adapters.processes.snapshots import SnapshotMemory
 from supervisor.core.snapshots import Use, refusal
+from supervisor.diagnosis.failure import Failure
 
 
 class SnapshotKeeper:

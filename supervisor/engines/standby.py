@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
-from supervisor.adapters.processes import WorkerProcess
-from supervisor.adapters.reactor import Reactor
-from supervisor.adapters.stacks import describe_process
+from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.adapters.kernel.stacks import describe_process
+from supervisor.adapters.processes.worker_process import WorkerProcess
 from supervisor.config import placeholders
 from supervisor.config.gpus import fits_twice
 from supervisor.engines.launch import Start

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
-from supervisor.adapters.compile_cache import CompileCache
-from supervisor.adapters.guard import Guard
-from supervisor.adapters.output import OutputPatterns, OutputPump
-from supervisor.adapters.processes import WorkerProcess
-from supervisor.adapters.progress import ProgressPipe
-from supervisor.adapters.snapshots import SnapshotMemory
+from supervisor.adapters.processes.guard import Guard
+from supervisor.adapters.processes.output import OutputPatterns, OutputPump
+from supervisor.adapters.processes.progress import ProgressPipe
+from supervisor.adapters.processes.snapshots import SnapshotMemory
+from supervisor.adapters.processes.worker_process import WorkerProcess
+from supervisor.adapters.stores.compile_cache import CompileCache
 from supervisor.config.patterns import Pattern
 from supervisor.engines.group import Group, Worker
 from supervisor.engines.launch import Launch, Start

@@ -12,18 +12,18 @@ from collections import defaultdict
 from collections.abc import Callable
 from signal import SIGTERM
 
-from supervisor.adapters.guard import Guard
-from supervisor.adapters.process_facts import (
+from supervisor.adapters.kernel.process_facts import (
     Reaction,
     command,
     pipes,
     reaction,
     waited_for,
 )
-from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.adapters.processes.guard import Guard
 from supervisor.core.allowance import Allowance
-from supervisor.core.failure import Survivor
 from supervisor.core.pipes import left_alone
+from supervisor.diagnosis.failure import Survivor
 from supervisor.engines.group import Group
 from supervisor.host import tree
 from supervisor.ports import Clock

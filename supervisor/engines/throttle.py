@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from signal import SIGCONT, SIGSTOP
 
-from supervisor.adapters.contention import ran_and_waited
-from supervisor.adapters.processes import WorkerProcess
-from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.kernel.contention import ran_and_waited
+from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.adapters.processes.worker_process import WorkerProcess
 from supervisor.ports import Clock
 
 _SHARE = 0.1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from supervisor.adapters.output import OutputPump
+from supervisor.adapters.processes.output import OutputPump
 from supervisor.core.events import WorkersGone
 from supervisor.engines.launch import Launch
 from supervisor.ports import Transition

@@ -41,9 +41,9 @@ from supervisor.core.events import (
     WorkersStarted,
 )
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.failure import told_survivors
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
+from supervisor.diagnosis.failure import told_survivors
 from supervisor.narrative import devices
 from supervisor.narrative.failures import at, doubted, end_of_traceback, verdict
 from supervisor.narrative.findings import found

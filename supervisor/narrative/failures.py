@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from supervisor.core.decisions import FinishJob
-from supervisor.core.failure import Failure
-from supervisor.core.outcome import Verdict
 from supervisor.core.state import JobState, Status
+from supervisor.diagnosis.failure import Failure
+from supervisor.diagnosis.outcome import Verdict
 from supervisor.narrative.line import Line
 from supervisor.protocol.messages import printable
 from supervisor.protocol.segments import RUN_LOG

@@ -13,13 +13,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from supervisor.adapters.clock import SystemClock
-from supervisor.adapters.console import PlainConsole
-from supervisor.adapters.queued_resources import BASE, BASE_VARIABLE, QueuedResources
+from supervisor.adapters.kernel.clock import SystemClock
+from supervisor.adapters.platforms.queued_resources import BASE, BASE_VARIABLE, QueuedResources
+from supervisor.adapters.telling.console import PlainConsole
 from supervisor.config.problems import ConfigError
 from supervisor.config.source import parse_source, written
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.redaction import Redactor
+from supervisor.diagnosis.redaction import Redactor
 from supervisor.host.outlet import say_on_stderr
 from supervisor.narrative.line import count
 from supervisor.prepare import Prepared
@@ -148,7 +148,9 @@ def _base() -> str:
 
 
 def _loop(plan: Plan, redactor: Redactor, console: PlainConsole) -> Loop:
-    from supervisor.adapters.bucket import bucket  # its imports cost what no other command needs
+    from supervisor.adapters.stores.bucket import (
+        bucket,  # its imports cost what no other command needs
+    )
 
     clock = SystemClock()
 

@@ -15,7 +15,7 @@ from supervisor.config.problems import ConfigError, Location, Problem
 from supervisor.config.schema import Phase, Provision
 from supervisor.config.source import written
 from supervisor.config.topology import GENERATIONS, Slice, parse_slice
-from supervisor.core.redaction import Redactor
+from supervisor.diagnosis.redaction import Redactor
 from supervisor.prepare import Prepared
 from supervisor.protocol.location import Uri
 from supervisor.provision import boot

@@ -10,8 +10,8 @@ from deploy.acceptance import tpu
 from deploy.acceptance.bench import Bench, Child, Failed
 from deploy.acceptance.common import check_gpu_places
 from deploy.acceptance.jobs import expect_regrown
-from supervisor.adapters import accelerators
-from supervisor.adapters.accelerators import Holder
+from supervisor.adapters.platforms import accelerators
+from supervisor.adapters.platforms.accelerators import Holder
 
 REFUSED = "echo The TPU is already in use by process 7 >&2; exit 1"
 

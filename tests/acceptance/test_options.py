@@ -8,7 +8,7 @@ from deploy.acceptance import machine
 from deploy.acceptance.__main__ import main
 from deploy.acceptance.bench import ROOT, Bench
 from deploy.acceptance.checks import CHECKS, in_order
-from supervisor.adapters import accelerators
+from supervisor.adapters.platforms import accelerators
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervisor.adapters.accelerators import NVIDIA, TPU, Holder, chips, holders
+from supervisor.adapters.platforms.accelerators import NVIDIA, TPU, Holder, chips, holders
 from supervisor.engines.holders import told
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.compile_cache import CompileCache
+from supervisor.adapters.stores.compile_cache import CompileCache
 from supervisor.bounds import Bounds
 from supervisor.config.schema import Limits
 from supervisor.core.events import WorkersStarted

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fsspec.config import conf as fsspec_conf
 
-from supervisor.adapters.bucket import bucket
+from supervisor.adapters.stores.bucket import bucket
 from supervisor.ports import ConflictError, Listing, Objects, UnavailableError
 from supervisor.protocol.location import Uri
 from supervisor.protocol.reading import UnreadableError

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.compile_cache import CompileCache, is_whole
+from supervisor.adapters.stores.compile_cache import CompileCache, is_whole
 
 ENTRY = zlib.compress(os.urandom(3_000_000), 1)
 NAME = "jit_f-0123-cache"

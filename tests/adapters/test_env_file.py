@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.adapters.env_file import parse, read_env_file
+from supervisor.adapters.stores.env_file import parse, read_env_file
 from supervisor.protocol.secret_file import exposed
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.lease import Lease, LeaseTimes, owner_of
-from supervisor.adapters.lease_places import LEASE, LeaseFile
-from supervisor.adapters.storage import LocalStorage
+from supervisor.adapters.stores.lease import Lease, LeaseTimes, owner_of
+from supervisor.adapters.stores.lease_places import LEASE, LeaseFile
+from supervisor.adapters.stores.storage import LocalStorage
 
 TIMES = LeaseTimes(duration=0.3, renew=0.1, settle=0.01)
 

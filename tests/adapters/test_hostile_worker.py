@@ -17,12 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from supervisor.adapters.journal import FileJournal
-from supervisor.adapters.progress import ProgressPipe
-from supervisor.adapters.runlog import RunLog
-from supervisor.adapters.storage import LocalStorage
-from supervisor.adapters.summary import Summary
-from supervisor.adapters.terminal import TerminalView
+from supervisor.adapters.processes.progress import ProgressPipe
+from supervisor.adapters.stores.journal import FileJournal
+from supervisor.adapters.stores.storage import LocalStorage
+from supervisor.adapters.telling.runlog import RunLog
+from supervisor.adapters.telling.summary import Summary
+from supervisor.adapters.telling.terminal import TerminalView
 from supervisor.config.command import SuccessConfig
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import (
@@ -35,12 +35,13 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
-from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.core.machine import step
-from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
-from supervisor.core.redaction import Redactor
+from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState
-from supervisor.core.verdicts import judge
+from supervisor.diagnosis.failure import Evidence, RankEvidence, WorkerExit
+from supervisor.diagnosis.redaction import Redactor
+from supervisor.diagnosis.success import Success
+from supervisor.diagnosis.verdicts import judge
 from supervisor.ports import Transition
 from supervisor.protocol.failure import parse_failure_record
 from supervisor.protocol.messages import MAX_LINE, Message, Stage

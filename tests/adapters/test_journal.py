@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from supervisor.adapters.journal import (
+from supervisor.adapters.stores.journal import (
     DamagedJournalError,
     FileJournal,
     JournalError,
     phases_on_record,
 )
-from supervisor.adapters.storage import LocalStorage
+from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.core.budget import Charge
 from supervisor.core.decisions import Decision
 from supervisor.core.events import (
@@ -33,10 +33,11 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
-from supervisor.core.failure import Failure, Verdict, WorkerExit
 from supervisor.core.machine import step
-from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
+from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState, Status
+from supervisor.diagnosis.failure import Failure, Verdict, WorkerExit
+from supervisor.diagnosis.success import Success
 from supervisor.ports import Transition
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.segments import JOURNAL

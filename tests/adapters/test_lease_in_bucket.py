@@ -11,15 +11,15 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.adapters.bucket import bucket
-from supervisor.adapters.lease import (
+from supervisor.adapters.stores.bucket import bucket
+from supervisor.adapters.stores.lease import (
     Lease,
     LeaseExpiredError,
     LeaseHeldError,
     LeaseTakenError,
     LeaseTimes,
 )
-from supervisor.adapters.lease_places import LEASE, LeaseObject
+from supervisor.adapters.stores.lease_places import LEASE, LeaseObject
 from supervisor.host.identity import Identity
 from supervisor.ports import Objects
 from supervisor.protocol.location import Uri

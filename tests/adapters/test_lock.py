@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.adapters.lock import LOCK, OWNER, DirectoryLock, LockHeldError, living_owner
-from supervisor.adapters.storage import LocalStorage
+from supervisor.adapters.stores.lock import LOCK, OWNER, DirectoryLock, LockHeldError, living_owner
+from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.host.identity import Identity
 
 ROOT = Path(__file__).parents[2]
@@ -30,8 +30,8 @@ HOLDER = """
 import sys
 from datetime import datetime, UTC
 from pathlib import Path
-from supervisor.adapters.lock import DirectoryLock
-from supervisor.adapters.storage import LocalStorage
+from supervisor.adapters.stores.lock import DirectoryLock
+from supervisor.adapters.stores.storage import LocalStorage
 files = LocalStorage(Path(sys.argv[1]))
 lock = DirectoryLock(Path(sys.argv[1]))
 lock.claim(files, datetime(2025, 3, 4, tzinfo=UTC), "a" * 32)

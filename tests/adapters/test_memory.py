@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervisor.adapters.memory import available, resident
+from supervisor.adapters.kernel.memory import available, resident
 
 STAT = "anon 100\ninactive_file 30\nactive_file 20\n"
 

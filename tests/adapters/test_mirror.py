@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.fetch import epoch_after, fetch, read_growing
-from supervisor.adapters.mirror import Mirror, MirroredStorage
-from supervisor.adapters.requests import taken
-from supervisor.adapters.storage import LocalStorage
+from supervisor.adapters.stores.fetch import epoch_after, fetch, read_growing
+from supervisor.adapters.stores.mirror import Mirror, MirroredStorage
+from supervisor.adapters.stores.requests import taken
+from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.ports import UnavailableError
 from supervisor.protocol.segments import Segment
 from tests.memory_objects import MemoryObjects

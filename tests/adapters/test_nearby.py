@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.adapters import nearby
-from supervisor.adapters.nearby import found_nearby
+from supervisor.adapters.stores import nearby
+from supervisor.adapters.stores.nearby import found_nearby
 
 
 def test_no_more_entries_are_listed_than_the_bound_says(

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.clock import SystemClock
-from supervisor.adapters.reactor import Reactor
-from supervisor.adapters.status_file import STATUS, StatusFile
-from supervisor.adapters.storage import LocalStorage
-from supervisor.adapters.systemd import Notifier, ServiceManager, Watchdog
+from supervisor.adapters.kernel.clock import SystemClock
+from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.adapters.stores.storage import LocalStorage
+from supervisor.adapters.telling.status_file import STATUS, StatusFile
+from supervisor.adapters.telling.systemd import Notifier, ServiceManager, Watchdog
 from supervisor.core.events import Noticed, SupervisorStarted
 from supervisor.core.machine import step
 from supervisor.core.state import JobState

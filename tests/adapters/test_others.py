@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from supervisor.adapters.others import may_change
+from supervisor.adapters.stores.others import may_change
 
 LOCK = ".lock"
 NOBODY = 65534

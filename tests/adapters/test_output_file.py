@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.adapters.output import OutputFile, read_evidence
+from supervisor.adapters.processes.output import OutputFile, read_evidence
 
 LIMIT = 3000
 

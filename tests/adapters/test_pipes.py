@@ -18,10 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.adapters.checkpoints import CheckpointWatcher, Pace, newest_committed
-from supervisor.adapters.console import PlainConsole
-from supervisor.adapters.output import OutputPatterns, OutputPump, read_evidence
-from supervisor.adapters.progress import ProgressPipe
+from supervisor.adapters.processes.output import OutputPatterns, OutputPump, read_evidence
+from supervisor.adapters.processes.progress import ProgressPipe
+from supervisor.adapters.stores.checkpoints import CheckpointWatcher, Pace, newest_committed
+from supervisor.adapters.telling.console import PlainConsole
 from supervisor.config.patterns import Pattern
 from supervisor.protocol.messages import MAX_LINE, Message, SavedMessage, Stage, StepMessage, encode
 from supervisor.protocol.reporter import Reporter
@@ -325,7 +325,7 @@ def test_a_flood_is_taken_quickly_and_in_little_memory(tmp_path: Path) -> None:
     program = (
         "import os, resource, sys, threading, time\n"
         "from pathlib import Path\n"
-        "from supervisor.adapters.output import OutputPatterns, OutputPump\n"
+        "from supervisor.adapters.processes.output import OutputPatterns, OutputPump\n"
         "from supervisor.config.patterns import Pattern\n"
         "patterns = OutputPatterns(step=Pattern(r'step (\\d+)'), success=Pattern('done'))\n"
         "pump = OutputPump(Path(sys.argv[1]), patterns, None, print)\n"
@@ -373,7 +373,7 @@ def test_a_disk_that_fills_up_keeps_what_fitted(tmp_path: Path) -> None:
     program = (
         "import os, resource, sys\n"
         "from pathlib import Path\n"
-        "from supervisor.adapters.output import OutputPatterns, OutputPump\n"
+        "from supervisor.adapters.processes.output import OutputPatterns, OutputPump\n"
         "pump = OutputPump(Path(sys.argv[1]), OutputPatterns(), None, print)\n"
         "worker = os.dup(pump.write_end)\n"
         "pump.start()\n"

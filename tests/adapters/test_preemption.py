@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from supervisor.adapters.preemption import PreemptionWatch
+from supervisor.adapters.platforms.preemption import PreemptionWatch
 from supervisor.ports import Announcement
 
 BOUND = 60.0

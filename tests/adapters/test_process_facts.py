@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.process_facts import Reaction, reaction
+from supervisor.adapters.kernel.process_facts import Reaction, reaction
 from tests.running import eventually
 
 PROGRAMS = {

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.processes import WorkerProcess
+from supervisor.adapters.processes.worker_process import WorkerProcess
 from supervisor.host import tree
 from tests.running import gone, marked, shared_guard
 
 PARENT = """
 import os, sys, time
-from supervisor.adapters.guard import Guard
-from supervisor.adapters.processes import WorkerProcess
+from supervisor.adapters.processes.guard import Guard
+from supervisor.adapters.processes.worker_process import WorkerProcess
 guard = Guard(print)
 WorkerProcess(guard, sys.argv[1:], env=os.environ, output=1)
 print("guard", guard.pid, flush=True)

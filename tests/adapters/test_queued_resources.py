@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.adapters.queued_resources import QueuedResources
+from supervisor.adapters.platforms.queued_resources import QueuedResources
 from supervisor.ports import Refusal, Slice, SliceState, UnavailableError
 from tests.cloud_tpu import NO_CAPACITY, QUOTA, CloudTpu, Fault
 

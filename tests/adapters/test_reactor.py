@@ -6,7 +6,7 @@ import os
 import signal
 from datetime import UTC, datetime
 
-from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.core.events import Noticed, SilenceExcused, StopRequested
 
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.requests import ask_to_clear, taken
+from supervisor.adapters.stores.requests import ask_to_clear, taken
 
 
 def heard(model_dir: Path) -> tuple[list[tuple[str, ...]], list[str]]:

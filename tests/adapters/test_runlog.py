@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.runlog import RunLog
-from supervisor.adapters.storage import LocalStorage
+from supervisor.adapters.stores.storage import LocalStorage
+from supervisor.adapters.telling.runlog import RunLog
 from supervisor.core.events import Event, WorkerReported, WorkersGone, WorkersObserved
-from supervisor.core.failure import WorkerExit
 from supervisor.core.machine import step
+from supervisor.diagnosis.failure import WorkerExit
 from supervisor.ports import Transition
 from supervisor.protocol.messages import Stage, StageMessage
 from tests.core.history import RETRY, History, policy

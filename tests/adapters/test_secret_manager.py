@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.adapters.secret_manager import SecretError, SecretManager
+from supervisor.adapters.platforms.secret_manager import SecretError, SecretManager
 from tests.secret_store import SecretStore
 
 VERSION = "projects/p/secrets/db/versions/latest"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.adapters.shared_programs import SharedPrograms, read_key
+from supervisor.adapters.stores.shared_programs import SharedPrograms, read_key
 from supervisor.core.compiled import Trust, is_entry, macs_table, parse_macs
 from tests.memory_objects import MemoryObjects
 

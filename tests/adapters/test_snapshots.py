@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.snapshots import SnapshotMemory
+from supervisor.adapters.processes.snapshots import SnapshotMemory
 from supervisor.engines.snapshots import SnapshotKeeper
 from tests.core.history import RETRY
 

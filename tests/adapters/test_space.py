@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.space import MAX_LOG, Space
+from supervisor.adapters.stores.space import MAX_LOG, Space
 from supervisor.config.schema import Limits
 from supervisor.core.events import WorkersGone
 from supervisor.core.state import JobState

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from supervisor.adapters.stall import watched
+from supervisor.adapters.kernel.stall import watched
 
 TICK = 0.02
 

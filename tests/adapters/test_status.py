@@ -10,10 +10,11 @@ import pytest
 
 from supervisor.cli import main
 from supervisor.core.events import StopRequested, StopSource, WorkersGone, WorkersObserved
-from supervisor.core.failure import Failure
-from supervisor.core.policy import PhasePolicy, Success
+from supervisor.core.policy import PhasePolicy
 from supervisor.core.quarantine import Quarantine, Quarantined
 from supervisor.core.state import JobState
+from supervisor.diagnosis.failure import Failure
+from supervisor.diagnosis.success import Success
 from supervisor.status import _quarantine, show_status
 from tests.adapters.test_journal import EXITS, KILLED, STORY, tell
 

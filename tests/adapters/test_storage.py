@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.storage import LocalStorage, make_durably
+from supervisor.adapters.stores.storage import LocalStorage, make_durably
 
 ROOT = Path(__file__).parents[2]
 NOW = datetime(2025, 3, 4, 5, 6, 7, tzinfo=UTC)
@@ -68,7 +68,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
     program = (
         "import resource, sys\n"
         "from pathlib import Path\n"
-        "from supervisor.adapters.storage import LocalStorage\n"
+        "from supervisor.adapters.stores.storage import LocalStorage\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "try: LocalStorage(Path(sys.argv[1])).replace('a', b'x' * 5000)\n"
         "except OSError as error: print(error.strerror)\n"

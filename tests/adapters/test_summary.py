@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.journal import FileJournal
-from supervisor.adapters.storage import LocalStorage
-from supervisor.adapters.summary import Summary
+from supervisor.adapters.stores.journal import FileJournal
+from supervisor.adapters.stores.storage import LocalStorage
+from supervisor.adapters.telling.summary import Summary
 from supervisor.core.events import (
     Event,
     PhaseBegun,
@@ -23,9 +23,9 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
-from supervisor.core.failure import WorkerExit
 from supervisor.core.machine import step
 from supervisor.core.state import JobState
+from supervisor.diagnosis.failure import WorkerExit
 from supervisor.ports import Transition
 from supervisor.protocol.messages import RestoredMessage, StepMessage
 from tests.adapters.test_hostile_worker import PHASE, PLAN, POLICY

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.tpu_lock import UnusableLock, unusable_lock
+from supervisor.adapters.platforms.tpu_lock import UnusableLock, unusable_lock
 from supervisor.engines.holders import in_the_way, lock_in_the_way
 from supervisor.preflight import notes
 from supervisor.prepare import prepare

@@ -17,7 +17,7 @@ _OF_OS = {"remove", "removedirs", "rename", "renames"}
 _MAY = {
     "supervisor/host/cgroups.py",  # the kernel's folders, by the name of a run, and empty
     "supervisor/protocol/removal.py",
-    "supervisor/adapters/bucket.py",  # the client, whose `delete` removal calls
+    "supervisor/adapters/stores/bucket.py",  # the client, whose `delete` removal calls
     "trainer/bucket.py",  # the same for the trainer
 }
 

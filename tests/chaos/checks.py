@@ -14,8 +14,8 @@ from typing import Any
 
 import psutil
 
-from supervisor.adapters.journal import FileJournal
-from supervisor.adapters.storage import LocalStorage
+from supervisor.adapters.stores.journal import FileJournal
+from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.core.decisions import StartWorkers
 from supervisor.core.events import SupervisorStarted, WorkerReported
 from supervisor.core.machine import step

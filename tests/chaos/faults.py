@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from supervisor.core.rules import DISK_FULL
+from supervisor.diagnosis.rules import DISK_FULL
 from tests.chaos import hostile, strikes
 from tests.chaos.job import SECRET, Job
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from supervisor.config.rule_checks import idle_patterns, rule_conflicts
 from supervisor.config.rules import RuleConfig
-from supervisor.core.rules import Rule, names_match
-from supervisor.core.rules.rule import says
+from supervisor.diagnosis.rules import Rule, names_match
+from supervisor.diagnosis.rules.rule import says
 from supervisor.preflight import notes
 from supervisor.prepare import own_rules, prepare
 from tests.config.files import load, problems, with_restart

@@ -19,10 +19,11 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
-from supervisor.core.failure import Failure, Verdict, WorkerExit
 from supervisor.core.machine import step
-from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
+from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState
+from supervisor.diagnosis.failure import Failure, Verdict, WorkerExit
+from supervisor.diagnosis.success import Success
 
 RETRY = Failure("killed", Verdict.RESTART, "sigkill", "why", "what", "SIGKILL", 0, "SIGKILL")
 FATAL = replace(RETRY, verdict=Verdict.FATAL, rule="assertion")

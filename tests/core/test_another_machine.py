@@ -9,12 +9,12 @@ import pytest
 
 from supervisor.core.decisions import FinishJob
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.failure import Failure
-from supervisor.core.outcome import Verdict
-from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
-from supervisor.core.remedy import Remedy
-from supervisor.core.state import Hang
-from supervisor.core.verdicts import hang_failure
+from supervisor.core.policy import PhasePolicy, RestartPolicy
+from supervisor.diagnosis.failure import Failure
+from supervisor.diagnosis.outcome import Verdict
+from supervisor.diagnosis.remedy import Remedy
+from supervisor.diagnosis.success import Success
+from supervisor.diagnosis.verdicts import hang_failure
 from supervisor.protocol.messages import Stage
 from tests.core.history import RETRY, History, policy
 
@@ -70,5 +70,5 @@ def test_what_bounds_all_restarts_is_not_refilled_by_another_machine() -> None:
 
 @pytest.mark.parametrize("stage", Stage)
 def test_a_hang_speaks_against_the_machine_only_while_it_initialises(stage: Stage) -> None:
-    hung = hang_failure(None, Hang(stage, 60.0))
+    hung = hang_failure(None, stage, 60.0)
     assert (hung.verdict, hung.machine) == (Verdict.RESTART, stage is Stage.INITIALIZING)

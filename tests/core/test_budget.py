@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core.budget import Budget
-from supervisor.core.policy import PhasePolicy, Success
+from supervisor.core.policy import PhasePolicy
+from supervisor.diagnosis.success import Success
 
 LIMITED = PhasePolicy("p", 3, 3, Success())
 UNLIMITED = PhasePolicy("p", 3, 3, Success(), repeated_failure_limit=0)

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from supervisor.core.decisions import ProbeDevices, StartWorkers, TellLivelock, Wait
 from supervisor.core.events import LaunchFailed, WorkersGone
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.failure import Failure, WorkerExit
 from supervisor.core.guesses import MOST, Guess, Guesses
 from supervisor.core.ladder import Placement
 from supervisor.core.machine import step
-from supervisor.core.policy import PhasePolicy, Success
+from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import JobState, Status
+from supervisor.diagnosis.failure import Failure, WorkerExit
+from supervisor.diagnosis.success import Success
 from tests.core.history import FATAL, RETRY, SAME, TWO, History, policy, started
 from tests.core.test_placing import Devices, shrunk
 

@@ -7,37 +7,36 @@ from errno import EAGAIN, ENOENT
 
 import pytest
 
-from supervisor.core.failure import Evidence, Verdict
-from supervisor.core.outcome import Confidence
-from supervisor.core.policy import Success
-from supervisor.core.state import Hang
-from supervisor.core.verdicts import hang_failure, judge, launch_failure
+from supervisor.diagnosis.failure import Evidence, Verdict
+from supervisor.diagnosis.outcome import Confidence
+from supervisor.diagnosis.success import Success
+from supervisor.diagnosis.verdicts import hang_failure, judge, launch_failure
 from supervisor.protocol.messages import Stage
 from tests.core.history import RETRY
-from tests.core.test_rules_reached import ended, printed
+from tests.diagnosis.test_rules_reached import ended, printed
 
-HANG = Hang(Stage.SAVING, 12.3)
+HANG = (Stage.SAVING, 12.3)
 END = replace(RETRY, rank=2, exit="killed by SIGTERM", traceback="Traceback ...")
 
 
 def test_a_hang_is_told_with_how_the_group_then_ended() -> None:
-    failure = hang_failure(END, HANG)
+    failure = hang_failure(END, *HANG)
     assert failure.root_cause == "silent for 12.3 s in stage SAVING, then ended: killed by SIGTERM"
     assert (failure.rank, failure.exit, failure.traceback) == (2, END.exit, END.traceback)
     assert (failure.verdict, failure.confidence) == (Verdict.RESTART, Confidence.HIGH)
 
 
 def test_a_hang_that_then_ended_as_success_does() -> None:
-    failure = hang_failure(None, HANG)
+    failure = hang_failure(None, *HANG)
     assert failure.root_cause == "silent for 12.3 s in stage SAVING, then ended: well"
     assert (failure.rank, failure.exit, failure.traceback) == (0, "well", "")
 
 
 def test_a_program_that_had_failed_for_good_and_then_hung_in_its_end_did_not_hang() -> None:
     said = replace(END, verdict=Verdict.FATAL, confidence=Confidence.HIGH, certain=False)
-    assert hang_failure(said, HANG) == said
+    assert hang_failure(said, *HANG) == said
     guessed = replace(said, confidence=Confidence.LOW)
-    assert hang_failure(guessed, HANG) == hang_failure(END, HANG)
+    assert hang_failure(guessed, *HANG) == hang_failure(END, *HANG)
 
 
 def test_what_the_sigterm_of_a_hang_may_have_brought_about_is_a_guess() -> None:
@@ -45,7 +44,7 @@ def test_what_the_sigterm_of_a_hang_may_have_brought_about_is_a_guess() -> None:
     end = judge(handlers, Success(step=9))
     assert end is not None
     assert end.is_certain
-    failure = hang_failure(end, HANG)
+    failure = hang_failure(end, *HANG)
     assert (failure.is_guess, failure.compared) == (True, True)
     assert failure.grounds.startswith("a guess: it hung")
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from supervisor.core.budget import Charge
-from supervisor.core.failure import Evidence, Failure, RankEvidence, Verdict, WorkerExit
-from supervisor.core.outcome import Confidence
-from supervisor.core.policy import Success
-from supervisor.core.remedy import Remedy
-from supervisor.core.rules import RULES, Rule
-from supervisor.core.verdicts import judge
+from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence, Verdict, WorkerExit
+from supervisor.diagnosis.outcome import Confidence
+from supervisor.diagnosis.remedy import Remedy
+from supervisor.diagnosis.rules import RULES, Rule
+from supervisor.diagnosis.success import Success
+from supervisor.diagnosis.verdicts import judge
 from supervisor.protocol.failure import ExceptionInfo, FailureRecord
 
 TRACEBACK = """Traceback (most recent call last):

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from supervisor.core.decisions import TellLivelock
 from supervisor.core.events import WorkerReported
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.failure import Failure, WorkerExit
 from supervisor.core.livelock import EVERY, FIRST
-from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
+from supervisor.core.policy import PhasePolicy, RestartPolicy
+from supervisor.diagnosis.failure import Failure, WorkerExit
+from supervisor.diagnosis.success import Success
 from supervisor.protocol.messages import StepMessage
 from tests.core.history import FREE, PREEMPTED, RETRY, SAME, History, policy, started
 

@@ -17,10 +17,11 @@ from supervisor.core.decisions import (
 )
 from supervisor.core.events import DeadlineReached, SilenceExcused, WorkerReported
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.failure import WorkerExit
 from supervisor.core.liveness import DEFAULT_DEADLINES, Liveness, Silence
-from supervisor.core.policy import PhasePolicy, Success
+from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import Status
+from supervisor.diagnosis.failure import WorkerExit
+from supervisor.diagnosis.success import Success
 from supervisor.protocol.messages import EvaluatedMessage, Message, Stage, StageMessage, StepMessage
 from tests.core.history import FATAL, PREEMPTED, History, policy
 

@@ -21,11 +21,12 @@ from supervisor.core.events import (
     WorkersStarted,
 )
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.failure import Failure, WorkerExit
-from supervisor.core.policy import PhasePolicy, Success
-from supervisor.core.rules import RULES
-from supervisor.core.rules.rule import Rule
+from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import Status
+from supervisor.diagnosis.failure import Failure, WorkerExit
+from supervisor.diagnosis.rules import RULES
+from supervisor.diagnosis.rules.rule import Rule
+from supervisor.diagnosis.success import Success
 from tests.core.history import (
     FATAL,
     FREE,

@@ -24,12 +24,13 @@ from supervisor.core.events import (
     SupervisorStarted,
 )
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.failure import Verdict, WorkerExit
 from supervisor.core.ladder import Ladder, Placement
 from supervisor.core.machine import step
-from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
-from supervisor.core.remedy import Remedy
+from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import Status
+from supervisor.diagnosis.failure import Verdict, WorkerExit
+from supervisor.diagnosis.remedy import Remedy
+from supervisor.diagnosis.success import Success
 from supervisor.narrative import tell
 from supervisor.ports import Transition
 from supervisor.protocol.adjustments import ACCUMULATION, Adjustments

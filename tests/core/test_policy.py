@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.policy import Success
+from supervisor.diagnosis.success import Success
 
 
 @pytest.mark.parametrize(

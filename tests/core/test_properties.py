@@ -39,11 +39,12 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
-from supervisor.core.failure import Verdict, WorkerExit
 from supervisor.core.liveness import Liveness, Silence
 from supervisor.core.machine import step
-from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
+from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState, Status
+from supervisor.diagnosis.failure import Verdict, WorkerExit
+from supervisor.diagnosis.success import Success
 from supervisor.protocol.messages import Stage, StageMessage, StepMessage
 from tests.core.history import RETRY
 

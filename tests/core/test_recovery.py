@@ -19,9 +19,10 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
-from supervisor.core.failure import Failure, WorkerExit
-from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
+from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.recovery import Recovery
+from supervisor.diagnosis.failure import Failure, WorkerExit
+from supervisor.diagnosis.success import Success
 from supervisor.protocol.messages import (
     EvaluatedMessage,
     Message,

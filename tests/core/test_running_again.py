@@ -16,9 +16,10 @@ from supervisor.core.events import (
     SupervisorStarted,
 )
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.failure import Failure, WorkerExit
-from supervisor.core.policy import PhasePolicy, Success
+from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import Status
+from supervisor.diagnosis.failure import Failure, WorkerExit
+from supervisor.diagnosis.success import Success
 from tests.core.history import FATAL, PREEMPTED, RETRY, TWO, History, policy, started
 
 KILLED = WorkerExit(0, signal="SIGKILL")

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.core.failure import Failure
 from supervisor.core.liveness import Silence
-from supervisor.core.rules import RULES
 from supervisor.core.snapshots import SOUND, Use, refusal
-from supervisor.core.state import Hang
-from supervisor.core.verdicts import hang_failure
+from supervisor.diagnosis.failure import Failure
+from supervisor.diagnosis.rules import RULES
+from supervisor.diagnosis.verdicts import hang_failure
 from supervisor.protocol.messages import Stage
 from tests.core.history import RETRY, History, policy
 
@@ -33,7 +32,7 @@ def test_every_trusted_rule_is_one() -> None:
 
 def test_a_hang_leaves_a_state_to_trust() -> None:
     silence = Silence(1, Stage.TRAINING, 70.0)
-    assert refusal(hang_failure(RETRY, Hang(silence.stage, silence.seconds)), FIRST) is None
+    assert refusal(hang_failure(RETRY, silence.stage, silence.seconds), FIRST) is None
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,11 @@ from supervisor.core.events import (
     SupervisorStarted,
 )
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.failure import WorkerExit
 from supervisor.core.liveness import Silence
-from supervisor.core.policy import PhasePolicy, Success
+from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import Status
+from supervisor.diagnosis.failure import WorkerExit
+from supervisor.diagnosis.success import Success
 from supervisor.protocol.messages import Stage
 from tests.core.history import PREEMPTED, RETRY, History, policy, started
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from supervisor.core.events import DeadlineReached, Event, StopSource, WorkersGone, WorkersObserved
-from supervisor.core.failure import WorkerExit
 from supervisor.core.liveness import Silence
 from supervisor.core.machine import step
+from supervisor.diagnosis.failure import WorkerExit
 from supervisor.narrative import tell
 from supervisor.ports import Transition
 from supervisor.protocol.messages import Stage

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.decisions import KillWorkers, SignalWorkers
-from supervisor.core.doubt import doubt
 from supervisor.core.events import SaveMeasured, StopSource, WorkersObserved
-from supervisor.core.failure import Evidence, RankEvidence, Survivor, WorkerExit
-from supervisor.core.outcome import Verdict
 from supervisor.core.pipes import Pipes, left_alone
-from supervisor.core.policy import Success
-from supervisor.core.verdicts import judge
+from supervisor.diagnosis.doubt import doubt
+from supervisor.diagnosis.failure import Evidence, RankEvidence, Survivor, WorkerExit
+from supervisor.diagnosis.outcome import Verdict
+from supervisor.diagnosis.success import Success
+from supervisor.diagnosis.verdicts import judge
 from tests.core.history import History, policy, started
 
 LEFT = (Survivor(7, "sleep 3600"),)

@@ -10,11 +10,12 @@ from supervisor.core.budget import Charge
 from supervisor.core.decisions import StartWorkers, Wait
 from supervisor.core.events import StopSource
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.failure import Failure, Verdict, WorkerExit
-from supervisor.core.policy import PhasePolicy, Success
-from supervisor.core.remedy import Remedy
+from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import Status
 from supervisor.core.tactics import CAPACITY_WAITS, STORAGE_WAITS
+from supervisor.diagnosis.failure import Failure, Verdict, WorkerExit
+from supervisor.diagnosis.remedy import Remedy
+from supervisor.diagnosis.success import Success
 from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, Adjustments
 from tests.core.history import RETRY, History, policy
 

@@ -15,12 +15,11 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
-from supervisor.core.digest import LogDigest
-from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
-from supervisor.core.outcome import Verdict
-from supervisor.core.policy import Success
-from supervisor.core.state import Hang
-from supervisor.core.verdicts import hang_failure, judge
+from supervisor.diagnosis.digest import LogDigest
+from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence, WorkerExit
+from supervisor.diagnosis.outcome import Verdict
+from supervisor.diagnosis.success import Success
+from supervisor.diagnosis.verdicts import hang_failure, judge
 from supervisor.protocol.messages import Stage
 
 CORPUS = Path(__file__).with_name("failures.jsonl")
@@ -191,7 +190,7 @@ def judge_together(cases: Sequence[Case]) -> Failure:
     assert failure is not None
     hung = next((case for case in cases if case.hung), None)
     if hung is not None:
-        return hang_failure(failure, Hang(hung.stage or Stage.STARTING, seconds=90.0))
+        return hang_failure(failure, hung.stage or Stage.STARTING, seconds=90.0)
     return failure
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
+from supervisor.diagnosis.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.protocol.messages import Stage
 
 _TEXT = Path(__file__).with_name("elements.txt")

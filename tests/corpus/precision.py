@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.core.rules import RULES
+from supervisor.diagnosis.rules import RULES
 from tests.corpus.cases import DEVELOPMENT, Judged, judged_file
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "verdicts.md"

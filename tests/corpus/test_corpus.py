@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.outcome import Verdict
+from supervisor.diagnosis.outcome import Verdict
 from tests import corpus_report
 from tests.corpus.cases import (
     CANNOT_BE_TOLD,

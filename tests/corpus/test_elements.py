@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.policy import Success
-from supervisor.core.verdicts import judge
+from supervisor.diagnosis.success import Success
+from supervisor.diagnosis.verdicts import judge
 from tests.corpus.elements import Element, elements
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
-from supervisor.core.outcome import Verdict
-from supervisor.core.policy import Success
-from supervisor.core.verdicts import judge
+from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence, WorkerExit
+from supervisor.diagnosis.outcome import Verdict
+from supervisor.diagnosis.success import Success
+from supervisor.diagnosis.verdicts import judge
 from tests.corpus.cases import IO, Ends, judged_file
 
 _LINES = Path(__file__).with_name("io.txt")

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.outcome import Verdict
+from supervisor.diagnosis.outcome import Verdict
 from supervisor.narrative.failures import certainty
 from tests.corpus.cases import CANNOT_BE_TOLD, Case, judge_together, read_cases
 from tests.running import Preloaded, Result, preloaded

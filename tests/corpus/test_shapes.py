@@ -9,13 +9,13 @@ from itertools import product
 
 import pytest
 
-from supervisor.core.chain import Chain
-from supervisor.core.digest import LogDigest
-from supervisor.core.failure import Evidence, Failure, RankEvidence, WorkerExit
-from supervisor.core.outcome import Verdict
-from supervisor.core.policy import Success
-from supervisor.core.rootcause import chains_of_text
-from supervisor.core.verdicts import judge
+from supervisor.diagnosis.chain import Chain
+from supervisor.diagnosis.digest import LogDigest
+from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence, WorkerExit
+from supervisor.diagnosis.outcome import Verdict
+from supervisor.diagnosis.rootcause import chains_of_text
+from supervisor.diagnosis.success import Success
+from supervisor.diagnosis.verdicts import judge
 from tests.corpus.cases import DEVELOPMENT, STAGED, THREADS, Case, read_cases
 from tests.corpus.shapes import LAST, PREFIXES, SHAPES
 

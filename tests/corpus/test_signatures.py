@@ -6,8 +6,8 @@ from collections import defaultdict
 
 import pytest
 
-from supervisor.core.rules import RULES
-from supervisor.core.signature import normalised
+from supervisor.diagnosis.rules import RULES
+from supervisor.diagnosis.signature import normalised
 from tests.corpus.cases import Judged, judge_together
 from tests.corpus.precision import development
 from tests.corpus.rewriting import elsewhere

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from supervisor.core.rules import RULES, Rule
-from supervisor.core.rules.sources import SOURCES
+from supervisor.diagnosis.rules import RULES, Rule
+from supervisor.diagnosis.rules.sources import SOURCES
 from tests.corpus.precision import PUBLISHED, development, rewritten
 
 CERTAIN = [rule for rule in RULES if rule.certain]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.core.outcome import Verdict
+from supervisor.diagnosis.outcome import Verdict
 from tests.corpus.cases import THREADS, Ends, judged, read_cases
 
 FOUND = judged(read_cases(THREADS))

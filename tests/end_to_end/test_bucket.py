@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.adapters.bucket import bucket
+from supervisor.adapters.stores.bucket import bucket
 from supervisor.protocol.location import Uri
 from tests.emulators import Emulator
 from tests.faulty_store import LOST_ANSWER, RESET, Asked, Fault, FaultyStore, answered, slow

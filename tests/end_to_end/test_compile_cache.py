@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.adapters.compile_cache import is_whole
+from supervisor.adapters.stores.compile_cache import is_whole
 from tests.running import Result
 from tests.training.harness import assert_same_bits, final_state
 from trainer.state import TrainState

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.adapters.bucket import bucket
+from supervisor.adapters.stores.bucket import bucket
 from supervisor.provision.decide import End
 from tests.cloud_tpu import CloudTpu
 from tests.emulators import Emulator

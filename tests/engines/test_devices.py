@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervisor.adapters.clock import SystemClock
-from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.kernel.clock import SystemClock
+from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.config.command import SuccessConfig
 from supervisor.config.plan import PhasePlan
 from supervisor.config.topology import parse_slice

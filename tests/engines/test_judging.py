@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from supervisor.core.events import WorkersGone
-from supervisor.core.failure import WorkerExit
-from supervisor.core.outcome import Charge, Verdict
-from supervisor.core.policy import Success
-from supervisor.core.rules import RULES
+from supervisor.diagnosis.failure import WorkerExit
+from supervisor.diagnosis.outcome import Charge, Verdict
+from supervisor.diagnosis.rules import RULES
+from supervisor.diagnosis.success import Success
 from supervisor.engines.judging import judged
 
 LOG = 'Traceback (most recent call last):\n  File "/a.py", line 7, in <module>\nValueError: x\n'

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from supervisor.adapters.clock import SystemClock
-from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.kernel.clock import SystemClock
+from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.engines.killing import Killing
 from tests.running import shared_guard
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.policy import Success
+from supervisor.diagnosis.success import Success
 from supervisor.engines.launch import Launch
 from supervisor.engines.placement import placed, ports_needed
 from supervisor.protocol.adjustments import Adjustments

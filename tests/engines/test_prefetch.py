@@ -11,12 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervisor.adapters import memory
-from supervisor.adapters.clock import SystemClock
-from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.kernel import memory
+from supervisor.adapters.kernel.clock import SystemClock
+from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.core.events import Noticed, RungCompileFailed
-from supervisor.core.policy import Success
-from supervisor.core.rules import RULES
+from supervisor.diagnosis.rules import RULES
+from supervisor.diagnosis.success import Success
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.prefetch import Prefetcher, wanted
 from supervisor.protocol.adjustments import Adjustments

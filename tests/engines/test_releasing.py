@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.accelerators import Holder, holders
-from supervisor.adapters.clock import SystemClock
-from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.kernel.clock import SystemClock
+from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.adapters.platforms.accelerators import Holder, holders
 from supervisor.core.events import Noticed
 from supervisor.engines.holders import each_told
 from supervisor.engines.releasing import Releasing

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.adapters.clock import SystemClock
-from supervisor.adapters.contention import ran_and_waited
-from supervisor.adapters.processes import WorkerProcess
-from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.kernel.clock import SystemClock
+from supervisor.adapters.kernel.contention import ran_and_waited
+from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.adapters.processes.worker_process import WorkerProcess
 from supervisor.engines.throttle import Throttle, rest_after
 from tests.running import eventually, shared_guard
 

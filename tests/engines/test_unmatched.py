@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from supervisor.adapters.output import OutputPatterns, OutputPump
+from supervisor.adapters.processes.output import OutputPatterns, OutputPump
 from supervisor.config.patterns import Pattern
 from supervisor.engines.launch import Launch
 from supervisor.engines.unmatched import _FIRST_MINUTES, Unmatched

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from supervisor.adapters.env_file import read_env_file
-from supervisor.adapters.leftovers import RecordError, recorded, says
-from supervisor.adapters.secret_manager import SecretError, SecretManager
+from supervisor.adapters.platforms.secret_manager import SecretError, SecretManager
+from supervisor.adapters.processes.leftovers import RecordError, recorded, says
+from supervisor.adapters.stores.env_file import read_env_file
 from supervisor.host import tree
 from supervisor.host.identity import Identity
 from supervisor.host.record import NAME, Origin, folder

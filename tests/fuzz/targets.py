@@ -18,32 +18,32 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from supervisor.adapters import lease_places
-from supervisor.adapters.checkpoints import newest_committed
-from supervisor.adapters.compile_cache import CompileCache
-from supervisor.adapters.fetch import epoch_after, fetch
-from supervisor.adapters.gce_metadata import GceMetadata
-from supervisor.adapters.journal import FileJournal, JournalError
-from supervisor.adapters.lease import owner_of
-from supervisor.adapters.lock import OWNER, living_owner
-from supervisor.adapters.logs import digest_of
-from supervisor.adapters.output import read_evidence
-from supervisor.adapters.preemption import AnnouncementFile, shown
-from supervisor.adapters.progress import ProgressPipe
-from supervisor.adapters.requests import taken
-from supervisor.adapters.storage import LocalStorage
-from supervisor.adapters.summary import Summary
+from supervisor.adapters.platforms.gce_metadata import GceMetadata
+from supervisor.adapters.platforms.preemption import AnnouncementFile, shown
+from supervisor.adapters.processes.output import read_evidence
+from supervisor.adapters.processes.progress import ProgressPipe
+from supervisor.adapters.stores import lease_places
+from supervisor.adapters.stores.checkpoints import newest_committed
+from supervisor.adapters.stores.compile_cache import CompileCache
+from supervisor.adapters.stores.fetch import epoch_after, fetch
+from supervisor.adapters.stores.journal import FileJournal, JournalError
+from supervisor.adapters.stores.lease import owner_of
+from supervisor.adapters.stores.lock import OWNER, living_owner
+from supervisor.adapters.stores.logs import digest_of
+from supervisor.adapters.stores.requests import taken
+from supervisor.adapters.stores.storage import LocalStorage
+from supervisor.adapters.telling.summary import Summary
 from supervisor.config.problems import ConfigError
 from supervisor.config.source import parse_value
 from supervisor.core.events import SupervisorStarted
-from supervisor.core.explanation import explain
-from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
-from supervisor.core.log_lines import processes
 from supervisor.core.machine import step
-from supervisor.core.policy import Success
-from supervisor.core.redaction import Redactor
-from supervisor.core.rules import RULES
-from supervisor.core.verdicts import judge
+from supervisor.diagnosis.explanation import explain
+from supervisor.diagnosis.failure import Evidence, RankEvidence, WorkerExit
+from supervisor.diagnosis.log_lines import processes
+from supervisor.diagnosis.redaction import Redactor
+from supervisor.diagnosis.rules import RULES
+from supervisor.diagnosis.success import Success
+from supervisor.diagnosis.verdicts import judge
 from supervisor.explained import OwnRules, explained, explained_body
 from supervisor.host.identity import Identity
 from supervisor.ports import Source

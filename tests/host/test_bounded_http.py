@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from supervisor.adapters.gce_metadata import GceMetadata
+from supervisor.adapters.platforms.gce_metadata import GceMetadata
 from supervisor.host import bounded_http
 
 HEAD = b"HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\nETag: 1\r\n"

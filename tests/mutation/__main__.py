@@ -1,7 +1,7 @@
 """`python -m tests.mutation [MODULE ...]`: the score of the fast tests, and who survives them.
 
-The modules are those of `supervisor.core`. `rules` stands for the table of rules, which is data:
-each of its mutants is judged in this process.
+The modules are those of `supervisor.core` and `supervisor.diagnosis`. `rules` stands for the table
+of rules, which is data: each of its mutants is judged in this process.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MODULES = (
     "redaction",
     *JUDGING,
 )
-"""The logic of `supervisor.core` that is mutated."""
+"""The logic of both that is mutated."""
 
 _TIMEOUT = 600
 """Seconds, on a machine that does other things as well."""
@@ -71,14 +71,14 @@ def main() -> int:
     modules = [module for module in options.modules if module != "rules"]
     todo: list[Task] = [
         (name, mutant)
-        for name in (f"supervisor.core.{module}" for module in modules)
+        for name in map(_full_name, modules)
         for mutant in _chosen(mutants(_source(name).read_text()), options.sample)
     ]
     if options.list:
         for task in todo:
             print(_line(*task))
         return 0
-    one_of_each = {module in JUDGING: f"supervisor.core.{module}" for module in modules}
+    one_of_each = {module in JUDGING: _full_name(module) for module in modules}
     unchanged: list[Task] = [(name, None) for name in one_of_each.values()]
     failed = dict(_noticed(unchanged, quick=options.quick))
     if any(failed.values()):
@@ -120,6 +120,11 @@ def _rules() -> tuple[int, int]:
         survivors += 1
         print(f"SURVIVES rule {mutant.name}: {mutant.what}", flush=True)
     return len(found), survivors
+
+
+def _full_name(module: str) -> str:
+    package = "core" if Path("supervisor", "core", f"{module}.py").exists() else "diagnosis"
+    return f"supervisor.{package}.{module}"
 
 
 def _source(name: str) -> Path:

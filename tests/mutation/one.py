@@ -17,7 +17,7 @@ from tests.mutation.mutants import mutated
 
 _FEW, _MANY = 25, 250
 """Seeds of the simulation: before the unit tests (most mutants die of them), and after."""
-_TESTS = ["tests/core", "tests/config/test_changes.py"]
+_TESTS = ["tests/core", "tests/diagnosis", "tests/config/test_changes.py"]
 JUDGING = (
     "rootcause",
     "chain",
@@ -120,15 +120,18 @@ def noticed(module: str, number: int | None, *, quick: bool = False) -> bool:
 
 def judging_tests(name: str, *, quick: bool = False) -> list[list[str]]:
     """The tests about judging, in portions: the module's own, the quick ones, then the others."""
-    own = [path for path in (_of_core(name),) if Path(path).exists()]
-    first, then, last = ([_of_core(each) for each in names] for names in (_FIRST, _THEN, _LAST))
+    own, first, then, last = (
+        [path for each in names for path in _tests(each)]
+        for names in ((name,), _FIRST, _THEN, _LAST)
+    )
     corpus, shapes = [*_QUICK, *_CORPUS], [*_QUICK, *_SHAPES]
     slow = [] if quick else [then, corpus, shapes, last]
     return [*([own] if own else []), first, *slow]
 
 
-def _of_core(name: str) -> str:
-    return f"tests/core/test_{name}.py"
+def _tests(name: str) -> list[str]:
+    """The file of tests of this name, if there is one."""
+    return [str(path) for path in sorted(Path("tests").glob(f"[cd]*/test_{name}.py"))]
 
 
 def _pass(tests: list[str]) -> bool:

@@ -16,16 +16,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from supervisor.core.chain import Chain, Raised
-from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
-from supervisor.core.outcome import Charge, Verdict
-from supervisor.core.policy import Success
-from supervisor.core.rules import RULES, Rule, codes_match, names_match, occurs, says
-from supervisor.core.verdicts import judge
-from supervisor.core.weighing import as_read, weighed
-from tests.core.test_rules_reached import EXAMPLES, NOT_ALONE, OF_CULPRITS, OF_VICTIMS
+from supervisor.diagnosis.chain import Chain, Raised
+from supervisor.diagnosis.failure import Evidence, RankEvidence, WorkerExit
+from supervisor.diagnosis.outcome import Charge, Verdict
+from supervisor.diagnosis.rules import RULES, Rule, codes_match, names_match, occurs, says
+from supervisor.diagnosis.success import Success
+from supervisor.diagnosis.verdicts import judge
+from supervisor.diagnosis.weighing import as_read, weighed
 from tests.corpus.cases import CORPUS, DEVELOPMENT, Case, digest, read_cases
 from tests.corpus.elements import elements
+from tests.diagnosis.test_rules_reached import EXAMPLES, NOT_ALONE, OF_CULPRITS, OF_VICTIMS
 
 _OF_ERRORS = ("patterns", "types", "frames", "codes")
 """The lists of what an error is asked for; the others are of how it ended."""

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
-from supervisor.core.policy import Success
-from supervisor.core.rules import RULES, Rule
-from tests.core.test_rules_reached import EXAMPLES
+from supervisor.diagnosis.failure import Evidence, RankEvidence, WorkerExit
+from supervisor.diagnosis.rules import RULES, Rule
+from supervisor.diagnosis.success import Success
+from tests.diagnosis.test_rules_reached import EXAMPLES
 from tests.mutation.rules import Known, RuleMutant, mutants, survivors
 
 FULL = next(rule for rule in RULES if rule.name == "disk-full")

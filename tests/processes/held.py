@@ -12,13 +12,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from supervisor.adapters import clock_watch
-from supervisor.adapters.clock import SystemClock
-from supervisor.adapters.lease import LeaseExpiredError, LeaseTakenError, LeaseTimes
-from supervisor.adapters.lease_places import LeaseFile
-from supervisor.adapters.processes import WorkerProcess
-from supervisor.adapters.reactor import Reactor
-from supervisor.adapters.storage import LocalStorage
+from supervisor.adapters.kernel import clock_watch
+from supervisor.adapters.kernel.clock import SystemClock
+from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.adapters.processes.worker_process import WorkerProcess
+from supervisor.adapters.stores.lease import LeaseExpiredError, LeaseTakenError, LeaseTimes
+from supervisor.adapters.stores.lease_places import LeaseFile
+from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.core.clocks import Clocks
 from supervisor.core.exit_codes import ExitCode
 from supervisor.exclusion import Exclusion, Home, owned

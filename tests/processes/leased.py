@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from supervisor.adapters.lease import LeaseTimes
+from supervisor.adapters.stores.lease import LeaseTimes
 from supervisor.cli import main
 from supervisor.exclusion import Exclusion
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.adapters.bucket import bucket
-from supervisor.adapters.fetch import read_growing
-from supervisor.adapters.lease import LeaseTimes
+from supervisor.adapters.stores.bucket import bucket
+from supervisor.adapters.stores.fetch import read_growing
+from supervisor.adapters.stores.lease import LeaseTimes
 from supervisor.protocol.location import Uri
 from tests.emulators import Emulator
 from tests.faulty_store import EXPIRED, LOST_ANSWER, RESET, FaultyStore, Plan, answered, slow

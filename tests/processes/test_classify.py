@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.rules import RULES
+from supervisor.diagnosis.rules import RULES
 from tests.config.files import with_restart
 from tests.forked import forked
 

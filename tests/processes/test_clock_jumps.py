@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervisor.adapters.lease_places import LEASE
+from supervisor.adapters.stores.lease_places import LEASE
 from tests.processes.test_lease import foreign
 from tests.running import eventually
 

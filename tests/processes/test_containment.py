@@ -17,7 +17,13 @@ from typing import Any
 import psutil
 import pytest
 
-from supervisor.adapters.leftovers import RecordError, recorded, sweep, who_may_be, who_say_so
+from supervisor.adapters.processes.leftovers import (
+    RecordError,
+    recorded,
+    sweep,
+    who_may_be,
+    who_say_so,
+)
 from supervisor.host import cgroups, tree
 from supervisor.host.identity import Identity
 from supervisor.host.record import NAME, Origin, Recorded, folder

@@ -16,8 +16,8 @@ import psutil
 import pytest
 import yaml
 
-from supervisor.adapters.journal import FileJournal
-from supervisor.adapters.storage import LocalStorage
+from supervisor.adapters.stores.journal import FileJournal
+from supervisor.adapters.stores.storage import LocalStorage
 from tests.running import Result, Start, command_config, eventually, preloaded
 
 Supervise = Callable[..., Result]

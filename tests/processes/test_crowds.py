@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.clock import SystemClock
-from supervisor.adapters.progress import ProgressPipe
-from supervisor.adapters.reactor import Reactor
+from supervisor.adapters.kernel.clock import SystemClock
+from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.adapters.processes.progress import ProgressPipe
 from supervisor.core.events import Noticed, StopRequested
 from supervisor.protocol.messages import MAX_LINE, Message, SavedMessage, encode
 from tests.running import Start, command_config

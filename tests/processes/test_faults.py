@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.adapters.output import MAX_OUTPUT
+from supervisor.adapters.processes.output import MAX_OUTPUT
 from tests.running import Result, command_config
 
 Supervise = Callable[..., Result]

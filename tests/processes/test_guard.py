@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervisor.adapters.guard import Guard
-from supervisor.adapters.processes import WorkerProcess
+from supervisor.adapters.processes.guard import Guard
+from supervisor.adapters.processes.worker_process import WorkerProcess
 from tests.running import Result, Running, Start, command_config, eventually, lives
 
 Supervise = Callable[..., Result]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.guard import Guard
-from supervisor.adapters.leftovers import RecordError, recorded, says
-from supervisor.adapters.processes import WorkerProcess
+from supervisor.adapters.processes.guard import Guard
+from supervisor.adapters.processes.leftovers import RecordError, recorded, says
+from supervisor.adapters.processes.worker_process import WorkerProcess
 from supervisor.host import cgroups, line, tree
 from supervisor.host.identity import Identity
 from supervisor.host.record import NAME, Entry, Origin, Record, folder

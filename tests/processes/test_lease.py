@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from supervisor.adapters.lease import (
+from supervisor.adapters.stores.lease import (
     Lease,
     LeaseExpiredError,
     LeaseHeldError,
@@ -24,8 +24,8 @@ from supervisor.adapters.lease import (
     LeaseTimes,
     is_shared,
 )
-from supervisor.adapters.lease_places import LEASE, LeaseFile
-from supervisor.adapters.storage import LocalStorage
+from supervisor.adapters.stores.lease_places import LEASE, LeaseFile
+from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.host.identity import Identity
 from tests.processes.test_pid_one import CONTAINER
 from tests.running import Running, Start, command_config, eventually

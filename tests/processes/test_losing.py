@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from supervisor import exclusion, job
-from supervisor.adapters.clock import SystemClock
-from supervisor.adapters.guard import Guard
-from supervisor.adapters.lease import LeaseTimes
-from supervisor.adapters.processes import WorkerProcess
-from supervisor.adapters.reactor import Reactor
-from supervisor.adapters.storage import LocalStorage
+from supervisor.adapters.kernel.clock import SystemClock
+from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.adapters.processes.guard import Guard
+from supervisor.adapters.processes.worker_process import WorkerProcess
+from supervisor.adapters.stores.lease import LeaseTimes
+from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.core.events import Noticed
 from supervisor.core.exit_codes import ExitCode
 from supervisor.exclusion import Exclusion, Home, owned

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.guard import Guard
+from supervisor.adapters.processes.guard import Guard
 from supervisor.host import cgroups
 from supervisor.host.record import Record, Recorded
 from tests.processes.test_guard import asleep, idle

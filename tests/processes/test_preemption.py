@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.adapters.gce_metadata import GceMaintenance, GceMetadata, is_over
-from supervisor.adapters.preemption import AnnouncementFile
+from supervisor.adapters.platforms.gce_metadata import GceMaintenance, GceMetadata, is_over
+from supervisor.adapters.platforms.preemption import AnnouncementFile
 from supervisor.config.schema import Preemption
 from supervisor.engines.announcing import sources
 from supervisor.status import show_status

@@ -177,8 +177,8 @@ def test_a_complaint_about_a_secret_does_not_show_it(tmp_path: Path, model_dir: 
 def test_an_error_of_our_own_does_not_show_secrets() -> None:
     source = (
         "import threading\n"
-        "from supervisor.adapters.tracebacks import redact_tracebacks\n"
-        "from supervisor.core.redaction import Redactor\n"
+        "from supervisor.adapters.telling.tracebacks import redact_tracebacks\n"
+        "from supervisor.diagnosis.redaction import Redactor\n"
         "redact_tracebacks(Redactor({'X_TOKEN': 'the-known-value'}).text)\n"
         "def fail(): raise OSError('GET https://h/?sig=0123 the-known-' + 'value')\n"
         "thread = threading.Thread(target=fail)\n"

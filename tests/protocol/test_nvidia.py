@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.failure import Evidence, RankEvidence, Verdict, WorkerExit
-from supervisor.core.policy import Success
-from supervisor.core.rules import RULES
-from supervisor.core.verdicts import judge
+from supervisor.diagnosis.failure import Evidence, RankEvidence, Verdict, WorkerExit
+from supervisor.diagnosis.rules import RULES
+from supervisor.diagnosis.success import Success
+from supervisor.diagnosis.verdicts import judge
 from supervisor.protocol import nvidia
 from tests.config.files import with_command, with_init
 

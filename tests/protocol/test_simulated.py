@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.failure import Evidence, RankEvidence, WorkerExit
-from supervisor.core.policy import Success
-from supervisor.core.rules import RULES
-from supervisor.core.verdicts import judge
+from supervisor.diagnosis.failure import Evidence, RankEvidence, WorkerExit
+from supervisor.diagnosis.rules import RULES
+from supervisor.diagnosis.success import Success
+from supervisor.diagnosis.verdicts import judge
 from supervisor.protocol import simulated
 from supervisor.protocol.simulated import Broken, Held
 

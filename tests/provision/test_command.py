@@ -17,8 +17,8 @@ from urllib.parse import unquote
 import pytest
 import yaml
 
-from supervisor.adapters.bucket import bucket
-from supervisor.adapters.queued_resources import BASE_VARIABLE
+from supervisor.adapters.platforms.queued_resources import BASE_VARIABLE
+from supervisor.adapters.stores.bucket import bucket
 from supervisor.provision.package import own_wheel
 from tests.cloud_tpu import CloudTpu, Fault
 from tests.emulators import Emulator

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.adapters.queued_resources import QueuedResources
-from supervisor.core.redaction import Redactor
+from supervisor.adapters.platforms.queued_resources import QueuedResources
+from supervisor.diagnosis.redaction import Redactor
 from supervisor.ports import ConflictError, UnavailableError
 from supervisor.provision.boot import File
 from supervisor.provision.decide import End, Policy, Stage, State, decode, encode

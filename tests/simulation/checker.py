@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.adapters.journal import FileJournal, History, _replay
+from supervisor.adapters.stores.journal import FileJournal, History, _replay
 from supervisor.core.events import SupervisorStarted, WorkersGone
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.machine import step

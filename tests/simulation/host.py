@@ -16,9 +16,9 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Protocol
 
-from supervisor.core.failure import WorkerExit
-from supervisor.core.policy import Success
-from supervisor.core.remedy import Remedy
+from supervisor.diagnosis.failure import WorkerExit
+from supervisor.diagnosis.remedy import Remedy
+from supervisor.diagnosis.success import Success
 from supervisor.protocol.adjustments import SKIP_STEPS, Adjustments
 from supervisor.protocol.failure import ExceptionInfo, FailureRecord
 from supervisor.protocol.messages import Message, Stage, StageMessage, StepMessage

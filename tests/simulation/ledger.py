@@ -33,9 +33,9 @@ from supervisor.core.events import (
     WorkersGone,
 )
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.failure import Confidence, Failure, Verdict
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import Group, Status
+from supervisor.diagnosis.failure import Confidence, Failure, Verdict
 from supervisor.ports import Transition
 from supervisor.protocol.messages import Stage
 from tests.simulation.again import Guess, comes_too_often

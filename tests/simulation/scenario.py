@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from random import Random
 
-from supervisor.core.policy import PhasePolicy, RestartPolicy, Success
-from supervisor.core.rules import RULES, Rule, in_a_bucket
+from supervisor.core.policy import PhasePolicy, RestartPolicy
+from supervisor.diagnosis.rules import RULES, Rule, in_a_bucket
+from supervisor.diagnosis.success import Success
 from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT
 from supervisor.protocol.messages import Stage
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from supervisor.adapters.journal import FileJournal, JournalError
+from supervisor.adapters.stores.journal import FileJournal, JournalError
 from supervisor.core.events import (
     DeadlineReached,
     MaintenanceAnnounced,

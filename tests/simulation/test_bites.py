@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from supervisor import runtime
-from supervisor.adapters.journal import FileJournal
+from supervisor.adapters.stores.journal import FileJournal
 from supervisor.core import ending, machine, placing
 from supervisor.core.budget import Budget, Charge
 from supervisor.core.events import DeadlineReached, WorkersGone, WorkersObserved
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.failure import Failure
 from supervisor.core.guesses import Guess, Guesses
 from supervisor.core.ladder import Ladder, Placement
 from supervisor.core.moves import Outcome, finish, start
@@ -24,6 +23,7 @@ from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.snapshots import Use, refusal
 from supervisor.core.state import JobState, Status
 from supervisor.core.tactics import Course, Tactics, answer
+from supervisor.diagnosis.failure import Failure
 from supervisor.ports import Transition
 from tests.simulation import world
 from tests.simulation.__main__ import play

@@ -36,12 +36,12 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
-from supervisor.core.failure import Evidence, RankEvidence, Survivor, WorkerExit
 from supervisor.core.policy import RestartPolicy
-from supervisor.core.rules import Rule
 from supervisor.core.snapshots import Use, refusal
 from supervisor.core.state import JobState
-from supervisor.core.verdicts import judge, launch_failure
+from supervisor.diagnosis.failure import Evidence, RankEvidence, Survivor, WorkerExit
+from supervisor.diagnosis.rules import Rule
+from supervisor.diagnosis.verdicts import judge, launch_failure
 from supervisor.protocol.messages import Message
 from supervisor.protocol.segments import JOURNAL
 from tests.simulation.disk import FakeStorage

@@ -24,9 +24,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.core.failure import Evidence, RankEvidence, Verdict, WorkerExit
-from supervisor.core.policy import Success
-from supervisor.core.verdicts import judge
+from supervisor.diagnosis.failure import Evidence, RankEvidence, Verdict, WorkerExit
+from supervisor.diagnosis.success import Success
+from supervisor.diagnosis.verdicts import judge
 from supervisor.protocol import removal
 from supervisor.protocol.committed import MARKER, METADATA, is_committed
 from supervisor.protocol.failure import describe

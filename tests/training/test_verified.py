@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.core.failure import Evidence, RankEvidence, Verdict, WorkerExit
-from supervisor.core.policy import Success
-from supervisor.core.verdicts import judge
+from supervisor.diagnosis.failure import Evidence, RankEvidence, Verdict, WorkerExit
+from supervisor.diagnosis.success import Success
+from supervisor.diagnosis.verdicts import judge
 from trainer import integrity
 from trainer.checkpoint import (
     CheckpointMismatchError,

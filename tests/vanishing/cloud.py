@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from supervisor.adapters.bucket import bucket
-from supervisor.adapters.fetch import read_growing
+from supervisor.adapters.stores.bucket import bucket
+from supervisor.adapters.stores.fetch import read_growing
 from supervisor.protocol.location import Uri
 from tests.running import Running, Start, power_off
 

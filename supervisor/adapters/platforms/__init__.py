@@ -1,0 +1,1 @@
+"""Accelerators, and the clouds that lend them."""

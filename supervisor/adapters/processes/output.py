@@ -1,0 +1,315 @@
+"""Takes a worker's output: into its files, by patterns, and on to our own standard output.
+
+A thread per worker, so that a busy supervisor never stops a trainer that prints. What is mirrored
+is passed on as it is: whoever reads a container's log gets the trainer's bytes. (In a terminal,
+where an escape sequence could do harm, nothing is mirrored.)
+
+The output of an attempt is bounded, because a trainer that prints a warning a thousand times a
+second must not fill the disk that its checkpoints need. `rank0.log` is always the newest part. When
+it is full it becomes `rank0.first.log` the first time, and from then on `rank0.previous.log`, so
+that how it began and how it ended are both there; a line at the head of the newest part says how
+much was dropped between them.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from supervisor.config.patterns import Pattern, SlowPatternError
+from supervisor.core.search_time import SearchTime
+from supervisor.diagnosis.digest import LogDigest
+from supervisor.protocol import writing
+from supervisor.protocol.reading import opened
+
+MAX_OUTPUT = 64 << 20
+"""Bytes kept of one worker's output in one attempt: an hour of chatter, and little beside a single
+checkpoint of any model worth supervising."""
+
+_PARTS = 3
+_CHUNK = 64 * 1024
+_SAYS_SIGTERM = b"] SIGTERM caught at "
+_SIGTERM = re.compile(rb"\bpreemption_notifier\.cc:\d+" + re.escape(_SAYS_SIGTERM))
+_MAX_SAYING = 60
+"""Bytes of it at most; it may come in two reads."""
+_MAX_LINE = 64 * 1024
+_SEARCHED = 2 * 1024
+"""Bytes at either end of a line that patterns are looked for in."""
+_MAX_SLOW = 3
+"""Lines that take too long, after which the pattern is off."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPatterns:
+    """What to look for in the output, line by line."""
+
+    step: Pattern | None = None
+    on_step: Callable[[int, int], None] = field(default=lambda first, last: None)
+    """Called once for all steps that are read at once."""
+    success: Pattern | None = None
+    on_sigterm: Callable[[], None] = field(default=lambda: None)
+    """Called where jax, which takes SIGTERM for itself, says that one came."""
+
+
+class OutputPump:
+    """Reads one worker's stdout and stderr until the last process that holds them is gone."""
+
+    def __init__(
+        self,
+        path: Path,
+        patterns: OutputPatterns,
+        mirror: Callable[[bytes], None] | None,
+        on_error: Callable[[str], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Write to `path` and, if given, to `mirror`. `write_end` is for the worker."""
+        self.success_seen = False
+        """Whether the success pattern occurred."""
+        self.lines = 0
+        """How many lines were looked at, none where there is no pattern for steps."""
+        self.last_line = ""
+        """The last of them that is not empty; of a very long one, the end."""
+        self.step_seen = False
+        """Whether one of them held a step."""
+        self._patterns = patterns
+        self._mirror = mirror
+        self._step = _Search(patterns.step, on_error, now)
+        self._success = _Search(patterns.success, on_error, now)
+        self._file = OutputFile(path, on_error)
+        self._read_end, self.write_end = os.pipe()
+        self._line = b""
+        self._thread = threading.Thread(target=self._pump, name="output", daemon=True)
+
+    def start(self) -> None:
+        """Close our copy of the write end and begin to read."""
+        os.close(self.write_end)
+        self._thread.start()
+
+    def abandon(self) -> None:
+        """Close both ends: there is no worker."""
+        os.close(self.write_end)
+        os.close(self._read_end)
+
+    def finish(self, timeout: float) -> bool:
+        """Wait until all output is read; False if somebody still holds the pipe."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def evidence(self) -> str:
+        """What of the output may tell why it ended, also where the disk took none of it."""
+        return self._file.evidence()
+
+    def _pump(self) -> None:
+        recent = b""
+        looking = self._patterns.step is not None or self._patterns.success is not None
+        while chunk := os.read(self._read_end, _CHUNK):
+            self._file.write(chunk)
+            if self._mirror is not None:
+                self._mirror(chunk)
+            if _SAYS_SIGTERM in (recent := recent[-_MAX_SAYING:] + chunk) and _SIGTERM.search(
+                recent
+            ):
+                self._patterns.on_sigterm()
+            if looking:
+                self._look(chunk)
+        if looking and self._line:
+            self._look(b"\n")
+        self._file.close()
+        os.close(self._read_end)
+
+    def _look(self, chunk: bytes) -> None:
+        # A progress bar ends what it shows with a carriage return.
+        *lines, self._line = (self._line + chunk).replace(b"\r", b"\n").split(b"\n")
+        self._line = self._line[-_MAX_LINE:]
+        steps: list[int] = []
+        for raw in lines:
+            if len(raw) > 2 * _SEARCHED:
+                raw = raw[:_SEARCHED] + b"\n" + raw[-_SEARCHED:]
+            text = raw.decode("utf-8", "replace")
+            if (match := self._step(text)) is not None:
+                step = _step(match[1])
+                steps += [] if step is None else [step]
+            if self._success(text) is not None:
+                self.success_seen = True
+        if self._patterns.step is not None:
+            self.lines += len(lines)
+            shown = next((line for raw in reversed(lines) if (line := raw.strip())), b"")
+            if shown:
+                self.last_line = shown.decode("utf-8", "replace")
+        if steps:
+            self.step_seen = True
+            self._patterns.on_step(steps[0], steps[-1])
+
+
+class _Search:
+    """Searches lines for one pattern, in bounded time: it passes over what takes too long."""
+
+    def __init__(
+        self, pattern: Pattern | None, tell: Callable[[str], None], now: Callable[[], float]
+    ) -> None:
+        self._pattern = pattern
+        self._tell = tell
+        self._now = now
+        self._slow = 0
+        self._time = SearchTime()
+        self._is_told = False
+
+    def __call__(self, line: str) -> re.Match[str] | None:
+        if self._pattern is None:
+            return None
+        if not self._time.allows(self._now()):
+            self._tell_once(self._pattern.source)
+            return None
+        began = time.thread_time()
+        try:
+            return self._search(self._pattern, line)
+        finally:
+            self._time.took(time.thread_time() - began, len(line))
+
+    def _tell_once(self, source: str) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self._tell(
+                f"the pattern {source!r} is slow: lines are passed over, so that it takes no more "
+                "than a tenth of the time; make it simpler"
+            )
+
+    def _search(self, pattern: Pattern, line: str) -> re.Match[str] | None:
+        try:
+            return pattern.search(line)
+        except SlowPatternError as error:
+            self._slow += 1
+            if self._slow == 1:
+                self._tell(f"{error}: the line is passed over; make the pattern simpler")
+            elif self._slow == _MAX_SLOW:
+                self._pattern = None
+                self._tell(
+                    f"the pattern {pattern.source!r} took too long in {_MAX_SLOW} lines: it is not "
+                    "looked for any more in this attempt"
+                )
+        return None
+
+
+def _step(text: str | None) -> int | None:
+    """The step in what a pattern caught; None where it is no number, or far too long for one."""
+    return int(text) if text is not None and re.fullmatch(r"\d{1,18}", text) else None
+
+
+class OutputFile:
+    """The bounded record of one worker's output. Writing never fails: what is lost is counted."""
+
+    def __init__(
+        self, path: Path, on_error: Callable[[str], None], *, limit: int = MAX_OUTPUT
+    ) -> None:
+        self._path = path
+        self._on_error = on_error
+        self._part = limit // _PARTS
+        self._file: io.FileIO | None = None
+        self._size = 0
+        self._begins = 0
+        """Where the output begins in the newest part, after our own line."""
+        self._previous = 0
+        """How much output is in the part that is dropped next; 0 while there is none."""
+        self._dropped = 0
+        self._lost = 0
+        self._digest = LogDigest()
+        self._reading = threading.Lock()
+        """Somebody outside the job may hold the pipe: then we read on while we judge."""
+        self._failed = False
+
+    def write(self, chunk: bytes) -> None:
+        """Add `chunk`; the reading goes on whatever happens here: a full pipe stops the trainer."""
+        with self._reading:
+            self._digest.feed(chunk)
+        rest = memoryview(chunk)
+        try:
+            while rest:
+                rest = rest[self._write_some(rest) :]
+            self._failed = False
+        except OSError as error:
+            self._lost += len(rest)
+            if not self._failed:
+                self._on_error(f"{self._path.name} cannot be written: {error.strerror}")
+            self._failed = True
+
+    def evidence(self) -> str:
+        """What is worth judging of the output, whether or not it could be written."""
+        with self._reading:
+            return self._digest.text()
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        if self._file is not None:
+            self._file.close()
+
+    def _write_some(self, data: memoryview) -> int:
+        """Write the part of `data` that fits, up to the end of a line if it has one."""
+        if self._file is None:
+            self._file = writing.opened(self._path)
+            self._size = os.fstat(self._file.fileno()).st_size
+        if self._lost:
+            self._put(f"\n[supervise: {self._lost} bytes could not be written here]\n".encode())
+            self._lost = 0
+        room = max(0, self._part - self._size)
+        if len(data) > room:
+            whole_lines = bytes(data[:room]).rfind(b"\n") + 1
+            if not whole_lines and self._size > self._begins:
+                self._rotate()
+                return 0
+            data = data[: whole_lines or room]
+        return self._put(data)
+
+    def _put(self, data: bytes | memoryview) -> int:
+        assert self._file is not None
+        written = self._file.write(data)
+        self._size += written
+        return written
+
+    def _rotate(self) -> None:
+        """Set the newest part aside, and begin another that says what became of those before."""
+        first, previous = _older(self._path)
+        if first.exists():
+            self._path.replace(previous)
+            self._dropped += self._previous
+            self._previous = self._size - self._begins
+            note = f"the output before this is in {previous.name}"
+            if self._dropped:
+                note += f"; {self._dropped} bytes between it and {first.name} were dropped"
+        else:
+            self._path.replace(first)
+            note = f"the output before this is in {first.name}"
+        self.close()
+        self._file = None
+        self._file, self._size = writing.opened(self._path, new=True), 0
+        self._begins = self._put(f"[supervise: {note}]\n".encode())
+
+
+def _older(path: Path) -> tuple[Path, Path]:
+    """Where the first part and the one before the newest are."""
+    return path.with_name(f"{path.stem}.first.log"), path.with_name(f"{path.stem}.previous.log")
+
+
+def read_evidence(path: Path) -> str:
+    """What is worth judging of an output, across its parts; empty if there is none.
+
+    Who wrote what is there now nobody knows: of each part only what one can have is read.
+    """
+    digest = LogDigest()
+    first, previous = _older(path)
+    for part in (first, previous, path):
+        try:
+            with opened(part) as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_OUTPUT))
+                rest = MAX_OUTPUT
+                while rest > 0 and (chunk := file.read(_CHUNK)):
+                    digest.feed(chunk)
+                    rest -= len(chunk)
+        except OSError:
+            continue
+    return digest.text()

@@ -1,0 +1,333 @@
+"""Keeps in a bucket what the job's folder on this host holds, while the job runs.
+
+One thread, which alone waits for the bucket. It looks at the folder when it is told of a decision
+and every few seconds; the journal goes first. What only grows (the journal, run.log,
+attempts.jsonl) is written in segments (`protocol.segments`); anything else whole, and a large file
+only when it has grown by half or rests. The other way come only the requests of people. A bucket
+that fails is tried again until it works: how long a job may go on without it is decided by the
+lease, and by whoever waits in `flush`.
+
+Checkpoints are none of its business: the trainer writes them to the bucket itself. Nor are compiled
+programs, which are code: see `adapters.stores.shared_programs`.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from supervisor.host.record import NAME as PROCESSES
+from supervisor.ports import Objects, Storage
+from supervisor.protocol import attempts, removal
+from supervisor.protocol.reading import UnreadableError, opened, read
+from supervisor.protocol.removal import Place
+from supervisor.protocol.segments import JOURNAL, OF_A_PHASE, SUFFIX, Segment, extended
+
+_INTERVAL = 5.0
+_PATIENCE = 120.0
+"""Seconds for which `flush` waits: longer than the bucket may take to answer, tries included."""
+_LOOK = 0.2
+_LARGEST = 1 << 28
+"""Bytes of a file that is copied: what is larger is nothing of ours."""
+_SMALL = 1 << 18
+"""Bytes that may be written anew for each change."""
+_RUNNING = 2
+"""Attempts whose files may still change: the newest, and the one before while that starts."""
+
+_REQUESTS = "requests"
+_MAX_NAME = 200
+"""Bytes; a file here takes 255, and its temporary name is longer."""
+_ASK_INTERVAL = 30.0
+
+_Stamp = tuple[int, int]
+
+
+def _nothing() -> None:
+    pass
+
+
+class Mirror:
+    """The copy of a job's folder in the bucket."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        folder: Path,
+        epoch: int,
+        tell: Callable[[str], None],
+        also: Callable[[], None] = _nothing,
+    ) -> None:
+        """`epoch` is that of our lease. `tell` and `also` are called from the mirror's thread;
+        `also` brings to the bucket what else belongs there."""
+        self._objects = objects
+        self._folder = folder.resolve()
+        self._epoch = epoch
+        self._tell = tell
+        self._streams: dict[str, _Stream] = {}
+        self._written: dict[str, _Stamp] = {}
+        self._seen: dict[str, _Stamp] = {}
+        self._refused: set[str] = set()
+        self._also = also
+        self._asked = -math.inf
+        self._error: OSError | None = None
+        self._wanted = threading.Event()
+        self._changed = threading.Condition()
+        self._is_ending = False
+        self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
+
+    def begin(self) -> None:
+        """What the folder holds now, and from now on, is to be in the bucket too. From here on
+        what grows in it only grows."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There is something new."""
+        self._wanted.set()
+
+    def flush(self, path: str, give_up: Callable[[], bool], patience: float = _PATIENCE) -> None:
+        """Return once the file `path`, which only grows, is in the bucket as far as it is now.
+
+        Raises:
+            OSError: it is not within `patience` seconds, or until `give_up`.
+        """
+        size = (self._folder / path).stat().st_size
+        end = time.monotonic() + patience
+        self.wake()
+        with self._changed:
+            while self._end_of(path) < size:
+                if time.monotonic() >= end or give_up():
+                    why = _words(self._error) if self._error is not None else "no answer"
+                    raise OSError(errno.EIO, f"it did not get into the bucket: {why}")
+                self._changed.wait(_LOOK)
+
+    def close(self, patience: float = _PATIENCE) -> str | None:
+        """Write what is left, within `patience` seconds, and end; why not all is there, if so."""
+        if self._thread.ident is None:
+            return None
+        self._is_ending = True
+        self.wake()
+        self._thread.join(patience)
+        if self._thread.is_alive():
+            return "no answer"
+        return None if self._error is None else _words(self._error)
+
+    # --- the thread -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._is_ending:
+            self._wanted.wait(_INTERVAL)
+            self._wanted.clear()
+            self._attempt_all()
+        self._attempt_all()
+
+    def _attempt_all(self) -> None:
+        """One look at everything; what fails is left to the next."""
+        try:
+            for path in self._growing():
+                self._extend(path)
+            for path in self._others():
+                self._replace(path)
+            self._also()
+            if time.monotonic() >= self._asked + _ASK_INTERVAL:
+                self._bring_requests()
+                self._asked = time.monotonic()
+        except OSError as error:
+            if self._error is None:
+                self._tell(f"the bucket cannot be written, which is tried again: {_words(error)}")
+            self._error = error
+        else:
+            if self._error is not None:
+                self._tell("the bucket can be written again")
+            self._error = None
+
+    def _extend(self, path: str) -> None:
+        stream = self._streams.setdefault(path, _Stream())
+        file = self._folder / path
+        try:
+            size = file.stat().st_size
+        except FileNotFoundError:
+            return
+        if (plan := extended(stream.segments, self._epoch, size)) is None:
+            return
+        segment, kept = plan
+        with opened(file, below=self._folder) as source:
+            source.seek(segment.start)
+            data = source.read(segment.size)
+        if len(data) < segment.size:
+            return  # it was cut meanwhile, which its writer finds out
+        self._objects.write(f"{path}{SUFFIX}/{segment.name}", data)
+        obsolete = stream.segments[len(kept) :]
+        with self._changed:
+            stream.segments = (*kept, segment)
+            self._changed.notify_all()
+        if not kept:
+            self._forget_earlier(path)
+        for each in obsolete:
+            self._forget(Place.SEGMENT, f"{path}{SUFFIX}/{each.name}")
+
+    def _forget_earlier(self, path: str) -> None:
+        """All of the file is there in one piece: what earlier owners wrote of it is of no use."""
+        for name in self._objects.list(f"{path}{SUFFIX}").objects:
+            segment = Segment.parse(name)
+            if segment is not None and segment.epoch < self._epoch:
+                self._forget(Place.SEGMENT, f"{path}{SUFFIX}/{name}")
+
+    def _replace(self, path: str) -> None:
+        file = self._folder / path
+        try:
+            stamp = _stamp(file)
+            before, seen = self._written.get(path), self._seen.get(path)
+            self._seen[path] = stamp
+            if stamp == before or not _is_due(stamp, before, seen, is_last=self._is_ending):
+                return
+            data = read(file, _LARGEST, below=self._folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except UnreadableError as error:
+            if path not in self._refused:
+                self._refused.add(path)
+                self._tell(f"not copied to the bucket: {error}")
+            return
+        self._objects.write(path, data)
+        self._written[path] = stamp
+
+    def _bring_requests(self) -> None:
+        """What people ask of the job elsewhere is asked here: see `adapters.stores.requests`."""
+        for name in sorted(self._objects.list(_REQUESTS).objects):
+            if not Place.REQUEST.claims(name) or len(name.encode()) > _MAX_NAME:
+                continue
+            try:
+                data = self._objects.read(f"{_REQUESTS}/{name}", _SMALL).data
+            except UnreadableError as error:
+                if name not in self._refused:
+                    self._refused.add(name)
+                    self._tell(f"a request in the bucket cannot be heard: {error}")
+                continue
+            folder = self._folder / _REQUESTS
+            folder.mkdir(exist_ok=True)
+            temporary = folder / f".{name}.tmp"
+            with removal.temporary(temporary, below=self._folder) as file:
+                file.write(data)
+            temporary.replace(folder / name)
+            self._forget(Place.REQUEST, f"{_REQUESTS}/{name}")
+
+    def _forget(self, place: Place, name: str) -> None:
+        removal.remote(place, [name], self._objects.delete)
+
+    def _end_of(self, path: str) -> int:
+        stream = self._streams.get(path)
+        return stream.segments[-1].end if stream is not None and stream.segments else 0
+
+    # --- what there is --------------------------------------------------------------------------
+
+    def _growing(self) -> Iterator[str]:
+        yield JOURNAL
+        for phase in self._phases():
+            yield from (f"{phase}/{name}" for name in OF_A_PHASE)
+
+    def _others(self) -> Iterator[str]:
+        for name in _files(self._folder):
+            if name not in (JOURNAL, PROCESSES):  # processes are of this host
+                yield name
+        yield from self._below("drills")
+        for phase in self._phases():
+            for name in _files(self._folder / phase):
+                if name not in OF_A_PHASE:
+                    yield f"{phase}/{name}"
+            folder = f"{phase}/{attempts.FOLDER}"
+            for attempt in attempts.in_order(_folders(self._folder / folder))[-_RUNNING:]:
+                yield from self._below(f"{folder}/{attempt}")
+
+    def _phases(self) -> list[str]:
+        """The newest; the others are as they were."""
+        names = [name for name in _folders(self._folder) if attempts.is_phase_folder(name)]
+        return sorted(names)[-_RUNNING:]
+
+    def _below(self, folder: str) -> Iterator[str]:
+        for name in _files(self._folder / folder):
+            yield f"{folder}/{name}"
+
+
+class _Stream:
+    """What of a file that grows is in the bucket."""
+
+    def __init__(self) -> None:
+        self.segments: tuple[Segment, ...] = ()
+
+
+class MirroredStorage:
+    """A storage on this host for which durable means: in the bucket."""
+
+    def __init__(self, storage: Storage, mirror: Mirror, give_up: Callable[[], bool]) -> None:
+        """`give_up` tells whether it is time to stop waiting for the bucket, or raises why it must
+        not be written any more."""
+        self._storage = storage
+        self._mirror = mirror
+        self._give_up = give_up
+
+    def read(self, path: str, limit: int) -> bytes:
+        """See `ports.Storage`."""
+        return self._storage.read(path, limit)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """See `ports.Storage`. It is in the bucket some seconds later."""
+        self._storage.replace(path, data)
+
+    def append(
+        self, path: str, data: bytes, *, at: int | None = None, durable: bool = False
+    ) -> None:
+        """See `ports.Storage`. What did not get into the bucket stays here, and is tried again.
+
+        What is decided is on its way at once, what is told some seconds later.
+        """
+        self._storage.append(path, data, at=at, durable=durable)
+        if durable:
+            self._mirror.flush(path, self._give_up)
+        elif path == JOURNAL:
+            self._mirror.wake()
+
+    def make_directory(self, path: str, *, durable: bool = False) -> bool:
+        """See `ports.Storage`. A bucket has no directories."""
+        return self._storage.make_directory(path, durable=durable)
+
+    def local(self, path: str) -> Path:
+        """See `ports.Storage`."""
+        return self._storage.local(path)
+
+
+def _words(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def _is_due(stamp: _Stamp, before: _Stamp | None, seen: _Stamp | None, *, is_last: bool) -> bool:
+    """Whether a file that has changed is worth writing by now: what is large and grows is not."""
+    size = stamp[0]
+    grown = before is None or size >= before[0] * 3 // 2
+    return is_last or size <= _SMALL or grown or stamp == seen
+
+
+def _stamp(file: Path) -> _Stamp:
+    status = file.lstat()
+    return status.st_size, status.st_mtime_ns
+
+
+def _files(folder: Path) -> list[str]:
+    return [path.name for path in _entries(folder) if path.is_file() and not path.is_symlink()]
+
+
+def _folders(folder: Path) -> list[str]:
+    return [path.name for path in _entries(folder) if path.is_dir() and not path.is_symlink()]
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Without what is being written, or is only for this host; of a link to a folder, nothing."""
+    if folder.is_symlink():
+        return []
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    return []

@@ -1,0 +1,1 @@
+"""Who is told how the job stands: people, systemd, and readers elsewhere."""

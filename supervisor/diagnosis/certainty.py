@@ -1,0 +1,112 @@
+"""Whether a FATAL is certain: what is wrong by construction ends the job at once, a guess gets one
+more attempt.
+
+A rule tells of which errors that can be said at all. What speaks against it in the case at hand is
+a doubt: another error of the chain, another rank, or another meaning of the words.
+"""
+
+from __future__ import annotations
+
+import re
+
+from supervisor.diagnosis.chain import Chain, Raised
+from supervisor.diagnosis.fitting import misfit
+from supervisor.diagnosis.outcome import Confidence, Verdict
+from supervisor.diagnosis.rules import PEER_FELL, TOLD_TO_STOP, Rule
+from supervisor.diagnosis.speakers import Speaker
+from supervisor.diagnosis.weighing import Judgement
+
+_YOURS = "your rule in the config says so"
+_WORLD = re.compile(
+    r"(?i)(?<![a-z])(?:(?:local_)?devices?|chips?|gpus?|tpus?|cuda|hosts?|hostnames?|peers?|nodes?|"
+    r"workers?|replicas?|process(?:es)?|world[_ ]size|join(?:ed)?|alive|ready|available|"
+    r"response|reply|status|request|server|https?|url|ok|socket|port|network|connect(?:ed|ion)?|"
+    r"mount(?:ed|s)?|ismount|exists?|is_?file|is_?dir|listdir|glob|disk|bucket|missing|found|"
+    r"download(?:ed|s)?|upload(?:ed|s)?|exit(?:ed)?|exit[_ ]?code|return[_ ]?code|killed|"
+    r"time[ds]?[_ ]?out|wait(?:ed|ing)?|deadline|elapsed|seconds|minutes)(?![a-z])|"
+    r"\branks? \d+ (?!but|and|or|instead|vs|for)[a-z]|\btime\.|\b(?:408|425|429|500|502|503|504)\b"
+)
+"""Words of what is not the program's own, and may be otherwise next time."""
+_ANSWERED = frozenset({"TypeError", "AttributeError"})
+"""What is raised where a value is of another kind than it should be."""
+_ANSWER = re.compile(
+    r"\b(?:resp(?:onse)?|reply|answer|payload)s?\b|\.json\(|\bjson\.loads?\(|\burlopen\(|"
+    r"\b(?:requests|httpx|session|http|client|api|conn(?:ection)?|cursor|redis|blob|bucket|stub)"
+    r"\.(?:\w+\.)?(?:get|post|request|fetch\w*|execute|query|list\w*|read|recv|download\w*)\("
+)
+"""A line of code that reads what somebody else answered: an error page is no record."""
+_LOST_MOUNT = re.compile(
+    r"(?i)transport endpoint is not connected|stale (?:nfs )?file handle|"
+    r"\[Errno (?:5|107|116|121)\]|(?:remote i/o|input/output) error"
+)
+_NEAR = 4000
+"""Characters at the end of an output that may tell why a file was not there."""
+
+
+def doubts(judgement: Judgement) -> str:
+    """Why a FATAL is only a guess; empty: it is certain."""
+    rule, chain, member = judgement.rule, judgement.chain, judgement.member
+    if rule.own:
+        return "" if rule.certain else _YOURS
+    if not rule.certain and chain is None:
+        return "how a process ended says little of why it did"
+    if not rule.certain:
+        return "what passes is sometimes reported in such words, too"
+    if chain is None or member is None:
+        return ""
+    misfits = misfit(chain, judgement.rank) or _of_its_place(rule, chain, member)
+    if misfits:
+        return misfits
+    if _LOST_MOUNT.search(judgement.rank.output[-_NEAR:]):
+        return "the output also tells of a mount or disk that does not answer"
+    return _of_others(judgement, chain, member)
+
+
+def _of_its_place(rule: Rule, chain: Chain, member: Raised) -> str:
+    """What an error's own place in the program has against it."""
+    if chain.cut:
+        return "it came of an error that the log does not show any more"
+    if chain.members[-1] is not member:
+        return "another error was raised after it, which may have another cause"
+    if member.speaker is Speaker.IO:
+        return "it came from a library that talks to others"
+    if member.names & _ANSWERED and _ANSWER.search(member.code):
+        return "the line that raised it reads what somebody else answered"
+    if "AssertionError" in rule.types and _WORLD.search(f"{member.stated}\n{member.beside}"):
+        return "it asserts something of the world around, which may be otherwise next time"
+    return ""
+
+
+def _of_others(judgement: Judgement, chain: Chain, member: Raised) -> str:
+    """What else is known that may have brought it about."""
+    if TOLD_TO_STOP in judgement.judge.facts:
+        return "somebody had told it to stop: it may be its handler's"
+    if PEER_FELL in judgement.judge.facts:
+        return "another rank was struck down, which it may suffer from"
+    for each in chain.members:
+        cause, _ = next(judgement.judge.matches(chain, (each,)))
+        is_sure = cause.verdict is Verdict.FATAL and cause.confidence is not Confidence.LOW
+        if each is not member and not is_sure:
+            return f"it was raised while {each.type or 'another error'} was handled, which may pass"
+    passing = next((each for each, _ in judgement.matches() if _passes(each)), None)
+    if passing is not None:
+        return f"its words are also those of the rule {passing.name!r}, and what that means passes"
+    return ""
+
+
+def _passes(rule: Rule) -> bool:
+    return rule.about_text and not rule.supposed and (rule.transient or rule.victim)
+
+
+def grounds(judgement: Judgement) -> str:
+    """Why a FATAL is certain, or a guess; empty where it is not FATAL."""
+    if judgement.rule.verdict is not Verdict.FATAL:
+        return ""
+    if doubt := doubts(judgement):
+        return f"a guess: {doubt}"
+    return f"certain: {_YOURS if judgement.rule.own else 'this is wrong by construction'}"
+
+
+def is_certain(judgement: Judgement) -> bool:
+    """Whether it is FATAL beyond doubt."""
+    return judgement.rule.verdict is Verdict.FATAL and not doubts(judgement)

@@ -1,0 +1,39 @@
+"""What speaks against a success: the exit code says that all is well, the output says otherwise.
+
+In a shell, `python train.py | tee log` ends as `tee` does. The success stands, because a program
+may print a traceback that it has dealt with; but a person should know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from supervisor.diagnosis.chain import Origin
+from supervisor.diagnosis.failure import Evidence
+from supervisor.diagnosis.rootcause import chains_of_text
+from supervisor.protocol.messages import printable
+
+_TAIL = 100
+"""Lines in which the last traceback must be."""
+_AFTER = 12
+"""Lines that may follow it: its message may have several, and loggers say goodbye."""
+_MAX_SHOWN = 300
+
+
+def doubt(evidence: Evidence, redact: Callable[[str], str] = str) -> str | None:
+    """The exception of the uncaught traceback that some rank's output ends in; None: there is
+    none. `redact` takes the secrets out of it: see `judge`."""
+    found = (_uncaught_exception(rank.output) for rank in evidence.ranks)
+    line = next((line for line in found if line is not None), None)
+    return printable(redact(line)[:_MAX_SHOWN]) if line is not None else None
+
+
+def _uncaught_exception(output: str) -> str | None:
+    tail = [line for line in output.splitlines() if line.strip()][-_TAIL:]
+    chains = chains_of_text("\n".join(tail))
+    uncaught = [chain for chain in chains if chain.origin is Origin.MAIN]
+    if not uncaught:
+        return None
+    line = uncaught[-1].members[-1].line
+    end = "\n".join(tail[-_AFTER - 1 :])
+    return line if line in end else None

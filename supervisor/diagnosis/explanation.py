@@ -1,0 +1,278 @@
+"""Why a failure was judged as it was: every error with every rule that matches it, and what would
+change the verdict.
+
+It asks the functions that judge (`weighing`, `verdicts`), so that it cannot say anything else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from supervisor.diagnosis.certainty import is_certain
+from supervisor.diagnosis.chain import Chain, Origin, Raised
+from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence
+from supervisor.diagnosis.outcome import Verdict
+from supervisor.diagnosis.rules import Rule, found, matching_codes, words
+from supervisor.diagnosis.secret_forms import REDACTED
+from supervisor.diagnosis.speakers import Speaker
+from supervisor.diagnosis.success import Success
+from supervisor.diagnosis.verdicts import failure_of, judge, one_line, succeeded
+from supervisor.diagnosis.weighing import Judgement, as_read, weighed
+
+MOST = 100
+"""Errors that are explained: the rest of thousands are of no interest."""
+_MAX_WORDS = 120
+_MAX_PATTERN = 80
+_SPEAKERS = {
+    Speaker.OWN: "your own code",
+    Speaker.IO: "a library that talks to a network, a store or another process",
+    Speaker.LIBRARY: "another library, or Python itself",
+}
+
+Redact = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A rule that matches an error."""
+
+    rule: Rule
+    line: str
+    """The line that it is about."""
+    on: tuple[str, ...]
+    """What of it the rule is about; empty: the rule asks for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """One error of one rank, or its exit, as a candidate for the root cause."""
+
+    rank: int
+    line: str
+    where: str
+    speaker: str
+    """Who raised it; empty: nothing tells."""
+    origin: str
+    time: str
+    """When it was printed; empty: nothing tells."""
+    why: str
+    """Why it is the root cause, or another one is."""
+    matches: tuple[Match, ...]
+    """In order of precedence: the first decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """An error that does not count, and why."""
+
+    rank: int
+    line: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A failure, and how it was judged."""
+
+    failure: Failure
+    errors: tuple[Weighed, ...]
+    """The root cause first; at most `MOST`."""
+    more: int
+    """How many there are besides."""
+    passed: tuple[Passed, ...]
+    """Those whose lines are not among the errors."""
+    changes: tuple[dict[str, Any], ...]
+    """Rules for `autorestart.rules`, each of which makes it another verdict; none is known where
+    there is none."""
+
+
+def explain(
+    evidence: Evidence, success: Success, rules: tuple[Rule, ...], redact: Redact = str
+) -> Explanation | None:
+    """How the verdict about the evidence came about; None: it succeeded.
+
+    Raises:
+        SlowPatternError: the search for a pattern of the config was given up.
+    """
+    if succeeded(evidence, success):
+        return None
+    judgements, left_out = weighed(evidence, success, rules)
+    judgements = list(_distinct(judgements))
+    errors = tuple(_weighed(each, judgements, redact) for each in judgements[:MOST])
+    told = {(error.rank, error.line) for error in errors}
+    passed = (
+        Passed(each.rank.exit.rank, _line(each.chain.members[-1], each.rank, redact), each.why)
+        for each in left_out[:MOST]
+    )
+    return Explanation(
+        failure_of(judgements[0], evidence, redact),
+        errors,
+        max(0, len(judgements) - MOST),
+        tuple(each for each in passed if (each.rank, each.line) not in told),
+        tuple(_changes(judgements[0], evidence, success, rules, redact)),
+    )
+
+
+def _distinct(judgements: list[Judgement]) -> Iterator[Judgement]:
+    """Without the last lines that only say again what a traceback of the same rank ended with."""
+    seen = set()
+    for judgement in judgements:
+        said = judgement.rank.exit.rank, judgement.member.line if judgement.member else None
+        echo = judgement.chain is not None and judgement.chain.origin is Origin.OUTPUT
+        if not (echo and said in seen):
+            yield judgement
+        seen.add(said)
+
+
+def _weighed(judgement: Judgement, judgements: list[Judgement], redact: Redact) -> Weighed:
+    chain, member, rank = judgement.chain, judgement.member, judgement.rank
+    return Weighed(
+        rank=rank.exit.rank,
+        line=_line(member, rank, redact),
+        where=one_line(redact(member.at)) if member is not None else "",
+        speaker=_SPEAKERS.get(member.speaker, "") if member is not None else "",
+        origin=chain.origin.told if chain is not None else "how the process ended",
+        time=chain.when if chain is not None else "",
+        why=_why_root(judgements)
+        if judgement is judgements[0]
+        else _why_not(judgement, judgements[0]),
+        matches=tuple(
+            Match(rule, _line(about, rank, redact), tuple(_grounds(rule, about, judgement, redact)))
+            for rule, about in judgement.matches()
+        ),
+    )
+
+
+def _why_root(judgements: list[Judgement]) -> str:
+    root, *others = judgements
+    if root.chain is None:
+        return "no error was found that says more" if root.rank.output else "nothing was said"
+    if not any(other.chain for other in others):
+        return "it is the only error that was found"
+    if not root.drawbacks:
+        return "nothing speaks against it, and it came first"
+    return f"less speaks against it than against the others ({'; '.join(root.drawbacks)})"
+
+
+def _why_not(judgement: Judgement, root: Judgement) -> str:
+    if judgement.order[0] > root.order[0]:
+        return "; ".join(text for text in judgement.drawbacks if text not in root.drawbacks) or (
+            "; ".join(judgement.drawbacks)
+        )
+    if judgement.order > root.order:
+        return "as likely, but it came later"
+    if judgement.rank is not root.rank:
+        return "as likely, but of a later rank, and nothing tells which came first"
+    return "as likely, but it was printed later"
+
+
+def _grounds(
+    rule: Rule, about: Raised | None, judgement: Judgement, redact: Redact
+) -> Iterator[str]:
+    """What of the error the rule is about: each of its conditions, with what meets it."""
+    if about is not None and rule.types:
+        yield f"type {one_line(about.type)}"
+    if about is not None and rule.patterns:
+        said = words(rule, redact(as_read(rule, about)))
+        if said != "":  # it asks for words that are not there
+            yield f"words {_words(said)}"
+    if about is not None and rule.codes:
+        yield f"code {' '.join(sorted(matching_codes(rule, about.codes)))}"
+    if about is not None and rule.speakers and about.speaker in _SPEAKERS:
+        yield f"raised by {_SPEAKERS[about.speaker]}"
+    if judgement.chain is not None and rule.frames:
+        yield f"frame {_words(found(rule.frames, redact(judgement.chain.path)))}"
+    if rule.signals or rule.exit_codes:
+        yield str(judgement.rank.exit)
+    if rule.stages:
+        yield f"stage {judgement.rank.stage or _stage(judgement.chain)}"
+    yield from (f"known of the host: {fact}" for fact in rule.facts)
+
+
+def _stage(chain: Chain | None) -> str:
+    return (chain.stage if chain is not None else None) or ""
+
+
+def _words(said: str | None) -> str:
+    """None: the words are in a secret."""
+    if said is None:
+        return REDACTED
+    return repr(said if len(said) <= _MAX_WORDS else f"{said[:_MAX_WORDS]}...")
+
+
+def _line(member: Raised | None, rank: RankEvidence, redact: Redact) -> str:
+    return one_line(redact(member.line if member is not None else str(rank.exit)))
+
+
+def _changes(
+    root: Judgement, evidence: Evidence, success: Success, rules: tuple[Rule, ...], redact: Redact
+) -> Iterator[dict[str, Any]]:
+    """Rules that would decide instead, each tried on the same evidence."""
+    for other in _others(root):
+        for conditions in _conditions(root, redact):
+            rule = _rule(conditions, other)
+            changed = judge(evidence, success, (rule, *rules))
+            if changed is not None and changed.rule == rule.name:
+                alone = {name: v if isinstance(v, str) else v[0] for name, v in conditions.items()}
+                yield {**alone, **other}
+                break
+
+
+def _others(root: Judgement) -> tuple[dict[str, Any], ...]:
+    """What a rule of the config could make of it: of a FATAL also that it is more or less sure."""
+    if root.rule.verdict is not Verdict.FATAL:
+        return ({"verdict": str(Verdict.FATAL)},)
+    other = {"verdict": str(Verdict.FATAL), "certain": not is_certain(root)}
+    return {"verdict": str(Verdict.RESTART)}, other
+
+
+def _rule(conditions: dict[str, Any], other: dict[str, Any]) -> Rule:
+    verdict = Verdict(other["verdict"])
+    return Rule(
+        "changed",
+        verdict,
+        "",
+        "",
+        "",
+        types=tuple(conditions.get("type", ())),
+        patterns=(conditions["regex"],) if "regex" in conditions else (),
+        exit_codes=tuple(conditions.get("exit_code", ())),
+        signals=tuple(conditions.get("signal", ())),
+        own=True,
+        certain=verdict is Verdict.FATAL and other.get("certain", True),
+    )
+
+
+def _conditions(root: Judgement, redact: Redact) -> Iterator[dict[str, Any]]:
+    """Conditions that fit the root cause, the narrowest first."""
+    member, ended = root.member, root.rank.exit
+    if member is not None:
+        kind = {"type": [member.type.rpartition(".")[2]]} if member.type else {}
+        message = member.line.partition(": ")[2] if member.type else member.line
+        if pattern := _pattern(message, redact):
+            yield {**kind, "regex": pattern}
+        if kind:
+            yield kind
+    elif ended.signal is not None:
+        yield {"signal": [ended.signal]}
+    elif ended.code is not None:
+        yield {"exit_code": [ended.code]}
+
+
+def _pattern(message: str, redact: Redact) -> str:
+    """A regular expression for the message, whatever numbers it holds, as a config may have it.
+
+    It ends before a secret, and so that nothing after it in the config looks like one.
+    """
+    start = redact(message).partition(REDACTED)[0].strip()
+    start = "".join(takewhile(str.isprintable, start)).rstrip()
+    if len(start) > _MAX_PATTERN:
+        start = start[:_MAX_PATTERN].rpartition(" ")[0] or start[:_MAX_PATTERN]
+    while start and REDACTED in redact(f"regex: '{start}', verdict: RESTART}}"):
+        start = start.rpartition(" ")[0].rstrip()
+    quoted = re.sub(r"([.^$*+?{}\[\]|()\\])", r"\\\1", start)
+    return re.sub(r"\d+", r"\\d+", quoted)

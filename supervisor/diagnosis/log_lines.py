@@ -1,0 +1,245 @@
+"""From the text of an output to the lines that each process printed, whatever carried them here.
+
+Terminals, launchers and log collectors change what a program printed: they colour it, put a prefix
+before every line, pack each line into JSON, and mix the lines of several processes. All of that is
+taken off, and each process is read by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import NamedTuple
+
+from supervisor.diagnosis.line_forms import GAP, HEADER, MAX_LINE
+from supervisor.diagnosis.line_prefix import NEARLY_ALL, Prefixes, writer
+from supervisor.protocol.shortening import beginning
+
+_MAX_LAYERS = 4
+_MAX_PARTS = 64 * 1024
+"""Characters of a line that a container's runtime has cut into parts."""
+_FEW = 3
+"""Lines of a process on average: with fewer, the prefix counts lines and names no process."""
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|[@-Z\\^_])")
+_CRI = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-][\d:]+) std(?:out|err) ([FP]) ")
+_KNOWN = re.compile(
+    rf"(?:{_CRI.pattern}|\[rank ?\d+\]:? ?|\([\w.:]+ (?:pid=\d+|pid=\d+, ip=[\d.]+)\) )"
+)
+"""Prefixes that nothing else looks like, known also from a single line."""
+_GROUP_BAR = re.compile(r"^[ +|-]*[+|] (?=\S|  )")
+
+_WORD = re.compile(r"\w")
+_GROUP = re.compile(r"\+ Exception Group Traceback|\+-\+?-{4}|^[-+| ]*-{5} ?\d+ ?-{5}")
+
+_TEXT_KEYS = ("log", "textPayload", "jsonPayload", "MESSAGE", "message", "msg", "event")
+_ERROR_KEYS = ("exc_info", "exception", "exc_text", "stack_trace", "traceback", "error")
+_WRITER_KEYS = ("pod_name", "pod", "container_name", "rank", "process_index", "pid", "_PID")
+_WRITER_IN = ("resource", "labels", "kubernetes", "jsonPayload")
+_PROPERTY = re.compile(r'\s*"(?:log|textPayload|MESSAGE|message)": ("(?:[^"\\]|\\.)*"),?\s*$')
+_OTHER_PROPERTY = re.compile(r'\s*(?:"[^"]+": .*|[\[\]{}]+,?)\s*$')
+_HALF = re.compile("[\ud800-\udfff]")
+"""Half of a character, as UTF-16 has it."""
+_MOST = 0.6
+
+
+class Line(NamedTuple):
+    """A line of the output: its place in that, who wrote it, and what is left of it."""
+
+    number: int
+    writer: str
+    text: str
+    is_quoted: bool = False
+    """Whether a mark of quotation stood before it, and not before all other lines, too."""
+
+
+def processes(text: str) -> list[list[Line]]:
+    """The lines of each process in the output, as the process printed them."""
+    text = _ANSI.sub("", text) if "\x1b" in text else text
+    parts = text.replace("\ufeff", "").split("\n")
+    lines = [Line(number, "", part.rstrip("\r")) for number, part in enumerate(parts)]
+    if lines and not lines[-1].text:
+        lines.pop()
+    for _ in range(_MAX_LAYERS):
+        peeled = list(_without_prefix(list(_unpacked(lines))))
+        if peeled == lines:
+            break
+        lines = peeled
+    return [list(_pieces(_without_margin(group))) for group in _by_writer(lines)]
+
+
+def clean_lines(text: str) -> list[str]:
+    """The lines of all processes, in the order of the output."""
+    lines = [line for group in processes(text) for line in group]
+    return [line.text for line in sorted(lines, key=itemgetter(0))]
+
+
+def _pieces(lines: Iterable[Line]) -> Iterator[Line]:
+    """Each line, cut where a progress bar went back to its beginning. Before the lines of an
+    exception group stands a bar, too, but never one that the group did not begin with."""
+    lines = list(lines)
+    has_group = any(_GROUP.search(line.text) for line in lines)
+    for line in lines:
+        pieces = line.text.splitlines() or [""]
+        if len(pieces) > 1 and "%|" not in pieces[-1]:  # it has taken the place of the bar
+            pieces = [piece for piece in pieces if piece and "%|" not in piece] or [""]
+        for piece in pieces:
+            text = beginning(piece, MAX_LINE)  # no secret is cut in two
+            is_quoted = line.is_quoted or (text.startswith("| ") and not has_group)
+            yield line._replace(text=_GROUP_BAR.sub("", text, count=1), is_quoted=is_quoted)
+
+
+def _by_writer(lines: Sequence[Line]) -> list[list[Line]]:
+    """The lines of each writer; of all together where the prefixes tell none apart."""
+    writers = Counter(line.writer for line in lines)
+    named = len(writers) - ("" in writers)
+    if named <= 1 or len(lines) < _FEW * named:
+        return [list(lines)]
+    groups: dict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        groups[line.writer].append(line)
+    return list(groups.values())
+
+
+def _without_prefix(lines: Sequence[Line]) -> Iterator[Line]:
+    prefixes = Prefixes([line.text for line in lines])
+    known = (_KNOWN.match(line.text) for line in lines)
+    ends = [
+        max(prefixes.length(line.text), match.end() if match else 0)
+        for line, match in zip(lines, known, strict=True)
+    ]
+    quotes = _quotes([(line.text, end) for line, end in zip(lines, ends, strict=True)])
+    parts: dict[str, str] = {}
+    for line, end in zip(lines, ends, strict=True):
+        if not end:
+            yield line
+            continue
+        said = writer(line.text[:end])
+        name = f"{line.writer} {said}" if said else line.writer
+        body = parts.pop(name, "") + line.text[end:]
+        partial = _CRI.search(line.text, 0, end)
+        if partial is not None and partial[1] == "P" and len(body) < _MAX_PARTS:
+            parts[name] = body
+            continue
+        yield Line(line.number, name, body, line.is_quoted or line.text[:end] in quotes)
+
+
+def _quotes(lines: Sequence[tuple[str, int]]) -> frozenset[str]:
+    """The prefixes that are marks of quotation: nobody's name or time, as `> ` is, before a part of
+    the lines. What stands before all of them is how the log was handed on. `lines` have the length
+    of their prefixes."""
+    marks = frozenset(text[:end] for text, end in lines if end and not _WORD.search(text, 0, end))
+    if not marks:
+        return marks
+    heads = tuple(mark.strip() for mark in marks)
+    said = [text for text, _ in lines if text.strip()]
+    marked = sum(text.lstrip().startswith(heads) for text in said)
+    return marks if marked < NEARLY_ALL * len(said) else frozenset()
+
+
+def _without_margin(lines: list[Line]) -> list[Line]:
+    """The lines without the indentation that all of them have in common."""
+    texts = [line.text for line in lines]
+    gaps = {at + 1 for at, text in enumerate(texts) if text == GAP}
+    whole = (text for at, text in enumerate(texts) if at not in gaps and text != GAP)
+    said = [text for text in whole if text.strip()]
+    frames = [_indent(text) for text in said if text.lstrip().startswith('File "')]
+    others = [_indent(text) for text in said if not text.lstrip().startswith('File "')]
+    margin = min(others, default=0)
+    if frames and min(frames) < margin + 2:
+        margin = max(0, min(frames) - 2)
+    return [line._replace(text=line.text[margin:]) for line in lines] if margin else lines
+
+
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip(" \t"))
+
+
+def _unpacked(lines: Sequence[Line]) -> Iterator[Line]:
+    """The lines, those that are packed in JSON taken out of it."""
+    said = [line for line in lines if line.text.strip()]
+    within = sum(line.text.rstrip().endswith("}") and '{"' in line.text[:300] for line in said)
+    whole = sum(_OTHER_PROPERTY.match(line.text) is not None for line in said)
+    pretty = whole > _MOST * len(said) and any(_PROPERTY.match(line.text) for line in said)
+    before = within > _MOST * len(said)
+    parts: dict[str, str] = {}
+    for line in lines:
+        entry = _entry(line.text, before=before)
+        if entry is None:
+            if not pretty:
+                yield line
+            elif (found := _PROPERTY.match(line.text)) is not None:
+                yield from _split(line, line.writer, _string(found[1]))
+            elif _OTHER_PROPERTY.match(line.text) is None:
+                yield line
+            continue
+        who, text, is_part = entry
+        name = f"{line.writer} {who}".strip() if who else line.writer
+        text = parts.pop(name, "") + text
+        if is_part and len(text) < _MAX_PARTS:
+            parts[name] = text
+        else:
+            yield from _split(line, name, text)
+    for name, text in parts.items():
+        yield from _split(lines[-1], name, text)
+
+
+def _split(line: Line, name: str, text: str) -> Iterator[Line]:
+    for part in text.removesuffix("\n").split("\n"):
+        yield Line(line.number, name, part.rstrip("\r"))
+
+
+def _string(quoted: str) -> str:
+    try:
+        return _encodable(str(json.loads(quoted)))
+    except ValueError:
+        return quoted
+
+
+def _encodable(text: str) -> str:
+    """`text` as it can be written anywhere: JSON may hold the half of a character alone."""
+    return _HALF.sub("\ufffd", text)
+
+
+def _entry(line: str, *, before: bool) -> tuple[str, str, bool] | None:
+    """Who wrote an entry of a JSON log, its text, and whether it goes on in the next one; None: the
+    line is none. `before`: something may stand before the JSON."""
+    begin = line.find('{"', 0, 300)
+    text = line.rstrip().rstrip(",")
+    if begin < 0 or not text.endswith("}") or (line[:begin].strip() and not before):
+        return None
+    try:
+        entry = json.loads(text[begin:])
+    except (ValueError, RecursionError):
+        return None
+    found = _text_of(entry)
+    if found is None or len(entry) < 2:
+        return None
+    is_part = "log" in entry and "stream" in entry and not found.endswith("\n")
+    who = f"{writer(line[:begin])} {_writer_of(entry)}".strip()
+    return who, _encodable(found), is_part
+
+
+def _text_of(entry: dict[str, object]) -> str | None:
+    """What an entry says, with the traceback that it holds beside its message."""
+    key = next((key for key in _TEXT_KEYS if key in entry), None)
+    if key is None:
+        return None
+    value = entry[key]
+    if isinstance(value, dict):
+        return _text_of(value) if key == "jsonPayload" and key not in value else None
+    if not isinstance(value, str):
+        return None
+    errors = (entry.get(key) for key in _ERROR_KEYS)
+    return "\n".join([value, *(e for e in errors if isinstance(e, str) and HEADER in e)])
+
+
+def _writer_of(entry: dict[str, object], depth: int = 3) -> str:
+    found = [str(entry[key]) for key in _WRITER_KEYS if isinstance(entry.get(key), (str, int))]
+    for key in _WRITER_IN if depth else ():
+        inner = entry.get(key)
+        if isinstance(inner, dict):
+            found.append(_writer_of(inner, depth - 1))
+    return " ".join(found).strip()

@@ -1,0 +1,198 @@
+"""Keeps secrets out of what the supervisor writes: params.yaml, run.log, summary.json, the journal.
+
+A token in an environment variable, on a command line or in the message of an exception must not
+end in files that people attach to bug reports. Known are: the values of variables whose names say
+what they are, and the table in `secret_forms`. What the worker writes itself (its output, its
+failure record) stays as the worker wrote it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeGuard
+from urllib.parse import quote, quote_plus
+
+from supervisor.config.problems import Problem
+from supervisor.config.secret_names import (
+    REDACTED,
+    flags,
+    is_secret,
+    without_flag_values,
+)
+from supervisor.diagnosis.secret_forms import FORMS, Form
+
+_MIN_VALUE = 8
+"""A shorter value says nothing, and replacing it would garble innocent text."""
+
+_MIN_LINE = 4
+"""The same of one line of a value, where it stands at the end of a line."""
+
+_MAX_SHOWN_TWICE = 256
+"""Characters; a key file is longer, and each form of it takes memory."""
+
+_BEGINNING = 500
+"""Characters by which a longer value is known where the rest is cut off: `protocol.shortening` and
+whoever reads the lines of an output cut no shorter one."""
+
+_OURS = frozenset({"autorestart", "provision"})
+"""Sections of `init` that the trainer does not read."""
+
+
+def ours(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the resolved config of a phase, what the trainer does not read."""
+    init: Mapping[str, Any] = params["trainer"]["init"]
+    return {key: init[key] for key in _OURS.intersection(init)}
+
+
+class Redactor:
+    """Replaces secrets by `[redacted]`."""
+
+    def __init__(self, *variables: Mapping[str, str], known: Iterable[str] = ()) -> None:
+        """The secrets among `variables`, by their names, and the values `known` to be some are
+        found wherever they turn up, also quoted as in JSON or in a URL."""
+        given = {
+            *known,
+            *(
+                value
+                for mapping in variables
+                for name, value in mapping.items()
+                if is_secret(name, value)
+            ),
+        }
+        written = {form for value in given for form in (*_written(value), *_lines(value))}
+        values = {form for form in written if len(form) >= _MIN_VALUE}
+        longest_first = sorted(values, key=lambda value: (-len(value), value))
+        whole = map(re.escape, longest_first)
+        cut = (f"{re.escape(v[:_BEGINNING])}.*" for v in longest_first if len(v) > _BEGINNING)
+        split = (form for value in sorted(given) for form in _split(value))
+        forms = [*whole, *cut, *split]
+        self._values = re.compile("|".join(forms)) if forms else None
+
+    def text(self, text: str) -> str:
+        """`text` without the secrets in it."""
+        if self._values is not None:
+            text = self._values.sub(REDACTED, text)
+        return _without(FORMS, text)
+
+    def problem(self, problem: Problem) -> str:
+        """A problem of a config as it is told; of what keys say is secret, it holds no value."""
+        where = f"{problem.key}: " if problem.key else ""
+        return f"{self.text(problem.origin)}: {where}{self.text(problem.message)}"
+
+    def params(self, params: dict[str, Any]) -> dict[str, Any]:
+        """The resolved config of a phase as files show it.
+
+        Our trainer reads its own sections from there, and a name such as `eos_token` says nothing
+        in them: only what is unmistakably a token goes. A command has its secrets without the file.
+        """
+        trainer: dict[str, Any] = _strings(params["trainer"], _tokens_removed)
+        for key, section in ours(params).items():
+            trainer["init"][key] = _strings(_without_flags(section), self.text)
+        if (command := trainer.get("command")) is not None:
+            command = _strings(_without_flags(command), self.text)
+            env = {
+                name: REDACTED if is_secret(name, value) else value
+                for name, value in command.get("env", {}).items()
+            }
+            trainer["command"] = {**command, **({"env": env} if env else {})}
+        return {**params, "trainer": trainer}
+
+
+def _strings(value: Any, clean: Callable[[str], str]) -> Any:
+    """`value` with every string in it cleaned."""
+    if isinstance(value, dict):
+        return {key: _strings(item, clean) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_strings(item, clean) for item in value]
+    return clean(value) if isinstance(value, str) else value
+
+
+def _without(forms: Iterable[Form], text: str) -> str:
+    lower = text.lower()
+    for form in forms:
+        if any(hint in lower for hint in form.hints):
+            text = form.pattern.sub(_kept, text)
+    return text
+
+
+def _kept(match: re.Match[str]) -> str:
+    return (match.groupdict().get("keep") or "") + REDACTED
+
+
+def _tokens_removed(text: str) -> str:
+    return _without(_UNMISTAKABLE, text)
+
+
+_UNMISTAKABLE = tuple(form for form in FORMS if form.unmistakable)
+
+
+def _written(value: str) -> set[str]:
+    """A value as it stands in texts: by itself, in JSON, in a URL, in a shell, in what Python shows
+    of it, and in what Python shows of that: an exception in the message of another."""
+    data = value.encode("utf-8", "surrogatepass")
+    shown = _shown_by_python(value)
+    again = map(_shown_by_python, shown if len(value) <= _MAX_SHOWN_TWICE else ())
+    return shown.union(
+        {value, *(json.dumps(value, ensure_ascii=is_plain)[1:-1] for is_plain in (True, False))},
+        {quote(data, safe=""), quote(data), quote_plus(data)},
+        {shlex.quote(value).removeprefix("'").removesuffix("'")},
+        *again,
+    )
+
+
+def _lines(value: str) -> list[str]:
+    """The lines of a value: an output is read line by line, and a carriage return ends one, too."""
+    lines = [line.strip() for line in value.splitlines()]
+    return lines if lines != [value] else []
+
+
+def _split(value: str) -> Iterator[str]:
+    """Expressions for the short lines of a value where they stand as a line ends or begins: alone,
+    they may be any word."""
+    lines = _lines(value)
+    for number, line in enumerate(lines):
+        if _MIN_LINE <= len(line) < _MIN_VALUE:
+            begins = r"^[ \t]*" if number else ""
+            ends = r"(?=\s*$)" if number < len(lines) - 1 else r"(?!\w)"
+            yield f"(?m:{begins}{re.escape(line)}{ends})"
+
+
+def _shown_by_python(value: str) -> set[str]:
+    """By `repr` and `ascii`, also of its bytes. Whether a quote is escaped depends on what else is
+    in the text."""
+    parts = value.split("'")
+    data = (part.encode("utf-8", "surrogatepass") for part in parts)
+    bodies = (
+        [repr(part)[1:-1] for part in parts],
+        [ascii(part)[1:-1] for part in parts],
+        [repr(part)[2:-1] for part in data],
+    )
+    return {mark.join(body) for body in bodies for mark in ("'", "\\'")}
+
+
+def flags_in(value: Any) -> Iterator[dict[str, str]]:
+    """The same of every list of words in a config: each may be an argv."""
+    if isinstance(value, dict):
+        for item in value.values():
+            yield from flags_in(item)
+    elif _is_argv(value):
+        yield flags(value)
+    elif isinstance(value, list):
+        for item in value:
+            yield from flags_in(item)
+
+
+def _is_argv(value: Any) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
+
+
+def _without_flags(value: Any) -> Any:
+    """`value` with the secrets behind flags in every argv of it removed."""
+    if isinstance(value, dict):
+        return {key: _without_flags(item) for key, item in value.items()}
+    if _is_argv(value):
+        return without_flag_values(value)
+    return [_without_flags(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,204 @@
+"""From the text that a dying program printed to the errors that are in it, genuine ones only.
+
+The last line of a log misleads more often than not: after the error that ended a program come
+threads that find their event loop closed, exit handlers, the coordination service taking down the
+other ranks, C++ stacks and abort traces. And what comes before may have been caught and survived.
+So the text is read for *chains*: the exceptions of one traceback, with the ones that they came
+from, and how that traceback was printed. One that begins at the module level ended the program. One
+in a thread may have. One that was logged was caught by somebody.
+
+Pure text work, line by line, every regular expression anchored or without nested repetition.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from operator import itemgetter
+
+from supervisor.diagnosis.beside import is_wordless
+from supervisor.diagnosis.chain import Chain, Origin, Raised
+from supervisor.diagnosis.faulthandler_text import without_stacks
+from supervisor.diagnosis.frames import frame_in
+from supervisor.diagnosis.line_forms import GAP, HEADER, MAX_LINE, MEMBER
+from supervisor.diagnosis.log_lines import Line, clean_lines, processes
+from supervisor.diagnosis.native_text import aborts, last_lines, speaks
+from supervisor.diagnosis.survival import Progress
+from supervisor.diagnosis.traceback_text import MAX_FRAMES, TracebackReader, passed
+from supervisor.protocol.failure import ExceptionInfo, FailureRecord
+
+_CALLBACK = re.compile(r"(?:[Cc]allback|Generated function)\b")
+_ITS_ERROR = re.compile(r" error[^:]{0,300}: ")
+_EMBEDDED = re.compile(r"(?:.*?[ :])??((?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (.*)")
+
+_MAX_FENCE = 200
+_FENCE = re.compile(r"(?:^|[\s:>])(```)[\w+-]*\s*$|^\s*(\"\"\"|~~~)\w*\s*$")
+"""How a block of quoted text begins and ends, as in what a language model writes."""
+
+
+def chains_of_text(text: str) -> list[Chain]:
+    """The genuine errors in an output, in the order they were printed."""
+    found: list[tuple[int, Chain]] = []
+    fatal: list[Chain] = []
+    ends: list[Line] = []
+    for lines in map(list, map(without_stacks, processes(text))):
+        printed, resumed = _tracebacks(lines)
+        found += printed
+        fatal += aborts([line.text for line in lines[resumed:]])
+        ends += lines[resumed:]
+    chains = [chain for _, chain in sorted(found, key=itemgetter(0))] + fatal
+    if last := last_lines([line.text for line in sorted(ends, key=itemgetter(0))]):
+        chains.append(last)
+    return [chain for chain in map(_unwrapped, chains) if chain.members]
+
+
+def _tracebacks(lines: Sequence[Line]) -> tuple[list[tuple[int, Chain]], int]:
+    """The tracebacks of a process that it did not survive, each with its place in the output; and
+    where it resumed its work after the last one that it survived."""
+    texts = [line.text for line in lines]
+    progress = Progress(texts)
+    read = [(chain, progress.resumed_after(chain)) for chain in TracebackReader(texts).chains()]
+    resumed = max((at for _, at in read if at is not None), default=0)
+    ends = [(chain.end, chain) for chain, at in read if at is None and chain.end <= resumed]
+    # What is left over of a survived one must not be taken for the beginning of the next.
+    ends += [(resumed + c.end, c) for c in TracebackReader(texts[resumed:]).chains()]
+    speaking = [*accumulate(map(speaks, reversed(texts)), initial=0)]
+    fences = _fences(texts)
+    chains, since = [], 0
+    for end, chain in ends:
+        since = max(since, resumed) if end > resumed else since
+        origin = _origin(chain, lines[since:end], since, progress, fences)
+        followed = speaking[len(texts) - end]
+        chains.append(replace(chain, origin=origin, followed=followed))
+        since = end
+    uncaught = [at for at, chain in enumerate(chains) if chain.origin is Origin.MAIN]
+    for at in uncaught[:-1]:  # a program has one uncaught exception: these are caught, or others'
+        if chains[at].members[-1].line != chains[uncaught[-1]].members[-1].line:
+            chains[at] = replace(chains[at], origin=Origin.THREAD)
+    places = (lines[max(0, end - 1)].number for end, _ in ends)
+    return list(zip(places, chains, strict=True)), resumed
+
+
+def _fences(texts: Sequence[str]) -> list[int]:
+    """The lines that begin and end the fenced blocks, in turn."""
+    found, kind = [], ""
+    for at, text in enumerate(texts):
+        fence = _FENCE.search(text[-_MAX_FENCE:])
+        if fence is not None and kind in ("", fence[1] or fence[2]):
+            found.append(at)
+            kind = "" if kind else fence[1] or fence[2]
+    return found
+
+
+def _origin(
+    chain: Chain, lines: Sequence[Line], since: int, progress: Progress, fences: Sequence[int]
+) -> Origin:
+    """How a traceback came to be printed, by what is around it; `lines` end with it and begin at
+    line `since` of their process.
+
+    One that is quoted, as in a text that a language model wrote, need not have ended anybody. After
+    one that ended the main program comes no sign of work.
+    """
+    if chain.origin is not Origin.MAIN:
+        return chain.origin
+    texts = [line.text for line in lines]
+    header = next((at for at, text in enumerate(texts) if HEADER in text), None)
+    begin = since + (len(texts) if header is None else header)
+    is_cut = header is None and GAP not in texts
+    is_fenced = bisect_left(fences, begin) % 2 == 1
+    is_quoted = is_fenced or any(line.is_quoted for line in lines[header or 0 :])
+    if is_quoted or (is_cut and progress.began_before(begin)):
+        return Origin.LOGGED
+    return Origin.THREAD if progress.shows_after(since + len(lines)) else chain.origin
+
+
+def chain_of_record(record: FailureRecord, output: str = "") -> Chain | None:
+    """The errors of a failure record; what was printed explains those of them without words."""
+    lines = _lines_of(record.traceback)
+    printed = [each for chain in TracebackReader(lines).chains() for each in chain.members]
+    members = tuple(
+        inner if inner.at else _placed(inner, printed)
+        for info in reversed(record.exceptions)
+        for inner in _members_of_info(info)
+    )
+    frames = [frame for line in lines if (frame := frame_in(line))][-MAX_FRAMES:]
+    explained = tuple(_explained(member, output) for member in members)
+    return _unwrapped(Chain(explained, Origin.MAIN, passed(frames))) if members else None
+
+
+def _lines_of(traceback: str) -> list[str]:
+    """The lines of a traceback; an exception group has bars before those of its members."""
+    in_group = any(map(MEMBER.match, traceback.splitlines()))
+    return clean_lines(traceback) if in_group else traceback.splitlines()
+
+
+def _explained(raised: Raised, output: str) -> Raised:
+    """An error without words with what stands beside it in the output, which tells more than its
+    traceback alone."""
+    if not output or not is_wordless(raised.line):
+        return raised
+    printed = (each for chain in chains_of_text(output) for each in chain.members)
+    hints = [each.beside for each in printed if _kind(each) == _kind(raised) and each.beside]
+    return replace(raised, beside=hints[-1]) if hints else raised
+
+
+def _placed(raised: Raised, printed: Sequence[Raised]) -> Raised:
+    """An error of the record at the place that the traceback has for it: by its message, else by
+    its type (the message of a SyntaxError is printed without its place)."""
+    same = [each for each in printed if _kind(each) == _kind(raised)]
+    same.sort(key=lambda each: _message(each) != _message(raised))
+    if not same:
+        return raised
+    found = same[0]
+    return replace(
+        raised, at=found.at, raised_in=found.raised_in, beside=found.beside, code=found.code
+    )
+
+
+def _kind(raised: Raised) -> str:
+    return raised.type.rpartition(".")[2]
+
+
+def _message(raised: Raised) -> str:
+    return raised.line.partition(": ")[2].rstrip()[: MAX_LINE // 2]
+
+
+def _members_of_info(info: ExceptionInfo) -> Iterator[Raised]:
+    """The error itself, after those that its message holds as text (a callback's, a worker's)."""
+    if HEADER in info.message:
+        for chain in TracebackReader(clean_lines(info.message)).chains():
+            yield from chain.members
+    text = f"{info.type}: {info.message}" if info.message else info.type
+    yield Raised(info.type, next(iter(text.splitlines()), ""), text, info.bases)
+
+
+def _unwrapped(chain: Chain) -> Chain:
+    """The chain without what only carries its genuine members."""
+    members = tuple(inner for member in chain.members for inner in _opened(member))
+    genuine = tuple(
+        member
+        for member in members
+        if not member.is_wrapper and _after_callback(member.line) is None
+    )
+    return replace(chain, members=genuine or members)
+
+
+def _after_callback(line: str) -> str | None:
+    """What a line says of the error of a callback; None: it speaks of none."""
+    callback = _CALLBACK.search(line)
+    error = _ITS_ERROR.search(line, callback.end()) if callback is not None else None
+    return line[error.end() :] if error is not None else None
+
+
+def _opened(member: Raised) -> Iterator[Raised]:
+    """An exception that names another in its own line: that one, and itself."""
+    said = _after_callback(member.line)
+    if said is not None:
+        inner = _EMBEDDED.match(said)
+        if inner is not None:
+            line = f"{inner[1]}: {inner[2]}"
+            yield Raised(inner[1], line, member.text, at=member.at, raised_in=member.raised_in)
+    yield member

@@ -1,0 +1,172 @@
+"""Rules about errors in the code and its settings: what cannot be imported, parsed or traced.
+
+Certain are those that no trouble outside the program is reported as. A half-installed package, a
+mount that is gone and a result that did not come look like errors of code, too: they are guesses.
+"""
+
+from __future__ import annotations
+
+from supervisor.diagnosis.rules.phrases import ASSERTION, FIX_CODE, FIX_CONFIG
+from supervisor.diagnosis.rules.rule import FATAL, Rule
+from supervisor.diagnosis.speakers import NOT_IO, Speaker
+
+_BUILTIN = r"^(?:builtins\.)?"
+"""Before a type of Python's own: a traceback leaves its module out, a failure record does not."""
+
+_CONFIG_TYPES = (
+    "*ValidationError",
+    "*ConfigError",
+    "*ConfigurationError",
+    "UsageError",
+    "*ArgumentError",
+    "omegaconf.*",
+    "hydra.*",
+    "absl.flags.*",
+    "yaml.*",
+    "toml*.*",
+    "jsonschema.*",
+    "jaxtyping.*",
+    "beartype.*",
+    "gin.*",
+    "ml_collections.*",
+    "tyro.*",
+    "draccus.*",
+)
+_CODE_TYPES = ("SyntaxError", "IndentationError", "TabError")
+_CONFIG = (
+    "invalid configuration",
+    "The configuration is refused by the program.",
+    FIX_CONFIG,
+)
+_OF_THE_CODE = (
+    "an error in the program",
+    "Errors of this type come from the code or its settings, whatever words are in them.",
+    FIX_CODE,
+)
+ERRORS_OF_CODE = (
+    "TypeError",
+    "AttributeError",
+    "NameError",
+    "UnboundLocalError",
+    "RecursionError",
+)
+_TRACING = (
+    "tracing or lowering failed",
+    "JAX cannot trace the program: it fails the same way every time.",
+    FIX_CODE,
+)
+_BROKEN = (
+    "the program is broken",
+    "Code that is missing or cannot be parsed does not get better by itself.",
+    FIX_CODE,
+)
+
+ALONE = (
+    Rule(
+        "invalid-config-alone",
+        FATAL,
+        *_CONFIG,
+        types=_CONFIG_TYPES,
+        speakers=NOT_IO,
+        alone=True,
+    ),
+    Rule(
+        "unparsable",
+        FATAL,
+        *_BROKEN,
+        types=_CODE_TYPES,
+        speakers=(Speaker.OWN, Speaker.LIBRARY),
+        alone=True,
+        certain=True,
+    ),
+    Rule("broken-program-alone", FATAL, *_BROKEN, types=_CODE_TYPES, alone=True),
+    Rule(
+        "own-error",
+        FATAL,
+        *_OF_THE_CODE,
+        types=("TypeError", "AttributeError", "NameError", "UnboundLocalError"),
+        # What is None here may be what some other trouble left of a result.
+        patterns=(r"^(?![^\n]*\bNoneType\b)",),
+        speakers=(Speaker.OWN,),
+        alone=True,
+        certain=True,
+    ),
+    Rule("program-error-alone", FATAL, *_OF_THE_CODE, types=ERRORS_OF_CODE, alone=True),
+    Rule(
+        "no-standard-input",
+        FATAL,
+        "there is no standard input",
+        "The program asks a person for a line, and nobody can answer: its standard input is empty.",
+        "Give the answer by an option, a file or an environment variable (`--yes`, `WANDB_MODE`), "
+        "or take the question out; run the same command again.",
+        types=("EOFError",),
+        patterns=(rf"{_BUILTIN}EOFError: EOF when reading a line\s*$",),
+        alone=True,
+    ),
+    Rule(
+        "missing-key",
+        FATAL,
+        "an error in the program",
+        "A key or a variable that the program asks for is not there.",
+        FIX_CODE,
+        types=("KeyError",),
+        # What a server left out of its answer is no key of the program.
+        speakers=NOT_IO,
+        patterns=(rf"{_BUILTIN}KeyError: '?[\w.\[\]/-]{{0,80}}'?\s*$",),
+        alone=True,
+    ),
+)
+RULES = (
+    Rule(
+        "tracing",
+        FATAL,
+        *_TRACING,
+        types=(
+            "ConcretizationTypeError",
+            "TracerArrayConversionError",
+            "TracerBoolConversionError",
+            "TracerIntegerConversionError",
+            "UnexpectedTracerError",
+            "NonConcreteBooleanIndexError",
+            "errors.KeyReuseError",
+            "IndivisibleError",
+            "ShardingTypeError",
+            "TraceContextError",
+            "JaxTransformError",
+        ),
+        per_rung=True,
+        certain=True,
+    ),
+    Rule(
+        "not-implemented",
+        FATAL,
+        *_TRACING,
+        types=("NotImplementedError",),
+        per_rung=True,
+    ),
+    Rule("assertion", FATAL, *ASSERTION, types=("AssertionError",), speakers=NOT_IO),
+    Rule("invalid-config", FATAL, *_CONFIG, types=_CONFIG_TYPES, speakers=NOT_IO),
+    Rule(
+        "missing-module",
+        FATAL,
+        *_BROKEN,
+        types=("ModuleNotFoundError", "ImportError"),
+        # "(unknown location)" is what a package looks like of which only the folder is there.
+        patterns=(r"No module named ", r"cannot import name '[^'\n]{1,80}' from .{1,200}\(/"),
+        alone=True,
+        certain=True,
+    ),
+    Rule(
+        "broken-program",
+        FATAL,
+        *_BROKEN,
+        types=(
+            *_CODE_TYPES,
+            "ImportError",
+            "ModuleNotFoundError",
+            "PackageNotFoundError",
+            "DistributionNotFound",
+            "*VersionConflict",
+        ),
+    ),
+)

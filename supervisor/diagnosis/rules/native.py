@@ -1,0 +1,50 @@
+"""Rules about what native code says of itself: its own checks that fail.
+
+A check of native code is an assertion: what it says does not hold comes of the program and its
+versions, as a rule. Where it is about another process, a transfer or what the machine has to give,
+it passes; such words are known to the rules before, and left out here.
+"""
+
+from __future__ import annotations
+
+from supervisor.diagnosis.rules.phrases import REFUSED_INSTRUCTION
+from supervisor.diagnosis.rules.rule import FATAL, MEDIUM, Rule
+
+_OF_THE_WORLD = (
+    r"^(?![\s\S]*(?i:memory|alloc|no space|\bthread|socket|connect|network|\brpc\b|\bpeer|"
+    r"heartbeat|time[ds]?[ -]?out|deadline|unavailable|cancell?ed|\babort(?:ed|ing)\b|rendezvous|"
+    r"barrier|\bnccl|gloo|collective|handshake|preempt|\bdead\b|\bkilled\b|lost\b|status == |"
+    r"\bstatus\.ok|internal: |unknown: |hardware fault|\becc\b|"
+    r"raylet|node_manager|\bgcs_\w+|core_worker|plasma|object_\w+\.cc|CUDA_ERROR|CUDNN_STATUS)|"
+    r"[\s\S]*\b(?:INTERNAL|UNKNOWN|DATA_LOSS)\b)"
+)
+"""Not what another process, a transfer, the machine or a service that runs the job brings about."""
+
+RULES = (
+    Rule(
+        "native-check",
+        FATAL,
+        "a check of native code failed",
+        "Native code states that this must not happen: the same program on the same versions does "
+        "the same.",
+        "Look for the check in the library's issues; try another version of it, or change what "
+        "the program asks of it.",
+        patterns=(
+            _OF_THE_WORLD + r"[\s\S]*\bCheck failed: ",
+            _OF_THE_WORLD + r"(?:F\d{4} \d\d:|\d{4}-\d\d-\d\d [\d:.]+: F )",
+        ),
+        confidence=MEDIUM,
+        per_rung=True,
+    ),
+    Rule(
+        "refused-instruction-told",
+        FATAL,
+        *REFUSED_INSTRUCTION,
+        # What shells say of SIGILL and SIGFPE
+        patterns=(
+            r"^(?:\S+: line \d+: +\d+ )?(?:Illegal instruction|Floating point exception)"
+            r"(?: +\(core dumped\)|$)",
+        ),
+        confidence=MEDIUM,
+    ),
+)

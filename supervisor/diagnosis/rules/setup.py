@@ -1,0 +1,111 @@
+"""Rules about what a program is set up with: versions, builds, containers, launchers.
+
+What was installed, built or asked for is the same at the next attempt. Such words also stand in
+warnings that nobody dies of, so they come after what a machine says of itself, and each FATAL here
+is a guess.
+"""
+
+from __future__ import annotations
+
+from supervisor.diagnosis.rules.phrases import FIX_CONFIG, FIX_PATH
+from supervisor.diagnosis.rules.rule import FATAL, MEDIUM, Rule
+
+_VERSIONS = (
+    "versions do not fit each other",
+    "A library, a driver or a program was made for another version than the one that is there.",
+    "Install versions that fit each other (`pip check`, `nvidia-smi`); run the same command again.",
+)
+
+RULES = (
+    Rule(
+        "versions-differ",
+        FATAL,
+        *_VERSIONS,
+        patterns=(
+            # XLA cuda_dnn.cc; PyTorch's and h5py's checks of the libraries that they load
+            r"(?i)\bbut (?:the )?(?:source|\w+) (?:was|is|has been) (?:compiled|built) (?:with|for|"
+            r"against)\b",
+            r"(?i)\b(?:was|were|been|is) (?:compiled|built|linked) (?:with|against|for)\b"
+            r"[^\n]{0,100}\b(?:but|while|whereas|mismatch\w*)\b",
+            r"(?i)\bnot (?:been )?(?:compiled|built) with\b|\b(?:built|compiled) without\b",
+            r"(?i)\bnot available in this (?:library|build|version)\b",
+            r"(?i)(?:requires?|needs?) (?:a )?(?:newer|older|at least|\S+ version|version|"
+            r"\S+ ?[<>=]=)",
+            r"(?i)\bversions? (?:mismatch|conflict)|mismatched versions?\b|"
+            r"\bversion \S+ is (?:not supported|too (?:old|new))|unsupported version",
+        ),
+        confidence=MEDIUM,
+    ),
+    Rule(
+        "accelerator-absent",
+        FATAL,
+        "no such accelerator here",
+        "The program finds no driver or device of the kind that it asks for.",
+        "See that the host or container has the device and its driver (`nvidia-smi`, --gpus), and "
+        "what CUDA_VISIBLE_DEVICES says; run the same command again.",
+        patterns=(
+            # torch/cuda/__init__.py and CUDAFunctions.cpp
+            r"(?i)found no nvidia driver|no cuda gpus are available",
+        ),
+        confidence=MEDIUM,
+    ),
+    Rule(
+        "container-refused",
+        FATAL,
+        "the container cannot be started",
+        "The container runtime or the cluster refuses what it is asked to run.",
+        "Correct the image, the command or the devices that the message names; see that the "
+        "container toolkit of the accelerator is installed on the host.",
+        patterns=(
+            # docker's daemon, runc, libnvidia-container, containerd, the kubelet
+            r"^(?:docker: )?Error response from daemon: |\bOCI runtime (?:create|exec|start) "
+            r"failed|nvidia-container-cli: ",
+            r"executable file not found in|\bmanifest unknown\b|manifest for \S+ not found",
+            r"\b(?:InvalidImageName|CreateContainerConfigError|ImagePullBackOff|ErrImagePull)\b",
+        ),
+        confidence=MEDIUM,
+    ),
+    Rule(
+        "submission-refused",
+        FATAL,
+        "the scheduler refuses the job",
+        "What the job asks for is not what the cluster can give it, now or later.",
+        FIX_CONFIG,
+        patterns=(
+            # Slurm's common/slurm_errno.c; kubectl
+            r"(?i)\b(?:sbatch|srun|salloc): error:[^\n]{0,80}(?:invalid|requested node "
+            r"configuration|more processors requested|not available in any|unable to create step)",
+            r"(?i)^error: (?:no matches for kind|error validating|unable to recognize)",
+        ),
+        confidence=MEDIUM,
+    ),
+    Rule(
+        "build-failed",
+        FATAL,
+        "a build failed",
+        "What the program needs cannot be built: the same sources fail the same way.",
+        "Read what the compiler says above; install what it misses; run the same command again.",
+        patterns=(
+            # pip, setuptools, ninja, GCC and make
+            r"(?i)^error: (?:subprocess-exited-with-error|command \S+ failed with exit (?:code|"
+            r"status) [12]\b)|ERROR: Failed building wheel|failed to build\b",
+            r"^ninja: build stopped|error building extension|^make(?:\[\d+\])?: \*\*\* [^\n]{0,200}"
+            r"Error [12]\b",
+            r"^\S+:\d+(?::\d+)?: fatal error: [^\n]{0,200}No such file",
+        ),
+        confidence=MEDIUM,
+    ),
+    Rule(
+        "archive-damaged",
+        FATAL,
+        "an archive cannot be unpacked",
+        "The file is damaged or of another format; it is the same next time.",
+        FIX_PATH,
+        # GNU tar and gzip
+        patterns=(
+            r"^(?:tar|gzip|unzip|xz|zstd): [^\n]{0,200}(?i:unexpected e(?:of|nd)|not recoverable|"
+            r"not in gzip format|damaged)",
+        ),
+        confidence=MEDIUM,
+    ),
+)

@@ -1,0 +1,248 @@
+"""From the evidence of an attempt's end to success or a judged failure.
+
+Every error that any rank left is judged by itself; what is told of the attempt is the judgement
+of the one that most likely is the root cause (`weighing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR, errorcode
+from typing import TypeVar
+
+from supervisor.config.patterns import SlowPatternError
+from supervisor.diagnosis.certainty import grounds, is_certain
+from supervisor.diagnosis.chain import Chain, Raised
+from supervisor.diagnosis.comparing import is_compared, signature_of
+from supervisor.diagnosis.failure import Evidence, Failure, WorkerExit, told_survivors
+from supervisor.diagnosis.outcome import Charge, Confidence, Verdict
+from supervisor.diagnosis.remedy import Remedy
+from supervisor.diagnosis.rules import RULES, STILL_RUNNING, Rule
+from supervisor.diagnosis.stores import is_of_a_store
+from supervisor.diagnosis.success import Success
+from supervisor.diagnosis.weighing import Judgement, is_hearsay, weighed
+from supervisor.protocol.failure import FailureRecord
+from supervisor.protocol.messages import Stage, printable
+
+_MAX_ROOT_CAUSE = 300
+_Answer = TypeVar("_Answer")
+
+
+def succeeded(evidence: Evidence, success: Success) -> bool:
+    """Whether the attempt has done the work of its phase.
+
+    Who was told to stop may end well without having done it: then the exit code proves nothing.
+    """
+    if any(rank.exit.code != success.exit_code for rank in evidence.ranks) or not evidence.ranks:
+        return False
+    told_to_stop = any(rank.exit.told_to_stop for rank in evidence.ranks)
+    if not success.is_proof and (evidence.survivors or told_to_stop):
+        return False
+    if success.step is not None:
+        step = evidence.committed
+        if not success.committed:
+            step = max((s for s in (step, evidence.step) if s is not None), default=None)
+        return step is not None and step >= success.step
+    if success.pattern is not None:
+        return evidence.pattern_seen
+    return success.file is None or evidence.file_exists
+
+
+def judge(
+    evidence: Evidence,
+    success: Success,
+    rules: tuple[Rule, ...] = RULES,
+    redact: Callable[[str], str] = str,
+) -> Failure | None:
+    """The failure that the evidence shows, by the first rule that matches; None: it succeeded.
+
+    `redact` takes the secrets out of what is cut to be told: before that, because half a secret is
+    not known as one.
+    """
+    if succeeded(evidence, success):
+        return None
+    found, _ = weighed(evidence, success, rules)
+    return failure_of(found[0], evidence, redact)
+
+
+def judge_in_time(
+    evidence: Evidence,
+    success: Success,
+    rules: tuple[Rule, ...],
+    tell: Callable[[str], None],
+    redact: Callable[[str], str] = str,
+) -> Failure | None:
+    """As `judge`, without the rules of the config whose patterns take too long: `tell` of them."""
+    return in_time(lambda rules: judge(evidence, success, rules, redact), rules, tell)
+
+
+def in_time(
+    ask: Callable[[tuple[Rule, ...]], _Answer],
+    rules: tuple[Rule, ...],
+    tell: Callable[[str], None],
+) -> _Answer:
+    """What `ask` says of the rules without those of the config whose patterns take too long: `tell`
+    of them."""
+    while True:
+        try:
+            return ask(rules)
+        except SlowPatternError as slow:
+            tell(f"{slow}: its rule is passed over; make the pattern simpler")
+            rules = tuple(rule for rule in rules if slow.source not in rule.patterns)
+
+
+def hang_failure(end: Failure | None, stage: Stage, seconds: float) -> Failure:
+    """The failure of a group that was ended because it hung; `end` is how it then ended.
+
+    None: as it does when it succeeds, which is what a trainer does that saves when it is asked to.
+    A rank whose program had failed for good before may hang in its exit handlers for minutes,
+    waiting for the others: that was no hang. But the error may also be of its SIGTERM handler.
+    """
+    if end is not None and end.says_fatal:
+        return _doubted(end) if end.certain else end
+    ended = end.exit if end is not None else "well"
+    return Failure(
+        cause=f"hang in stage {stage}",
+        verdict=Verdict.RESTART,
+        rule="hang",
+        reason=f"Nothing was heard of it for {seconds:.1f} s, more than the stage may take.",
+        advice="Read the stacks in the attempt's folder; `deadlines:` sets the limit of a stage.",
+        root_cause=f"silent for {seconds:.1f} s in stage {stage}, then ended: {ended}",
+        rank=end.rank if end is not None else 0,
+        exit=ended,
+        certain=False,
+        confidence=Confidence.HIGH,
+        hardware=True,  # a device may hang too
+        machine=stage is Stage.INITIALIZING,
+        traceback=end.traceback if end is not None else "",
+    )
+
+
+def _doubted(end: Failure) -> Failure:
+    why = "a guess: it hung, and was told to stop: it may be its handler's"
+    return replace(end, certain=False, grounds=why, compared=True)
+
+
+def launch_failure(error: OSError, argv: tuple[str, ...]) -> Failure:
+    """The failure of a command that could not be started."""
+    for_good = error.errno in (ENOENT, EACCES, ENOEXEC, ENOTDIR)
+    return Failure(
+        cause="the command cannot be started",
+        verdict=Verdict.FATAL if for_good else Verdict.RESTART,
+        rule="launch",
+        reason=(
+            "The program is missing or not executable."
+            if for_good
+            else "The system refused to start it; that may pass."
+        ),
+        advice="Correct command.argv."
+        if for_good
+        else "Look at the limits of processes and memory.",
+        root_cause=printable(f"{argv[0]}: {error.strerror}"),
+        rank=0,
+        exit="not started",
+        certain=False,
+        grounds="a guess: a mount that is gone for a while looks like this, too"
+        if for_good
+        else "",
+        signature=f"launch-{errorcode[error.errno or 0]}" if for_good else None,
+    )
+
+
+def store_failure(error: OSError, ended: WorkerExit) -> Failure:
+    """What is made of an end if the store that would tell its success does not answer."""
+    return Failure(
+        cause="storage or network trouble",
+        verdict=Verdict.RESTART,
+        rule="success-file",
+        reason="Whether the work is done is told by a file in a bucket, which did not answer.",
+        advice="See that the bucket can be read from here; the next attempt may find all done.",
+        root_cause=printable(error.strerror or str(error)),
+        rank=ended.rank,
+        exit=str(ended),
+        charge=Charge.NOTHING,
+        certain=False,
+        remedy=Remedy.WAIT_FOR_STORAGE,
+    )
+
+
+def unjudged_failure(error: Exception, exits: Sequence[WorkerExit]) -> Failure:
+    """What is made of an end whose judgement raised `error`, which is a mistake of ours."""
+    ended = next((each for each in exits if not each.clean), exits[0])
+    return Failure(
+        cause="unknown error, which supervise failed to judge",
+        verdict=Verdict.RESTART,
+        rule="unjudged",
+        reason=f"The judgement itself failed, with {type(error).__name__}; another try may pass.",
+        advice="Read the attempt's log; report the exception, which is a bug of supervise.",
+        root_cause=str(ended),
+        rank=ended.rank,
+        exit=str(ended),
+        certain=False,
+    )
+
+
+def failure_of(
+    judgement: Judgement, evidence: Evidence, redact: Callable[[str], str] = str
+) -> Failure:
+    """The failure whose root cause the judgement is about; for `redact` see `judge`."""
+    rule, rank, chain, member = judgement.rule, judgement.rank, judgement.chain, judgement.member
+    line = member.line if member is not None else str(rank.exit)
+    if STILL_RUNNING in rule.facts:
+        line = f"{line}, but still running: {told_survivors(evidence.survivors)}"
+    charge, remedy = rule.charge, rule.remedy
+    if (
+        rule.of_a_store
+        and chain is not None
+        and member is not None
+        and is_of_a_store(chain, member)
+    ):
+        charge, remedy = Charge.NOTHING, Remedy.WAIT_FOR_STORAGE
+    return Failure(
+        cause=rule.cause,
+        verdict=rule.verdict,
+        rule=rule.name,
+        reason=rule.reason,
+        advice=rule.advice,
+        root_cause=one_line(redact(line)),
+        rank=rank.exit.rank,
+        exit=str(rank.exit),
+        charge=charge,
+        certain=is_certain(judgement),
+        grounds=grounds(judgement),
+        confidence=_confidence(rule, chain),
+        signature=signature_of(judgement, evidence),
+        compared=is_compared(judgement),
+        remedy=remedy,
+        hardware=rule.hardware,
+        machine=rule.hardware,
+        per_rung=rule.per_rung,
+        struck=judgement.struck,
+        blames_host=rule.verdict is not Verdict.FATAL
+        and charge is Charge.RESTARTS
+        and not rule.victim,
+        step=rank.record.step if rank.record is not None else None,
+        traceback=_traceback(rank.record, member),
+        where=one_line(redact(member.at)) if member is not None else "",
+    )
+
+
+def _traceback(record: FailureRecord | None, member: Raised | None) -> str:
+    """The traceback of the failure record; empty where it only shows how the program chose to exit
+    after the error, as `sys.exit` does."""
+    if record is None or (record.is_mere_exit and member is not None):
+        return ""
+    return record.traceback
+
+
+def one_line(text: str) -> str:
+    """`text`, which holds no secrets any more, as it is told of an error."""
+    return printable(text[:_MAX_ROOT_CAUSE])
+
+
+def _confidence(rule: Rule, chain: Chain | None) -> Confidence:
+    caught = is_hearsay(chain)
+    if caught and rule.confidence is Confidence.HIGH:
+        return Confidence.MEDIUM
+    return Confidence.LOW if caught else rule.confidence

@@ -1,0 +1,325 @@
+"""Every error of every rank, each with the rule that decides about it, in the order of how likely
+it is to be the root cause.
+
+A culprit's comes before a victim's, and an exception that ended a program before one that somebody
+caught. How a process ended counts where nothing was said; but a rank that was struck down from
+outside is what the victims among the others speak of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from supervisor.diagnosis.beside import points_above
+from supervisor.diagnosis.chain import Chain, Origin, Raised
+from supervisor.diagnosis.failure import Evidence, RankEvidence, WorkerExit
+from supervisor.diagnosis.outcome import Confidence, Verdict
+from supervisor.diagnosis.own_values import knows_words_alone, requires
+from supervisor.diagnosis.rootcause import chain_of_record, chains_of_text
+from supervisor.diagnosis.rules import (
+    GUARD_LOST,
+    NO_OOM_KILL,
+    NO_SPACE,
+    NO_STEP_TOLD,
+    OOM_KILLED,
+    PEER_FELL,
+    STILL_RUNNING,
+    TOLD_TO_STOP,
+    Rule,
+    codes_match,
+    names_match,
+    occurs,
+    says,
+)
+from supervisor.diagnosis.success import Success
+
+_SIGNAL_CODES = {
+    128 + 1: "SIGHUP",
+    128 + 2: "SIGINT",
+    128 + 4: "SIGILL",
+    128 + 6: "SIGABRT",
+    128 + 7: "SIGBUS",
+    128 + 8: "SIGFPE",
+    128 + 9: "SIGKILL",
+    128 + 11: "SIGSEGV",
+    128 + 15: "SIGTERM",
+}
+_FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGHUP", "SIGINT", "SIGUSR1", "SIGUSR2"})
+"""Signals that end a program which need not have done anything wrong: what it had caught and
+logged before says nothing about its end."""
+_CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS"})
+"""Signals of a crash. SIGABRT is none: who loses a peer ends by it, too."""
+_NO_ROOM = 1 << 20
+"""A disk with less free than this has no room for anything of ours."""
+
+
+_POINTS = "it says itself that the error stands above it"
+_VICTIM = "it is what others suffer when one fails"
+_VAGUE = "its rule says little: any error of its kind looks so"
+_END = "how a process ended counts only where nothing was said"
+_STRUCK = "it ended so without a word, which others may suffer from"
+_SIGTERM_BROKE_IT = (
+    "the process got SIGTERM, which also ends the peers and pipes that it then misses"
+)
+_BEFORE_THE_END = "it was only printed, and the process was then ended from outside"
+_UNKNOWN_WORDS = "no rule knows the words of the last lines"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One error of one rank (none: its exit alone), with the rule that decides about it."""
+
+    judge: _Judge
+    rule: Rule
+    chain: Chain | None
+    member: Raised | None
+    time: float
+    among: tuple[Raised, ...] = ()
+    """The members of the chain that the rules were asked about."""
+    struck: bool = False
+    """It was ended from outside, not by us, and said nothing."""
+
+    @property
+    def rank(self) -> RankEvidence:
+        """Whose error it is."""
+        return self.judge.rank
+
+    @property
+    def drawbacks(self) -> dict[str, int]:
+        """What speaks against it as the root cause, each with its weight."""
+        if self.chain is None:
+            return {_STRUCK: 4} if self.rule.culprit or self.struck else {_END: 100}
+        origin = self.chain.origin
+        weights = {
+            origin.told: int(origin) + 10 * is_hearsay(self.chain),
+            _POINTS: 15 * _points(self.member),
+            _VICTIM: 5 * self.rule.victim,
+            _VAGUE: 3 * (self.rule.confidence is Confidence.LOW),
+        }
+        return {text: weight for text, weight in weights.items() if weight}
+
+    @property
+    def order(self) -> tuple[int, float, str]:
+        """Less is more likely to be the root cause: certainty first, then time."""
+        when = self.chain.when if self.chain is not None else ""
+        return sum(self.drawbacks.values()), self.time, when
+
+    def matches(self) -> Iterator[tuple[Rule, Raised | None]]:
+        """All rules that match, each with the error that it is about; the first decided."""
+        return self.judge.matches(self.chain, self.among)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Errors of a rank that do not count, and why."""
+
+    rank: RankEvidence
+    chain: Chain
+    why: str
+
+
+def _points(member: Raised | None) -> bool:
+    return member is not None and points_above(member.text)
+
+
+def is_hearsay(chain: Chain | None) -> bool:
+    """Whether nobody can tell that the error ended the program: it was only printed."""
+    return chain is not None and chain.origin in (Origin.LOGGED, Origin.OUTPUT)
+
+
+def weighed(
+    evidence: Evidence, success: Success, rules: Sequence[Rule]
+) -> tuple[list[Judgement], list[LeftOut]]:
+    """What can be said of each error of each rank, and of each exit by itself; the most likely root
+    cause comes first. And what does not count."""
+    facts = _facts(evidence, success)
+    ranks = evidence.ranks or (RankEvidence(WorkerExit(rank=0)),)
+    found = [
+        each
+        for number, rank in enumerate(ranks)
+        for each in _judge_of(rank, number, ranks, success, rules, facts).weigh()
+    ]
+    judgements = [each for each in found if isinstance(each, Judgement)]
+    judgements.sort(key=lambda judgement: judgement.order)
+    return judgements, [each for each in found if isinstance(each, LeftOut)]
+
+
+def _facts(evidence: Evidence, success: Success) -> frozenset[str]:
+    """What is known besides the ranks' own ends, by the names that rules ask for."""
+    found, host = set(), evidence.host
+    if evidence.survivors:
+        found.add(STILL_RUNNING)
+    none_told = evidence.step is None and evidence.committed is None
+    if success.step is not None and none_told and not success.committed:  # our trainer tells them
+        found.add(NO_STEP_TOLD)
+    if host.oom_kills is not None:
+        found.add(OOM_KILLED if host.oom_kills else NO_OOM_KILL)
+    if host.guard_lost:
+        found.add(GUARD_LOST)
+    if host.free_disk is not None and host.free_disk < _NO_ROOM:
+        found.add(NO_SPACE)
+    return frozenset(found)
+
+
+def _known_of(rank: RankEvidence, ranks: Sequence[RankEvidence]) -> frozenset[str]:
+    """The same of one rank."""
+    found = {TOLD_TO_STOP} if rank.exit.told_to_stop else set()
+    if any(_was_ended(other) for other in ranks if other is not rank):
+        found.add(PEER_FELL)
+    return frozenset(found)
+
+
+def _was_ended(rank: RankEvidence) -> bool:
+    """Whether somebody else ended it, told it to stop, or took it away unseen; or it crashed."""
+    unseen = rank.exit.code is None and rank.exit.signal is None
+    ended = unseen or signal_of(rank.exit) in _FROM_OUTSIDE | _CRASHES
+    return rank.exit.told_to_stop or (rank.fell and ended)
+
+
+def _judge_of(
+    rank: RankEvidence,
+    number: int,
+    ranks: Sequence[RankEvidence],
+    success: Success,
+    rules: Sequence[Rule],
+    facts: frozenset[str],
+) -> _Judge:
+    known = facts | _known_of(rank, ranks)
+    fitting = tuple(rule for rule in rules if _fits(rule, rank.exit, known))
+    return _Judge(rank, number, success, fitting, known)
+
+
+def _fits(rule: Rule, ended: WorkerExit, facts: frozenset[str]) -> bool:
+    """Whether a process that ended so, and what else is known, are as the rule wants it."""
+    return (
+        (not rule.signals or signal_of(ended) in rule.signals)
+        and (not rule.exit_codes or ended.code in rule.exit_codes)
+        and facts.issuperset(rule.facts)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """Judges one rank's end, error by error."""
+
+    rank: RankEvidence
+    number: int
+    success: Success
+    rules: Sequence[Rule]
+    """Those that fit how it ended."""
+    facts: frozenset[str]
+
+    def weigh(self) -> Iterator[Judgement | LeftOut]:
+        """What can be said of it: of each error, and of the exit by itself.
+
+        In the output, the end of the program alone counts where it was ended from outside.
+        """
+        rank, ended, judged = self.rank, signal_of(self.rank.exit), False
+        for chain in self._chains():
+            if ended in _FROM_OUTSIDE and (chain.origin > Origin.ABORT or self._fell_silently()):
+                yield LeftOut(rank, chain, _BEFORE_THE_END)
+                continue
+            judgement = self._of_chain(chain)
+            if judgement.rule.victim and (rank.exit.told_to_stop or ended == "SIGTERM"):
+                yield LeftOut(rank, chain, _SIGTERM_BROKE_IT)
+                continue
+            judged = True
+            if judgement.rule.about_text or chain.origin is not Origin.OUTPUT:
+                yield judgement
+            else:
+                yield LeftOut(rank, chain, _UNKNOWN_WORDS)
+        ended_well = rank.exit.code == self.success.exit_code
+        struck = not judged and rank.fell and ended in _FROM_OUTSIDE
+        rule, _ = next(self.matches(None, ()))
+        time = self.number + 1000 * ended_well
+        yield Judgement(self, rule, None, None, time, struck=struck)
+
+    def _fell_silently(self) -> bool:
+        """Whether it ended by itself and without a failure record, as it has none of an error that
+        it survived. Whom we ended may have hung after an error, in its exit handlers."""
+        return self.rank.fell and self.rank.record is None
+
+    def _chains(self) -> Sequence[Chain]:
+        """The errors of a rank: its record if it left one, else what its output shows."""
+        rank, record = self.rank, self.rank.record
+        told = record is not None and not record.is_mere_exit
+        if record is not None and told and (chain := chain_of_record(record, rank.output)):
+            return (chain,)
+        if rank.exit.clean or not rank.output:
+            return ()
+        return chains_of_text(rank.output)
+
+    def _of_chain(self, chain: Chain) -> Judgement:
+        """The rule about a chain, and the member that it is about.
+
+        Where a program fails and its teardown then loses a peer, both are in one chain: what says
+        no more than that somebody else is gone gives way to a member that says more.
+        """
+        found = self._about(chain, chain.members)
+        if (found.rule.victim or _points(found.member)) and len(chain.members) > 1:
+            others = tuple(each for each in chain.members if not self._gives_way(chain, each))
+            if others:
+                genuine = self._about(chain, others)
+                if genuine.rule.about_text and genuine.rule.confidence is not Confidence.LOW:
+                    return genuine
+        return found
+
+    def _about(self, chain: Chain, members: tuple[Raised, ...]) -> Judgement:
+        rule, member = next(self.matches(chain, members))
+        time = self.rank.record.time if self.rank.record is not None else float("inf")
+        return Judgement(self, rule, chain, member, time, members)
+
+    def _gives_way(self, chain: Chain, member: Raised) -> bool:
+        return _points(member) or self._about(chain, (member,)).rule.victim
+
+    def matches(
+        self, chain: Chain | None, members: Sequence[Raised]
+    ) -> Iterator[tuple[Rule, Raised | None]]:
+        """Each rule that matches, in their order, with the outermost of `members` that it matches.
+
+        The last rule matches anything.
+        """
+        stage = self.rank.stage or (chain.stage if chain is not None else None)
+        for rule in self.rules:
+            if rule.stages and stage not in rule.stages:
+                continue
+            if rule.frames and (chain is None or not occurs(rule.frames, chain.path)):
+                continue
+            if rule.alone and chain is not None and len(chain.members) > 1:
+                continue
+            if not rule.about_text:
+                yield rule, members[-1] if members else None
+                continue
+            for member in reversed(members):
+                if _is_about(rule, member) and not (
+                    chain and knows_words_alone(rule) and requires(chain, member)
+                ):
+                    yield rule, member
+                    break
+
+
+def _is_about(rule: Rule, member: Raised) -> bool:
+    """Whether an error has all that the rule looks for in one."""
+    return (
+        (not rule.speakers or member.speaker in rule.speakers)
+        and codes_match(rule, member.codes)
+        and names_match(rule, member.names)
+        and says(rule, as_read(rule, member))
+    )
+
+
+def as_read(rule: Rule, member: Raised) -> str:
+    """What the patterns of the rule are looked for in: those of the config, in all that is said.
+
+    What stands beside an exception without words may tell why another try can succeed, alone.
+    """
+    said = member.text if rule.own or rule.supposed else member.stated
+    if not member.beside or rule.own or rule.verdict is Verdict.FATAL:
+        return said
+    return f"{member.type}: {member.beside}\n{said}"
+
+
+def signal_of(ended: WorkerExit) -> str | None:
+    """The signal that ended a process, also where a shell tells it by its exit code."""
+    return ended.signal if ended.code is None else _SIGNAL_CODES.get(ended.code)
