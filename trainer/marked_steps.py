@@ -10,6 +10,7 @@ halves. So a damaged one gets a note that says why, and loses its marker.
 # mypy: allow-untyped-calls
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -109,7 +110,7 @@ class MarkedSteps:
     def begin(self, step: int, say: Say) -> None:
         """See `Steps`. A damaged step of this job makes way to what takes its place."""
         path = self.directory / f"{step}"
-        if list(files_in(path).names()):
+        if _is_in_the_way(path):
             if not ((path / DAMAGED).exists() and self._ledger.has(step, path)):
                 raise UnmarkedCheckpointError(
                     f"{path} is in the way of a save, and nothing proves that this job saved it: "
@@ -218,3 +219,11 @@ class MarkedSteps:
         if not is_ours():
             raise NotOursError(path, "it was not committed when the ledger says")
         bucket.remove(place, self.directory, [f"{path.name}/{name}" for name in names])
+
+
+def _is_in_the_way(path: Path) -> bool:
+    """Whether a save in `path` would mix with what is there, or go where a link leads."""
+    if bucket.is_in_bucket(path):
+        return bool(list(files_in(path).names()))
+    found = [path, *path.rglob("*")] if os.path.lexists(path) else []
+    return any(one.is_symlink() or not one.is_dir() for one in found)

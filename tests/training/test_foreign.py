@@ -21,7 +21,7 @@ from typing import Any
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from supervisor.diagnosis.failure import Evidence, RankEvidence, Verdict, WorkerExit
@@ -440,7 +440,7 @@ def state_of(step: int) -> TrainState:
 def commit(steps: Steps, step: int) -> None:
     """What Orbax does of a save, in short."""
     path = steps.directory / str(step)
-    (path / "params" / "d").mkdir(parents=True)
+    (path / "params" / "d").mkdir(parents=True, exist_ok=True)
     (path / "params" / "d" / "0a").write_bytes(b"array")
     (path / METADATA).write_text(json.dumps({"commit_timestamp_nsecs": time.time_ns()}))
     (path / MARKER).write_text("committed")
@@ -462,6 +462,11 @@ def strangers(step: Path) -> set[str]:
     st.sets(st.sampled_from([1, 3, 7]), min_size=1),
     st.sampled_from([2, 9, 2023]),
 )
+@example([(["2023"], "loop", 0o400)], RenamedSteps, {1}, 2023)
+@example([(["2023"], "loop", 0o400)], MarkedSteps, {1}, 2023)
+@example([(["2023"], "outward", 0o400)], MarkedSteps, {1}, 2023)
+@example([(["2023"], "broken", 0o400)], MarkedSteps, {1}, 2023)
+@example([(["2023", "params", "x"], "loop", 0o400)], MarkedSteps, {1}, 2023)
 def test_a_job_lives_among_anything_and_changes_nothing_of_it(
     entries: list[Entry], kind: type[RenamedSteps | MarkedSteps], own: set[int], saving: int
 ) -> None:
@@ -481,15 +486,14 @@ def test_a_job_lives_among_anything_and_changes_nothing_of_it(
         with suppress(UnmarkedCheckpointError, NotOursError):
             steps.clear(said.append)
             steps.begin(saving, said.append)
-            if not (root / f"{saving}").exists():
-                commit(steps, saving)
+            commit(steps, saving)
             steps.evict(1, lambda what: None, said.append)
         assert fingerprint(outside) == away
         for name, told in before.items():
             if name in clean or name.startswith("supervise_ledger"):
                 continue
             places = [root / name, *root.glob(f"foreign/{glob.escape(name)}-*")]
-            places += root.glob(f"foreign/*/{glob.escape(name)}")
+            places += [folder / name for folder in root.glob("foreign/*")]
             places += root.glob(f"corrupt/{glob.escape(name)}-*")
             found = [fingerprint(one) for one in places if os.path.lexists(one)]
             if name in ("foreign", "corrupt"):
