@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -39,10 +40,8 @@ def test_what_is_missing_each_time_is_tried_twice(supervise: Supervise, model_di
     signature = result.summary["attempts"][0]["failure"]["signature"]
     assert "verdict FATAL, certain: false (rule 'missing-file'): " in result.log
     assert "ERROR: a guess: " in result.log
-    again = (
-        f"one more attempt in 0.0 s; the same failure again ends the job (signature {signature})"
-    )
-    assert result.log.count(again) == 1
+    again = rf"one more attempt in 0\.[01] s; the same failure again .* \(signature {signature}\)"
+    assert len(re.findall(again, result.log)) == 1  # the jitter decides how it is rounded
     end = (
         f"the same failure came twice: a file is missing or may not be used (signature {signature})"
     )
