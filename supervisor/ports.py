@@ -292,10 +292,13 @@ class Announcement:
 class Source(Protocol):
     """Somebody who may know that the machine will be taken away."""
 
-    pause: float
-    """How long to leave it in peace between two looks."""
     quick: bool
     """Whether a first look takes no time, where all is well."""
+
+    @property
+    def pause(self) -> float:
+        """The seconds to wait between two looks."""
+        ...
 
     def look(self) -> Announcement | None:
         """What is announced, if anything is; may block.

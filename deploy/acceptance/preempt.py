@@ -23,6 +23,7 @@ import yaml
 from deploy.acceptance.bench import Bench, Child, Failed, Skipped
 from deploy.acceptance.checks import check
 from deploy.acceptance.jobs import training
+from supervisor.adapters.platforms import gce_metadata
 from supervisor.protocol.messages import printable
 
 _EVENTS = re.compile(
@@ -31,10 +32,6 @@ _EVENTS = re.compile(
 _SAVES = re.compile(r"checkpoint committed|checkpoint of step \d+ is committed")
 _HEARD = "asked to stop by an announced preemption"
 """The supervisor's own word for an announcement; it may hear of it sooner than we do."""
-_KEYS = ("preempted", "maintenance-event", "upcoming-maintenance")
-_TAKEN = {"preempted": ("TRUE",), "maintenance-event": ("TERMINATE_ON_HOST_MAINTENANCE",)}
-"""The answers that announce the end."""
-_SERVER = "169.254.169.254"
 _LOOK = 0.05
 _PATIENCE = 1.0
 
@@ -146,18 +143,18 @@ def _signals(bench: Bench, job: Child, course: Course) -> Iterator[None]:
 
 def _ask(bench: Bench, stopping: threading.Event, course: Course) -> None:
     """Tell each change of what the metadata server says: without the supervisor's own watch."""
-    host = os.environ.get("GCE_METADATA_HOST", _SERVER)
+    host = os.environ.get("GCE_METADATA_HOST", gce_metadata.HOST)
     known: dict[str, str] = {}
     is_over = False
     while not is_over:
         is_over = stopping.is_set()  # asked once more then: the job may have heard of it sooner
-        for key in _KEYS:
-            url = f"http://{host}/computeMetadata/v1/instance/{key}"
+        for key in gce_metadata.KEYS:
+            url = f"http://{host}/computeMetadata/v1/{key}"
             request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
             try:
                 with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:
                     value = answer.read(1 << 12).decode(errors="replace").strip()
-                if value in _TAKEN.get(key, ()):
+                if gce_metadata.EVENTS.get(key, {}).get(value):
                     course.hear()
             except OSError as error:
                 value = f"no answer ({type(error).__name__})"

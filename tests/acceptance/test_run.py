@@ -170,7 +170,7 @@ def test_a_machine_that_is_taken_away(tmp_path: Path) -> None:
             stdout=subprocess.PIPE,
             text=True,
         )
-        read_until(process, "metadata preempted: FALSE")
+        read_until(process, "metadata instance/preempted: FALSE")
         assert eventually(lambda: list((tmp_path / "job").glob("checkpoints/[0-9]*")))
         server.set("preempted", "TRUE")
         rest, _ = process.communicate(timeout=PATIENCE)
@@ -178,7 +178,7 @@ def test_a_machine_that_is_taken_away(tmp_path: Path) -> None:
     (result,) = written(tmp_path).results
     assert result.status == "passed"
     seen = "\n".join(result.seen)
-    for text in ("metadata preempted: TRUE", "last save: 20", "the job ended with 75"):
+    for text in ("metadata instance/preempted: TRUE", "last save: 20", "the job ended with 75"):
         assert text in seen, seen
 
 

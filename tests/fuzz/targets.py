@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from supervisor.adapters.platforms.gce_metadata import GceMetadata
+from supervisor.adapters.platforms.gce_metadata import GceEvent
 from supervisor.adapters.platforms.preemption import AnnouncementFile, shown
 from supervisor.adapters.processes.output import read_evidence
 from supervisor.adapters.processes.progress import ProgressPipe
@@ -169,7 +169,7 @@ def _of_servers(folder: Path, host: str, answer: Callable[[bytes], None]) -> Ite
     metadata = (
         b"HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\nETag: 7a\r\nContent-Length: 4\r\n\r\nTRUE"
     )
-    server = GceMetadata(host, "instance/preempted")
+    server = GceEvent(host, "instance/preempted")
 
     def look(data: bytes) -> None:
         answer(data)

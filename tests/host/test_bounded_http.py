@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from supervisor.adapters.platforms.gce_metadata import GceMetadata
+from supervisor.adapters.platforms.gce_metadata import GceEvent
 from supervisor.host import bounded_http
 
 HEAD = b"HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\nETag: 1\r\n"
@@ -95,7 +95,7 @@ def test_a_chunk_of_no_size_is_an_error_of_the_server(size: bytes) -> None:
 @pytest.mark.parametrize("host", ["a..b", ".", "x" * 64, "\udcff", "127.0.0.1:x", "a b"])
 def test_a_host_that_cannot_be_one_is_an_error_to_be_told(host: str) -> None:
     with pytest.raises(OSError, match=r"."):
-        GceMetadata(host, "instance/preempted").look()
+        GceEvent(host, "instance/preempted").look()
 
 
 def test_a_whole_answer_comes_as_it_is() -> None:

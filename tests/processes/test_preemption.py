@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.adapters.platforms.gce_metadata import GceMaintenance, GceMetadata, is_over
+from supervisor.adapters.platforms.gce_metadata import GceEvent, GceMaintenance, is_over
 from supervisor.adapters.platforms.preemption import AnnouncementFile
 from supervisor.config.schema import Preemption
 from supervisor.engines.announcing import sources
@@ -87,6 +87,8 @@ WINDOW = {
     "window_start_time": "2126-12-01T19:00:01Z",
 }
 """As in Google's page on monitoring host maintenance."""
+ONGOING = WINDOW | {"maintenance_status": "ONGOING"}
+POLICY = "scheduling/on-host-maintenance"
 WINDOW_END = datetime(2126, 12, 1, 21, 0, 1, tzinfo=UTC).timestamp()
 BEFORE = WINDOW_END - 86400
 TOLD = "says that maintenance of this host (UNSCHEDULED) is {}, window 2126-12-01T19:00:01Z to "
@@ -105,8 +107,44 @@ def test_maintenance_is_told_with_its_window_and_drains_once_it_is_ongoing(
         in capsys.readouterr().out
     )
     metadata.wait_for_waiting("upcoming-maintenance")
-    metadata.set("upcoming-maintenance", json.dumps(WINDOW | {"maintenance_status": "ONGOING"}))
+    metadata.set("upcoming-maintenance", json.dumps(ONGOING))
     assert_drained(running.result(), TOLD.format("ONGOING"))
+
+
+def test_ongoing_maintenance_of_a_machine_that_is_migrated_live_is_told_and_the_job_goes_on(
+    start: Start, model_dir: Path, metadata: MetadataServer
+) -> None:
+    metadata.set(POLICY, "MIGRATE")
+    metadata.set("upcoming-maintenance", json.dumps(ONGOING))
+    running = start(saving(model_dir), env={"GCE_METADATA_HOST": metadata.host})
+    running.wait_for("ready to save")
+    running.wait_for("the machine is migrated live, so the job goes on")
+    metadata.set("preempted", "TRUE")
+    assert_drained(running.result(), PREEMPTED)
+
+
+@pytest.mark.parametrize(
+    ("policy", "doomed"), [("MIGRATE", False), ("TERMINATE", True), ("", True), (None, True)]
+)
+def test_only_a_machine_that_is_migrated_live_outlives_its_maintenance(
+    metadata: MetadataServer, policy: str | None, doomed: bool
+) -> None:
+    """What does not answer for the policy may be stopped: a drain costs less."""
+    if policy is not None:
+        metadata.set(POLICY, policy)
+    metadata.set("upcoming-maintenance", json.dumps(ONGOING))
+    found = GceMaintenance(metadata.host, unix_time=lambda: BEFORE).look()
+    assert found is not None
+    assert found.doomed == doomed
+    assert ("migrated live" in found.text) != doomed
+
+
+def test_a_policy_that_nobody_answers_for_holds_up_no_drain(metadata: MetadataServer) -> None:
+    metadata.slow.add(POLICY)
+    metadata.set("upcoming-maintenance", json.dumps(ONGOING))
+    found = GceMaintenance(metadata.host, unix_time=lambda: BEFORE).look()
+    assert found is not None
+    assert found.doomed
 
 
 def test_a_metadata_server_that_is_slow_holds_up_nothing(
@@ -161,7 +199,7 @@ def test_a_window_that_changes_all_the_time_is_told_once_a_minute(metadata: Meta
         metadata.set("upcoming-maintenance", json.dumps(window))
         told += [second] if source.look() is not None else []
     assert told == [0, 60]
-    metadata.set("upcoming-maintenance", json.dumps(WINDOW | {"maintenance_status": "ONGOING"}))
+    metadata.set("upcoming-maintenance", json.dumps(ONGOING))
     ongoing = source.look()
     assert ongoing is not None, "what ends the job is told at once"
     assert ongoing.doomed
@@ -173,8 +211,7 @@ def test_a_window_that_changes_all_the_time_is_told_once_a_minute(metadata: Meta
 def test_a_maintenance_that_is_long_over_is_told_and_ends_no_job(
     metadata: MetadataServer, after: float, doomed: bool
 ) -> None:
-    ongoing = WINDOW | {"maintenance_status": "ONGOING"}
-    metadata.set("upcoming-maintenance", json.dumps(ongoing))
+    metadata.set("upcoming-maintenance", json.dumps(ONGOING))
     found = GceMaintenance(metadata.host, unix_time=lambda: WINDOW_END + after).look()
     assert found is not None
     assert found.doomed == doomed
@@ -335,7 +372,7 @@ def test_gce_is_asked_only_where_there_is_evidence_of_it(tmp_path: Path) -> None
         config = Preemption.model_validate({"source": source})
         return [type(one).__name__ for one in sources(config, environ, shared_guard(), file)]
 
-    gce = [GceMetadata.__name__, GceMetadata.__name__, GceMaintenance.__name__]
+    gce = [GceEvent.__name__, GceEvent.__name__, GceMaintenance.__name__]
     assert kinds("auto", {}, "Google Compute Engine\n") == gce
     assert kinds("auto", {"GCE_METADATA_HOST": "host"}, "KVM\n") == gce
     assert kinds("auto", {}, "KVM\n") == []

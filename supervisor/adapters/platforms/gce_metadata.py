@@ -22,6 +22,8 @@ HOST = "169.254.169.254"
 _LONG_POLL = 60
 _PATIENCE = 15.0
 """What the server gets beyond a long poll before it is taken for dead."""
+_SHORT_PATIENCE = 3.0
+"""What it gets for an answer that the drain waits for."""
 _NO_ETAG = "NONE"
 """That of no value: asked with it, the server answers at once."""
 _PAUSE = 1.0
@@ -37,94 +39,66 @@ _MAX_TEXT = 300
 _MAX_VALUE = 4096
 
 
-def sources(host: str) -> list[Source]:
-    """All keys of the server at `host` that may announce something."""
-    return [*(GceMetadata(host, key) for key in _MEANING), GceMaintenance(host)]
-
-
-_MEANING = {
+EVENTS = {
     "instance/preempted": {"TRUE": True},
     "instance/maintenance-event": {
         "TERMINATE_ON_HOST_MAINTENANCE": True,
         "MIGRATE_ON_HOST_MAINTENANCE": False,
     },
 }
-"""The keys to watch, and for each value that is an announcement whether the machine is doomed. A
-live migration is not: it pauses the machine, and the job goes on. Values not here are none."""
+"""The keys whose value is one word. For each value that is an announcement: whether it dooms the
+machine. A live migration does not: it pauses the machine, and the job goes on."""
+_UPCOMING = "instance/upcoming-maintenance"
+_POLICY = "instance/scheduling/on-host-maintenance"
+"""MIGRATE or TERMINATE: what maintenance of the host does to this machine."""
+KEYS = (*EVENTS, _UPCOMING, _POLICY)
+"""All that is asked of the server."""
 
 
-class GceMetadata:
-    """One key of the metadata server of Google Compute Engine."""
+def sources(host: str) -> list[Source]:
+    """All that the server at `host` may announce, each waited for by itself."""
+    return [*(GceEvent(host, key) for key in EVENTS), GceMaintenance(host)]
+
+
+class GceEvent:
+    """Announces what a key of `EVENTS` says."""
 
     pause = _PAUSE
     quick = True
-    form = ""
-    """What else to ask for."""
 
     def __init__(self, host: str, key: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._host = host
-        self._key = key
-        self._clock = clock
-        self._etag = _NO_ETAG
-        self._told: Announcement | None = None
-        self._next_news = -math.inf
+        self._key = _Key(host, key)
+        self._meaning = EVENTS[key]
+        self._news = _News(clock)
 
     def __str__(self) -> str:
-        return f"the metadata server at {self._host}"
+        return str(self._key)
 
     def look(self) -> Announcement | None:
         """See `Source`: answers at once the first time, then when the value changes."""
-        status, value = self._ask()
-        announcement = self._announced(status, value)
-        if announcement == self._told:  # another ETag of the same value
-            return None
-        if announcement is not None and not announcement.doomed:
-            if self._clock() < self._next_news:
-                return None  # a look after that tells what stands then
-            self._next_news = self._clock() + _NEWS_EVERY
-        self._told = announcement
-        return announcement
-
-    def _announced(self, status: int, value: str) -> Announcement | None:
+        status, value = self._key.ask()
         if status != http.client.OK:
             raise OSError(f"status {status}")
-        doomed = _MEANING[self._key].get(value)
-        if doomed is None:
-            return None
-        return Announcement(f"{self} says {self._key} is {value}", doomed)
-
-    def _ask(self) -> tuple[int, str]:
-        """The status, and the value; both are of a metadata server."""
-        seen = quote(self._etag, safe="")
-        query = f"wait_for_change=true&timeout_sec={_LONG_POLL}&last_etag={seen}{self.form}"
-        # No urllib: it would ask a proxy, whose metadata would be another machine's.
-        answer = bounded_http.get(
-            self._host,
-            f"/computeMetadata/v1/{self._key}?{query}",
-            {"Metadata-Flavor": "Google"},
-            seconds=_LONG_POLL + _PATIENCE,
-            most=_MAX_VALUE,
-        )
-        if answer.headers.get("Metadata-Flavor") != "Google":
-            raise OSError("what answers is no metadata server")
-        if answer.status == http.client.OK:
-            self._etag = (answer.headers.get("ETag") or _NO_ETAG)[:_MAX_TEXT]
-        return answer.status, answer.body.decode("utf-8", "replace").strip()
+        doomed = self._meaning.get(value)
+        text = f"{self} says {self._key.name} is {value}"
+        return self._news.of(None if doomed is None else Announcement(text, doomed))
 
 
-class GceMaintenance(GceMetadata):
-    """Maintenance of the host, announced with its window hours or days before.
+class GceMaintenance:
+    """Announces maintenance of the host, with its window, hours or days before.
 
-    It is told while it is PENDING; once it is ONGOING the machine is about to stop, as a TPU is not
-    migrated live. One whose window is long over is told and does not end the job, which could never
-    run here otherwise: what does stop the machine is announced by the other keys, too. Where none
-    is known, servers answer NONE or {}, or say so with 200 or 503; machines that get no such
-    notices lack the key (404). Fields and answers: cloud.google.com/tpu/docs/view-maintenance-
-    notifications, .../compute/docs/instances/monitor-plan-host-maintenance-event;
-    GoogleCloudPlatform/sapagent, which takes the error for "none", too.
+    It is told while it is PENDING. Once it is ONGOING it stops the machine, unless the policy is
+    MIGRATE: the default of standard machines; those with a TPU or a GPU, and preemptible ones, are
+    always stopped (Compute Engine API, Scheduling.onHostMaintenance). One whose window is long over
+    is told and does not end the job, which could never run here otherwise: what does stop the
+    machine is announced by the other keys, too. Where none is known, servers answer NONE or {}, or
+    say so with 200 or 503; machines that get no such notices lack the key (404). Fields and
+    answers: cloud.google.com/tpu/docs/view-maintenance-notifications,
+    .../compute/docs/instances/monitor-plan-host-maintenance-event; GoogleCloudPlatform/sapagent,
+    which takes the error for "none", too.
     """
 
-    form = "&alt=json"
+    quick = True
 
     def __init__(
         self,
@@ -132,12 +106,24 @@ class GceMaintenance(GceMetadata):
         clock: Callable[[], float] = time.monotonic,
         unix_time: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(host, "instance/upcoming-maintenance", clock)
+        self._key = _Key(host, _UPCOMING, "&alt=json")
+        self._policy = _Key(host, _POLICY)
+        self._news = _News(clock)
         self._unix_time = unix_time
 
+    def __str__(self) -> str:
+        return str(self._key)
+
+    @property
+    def pause(self) -> float:
+        """See `Source`."""
+        return _PAUSE if self._key.waits else _SELDOM
+
+    def look(self) -> Announcement | None:
+        """See `Source`: answers at once the first time, then when the value changes."""
+        return self._news.of(self._announced(*self._key.ask()))
+
     def _announced(self, status: int, value: str) -> Announcement | None:
-        waits = status == http.client.OK and self._etag != _NO_ETAG
-        self.pause = _PAUSE if waits else _SELDOM
         nothing = status == http.client.SERVICE_UNAVAILABLE and _NOTHING_YET in value
         if nothing or status == http.client.NOT_FOUND or value.strip('"') == "NONE":
             return self._withdrawn()
@@ -155,13 +141,94 @@ class GceMaintenance(GceMetadata):
         )
         if is_over(end, self._unix_time()):
             return Announcement(f"{text}: long over, so nothing is done", doomed=False)
-        return Announcement(text, doomed=state == "ONGOING")
+        if state == "PENDING":
+            return Announcement(text, doomed=False)
+        if self._migrates():
+            text += ": the machine is migrated live, so the job goes on"
+            return Announcement(text, doomed=False)
+        return Announcement(text)
+
+    def _migrates(self) -> bool:
+        """Whether the machine is migrated live. Without an answer we take it that it is stopped: a
+        save costs less than a stop without one."""
+        try:
+            status, value = self._policy.now()
+        except OSError:
+            return False
+        return status == http.client.OK and value == "MIGRATE"
 
     def _withdrawn(self) -> Announcement | None:
         """What is told where an earlier announcement does not stand any more."""
-        if self._told is None:
+        if self._news.last is None:
             return None
         return Announcement(f"{self} announces no maintenance of this host any more", doomed=False)
+
+
+class _News:
+    """Passes on only what is new, and what does not end the job at most once in a while."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.last: Announcement | None = None
+        """What was passed on last."""
+        self._clock = clock
+        self._next = -math.inf
+
+    def of(self, announcement: Announcement | None) -> Announcement | None:
+        """The announcement, if it is to be told now."""
+        if announcement == self.last:  # another ETag of the same value
+            return None
+        if announcement is not None and not announcement.doomed:
+            if self._clock() < self._next:
+                return None  # a look after that tells what stands then
+            self._next = self._clock() + _NEWS_EVERY
+        self.last = announcement
+        return announcement
+
+
+class _Key:
+    """One key of the server. An answer is its status and the value; both are of a metadata server,
+    or the question raises OSError."""
+
+    def __init__(self, host: str, name: str, form: str = "") -> None:
+        """`form` is what else to ask for."""
+        self.name = name
+        self.waits = True
+        """Whether the server waits for a change; not if its last answer had no value or no ETag."""
+        self._host = host
+        self._form = form
+        self._etag = _NO_ETAG
+
+    def __str__(self) -> str:
+        return f"the metadata server at {self._host}"
+
+    def ask(self) -> tuple[int, str]:
+        """The answer, at once the first time, then when the value changes."""
+        seen = quote(self._etag, safe="")
+        query = f"?wait_for_change=true&timeout_sec={_LONG_POLL}&last_etag={seen}{self._form}"
+        answer, value = self._get(query, _LONG_POLL + _PATIENCE)
+        is_value = answer.status == http.client.OK
+        if is_value:
+            self._etag = (answer.headers.get("ETag") or _NO_ETAG)[:_MAX_TEXT]
+        self.waits = is_value and self._etag != _NO_ETAG
+        return answer.status, value
+
+    def now(self) -> tuple[int, str]:
+        """The answer at once: a drain waits for it."""
+        answer, value = self._get("", _SHORT_PATIENCE)
+        return answer.status, value
+
+    def _get(self, query: str, seconds: float) -> tuple[bounded_http.Answer, str]:
+        # No urllib: it would ask a proxy, whose metadata would be another machine's.
+        answer = bounded_http.get(
+            self._host,
+            f"/computeMetadata/v1/{self.name}{query}",
+            {"Metadata-Flavor": "Google"},
+            seconds=seconds,
+            most=_MAX_VALUE,
+        )
+        if answer.headers.get("Metadata-Flavor") != "Google":
+            raise OSError("what answers is no metadata server")
+        return answer, answer.body.decode("utf-8", "replace").strip()
 
 
 def is_over(end: str, now: float) -> bool:
