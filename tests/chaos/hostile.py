@@ -216,7 +216,7 @@ def freeze_host(seconds: float) -> Strike:
 def _killed(processes: list[psutil.Process]) -> None:
     for process in processes:
         process.send_signal(signal.SIGSTOP)  # none of them sees another one's end
-    for process in processes:
+    for process in reversed(processes):  # a stopped child of a dead parent gets SIGCONT
         process.kill()
 
 
