@@ -252,7 +252,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class CloudSlice:
     """A slice that was asked for; `refusal` says why it is FAILED."""
 
     state: SliceState
@@ -266,7 +266,7 @@ class Slices(Protocol):
     pass, after some tries, and `PermissionError` for credentials that are missing or not enough.
     """
 
-    def all(self, current: int) -> Mapping[int, Slice]:
+    def all(self, current: int) -> Mapping[int, CloudSlice]:
         """All that there are, in whatever state; for certain if the generation `current` is (0:
         none)."""
         ...

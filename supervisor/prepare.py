@@ -9,8 +9,8 @@ from typing import Any
 
 from supervisor.adapters.processes.trainer_check import check_trainer
 from supervisor.adapters.stores.bucket import bucket
-from supervisor.config.ladder import (
-    Ladder,
+from supervisor.config.feasible_rungs import (
+    FeasibleRungs,
     Layouts,
     command_layouts,
     devices_per_accelerator,
@@ -43,7 +43,7 @@ class Prepared:
     job: Job
     plans: tuple[PhasePlan, ...]
     policy: RestartPolicy
-    ladders: tuple[Ladder, ...]
+    ladders: tuple[FeasibleRungs, ...]
     """For each phase the numbers of devices that it can run on."""
     rules: tuple[tuple[Rule, ...], ...]
     """For each phase all rules, in the order in which they are asked."""

@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from supervisor.adapters.processes import ahead_of_time
-from supervisor.config.ladder import Ladder, Rung
+from supervisor.config.feasible_rungs import FeasibleRungs, RungLayout
 from supervisor.config.plan import PhasePlan
-from supervisor.config.topology import Slice
+from supervisor.config.topology import SliceShape
 from supervisor.preflight import notes, unwatched
 from supervisor.prepare import Prepared
 
@@ -32,7 +32,7 @@ def show(prepared: Prepared) -> None:
         print(f"# {redactor.text(line)}")
 
 
-def compile_ahead(prepared: Prepared, whole: Slice) -> bool:
+def compile_ahead(prepared: Prepared, whole: SliceShape) -> bool:
     """Have the steps of our trainer compiled for each rung of this slice, and print what comes of
     it; whether all full rungs can be compiled.
 
@@ -45,7 +45,7 @@ def compile_ahead(prepared: Prepared, whole: Slice) -> bool:
         if plan.is_command:
             print("#   nothing: what a command compiles is not known")
             continue
-        parts = [Slice(whole.generation, rung.num_devices) for rung in ladder.rungs]
+        parts = [SliceShape(whole.generation, rung.num_devices) for rung in ladder.rungs]
         answers = ahead_of_time.compile_ahead(plan.params, [part.described() for part in parts])
         found = [*zip(ladder.rungs, answers, strict=True)]
         for line in _table([_row(rung) | _compiled(answer) for rung, answer in found]):
@@ -61,7 +61,7 @@ def _compiled(answer: Mapping[str, Any]) -> dict[str, str]:
     return {"result": f"{used} on each device, compiled in {answer['seconds']:.1f} s"}
 
 
-def describe(ladder: Ladder) -> Iterator[str]:
+def describe(ladder: FeasibleRungs) -> Iterator[str]:
     """The ladder as a table, and which counts in between are no rungs, with the reasons."""
     if not ladder.rungs:
         yield "no ladder: init.devices does not say how many devices there are"
@@ -72,7 +72,7 @@ def describe(ladder: Ladder) -> Iterator[str]:
         yield f"no rung: {_ranges(counts)} device{'s' * (counts != (1,))}: {reason}"
 
 
-def _row(rung: Rung) -> dict[str, str]:
+def _row(rung: RungLayout) -> dict[str, str]:
     row = {"devices": str(rung.num_devices)}
     if rung.topology is not None:
         row["topology"] = rung.topology

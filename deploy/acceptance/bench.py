@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from supervisor.config.topology import Slice
+from supervisor.config.topology import SliceShape
 from supervisor.protocol.environment import HOST_TOPOLOGY, NUM_CPU_DEVICES, STALE_TOPOLOGY, scrubbed
 
 MARK = "ACCEPTANCE_RUN"
@@ -62,7 +62,7 @@ class Bench:
         """How often the check `kills` kills."""
         self.model_dir = model_dir
         """Where to train until the machine is taken away; None: it is not."""
-        self.slice: Slice | None = None
+        self.slice: SliceShape | None = None
         """Which TPU this is."""
         self.hardware = f"{count} simulated devices" if platform == "cpu" else platform
         self.runtime = ""

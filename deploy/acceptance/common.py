@@ -21,9 +21,9 @@ from supervisor.adapters.platforms import accelerators
 from supervisor.adapters.processes.guard import Guard
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import Noticed
-from supervisor.engines.devices import DeviceProbe, Limits
-from supervisor.engines.placement import visible
-from supervisor.engines.units import Answer
+from supervisor.engines.devices import DeviceProbe, ProbeLimits
+from supervisor.engines.units import ProbeAnswer
+from supervisor.engines.worker_environment import visible
 from supervisor.prepare import prepare
 from supervisor.protocol import simulated
 from supervisor.protocol.environment import NUM_CPU_DEVICES
@@ -214,8 +214,8 @@ def _until_up(bench: Bench) -> tuple[Child, list[str]]:
     "gpu",
     "cpu",
     expected="the supervisor's probe finds all devices well, cold and started ahead, each "
-    f"within {Limits().start:g} s; which of them is faster is told only",
-    source="supervisor/engines/devices.py (Limits)",
+    f"within {ProbeLimits().start:g} s; which of them is faster is told only",
+    source="supervisor/engines/devices.py (ProbeLimits)",
     seconds=240.0,
 )
 def probe(bench: Bench) -> None:
@@ -233,17 +233,17 @@ def probe(bench: Bench) -> None:
             took = time.monotonic() - began
             bench.see(f"{'warm' if is_warm else 'cold'}: {took:.1f} s, {answer}")
             bench.expect(len(answer.healthy) == bench.count, f"not all are well: {answer}")
-            bench.expect(took <= Limits().start, "it took longer than the supervisor waits")
+            bench.expect(took <= ProbeLimits().start, "it took longer than the supervisor waits")
     finally:
         looker.stop()
         guard.dismiss()
 
 
-def _looked(reactor: Reactor, looker: DeviceProbe, bench: Bench) -> Answer:
+def _looked(reactor: Reactor, looker: DeviceProbe, bench: Bench) -> ProbeAnswer:
     """The answer of a look at all devices."""
-    answers: list[Answer] = []
+    answers: list[ProbeAnswer] = []
 
-    def answered(answer: Answer) -> None:
+    def answered(answer: ProbeAnswer) -> None:
         answers.append(answer)
         reactor.post(Noticed(0.0, "answered"))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deploy.acceptance.bench import Bench
 from supervisor.adapters.platforms import accelerators
-from supervisor.config.topology import Slice
+from supervisor.config.topology import SliceShape
 from supervisor.protocol import nvidia
 
 _PACKAGES = (
@@ -84,7 +84,7 @@ def identify(bench: Bench) -> None:
     kind = up["devices"][0]["kind"]
     bench.hardware = f"{bench.count} x {kind}"
     if kind in _KINDS:
-        bench.slice = Slice(_KINDS[kind], bench.count)
+        bench.slice = SliceShape(_KINDS[kind], bench.count)
         bench.hardware = f"{bench.slice.type} ({bench.hardware})"
 
 

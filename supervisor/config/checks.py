@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from supervisor.config import placeholders
 from supervisor.config.chips import arrangement, shares, why_not
 from supervisor.config.command import Command
-from supervisor.config.ladder import ladder_conflicts
+from supervisor.config.feasible_rungs import ladder_conflicts
 from supervisor.config.problems import Location, shown
 from supervisor.config.rule_checks import rule_conflicts
 from supervisor.config.schema import TRAINER_SECTIONS, Devices, Phase

@@ -29,7 +29,7 @@ NOT_ELASTIC = (
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class RungLayout:
     """One usable number of devices. `layout` is what our trainer does with it (`mesh`,
     `per_device_batch`, `accumulation`), or what is known of a command."""
 
@@ -39,11 +39,11 @@ class Rung:
 
 
 @dataclass(frozen=True, slots=True)
-class Ladder:
+class FeasibleRungs:
     """The rungs of a phase, the full one first; none where the number of devices is not known.
     `gaps` tells of the counts in between why they are none."""
 
-    rungs: tuple[Rung, ...] = ()
+    rungs: tuple[RungLayout, ...] = ()
     gaps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
@@ -66,11 +66,11 @@ def devices_per_accelerator(phase: Phase) -> int:
     return parse_slice(devices.type).devices_per_chip
 
 
-def make_ladder(phase: Phase, layouts: Layouts) -> Ladder:
+def make_ladder(phase: Phase, layouts: Layouts) -> FeasibleRungs:
     """The ladder, by what the program can do on each of the `wanted` numbers."""
     counts, sizes = wanted(phase), _sizes(phase)
     if not counts:
-        return Ladder()
+        return FeasibleRungs()
     rungs, gaps = [], dict.fromkeys(range(counts[0] - 1, _least(phase) - 1, -1), "")
     for count in gaps:
         gaps[count] = _no_size(phase, count) if count not in sizes else _NOT_IN_LADDER
@@ -80,11 +80,11 @@ def make_ladder(phase: Phase, layouts: Layouts) -> Ladder:
             gaps[count] = layout
         else:
             gaps.pop(count, None)
-            rungs.append(Rung(count, sizes[count], layout))
+            rungs.append(RungLayout(count, sizes[count], layout))
     by_reason: dict[str, tuple[int, ...]] = {}
     for count, reason in gaps.items():
         by_reason[reason] = (*by_reason.get(reason, ()), count)
-    return Ladder(tuple(rungs), by_reason)
+    return FeasibleRungs(tuple(rungs), by_reason)
 
 
 def command_layouts(phase: Phase) -> Layouts:

@@ -14,10 +14,10 @@ from typing import Any
 from supervisor.config import placeholders
 from supervisor.config.checks import phase_name
 from supervisor.config.command import Command, SuccessConfig
-from supervisor.config.ladder import Ladder
+from supervisor.config.feasible_rungs import FeasibleRungs
 from supervisor.config.load import Job
 from supervisor.config.schema import Fault, Phase
-from supervisor.config.topology import Slice, parse_slice
+from supervisor.config.topology import SliceShape, parse_slice
 from supervisor.protocol.location import Uri
 
 JAX_PLATFORMS = "JAX_PLATFORMS"
@@ -61,7 +61,7 @@ class PhasePlan:
     max_steps: int | None
     faults: tuple[Fault, ...]
     platform: str | None = None
-    tpu: Slice | None = None
+    tpu: SliceShape | None = None
     """The TPU slice; None: it is no TPU, or the config names no type."""
     standby: str | None = None
     """`off`, `imports` or `ready`; None: whichever suits."""
@@ -92,7 +92,7 @@ class PhasePlan:
 
 
 def plan_phases(
-    job: Job, trainer_sections: Sequence[dict[str, Any]], ladders: Sequence[Ladder]
+    job: Job, trainer_sections: Sequence[dict[str, Any]], ladders: Sequence[FeasibleRungs]
 ) -> tuple[PhasePlan, ...]:
     """The plan of every phase, from its ladder and from what our trainer's schema made of it: the
     trainer's own sections with their defaults; nothing for a command."""
@@ -110,7 +110,7 @@ def _plan(
     index: int,
     directories: Sequence[Path | Uri],
     sections: dict[str, Any],
-    ladder: Ladder,
+    ladder: FeasibleRungs,
 ) -> PhasePlan:
     phase = job.phases[index]
     name = phase_name(phase, index)
@@ -199,7 +199,7 @@ def _num_devices(phase: Phase) -> int | None:
     return phase.init.devices.num_devices if phase.init.devices else None
 
 
-def _tpu(phase: Phase) -> Slice | None:
+def _tpu(phase: Phase) -> SliceShape | None:
     devices = phase.init.devices
     return None if devices is None or devices.type is None else parse_slice(devices.type)
 

@@ -84,7 +84,7 @@ _ALIASES = {"v5litepod": "v5e"}
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class SliceShape:
     """A TPU slice: its generation's name, and how many chips it has."""
 
     generation: str
@@ -140,7 +140,7 @@ class Slice:
         return {self.chips: self.topology} | {n: usable[n] for n in smaller}
 
 
-def parse_topology(name: str) -> Slice:
+def parse_topology(name: str) -> SliceShape:
     """The slice of a topology such as v5e:2x4 (8 chips).
 
     Raises:
@@ -156,10 +156,10 @@ def parse_topology(name: str) -> Slice:
     if wanted not in sizes:
         there = ", ".join(sorted(sizes, key=lambda one: sizes[one]))
         raise ValueError(f"{generation} does not come as {wanted!r}; there is {there}")
-    return Slice(generation, sizes[wanted])
+    return SliceShape(generation, sizes[wanted])
 
 
-def parse_slice(accelerator_type: str) -> Slice:
+def parse_slice(accelerator_type: str) -> SliceShape:
     """The slice of a type such as v5e-8 (8 chips) or v5p-8 (4 chips). Its topology may be unknown.
 
     Raises:
@@ -182,4 +182,4 @@ def parse_slice(accelerator_type: str) -> Slice:
             f"{accelerator_type!r} cannot be: {chips} chips are neither a part of a host nor whole "
             f"hosts of {_CHIPS_PER_HOST} chips"
         )
-    return Slice(name, chips)
+    return SliceShape(name, chips)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from supervisor.config.gpus import listed
-from supervisor.config.topology import GENERATIONS, Slice
+from supervisor.config.topology import GENERATIONS, SliceShape
 
 VISIBLE = "TPU_VISIBLE_CHIPS"
 VISIBLE_BEFORE = "TPU_VISIBLE_DEVICES"
@@ -24,13 +24,13 @@ def variable(environ: Mapping[str, str]) -> str:
     return VISIBLE_BEFORE if is_older else VISIBLE
 
 
-def problem(text: str, num_chips: int | None, tpu: Slice | None) -> str | None:
+def problem(text: str, num_chips: int | None, tpu: SliceShape | None) -> str | None:
     """Why a job with `num_chips` of this host (None: nobody knows how many) cannot run where the
     variable is `text`; None: nothing is known against it. `tpu` is the slice, where it is named."""
     return next(_problems(text, num_chips, tpu), None)
 
 
-def _problems(text: str, num_chips: int | None, tpu: Slice | None) -> Iterator[str]:
+def _problems(text: str, num_chips: int | None, tpu: SliceShape | None) -> Iterator[str]:
     names = listed(text)
     if not names:
         yield "is empty, which names no chip: unset it, or name the chips that the job may use"

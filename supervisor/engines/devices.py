@@ -22,14 +22,14 @@ from supervisor.diagnosis.failure import WorkerExit
 from supervisor.engines import parts
 from supervisor.engines.parts import Part, Tried
 from supervisor.engines.prober import Prober
-from supervisor.engines.units import Answer, Layout
+from supervisor.engines.units import ProbeAnswer, UnitLayout
 from supervisor.ports import Clock, Starter
 from supervisor.protocol import simulated
 from supervisor.protocol.environment import HOST_TOPOLOGY, STALE_TOPOLOGY
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProbeLimits:
     """Seconds after which silence is a hang: before the backend is up, while a program is compiled
     (the first one beside a loaded machine), while a device computes, and all in all, less than the
     core waits (`RestartPolicy.probe_timeout`)."""
@@ -45,8 +45,8 @@ class _Look:
     """One look at the devices: `prober` is the process that is asked now."""
 
     plan: PhasePlan
-    on_answer: Callable[[Answer], None]
-    layout: Layout = field(default_factory=Layout)
+    on_answer: Callable[[ProbeAnswer], None]
+    layout: UnitLayout = field(default_factory=UnitLayout)
     broken: simulated.Broken = field(default_factory=simulated.Broken)
     begin: tuple[Part, ...] = ()
     """The parts that are tried first, if any. Then `layout` is that of the part in progress."""
@@ -74,7 +74,7 @@ class DeviceProbe:
         starter: Starter,
         environ: Mapping[str, str],
         simulated_devices: Path,
-        limits: Limits = Limits(),
+        limits: ProbeLimits = ProbeLimits(),
     ) -> None:
         """`environ` is what the process inherits.
 
@@ -110,7 +110,7 @@ class DeviceProbe:
         self,
         plan: PhasePlan,
         units: tuple[str, ...] | None,
-        on_answer: Callable[[Answer], None],
+        on_answer: Callable[[ProbeAnswer], None],
     ) -> None:
         """Look at `units` (None: all that the config expects); `on_answer` is called once, perhaps
         at once. A look that was begun before is given up, and never answered."""
@@ -120,7 +120,7 @@ class DeviceProbe:
         try:
             self._begin(look, units)
         except (OSError, ValueError) as error:
-            self._answer(look, Answer(problem=str(error)))
+            self._answer(look, ProbeAnswer(problem=str(error)))
 
     def stop(self) -> None:
         """Give up the look that is under way, if there is one: nothing is answered."""
@@ -133,7 +133,7 @@ class DeviceProbe:
     def _begin(self, look: _Look, units: tuple[str, ...] | None) -> None:
         if look.plan.platform == "cpu":
             look.broken = simulated.read(self._simulated_devices)
-        look.layout = Layout.of(look.plan, units, look.broken.lost)
+        look.layout = UnitLayout.of(look.plan, units, look.broken.lost)
         if look.layout.asked is not None and not look.layout.present:
             self._answer(look, look.layout.answer(0, {}))
         elif look.layout.asked and (look.plan.platform == "tpu" or look.broken.stuck):
@@ -147,14 +147,14 @@ class DeviceProbe:
         """Ask about the next part, or answer if there is none."""
         part = None if look.is_over else parts.next_part(look.begin, look.tried)
         if part is not None:
-            look.layout = Layout.of(look.plan, part, look.broken.lost)
+            look.layout = UnitLayout.of(look.plan, part, look.broken.lost)
             self._ask(look)
         elif not any(tried.problem is None or tried.found for tried in look.tried.values()):
             first = next(iter(look.tried.values()))
-            self._answer(look, Answer(problem=first.problem))
+            self._answer(look, ProbeAnswer(problem=first.problem))
         else:
             healthy = tuple(unit for unit in look.asked if unit in parts.well(look.tried))
-            self._answer(look, Answer(healthy, parts.faults(look.asked, look.tried)))
+            self._answer(look, ProbeAnswer(healthy, parts.faults(look.asked, look.tried)))
 
     def _ask(self, look: _Look) -> None:
         """Ask the process that waits, or a new one."""
@@ -235,7 +235,7 @@ class DeviceProbe:
         prober.close()
 
     def _conclude(self, look: _Look, prober: Prober, ended: WorkerExit) -> None:
-        """Answer, or have another process try the devices that this one did not get to."""
+        """ProbeAnswer, or have another process try the devices that this one did not get to."""
         known = prober.known if prober.is_up else None
         most = prober.most_tries(ended)
         look.tries += 1
@@ -257,7 +257,7 @@ class DeviceProbe:
             look.hung[prober.at_device] = prober.hung
             self._ask_again(look)
         else:
-            self._answer(look, Answer(problem=prober.problem(ended, tries)))
+            self._answer(look, ProbeAnswer(problem=prober.problem(ended, tries)))
 
     def _conclude_part(self, look: _Look, prober: Prober, ended: WorkerExit) -> None:
         """Take in what came of a part, and go on with the next."""
@@ -282,9 +282,9 @@ class DeviceProbe:
             else:
                 self._ask(look)
         except (OSError, ValueError) as error:
-            self._answer(look, Answer(problem=str(error)))
+            self._answer(look, ProbeAnswer(problem=str(error)))
 
-    def _answer(self, look: _Look, answer: Answer) -> None:
+    def _answer(self, look: _Look, answer: ProbeAnswer) -> None:
         if self._look is look:
             self._look = None
             look.on_answer(answer)

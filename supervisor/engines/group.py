@@ -35,7 +35,7 @@ _STEADY = 3
 
 
 @dataclass(slots=True)
-class Worker:
+class Member:
     """One worker of the group, its output and its progress pipe."""
 
     rank: int
@@ -107,7 +107,7 @@ class Worker:
 
 
 @dataclass(slots=True)
-class Group:
+class WorkerGroup:
     """The workers of an attempt, in the order of their ranks."""
 
     launch: Launch
@@ -120,7 +120,7 @@ class Group:
     settling: Settling
     committed: int | None = None
     """The newest committed step when it started."""
-    workers: list[Worker] = field(default_factory=list)
+    workers: list[Member] = field(default_factory=list)
     exits: list[WorkerExit] = field(default_factory=list)
     """In the order in which they were seen."""
     fallen: int | None = None
@@ -151,7 +151,7 @@ class Group:
         return tuple(worker.pump for worker in self.workers)
 
     @property
-    def speaker(self) -> Worker:
+    def speaker(self) -> Member:
         """Who speaks for the group, because what all of them do need be told only once: the one
         of the lowest rank that lives."""
         return next((each for each in self.workers if each.exit is None), self.workers[0])
@@ -184,14 +184,14 @@ class Group:
         launch, plan = self.launch, self.launch.plan
         return not plan.bootstrap or plan.preload is not None or launch.modules_file.exists()
 
-    def has_ended(self, worker: Worker) -> bool:
+    def has_ended(self, worker: Member) -> bool:
         """Whether one of them has ended; if so, its exit is known from now on."""
         if worker.exit is None and (ended := worker.process.poll(worker.rank)) is not None:
             worker.exit = replace(ended, told_to_stop=worker.told_to_stop)
             self.exits.append(worker.exit)
         return worker.exit is not None
 
-    def has_failed(self, worker: Worker) -> bool:
+    def has_failed(self, worker: Member) -> bool:
         """Whether one of them has left a failure record, and still lives."""
         return worker.exit is None and self.launch.file(worker.rank, "failure.json").exists()
 
@@ -211,14 +211,14 @@ class Group:
                 if worker.exit is None:
                     worker.process.signal(SIGKILL)
 
-    def _told_to_stop(self, worker: Worker) -> bool:
+    def _told_to_stop(self, worker: Member) -> bool:
         """A worker got SIGTERM; whether that is news: it may be ours."""
         if self.asked_to_stop or worker.told_to_stop:
             return False
         worker.told_to_stop = True
         return True
 
-    def heard(self, worker: Worker, message: Message, at: float) -> bool:
+    def heard(self, worker: Member, message: Message, at: float) -> bool:
         """One of them said something at the time `at`; whether that is news of the group."""
         if isinstance(message, SigtermMessage):
             return self._told_to_stop(worker)

@@ -21,7 +21,7 @@ from supervisor.diagnosis.verdicts import (
     unjudged_failure,
 )
 from supervisor.engines.committed import exists
-from supervisor.engines.group import Group
+from supervisor.engines.group import WorkerGroup
 from supervisor.engines.launch import Launch
 from supervisor.host.aside import aside
 from supervisor.protocol.failure import MAX_RECORD, FailureRecord, parse_failure_record
@@ -40,7 +40,7 @@ def judged(
     at: float,
     launch: Launch,
     exits: Sequence[WorkerExit],
-    group: Group | None,
+    group: WorkerGroup | None,
     committed: int | None,
     tell: Tell,
     redact: Callable[[str], str],
@@ -125,7 +125,7 @@ def redacted(failure: Failure, redact: Callable[[str], str]) -> Failure:
 
 
 def _ranks(
-    launch: Launch, exits: Sequence[WorkerExit], group: Group | None, tell: Tell
+    launch: Launch, exits: Sequence[WorkerExit], group: WorkerGroup | None, tell: Tell
 ) -> Iterator[RankEvidence]:
     for number, ended in enumerate(exits):
         record = _failure_record(launch, ended.rank, tell)

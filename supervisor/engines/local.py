@@ -38,18 +38,18 @@ from supervisor.diagnosis.failure import Survivor, WorkerExit
 from supervisor.diagnosis.verdicts import launch_failure
 from supervisor.engines import committed as committed_steps
 from supervisor.engines.devices import DeviceProbe
-from supervisor.engines.group import Group, Worker
+from supervisor.engines.group import Member, WorkerGroup
 from supervisor.engines.judging import judged, redacted
 from supervisor.engines.killing import Killing
 from supervisor.engines.launch import Launch, Start
-from supervisor.engines.placement import placed, ports_needed
 from supervisor.engines.preparing import Preparations
 from supervisor.engines.releasing import Releasing
 from supervisor.engines.snapshots import SnapshotKeeper
 from supervisor.engines.starting import WorkerStarter
 from supervisor.engines.survivors import Survivors
-from supervisor.engines.units import Answer
+from supervisor.engines.units import ProbeAnswer
 from supervisor.engines.unmatched import Unmatched
+from supervisor.engines.worker_environment import placed, ports_needed
 from supervisor.host import tree
 from supervisor.ports import Clock
 from supervisor.protocol.attempts import attempt_folder
@@ -92,7 +92,7 @@ class LocalEngine:
         self._compile_cache = compile_cache
         self._probe = probe
         self._redact = redact
-        self._group: Group | None = None
+        self._group: WorkerGroup | None = None
         self._killing = Killing(reactor, guard)
         self._releasing = Releasing(reactor, clock, lambda: holders(TPU), self._notice, redact)
         self._unmatched = Unmatched(self._notice, redact, phases_with_steps)
@@ -117,7 +117,9 @@ class LocalEngine:
         oom = OomCounter(os.getpid())  # which counts for the cgroups below ours too
         drills = launch.pending_drills()
         settling = Settling(began)
-        group = Group(launch, self._watcher(launch), oom, self._guard.losses(), drills, settling)
+        group = WorkerGroup(
+            launch, self._watcher(launch), oom, self._guard.losses(), drills, settling
+        )
         self._group = group
         group.committed = newest = self._newest(launch.plan.checkpoints)
         self._survivors = Survivors(
@@ -153,7 +155,7 @@ class LocalEngine:
     def probe(self, launch: Launch, number: int, units: tuple[str, ...] | None) -> None:
         """Look at these devices or hosts (None: all of the phase). Answered by `DevicesProbed`."""
 
-        def answered(answer: Answer) -> None:
+        def answered(answer: ProbeAnswer) -> None:
             now = self._clock.now()
             told = answer.redacted(self._redact)
             found = DevicesProbed(now, number, told.healthy, told.bad, told.problem)
@@ -215,7 +217,7 @@ class LocalEngine:
 
     # --- starting ---------------------------------------------------------------------------
 
-    def _begin(self, group: Group, start: Start, memory: SnapshotMemory | None) -> None:
+    def _begin(self, group: WorkerGroup, start: Start, memory: SnapshotMemory | None) -> None:
         """Start the group's next worker, and hear it from now on.
 
         Raises:
@@ -228,7 +230,7 @@ class LocalEngine:
         self._reactor.watch(worker.pipe.read_end, lambda: self._read_progress(group, worker))
         self._reactor.watch(worker.process.pidfd, lambda: self._worker_ended(group, worker))
 
-    def _tell_start(self, group: Group) -> None:
+    def _tell_start(self, group: WorkerGroup) -> None:
         kinds = [worker.standby for worker in group.workers if worker.standby is not None]
         if len(group.workers) > 1 and kinds:
             of = f"{len(kinds)} of {len(group.workers)} workers"
@@ -238,7 +240,7 @@ class LocalEngine:
         for drill in group.drills:
             self._notice(f"DRILL armed: {drill.describe()}")
 
-    def _launch_failed(self, group: Group, error: OSError, argv: tuple[str, ...]) -> None:
+    def _launch_failed(self, group: WorkerGroup, error: OSError, argv: tuple[str, ...]) -> None:
         """Not all of the workers could be started, and those that were are gone."""
         self._close(group)
         failure = redacted(launch_failure(error, argv), self._redact)
@@ -258,7 +260,7 @@ class LocalEngine:
 
     # --- watching ---------------------------------------------------------------------------
 
-    def _heard(self, group: Group, rank: int, message: Message) -> None:
+    def _heard(self, group: WorkerGroup, rank: int, message: Message) -> None:
         """A worker of `group` said something. Of one that is gone, nobody wants to know."""
         now = self._clock.now()
         if self._group is not group or not group.heard(group.workers[rank], message, now):
@@ -277,7 +279,7 @@ class LocalEngine:
         report = WorkerReported(now, group.launch.attempt, rank, message)
         self._reactor.post(report)
 
-    def _read_progress(self, group: Group, worker: Worker) -> None:
+    def _read_progress(self, group: WorkerGroup, worker: Member) -> None:
         now = self._clock.now()
         unheard = worker.unheard(now)
         if unheard and worker is group.speaker:
@@ -290,11 +292,11 @@ class LocalEngine:
             self._reactor.forget(worker.pipe.read_end)
             self._reactor.call_later(_READING_PAUSE, lambda: self._read_again(group, worker))
 
-    def _read_again(self, group: Group, worker: Worker) -> None:
+    def _read_again(self, group: WorkerGroup, worker: Member) -> None:
         if self._group is group:
             self._reactor.watch(worker.pipe.read_end, lambda: self._read_progress(group, worker))
 
-    def _worker_ended(self, group: Group, worker: Worker) -> None:
+    def _worker_ended(self, group: WorkerGroup, worker: Member) -> None:
         for each in group.workers:
             each.pipe.drain()  # what was said before comes first
         if group.has_ended(worker):
@@ -303,7 +305,7 @@ class LocalEngine:
             self._observe(group)
             self._survivors.follow()
 
-    def _look_again(self, group: Group) -> None:
+    def _look_again(self, group: WorkerGroup) -> None:
         if self._group is group:
             self._guard.look()
             for worker in group.workers:
@@ -313,7 +315,7 @@ class LocalEngine:
             self._ahead.look(group)
             self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(group))
 
-    def _end_those_that_failed(self, group: Group, known: Sequence[Worker]) -> None:
+    def _end_those_that_failed(self, group: WorkerGroup, known: Sequence[Member]) -> None:
         """Kill those of which it was `known` before that they failed: a Python program that fails
         waits for the others in the exit handler of `jax.distributed`, for five minutes, and they
         for it in a collective."""
@@ -326,17 +328,17 @@ class LocalEngine:
                 worker.process.signal(signal.SIGKILL)
         self._reactor.call_later(_EXIT_HANDLERS, lambda: self._end_those_that_failed(group, failed))
 
-    def _observe(self, group: Group) -> None:
+    def _observe(self, group: WorkerGroup) -> None:
         self._snapshots.look()
         survivors = self._survivors.look()
         if survivors is not None:  # else they are told of as soon as they are known
             self._tell_survivors(group, survivors)
 
-    def _tell_survivors(self, group: Group, survivors: tuple[Survivor, ...]) -> None:
+    def _tell_survivors(self, group: WorkerGroup, survivors: tuple[Survivor, ...]) -> None:
         now, attempt, exits = self._clock.now(), group.launch.attempt, tuple(group.exits)
         self._reactor.post(WorkersObserved(now, attempt, group.pids, exits, survivors))
 
-    def _dump_stacks(self, group: Group, worker: Worker) -> None:
+    def _dump_stacks(self, group: WorkerGroup, worker: Member) -> None:
         rank, pid, launch = worker.rank, worker.process.pid, group.launch
         found = describe_process(pid)  # before the signal wakes it up
         busy = worker.cpu_time_in_silence(self._clock.now())
@@ -364,13 +366,13 @@ class LocalEngine:
 
     # --- ending -----------------------------------------------------------------------------
 
-    def _kill(self, group: Group | None) -> bool:
+    def _kill(self, group: WorkerGroup | None) -> bool:
         """Kill all of the job but what is of no attempt; whether anything of it is left."""
         self._ahead.make_way()
         self._probe.stop()
         return self._guard.kill(self._ahead.pids) or not (group is None or group.all_have_ended())
 
-    def _close(self, group: Group) -> None:
+    def _close(self, group: WorkerGroup) -> None:
         """Take what the dead workers left in their pipes, and let go of everything."""
         group.watcher.stop()
         end = self._clock.now() + _DRAIN_OUTPUT
@@ -388,7 +390,9 @@ class LocalEngine:
                 self._notice(f"DRILL fired, as the config asks: {drill.describe()}")
         self._group = None
 
-    def _gone(self, launch: Launch, exits: tuple[WorkerExit, ...], group: Group | None) -> None:
+    def _gone(
+        self, launch: Launch, exits: tuple[WorkerExit, ...], group: WorkerGroup | None
+    ) -> None:
         """Judge the attempt by what it left, and say that it is gone."""
         at = self._clock.now()
         self._compile_cache.settle()

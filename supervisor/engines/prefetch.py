@@ -26,8 +26,8 @@ from supervisor.core.events import RungCompileFailed
 from supervisor.diagnosis.failure import Failure, WorkerExit
 from supervisor.engines.judging import judged
 from supervisor.engines.launch import Launch, Start
-from supervisor.engines.placement import placed
 from supervisor.engines.throttle import Throttle
+from supervisor.engines.worker_environment import placed
 from supervisor.ports import Clock, Starter
 from supervisor.protocol import environment, removal
 from supervisor.protocol.removal import Place

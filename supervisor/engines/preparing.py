@@ -12,7 +12,7 @@ from supervisor.adapters.kernel import memory
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.config import gpus
 from supervisor.engines.devices import DeviceProbe
-from supervisor.engines.group import Group
+from supervisor.engines.group import WorkerGroup
 from supervisor.engines.launch import Start
 from supervisor.engines.prefetch import Prefetcher
 from supervisor.engines.standby import Standbys, Taken, choose, why_never
@@ -49,7 +49,7 @@ class Preparations:
         """The processes that are of no attempt."""
         return (*self._standbys.pids, *self._probe.pids, *self._prefetcher.pids)
 
-    def look(self, group: Group) -> None:
+    def look(self, group: WorkerGroup) -> None:
         """Go on with what is missing, if the attempt has recovered and is not about to end."""
         is_ending = group.exits or group.asked_to_stop
         if not is_ending and group.has_recovered(self._clock.now()):
@@ -69,7 +69,7 @@ class Preparations:
         self._standbys.hold()
         self._prefetcher.hold()
 
-    def _prepare_standbys(self, group: Group) -> None:
+    def _prepare_standbys(self, group: WorkerGroup) -> None:
         """Have a standby of each worker for what comes after this attempt."""
         launch, plan, worker = group.launch, group.launch.plan, group.speaker
         if plan.standby == "off" or (plan.is_command and not plan.bootstrap):
@@ -100,7 +100,7 @@ class Preparations:
         for _ in range(missing):
             self._standbys.prepare(plan.name, worker.start, mode, extra, output)
 
-    def _prepare_probe(self, group: Group) -> None:
+    def _prepare_probe(self, group: WorkerGroup) -> None:
         """Have a process wait that can look at the devices, if the job can do with fewer."""
         plan = group.launch.plan
         is_wanted = plan.prefetch or plan.standby != "off"

@@ -13,7 +13,7 @@ from supervisor.adapters.processes.snapshots import SnapshotMemory
 from supervisor.adapters.processes.worker_process import WorkerProcess
 from supervisor.adapters.stores.compile_cache import CompileCache
 from supervisor.config.patterns import Pattern
-from supervisor.engines.group import Group, Worker
+from supervisor.engines.group import Member, WorkerGroup
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.preparing import Preparations
 from supervisor.engines.python_program import has_bootstrap
@@ -32,7 +32,7 @@ class WorkerStarter:
         mirror: Callable[[bytes], None] | None,
         compile_cache: CompileCache,
         ahead: Preparations,
-        heard: Callable[[Group, int, Message], None],
+        heard: Callable[[WorkerGroup, int, Message], None],
         notice: Callable[[str], None],
     ) -> None:
         """`environ` is what workers inherit; rank 0's output also goes to `mirror`, if given.
@@ -59,7 +59,7 @@ class WorkerStarter:
             inherited.setdefault("PYTHONUNBUFFERED", "1")
         return tuple(argv), {**inherited, **self._compile_cache.environment(inherited)}
 
-    def start(self, group: Group, start: Start, memory: SnapshotMemory | None) -> Worker:
+    def start(self, group: WorkerGroup, start: Start, memory: SnapshotMemory | None) -> Member:
         """Start the group's next worker; its output and its progress are not read yet.
 
         Raises:
@@ -88,7 +88,7 @@ class WorkerStarter:
             process, standby = self._process(group.launch, start, descriptors, pump)
             undo.pop_all()
         pipe.close_write_end()
-        return Worker(rank, start, process, standby, pump, pipe)
+        return Member(rank, start, process, standby, pump, pipe)
 
     def _process(
         self, launch: Launch, start: Start, descriptors: Mapping[str, int], pump: OutputPump
@@ -105,7 +105,7 @@ class WorkerStarter:
         )
         return cold, None
 
-    def _patterns(self, group: Group, rank: int) -> OutputPatterns:
+    def _patterns(self, group: WorkerGroup, rank: int) -> OutputPatterns:
         launch = group.launch
         progress, success = launch.plan.progress_pattern, launch.success.pattern
         return OutputPatterns(

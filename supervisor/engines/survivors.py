@@ -24,7 +24,7 @@ from supervisor.adapters.processes.guard import Guard
 from supervisor.core.allowance import Allowance
 from supervisor.core.pipes import left_alone
 from supervisor.diagnosis.failure import Survivor
-from supervisor.engines.group import Group
+from supervisor.engines.group import WorkerGroup
 from supervisor.host import tree
 from supervisor.ports import Clock
 
@@ -39,7 +39,7 @@ class Survivors:
 
     def __init__(
         self,
-        group: Group,
+        group: WorkerGroup,
         guard: Guard,
         reactor: Reactor,
         clock: Clock,

@@ -12,27 +12,27 @@ from dataclasses import dataclass, replace
 from supervisor.config import gpus
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import BadUnit
-from supervisor.engines.placement import visible
+from supervisor.engines.worker_environment import visible
 from supervisor.protocol import simulated
 from supervisor.protocol.environment import NUM_CPU_DEVICES
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeAnswer:
     """The units that are well, and those that are not; or why nothing could be found out."""
 
     healthy: tuple[str, ...] = ()
     bad: tuple[BadUnit, ...] = ()
     problem: str | None = None
 
-    def redacted(self, redact: Callable[[str], str]) -> Answer:
+    def redacted(self, redact: Callable[[str], str]) -> ProbeAnswer:
         """The same without the secrets that `redact` takes out: an error may tell some."""
         bad = tuple(replace(unit, reason=redact(unit.reason)) for unit in self.bad)
         return replace(self, bad=bad, problem=self.problem and redact(self.problem))
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class UnitLayout:
     """Which units a look is about, before anybody has looked."""
 
     asked: tuple[str, ...] | None = None
@@ -46,7 +46,7 @@ class Layout:
     TPU it is, so it is two where JAX shows more devices than there are chips."""
 
     @classmethod
-    def of(cls, plan: PhasePlan, units: tuple[str, ...] | None, lost: frozenset[str]) -> Layout:
+    def of(cls, plan: PhasePlan, units: tuple[str, ...] | None, lost: frozenset[str]) -> UnitLayout:
         """The layout of `units` (None: all units of the plan), without those that are `lost`."""
         each = (plan.num_devices or 0) // len(plan.units) if plan.units else 1
         units = units or plan.units or None
@@ -87,14 +87,14 @@ class Layout:
         """How many accelerators are to be looked at, as far as is known."""
         return len(self.present) * self.devices_each
 
-    def answer(self, found: int, bad: Mapping[int, str]) -> Answer:
+    def answer(self, found: int, bad: Mapping[int, str]) -> ProbeAnswer:
         """What follows where JAX shows `found` devices, some of them `bad` (by their place)."""
         if self.asked is None:
             units = tuple(str(place) for place in range(found))
-            return Layout(units, units).answer(found, bad)
+            return UnitLayout(units, units).answer(found, bad)
         shown = self.shown_each or (2 if found > self.num_devices else 1)
         if found % shown:
-            return Answer(problem=f"JAX shows {found} devices, and {shown} of each chip")
+            return ProbeAnswer(problem=f"JAX shows {found} devices, and {shown} of each chip")
         each = self.devices_each * shown
         faults = {unit: BadUnit(unit, self._missing(unit), found=False) for unit in self.asked}
         for index, unit in enumerate(self.present[: found // each]):
@@ -105,7 +105,7 @@ class Layout:
             else:
                 del faults[unit]
         healthy = tuple(unit for unit in self.asked if unit not in faults)
-        return Answer(healthy, tuple(faults.values()))
+        return ProbeAnswer(healthy, tuple(faults.values()))
 
     def _missing(self, unit: str) -> str:
         return "not found" if unit in self.present else "simulated: not found"

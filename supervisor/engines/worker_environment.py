@@ -13,7 +13,7 @@ from errno import ENODEV
 from supervisor.config import gpus, visible_chips
 from supervisor.config.chips import arrangement
 from supervisor.config.plan import PhasePlan
-from supervisor.config.topology import Slice
+from supervisor.config.topology import SliceShape
 from supervisor.engines.launch import Launch
 from supervisor.protocol import simulated
 from supervisor.protocol.environment import NUM_CPU_DEVICES, SHARES_TPU
@@ -111,7 +111,7 @@ def _chips(
 
 
 def _part(
-    whole: Slice | None, ids: Sequence[str], chips: int, inherited: Mapping[str, str]
+    whole: SliceShape | None, ids: Sequence[str], chips: int, inherited: Mapping[str, str]
 ) -> dict[str, str]:
     """What a process is told that has `ids` of the `chips` in use of a TPU host.
 
@@ -134,7 +134,7 @@ def _part(
     return env | _alone(whole)
 
 
-def _alone(whole: Slice | None) -> dict[str, str]:
+def _alone(whole: SliceShape | None) -> dict[str, str]:
     """What GKE says of a host that is a slice of its own, so that libtpu need not ask the metadata
     server, which may tell of more hosts (pytorch/xla #7714); nothing where it is not known."""
     if whole is None or whole.host_bounds is None or whole.topology is None:

@@ -26,7 +26,7 @@ from supervisor.prepare import Prepared
 from supervisor.protocol.messages import printable
 from supervisor.protocol.reading import read
 from supervisor.provision.boot import File, our_lock
-from supervisor.provision.loop import STATE, Loop, TakenOverError
+from supervisor.provision.loop import STATE, ProvisionLoop, TakenOverError
 from supervisor.provision.package import own_wheel
 from supervisor.provision.plan import Plan, make_plan
 
@@ -147,7 +147,7 @@ def _base() -> str:
     return f"{os.environ.get(BASE_VARIABLE, BASE).rstrip('/')}/"
 
 
-def _loop(plan: Plan, redactor: Redactor, console: PlainConsole) -> Loop:
+def _loop(plan: Plan, redactor: Redactor, console: PlainConsole) -> ProvisionLoop:
     from supervisor.adapters.stores.bucket import (
         bucket,  # its imports cost what no other command needs
     )
@@ -159,7 +159,7 @@ def _loop(plan: Plan, redactor: Redactor, console: PlainConsole) -> Loop:
         console.line(f"{stamp} [provision] {printable(redactor.text(text))}")
 
     slices = QueuedResources(plan.parent, plan.name, plan.body, base=_base())
-    return Loop(
+    return ProvisionLoop(
         slices,
         bucket(plan.machine.model_dir),
         plan.policy,

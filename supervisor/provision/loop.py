@@ -32,15 +32,11 @@ from supervisor.provision.decide import (
     JobStatus,
     MachineReport,
     Observation,
-    Policy,
-    State,
     WaitUntil,
-    check,
     decide,
-    decode,
-    encode,
     take_over,
 )
+from supervisor.provision.intent import Policy, ProvisionState, check, decode, encode
 
 STATE = "provision.json"
 _MAX_SIZE = 1 << 20
@@ -59,7 +55,7 @@ class TakenOverError(Exception):
     """Another loop looks after this job now."""
 
 
-class Loop:
+class ProvisionLoop:
     """Looks after the slice of one job."""
 
     def __init__(
@@ -165,7 +161,7 @@ class Loop:
     def _now(self) -> float:
         return self._clock.wall().timestamp()
 
-    def _mine(self) -> tuple[State, str]:
+    def _mine(self) -> tuple[ProvisionState, str]:
         """The state and its version; taken over in the first turn, ours in all others."""
         try:
             stored = self._objects.read(STATE)
@@ -191,7 +187,7 @@ class Loop:
         self._has_begun = True
         return state, version
 
-    def _saved(self, state: State, version: str) -> str:
+    def _saved(self, state: ProvisionState, version: str) -> str:
         """Write the state down in the place of that version of it; its own."""
         data = encode(state)
         try:
@@ -202,7 +198,7 @@ class Loop:
                 raise TakenOverError from None
             return stored.version
 
-    def _observed(self, state: State) -> Observation:
+    def _observed(self, state: ProvisionState) -> Observation:
         status, lease = self._read(_STATUS), self._read(_LEASE)
         told = self._read(boot.report_path(state.generation)) if state.generation else None
         machine = MachineReport()

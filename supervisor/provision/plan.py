@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from supervisor.config.ladder import Ladder
+from supervisor.config.feasible_rungs import FeasibleRungs
 from supervisor.config.problems import ConfigError, Location, Problem
 from supervisor.config.schema import Phase, Provision
 from supervisor.config.source import written
-from supervisor.config.topology import GENERATIONS, Slice, parse_slice
+from supervisor.config.topology import GENERATIONS, SliceShape, parse_slice
 from supervisor.diagnosis.redaction import Redactor
 from supervisor.prepare import Prepared
 from supervisor.protocol.location import Uri
 from supervisor.provision import boot
-from supervisor.provision.decide import Policy
+from supervisor.provision.intent import Policy
 
 _API_NAMES = {"v5e": "v5litepod"}
 """Generations that the Cloud TPU API calls by another name."""
@@ -34,7 +34,7 @@ class Plan:
     """A job as the cloud is asked for it."""
 
     where: Provision
-    whole: Slice
+    whole: SliceShape
     """The slice on the full rung."""
     machine: boot.Machine
     policy: Policy
@@ -173,7 +173,7 @@ def _metadata(machine: boot.Machine, generation: int) -> dict[str, str]:
     return {"startup-script": boot.script(machine, generation)}
 
 
-def _rungs(whole: Slice, ladders: tuple[Ladder, ...]) -> tuple[int, ...]:
+def _rungs(whole: SliceShape, ladders: tuple[FeasibleRungs, ...]) -> tuple[int, ...]:
     """The rungs that all phases have and that are slices of their own, the full one first."""
     common = set.intersection(*({rung.num_devices for rung in one.rungs} for one in ladders))
     slices = GENERATIONS[whole.generation].slices
@@ -188,8 +188,8 @@ def _name(uri: Uri) -> str:
     return "-".join(part for part in ("supervise", word, digest) if part)
 
 
-def _accelerator_type(whole: Slice, rung: int) -> str:
-    generation, _, number = Slice(whole.generation, rung).type.partition("-")
+def _accelerator_type(whole: SliceShape, rung: int) -> str:
+    generation, _, number = SliceShape(whole.generation, rung).type.partition("-")
     return f"{_API_NAMES.get(generation, generation)}-{number}"
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from supervisor.ports import SliceState
-from supervisor.provision.decide import Observation, Stage, State
+from supervisor.provision.decide import Observation
+from supervisor.provision.intent import ProvisionState, SliceStage
 
 _MEANING = {
     SliceState.ACCEPTED: "waits in the queue for capacity",
@@ -16,8 +17,8 @@ _MEANING = {
 
 
 def lines(
-    before: State,
-    after: State,
+    before: ProvisionState,
+    after: ProvisionState,
     was: Observation,
     seen: Observation,
     now: float,
@@ -37,19 +38,19 @@ def lines(
 
 
 def _intent(
-    before: State,
-    after: State,
+    before: ProvisionState,
+    after: ProvisionState,
     seen: Observation,
     now: float,
     accelerator_type: Callable[[int], str],
 ) -> Iterator[str]:
     reason = f": {after.reason}" if after.reason else ""
-    if after.stage is not before.stage and after.stage in (Stage.LEAVING, Stage.ENDING):
+    if after.stage is not before.stage and after.stage in (SliceStage.LEAVING, SliceStage.ENDING):
         there = ", ".join(str(generation) for generation in sorted(seen.slices))
         yield f"slice {there} is given back{reason}"
-    if after.stage is Stage.WANTED and after.generation != before.generation:
+    if after.stage is SliceStage.WANTED and after.generation != before.generation:
         pause = max(0.0, after.not_before - now)
         when = f"in {pause:.0f} s" if pause else "now"
-        told = before.stage is Stage.LEAVING
+        told = before.stage is SliceStage.LEAVING
         what = f"slice {after.generation}, a {accelerator_type(after.rung)}, is asked for {when}"
         yield what if told else what + reason

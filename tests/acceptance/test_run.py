@@ -17,7 +17,7 @@ import deploy.acceptance.__main__  # noqa: F401  # makes all checks known
 from deploy.acceptance.bench import MARK, ROOT, Bench
 from deploy.acceptance.checks import CHECKS, Check, run_all
 from deploy.acceptance.results import Report
-from supervisor.config.topology import Slice
+from supervisor.config.topology import SliceShape
 from tests.processes.metadata_server import MetadataServer
 from tests.running import PATIENCE, eventually, lives, marked
 
@@ -258,7 +258,7 @@ def test_no_check_of_accelerators_breaks_by_itself(
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     bench = Pretending(platform, 4 if platform == "tpu" else 2)
-    bench.slice = Slice("v5e", 4) if platform == "tpu" else None
+    bench.slice = SliceShape("v5e", 4) if platform == "tpu" else None
     chosen = [
         replace(one, seconds=min(one.seconds, 30.0))
         for one in CHECKS.values()

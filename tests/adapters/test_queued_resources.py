@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from supervisor.adapters.platforms.queued_resources import QueuedResources
-from supervisor.ports import Refusal, Slice, SliceState, UnavailableError
+from supervisor.ports import CloudSlice, Refusal, SliceState, UnavailableError
 from tests.cloud_tpu import NO_CAPACITY, QUOTA, CloudTpu, Fault
 
 PARENT = "projects/p/locations/us-west4-a"
@@ -48,7 +48,7 @@ def test_a_slice_from_its_request_to_its_end(cloud: CloudTpu, client: Client) ->
         cloud.step()
     assert states == ["CREATING", "WAITING_FOR_RESOURCES", "PROVISIONING"]
     client.delete(1)
-    assert client.all(1) == {1: Slice(SliceState.DELETING)}
+    assert client.all(1) == {1: CloudSlice(SliceState.DELETING)}
     cloud.step()
     assert client.all(1) == {}
     client.delete(1)

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.config.topology import GENERATIONS, Slice
-from supervisor.engines.placement import visible
+from supervisor.config.topology import GENERATIONS, SliceShape
+from supervisor.engines.worker_environment import visible
 from tests.config.files import with_init
 from tests.config.test_plan import plans
 from tests.end_to_end.test_training import config
@@ -63,7 +63,7 @@ def initialisation(**env: str) -> str:
 
 def test_every_slice_in_our_tables_has_as_many_devices_as_libtpu_describes() -> None:
     every = [
-        Slice(name, chips)
+        SliceShape(name, chips)
         for name, known in GENERATIONS.items()
         for chips in sorted({*known.slices, *known.parts})
     ]

@@ -96,7 +96,7 @@ IMPURE = {
 PURE = {
     "core",
     "diagnosis",
-    *(f"supervisor/provision/{name}.py" for name in ("boot", "decide", "plan", "tell")),
+    *(f"supervisor/provision/{name}.py" for name in ("boot", "decide", "intent", "plan", "tell")),
 }
 """The packages and the other modules that are pure."""
 HEAVY = {

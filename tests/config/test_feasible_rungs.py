@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.config.chips import ARRANGEMENTS, shares
-from supervisor.config.ladder import (
+from supervisor.config.feasible_rungs import (
     NOT_ELASTIC,
-    Ladder,
+    FeasibleRungs,
     Layouts,
     command_layouts,
     devices_per_accelerator,
@@ -330,6 +330,6 @@ def test_a_ladder_is_shown_as_a_table() -> None:
         "no rung: 7-5, 3 devices: a v5e-8 cannot be used in this size",
         "no rung: 2 devices: not so few",
     ]
-    assert list(describe(Ladder())) == [
+    assert list(describe(FeasibleRungs())) == [
         "no ladder: init.devices does not say how many devices there are"
     ]

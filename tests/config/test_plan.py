@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from supervisor.config.ladder import Ladder, Rung
+from supervisor.config.feasible_rungs import FeasibleRungs, RungLayout
 from supervisor.config.plan import PhasePlan, plan_phases
 from supervisor.host.state_folder import state_folder
 from tests.config.files import COMMAND, FIT, PHASES, load, with_command, with_init
 
 RESOLVED: dict[str, Any] = {"trainer": {"init": {"loop": {"max_steps": 9}}, "fit": {"x": 1}}}
 """What our trainer's schema answers for a phase with `fit`."""
-LADDER = Ladder((Rung(4), Rung(2)))
+LADDER = FeasibleRungs((RungLayout(4), RungLayout(2)))
 
 
 @pytest.fixture(autouse=True)

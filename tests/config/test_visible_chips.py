@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.config.topology import Slice
+from supervisor.config.topology import SliceShape
 from supervisor.config.visible_chips import problem, variable
 
-V5E, V5P = Slice("v5e", 8), Slice("v5p", 4)
+V5E, V5P = SliceShape("v5e", 8), SliceShape("v5p", 4)
 
 
 @pytest.mark.parametrize(
@@ -17,12 +17,12 @@ V5E, V5P = Slice("v5e", 8), Slice("v5p", 4)
     [
         ("0,1,2,3,4,5,6,7", 8, V5E),
         (" 3 , 2,1,0", 4, V5P),
-        ("4,5,6,7", 4, Slice("v5e", 4)),
+        ("4,5,6,7", 4, SliceShape("v5e", 4)),
         ("7", 1, None),
-        ("0,1,2,3", None, Slice("v5e", 16)),
+        ("0,1,2,3", None, SliceShape("v5e", 16)),
     ],
 )
-def test_what_can_be_used(text: str, count: int | None, tpu: Slice | None) -> None:
+def test_what_can_be_used(text: str, count: int | None, tpu: SliceShape | None) -> None:
     assert problem(text, count, tpu) is None
 
 
@@ -40,7 +40,7 @@ def test_what_can_be_used(text: str, count: int | None, tpu: Slice | None) -> No
     ],
 )
 def test_what_cannot_is_told_with_its_remedy(
-    text: str, count: int | None, tpu: Slice | None, says: str
+    text: str, count: int | None, tpu: SliceShape | None, says: str
 ) -> None:
     assert says in (problem(text, count, tpu) or "")
 

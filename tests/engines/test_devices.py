@@ -18,8 +18,8 @@ from supervisor.config.command import SuccessConfig
 from supervisor.config.plan import PhasePlan
 from supervisor.config.topology import parse_slice
 from supervisor.core.events import BadUnit, Noticed
-from supervisor.engines.devices import DeviceProbe, Limits
-from supervisor.engines.units import Answer, Layout
+from supervisor.engines.devices import DeviceProbe, ProbeLimits
+from supervisor.engines.units import ProbeAnswer, UnitLayout
 from supervisor.host.line import Started
 from supervisor.ports import Starter
 from supervisor.protocol import simulated
@@ -44,7 +44,7 @@ PLAN = PhasePlan(
     platform="cpu",
     units=("0", "1", "2", "3"),
 )
-USUAL = Limits()
+USUAL = ProbeLimits()
 HANGS_ON_DEVICE_1 = """
 import os, signal, sys
 if "trainer.probe" in sys.orig_argv:
@@ -93,7 +93,7 @@ class Looking:
     def __init__(
         self,
         directory: Path,
-        limits: Limits,
+        limits: ProbeLimits,
         sitecustomize: str = "",
         starter: Starter | None = None,
     ) -> None:
@@ -109,10 +109,10 @@ class Looking:
             self.reactor, self.clock, starter or shared_guard(), environ, self.file, limits
         )
 
-    def look(self, plan: PhasePlan = PLAN, units: tuple[str, ...] | None = None) -> Answer:
-        answers: list[Answer] = []
+    def look(self, plan: PhasePlan = PLAN, units: tuple[str, ...] | None = None) -> ProbeAnswer:
+        answers: list[ProbeAnswer] = []
 
-        def answered(answer: Answer) -> None:
+        def answered(answer: ProbeAnswer) -> None:
             answers.append(answer)
             self.reactor.post(Noticed(0.0, "answered"))
 
@@ -145,22 +145,22 @@ def test_what_is_lost_is_not_found_and_what_is_wrong_computes_so(looking: MakeLo
     answer = one.look()
     wrong = "simulated: a wrong result of a matrix product (int32)"
     bad = (BadUnit("0", "simulated: not found", found=False), BadUnit("2", wrong))
-    assert answer == Answer(healthy=("1", "3"), bad=bad)
+    assert answer == ProbeAnswer(healthy=("1", "3"), bad=bad)
     assert not lives(waiting), "it is gone before it is answered"
 
-    assert one.look(units=("2", "3")) == Answer(("3",), (BadUnit("2", wrong),))
+    assert one.look(units=("2", "3")) == ProbeAnswer(("3",), (BadUnit("2", wrong),))
     simulated.return_(one.file, "2")
     simulated.lose(one.file, "3")
-    assert one.look(units=("3",)) == Answer(
+    assert one.look(units=("3",)) == ProbeAnswer(
         bad=(BadUnit("3", "simulated: not found", found=False),)
     )
     assert children() <= before
 
 
 def test_a_device_that_hangs_is_told_and_the_others_are_tried(looking: MakeLooking) -> None:
-    one, before = looking(Limits(device=4.0), HANGS_ON_DEVICE_1), children()
+    one, before = looking(ProbeLimits(device=4.0), HANGS_ON_DEVICE_1), children()
     answer = one.look(replace(PLAN, num_devices=3, units=("0", "1", "2")))
-    assert answer == Answer(("0", "2"), (BadUnit("1", "no answer within 4 s"),))
+    assert answer == ProbeAnswer(("0", "2"), (BadUnit("1", "no answer within 4 s"),))
     assert children() <= before
 
 
@@ -285,17 +285,17 @@ def test_after_three_that_were_killed_and_two_that_hung_nothing_is_known(
 ) -> None:
     for name, limits, told in (
         ("SIGKILL", USUAL, "(3 times in a row): killed by SIGKILL"),
-        ("SIGSTOP", Limits(start=0.5), "(2 times in a row): no answer within 0.5 s"),
+        ("SIGSTOP", ProbeLimits(start=0.5), "(2 times in a row): no answer within 0.5 s"),
     ):
         (folder := tmp_path / name).mkdir()
         one = Looking(folder, limits, FIRST_TWO_GET.replace("<= 2", "> 0").format(signal=name))
         before = "the probe of the devices ended before the first device "
-        assert one.look() == Answer(problem=before + told)
+        assert one.look() == ProbeAnswer(problem=before + told)
 
 
 def test_one_that_is_stopped_does_not_answer(looking: MakeLooking) -> None:
     one, before = looking(), children()
-    answers: list[Answer] = []
+    answers: list[ProbeAnswer] = []
     one.probe.begin(PLAN, None, answers.append)
     assert children() - before
     one.probe.stop()
@@ -307,33 +307,45 @@ def test_one_that_is_stopped_does_not_answer(looking: MakeLooking) -> None:
 @pytest.mark.parametrize(
     ("layout", "found", "bad", "healthy", "faults"),
     [
-        (Layout(("0", "1"), ("0", "1")), 2, {}, ("0", "1"), {}),
-        (Layout(("0", "1"), ("0", "1")), 1, {}, ("0",), {"1": "not found"}),
-        (Layout(("0", "1"), ("1",)), 1, {0: "x"}, (), {"0": "simulated: not found", "1": "x"}),
-        (Layout(), 3, {1: "x"}, ("0", "2"), {"1": "x"}),
+        (UnitLayout(("0", "1"), ("0", "1")), 2, {}, ("0", "1"), {}),
+        (UnitLayout(("0", "1"), ("0", "1")), 1, {}, ("0",), {"1": "not found"}),
+        (UnitLayout(("0", "1"), ("1",)), 1, {0: "x"}, (), {"0": "simulated: not found", "1": "x"}),
+        (UnitLayout(), 3, {1: "x"}, ("0", "2"), {"1": "x"}),
         (
-            Layout(("host0", "host1"), ("host0", "host1"), 2),
+            UnitLayout(("host0", "host1"), ("host0", "host1"), 2),
             4,
             {3: "x"},
             ("host0",),
             {"host1": "x"},
         ),
         (
-            Layout(("host0", "host1"), ("host0", "host1"), 2),
+            UnitLayout(("host0", "host1"), ("host0", "host1"), 2),
             3,
             {},
             ("host0",),
             {"host1": "not found"},
         ),
-        (Layout(("0", "1"), ("0", "1")), 4, {3: "x"}, ("0", "1"), {}),  # the job has 2 of 4 GPUs
-        (Layout(("0", "1"), ("0", "1"), shown_each=2), 4, {3: "x"}, ("0",), {"1": "x"}),  # tpu7x
-        (Layout(("0", "1"), ("0", "1"), shown_each=2), 2, {}, ("0",), {"1": "not found"}),
-        (Layout(("0", "1"), ("0", "1"), shown_each=None), 4, {3: "x"}, ("0",), {"1": "x"}),
-        (Layout(("0", "1"), ("0", "1"), shown_each=None), 2, {1: "x"}, ("0",), {"1": "x"}),
+        (
+            UnitLayout(("0", "1"), ("0", "1")),
+            4,
+            {3: "x"},
+            ("0", "1"),
+            {},
+        ),  # the job has 2 of 4 GPUs
+        (
+            UnitLayout(("0", "1"), ("0", "1"), shown_each=2),
+            4,
+            {3: "x"},
+            ("0",),
+            {"1": "x"},
+        ),  # tpu7x
+        (UnitLayout(("0", "1"), ("0", "1"), shown_each=2), 2, {}, ("0",), {"1": "not found"}),
+        (UnitLayout(("0", "1"), ("0", "1"), shown_each=None), 4, {3: "x"}, ("0",), {"1": "x"}),
+        (UnitLayout(("0", "1"), ("0", "1"), shown_each=None), 2, {1: "x"}, ("0",), {"1": "x"}),
     ],
 )
 def test_devices_are_counted_to_their_units(
-    layout: Layout,
+    layout: UnitLayout,
     found: int,
     bad: dict[int, str],
     healthy: tuple[str, ...],
@@ -347,11 +359,11 @@ def test_devices_are_counted_to_their_units(
 
 def test_half_a_chip_makes_none_of_its_part_well() -> None:
     plan = replace(PLAN, platform="tpu", tpu=parse_slice("tpu7x-8"))
-    layout = Layout.of(plan, None, frozenset())
+    layout = UnitLayout.of(plan, None, frozenset())
     assert layout.answer(8, {}).healthy == PLAN.units
     assert [each.unit for each in layout.answer(6, {}).bad] == ["3"]
     half = layout.answer(7, {})
-    assert half == Answer(problem="JAX shows 7 devices, and 2 of each chip")
+    assert half == ProbeAnswer(problem="JAX shows 7 devices, and 2 of each chip")
 
 
 @pytest.mark.parametrize(
@@ -377,13 +389,13 @@ def test_the_process_sees_what_is_to_be_looked_at(
     platform: str, units: tuple[str, ...] | None, environment: dict[str, str]
 ) -> None:
     plan = replace(PLAN, platform=platform)
-    assert Layout.of(plan, units, frozenset()).environment(plan, {}) == environment
+    assert UnitLayout.of(plan, units, frozenset()).environment(plan, {}) == environment
 
 
 def test_the_process_sees_the_gpus_that_the_config_names() -> None:
     plan = replace(PLAN, platform="gpu", env={"CUDA_VISIBLE_DEVICES": "4,5,6,GPU-7f"})
     for units, shown in ((None, "4,5,6,GPU-7f"), (("1", "3"), "5,GPU-7f")):
-        look = Layout.of(plan, units, frozenset())
+        look = UnitLayout.of(plan, units, frozenset())
         assert look.environment(plan, {"CUDA_VISIBLE_DEVICES": "0"}) == {
             "CUDA_VISIBLE_DEVICES": shown
         }
@@ -391,8 +403,8 @@ def test_the_process_sees_the_gpus_that_the_config_names() -> None:
 
 def test_a_host_is_as_bad_as_its_worst_device() -> None:
     plan = replace(PLAN, workers=2, units=("host0", "host1"))
-    assert Layout.of(plan, None, frozenset({"3"})).present == ("host0",)
-    assert Layout.of(plan, None, frozenset({"host0"})).present == ("host1",)
-    whole = Layout.of(plan, None, frozenset())
+    assert UnitLayout.of(plan, None, frozenset({"3"})).present == ("host0",)
+    assert UnitLayout.of(plan, None, frozenset({"host0"})).present == ("host1",)
+    whole = UnitLayout.of(plan, None, frozenset())
     assert whole.num_devices == 4
     assert [whole.places(frozenset({broken})) for broken in ("1", "host1")] == [(0,), (2,)]

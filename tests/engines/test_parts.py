@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.events import BadUnit
-from supervisor.engines.devices import Limits
+from supervisor.engines.devices import ProbeLimits
 from supervisor.engines.parts import Part, Tried, faults, next_part, patience, runs, well
 
 EIGHT = tuple("01234567")
@@ -48,7 +48,7 @@ def test_a_host_that_is_well_is_looked_at_once_and_one_stuck_chip_costs_six_look
 def in_time(stuck: frozenset[str], start: float) -> frozenset[str]:
     """The units that come out well before the time for all looks is over. A look at a part takes 6
     seconds more than its start."""
-    limits, tried, now = Limits(), dict[Part, Tried](), 0.0
+    limits, tried, now = ProbeLimits(), dict[Part, Tried](), 0.0
     while (part := next_part((EIGHT,), tried)) is not None:
         limit = patience(tried, limits.start)
         hangs = bool(stuck.intersection(part)) or start > limit

@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.diagnosis.success import Success
 from supervisor.engines.launch import Launch
-from supervisor.engines.placement import placed, ports_needed
+from supervisor.engines.worker_environment import placed, ports_needed
 from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.drills import Drill
 from supervisor.protocol.environment import FAULTS, MODULES_FILE, PLACED, SIMULATED_DEVICES

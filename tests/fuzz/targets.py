@@ -54,7 +54,7 @@ from supervisor.protocol.messages import ProtocolError, StageMessage, StepMessag
 from supervisor.protocol.messages import Stage as WorkerStage
 from supervisor.protocol.reading import UnreadableError
 from supervisor.protocol.segments import JOURNAL, SUFFIX, Segment
-from supervisor.provision import boot, decide
+from supervisor.provision import boot, intent
 from supervisor.status import show_status
 from tests.adapters.test_hostile_worker import PLAN
 from tests.adapters.test_journal import POLICY, STORY, tell
@@ -142,8 +142,8 @@ def _in_memory(folder: Path) -> Iterator[Target]:
     lines = encode(StepMessage(7, {"loss": 1.5})) + encode(StageMessage(WorkerStage.SAVING))
     yield Target("progress pipe", lines * 3, _piped)
     yield Target("lease in a bucket", _lease(), lambda data: _printed([_owner(data)]))
-    state = decide.State("me", "config", decide.Stage.ENDED, 2, 4, exit_code=70)
-    yield Target("provision.json", decide.encode(state), decide.decode, (ValueError,))
+    state = intent.ProvisionState("me", "config", intent.SliceStage.ENDED, 2, 4, exit_code=70)
+    yield Target("provision.json", intent.encode(state), intent.decode, (ValueError,))
     report = b"failed installing\nline\nanother\n"
     yield Target("report", report, lambda data: boot.read_report(data.decode("utf-8", "replace")))
     yield Target("--set", b"{a: [1, 0x1f, 1e-3], b: 5m}", _scalar, (ConfigError,))

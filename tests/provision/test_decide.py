@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.exit_codes import ExitCode
-from supervisor.ports import Refusal, Slice, SliceState
+from supervisor.ports import CloudSlice, Refusal, SliceState
 from supervisor.provision.decide import (
     Action,
     Create,
@@ -19,15 +19,11 @@ from supervisor.provision.decide import (
     JobStatus,
     MachineReport,
     Observation,
-    Policy,
-    Stage,
-    State,
     WaitUntil,
     decide,
-    decode,
-    encode,
     take_over,
 )
+from supervisor.provision.intent import Policy, ProvisionState, SliceStage, decode, encode
 
 POLICY = Policy("config", rungs=(8, 4, 1))
 NONE = Observation()
@@ -37,33 +33,33 @@ STOCKOUT = Refusal("There is no more capacity in the zone", may_pass=True)
 
 def there(state: SliceState, generation: int = 1, **more: object) -> Observation:
     """What is seen where there is one slice."""
-    return replace(Observation({generation: Slice(state)}), **more)  # type: ignore[arg-type]
+    return replace(Observation({generation: CloudSlice(state)}), **more)  # type: ignore[arg-type]
 
 
-def wanted() -> State:
+def wanted() -> ProvisionState:
     """A loop that has just asked for its first slice."""
     state, actions = decide(take_over(None, "me", POLICY), NONE, NOW, POLICY)
     assert actions == (Create(1, 8), WaitUntil(NOW + POLICY.poll))
     return state
 
 
-def running() -> State:
+def running() -> ProvisionState:
     """A loop whose slice runs the job."""
     state, _ = decide(wanted(), there(SliceState.ACTIVE), NOW, POLICY)
     state, actions = decide(state, there(SliceState.ACTIVE, sign="a"), NOW + 60, POLICY)
-    assert state.stage is Stage.SEEN
+    assert state.stage is SliceStage.SEEN
     assert state.spoken
     assert actions == (WaitUntil(NOW + 60 + POLICY.poll),)
     return state
 
 
-def refuses(state: State, generation: int, step: int | None, now: float) -> State:
+def refuses(state: ProvisionState, generation: int, step: int | None, now: float) -> ProvisionState:
     """The job says on the next slice that it cannot use it."""
     there_is = there(SliceState.ACTIVE, generation, sign=f"s{generation}")
     state, _ = decide(state, there_is, now, POLICY)
     said = JobStatus(f"d{generation}", int(ExitCode.NO_CAPACITY), step)
     state, _ = decide(state, replace(there_is, status=said), now, POLICY)
-    if state.stage is Stage.LEAVING:
+    if state.stage is SliceStage.LEAVING:
         state, actions = decide(state, replace(NONE, status=said), now, POLICY)
         assert actions[0] == Create(generation + 1, 8), "the next is asked for at once"
     return state
@@ -73,7 +69,7 @@ def test_so_many_slices_in_a_row_that_the_job_cannot_use_end_it() -> None:
     state = refuses(refuses(wanted(), 1, 40, NOW), 2, 40, NOW)
     assert "2 of 3 in a row" in state.reason
     state = refuses(decode(encode(state)), 3, 40, NOW)
-    assert (state.stage, state.exit_code) == (Stage.ENDING, ExitCode.FAILED)
+    assert (state.stage, state.exit_code) == (SliceStage.ENDING, ExitCode.FAILED)
     assert "so had 3 in a row, without a new checkpoint between" in state.reason
 
 
@@ -81,7 +77,7 @@ def test_a_new_checkpoint_between_makes_the_next_one_the_first_again() -> None:
     state = wanted()
     for generation, step in enumerate((None, None, 10, 10, 20, 30), start=1):
         state = refuses(state, generation, step, NOW)
-        assert state.stage is Stage.WANTED
+        assert state.stage is SliceStage.WANTED
     assert state.unusable == 1
 
 
@@ -102,14 +98,14 @@ def test_a_creation_that_was_not_seen_is_asked_for_again() -> None:
 )
 def test_a_slice_is_waited_for_and_then_the_next_smaller_one(state: SliceState) -> None:
     before, actions = decide(wanted(), there(state), NOW + POLICY.smaller_after - 1, POLICY)
-    assert (before.stage, actions) == (Stage.SEEN, (WaitUntil(actions[0].at),))  # type: ignore[union-attr]
+    assert (before.stage, actions) == (SliceStage.SEEN, (WaitUntil(actions[0].at),))  # type: ignore[union-attr]
     after, actions = decide(before, there(state), NOW + POLICY.smaller_after, POLICY)
-    assert (after.stage, actions[0]) == (Stage.LEAVING, Delete(1))
+    assert (after.stage, actions[0]) == (SliceStage.LEAVING, Delete(1))
     after, actions = decide(after, NONE, NOW + POLICY.smaller_after + 10, POLICY)
     assert actions[0] == Create(2, 4)
     # The smallest is waited for however long it takes.
-    last = replace(after, rung=1, stage=Stage.SEEN)
-    assert decide(last, there(state, 2), NOW + 10**6, POLICY)[0].stage is Stage.SEEN
+    last = replace(after, rung=1, stage=SliceStage.SEEN)
+    assert decide(last, there(state, 2), NOW + 10**6, POLICY)[0].stage is SliceStage.SEEN
 
 
 @pytest.mark.parametrize("state", [SliceState.SUSPENDED, SliceState.SUSPENDING, None])
@@ -161,14 +157,14 @@ def test_the_time_a_machine_boots_is_not_one_without_capacity() -> None:
     state, _ = decide(wanted(), there(SliceState.ACTIVE), NOW, POLICY)
     late = NOW + POLICY.boot_within + 1
     state, _ = decide(state, there(SliceState.ACTIVE), late, POLICY)
-    assert (state.stage, state.rung) == (Stage.LEAVING, 8)
+    assert (state.stage, state.rung) == (SliceStage.LEAVING, 8)
 
 
 def test_a_request_that_is_wrong_is_not_repeated() -> None:
     wrong = Refusal("Invalid runtime", may_pass=False)
     _, actions = decide(wanted(), replace(NONE, refusal=wrong), NOW, POLICY)
     assert actions == (End(78, "the cloud refuses: Invalid runtime"),)
-    late = Observation({1: Slice(SliceState.FAILED, wrong)})
+    late = Observation({1: CloudSlice(SliceState.FAILED, wrong)})
     state, actions = decide(wanted(), late, NOW, POLICY)
     assert actions[0] == Delete(1)
     assert isinstance(decide(state, NONE, NOW, POLICY)[1][0], End)
@@ -183,11 +179,11 @@ def test_the_exit_code_of_the_job_decides_the_end(code: ExitCode) -> None:
     for seen in (there(SliceState.ACTIVE, sign="b", **each) for each in told):
         state, actions = decide(replace(running(), ended_at=NOW), seen, NOW + 90, POLICY)
         if code is ExitCode.NO_CAPACITY:
-            assert (state.stage, actions[0]) == (Stage.LEAVING, Delete(1))
+            assert (state.stage, actions[0]) == (SliceStage.LEAVING, Delete(1))
         elif code.run_again:
-            assert state.stage is Stage.SEEN, "the unit on the slice runs it again"
+            assert state.stage is SliceStage.SEEN, "the unit on the slice runs it again"
         else:
-            assert (state.stage, actions[0]) == (Stage.ENDING, Delete(1))
+            assert (state.stage, actions[0]) == (SliceStage.ENDING, Delete(1))
             assert isinstance(decide(state, NONE, NOW, POLICY)[1][0], End)
 
 
@@ -197,15 +193,15 @@ def test_a_machine_gets_time_to_upload_its_last_files() -> None:
     assert actions == (WaitUntil(NOW + POLICY.poll),)
     silent, _ = decide(state, ended, NOW + POLICY.upload_patience, POLICY)
     done, _ = decide(state, replace(ended, machine=MachineReport(exit_code=0)), NOW + 1, POLICY)
-    assert silent.stage is done.stage is Stage.ENDING
+    assert silent.stage is done.stage is SliceStage.ENDING
 
 
 def test_what_the_job_said_before_this_slice_does_not_count() -> None:
     old = replace(NONE, status=JobStatus("1", 70), sign="1")
     state, actions = decide(take_over(None, "me", POLICY), old, NOW, POLICY)
     assert actions[0] == Create(1, 8)
-    state, _ = decide(state, replace(old, slices={1: Slice(SliceState.ACTIVE)}), NOW, POLICY)
-    assert (state.stage, state.spoken) == (Stage.SEEN, False)
+    state, _ = decide(state, replace(old, slices={1: CloudSlice(SliceState.ACTIVE)}), NOW, POLICY)
+    assert (state.stage, state.spoken) == (SliceStage.SEEN, False)
 
 
 def test_an_end_counts_although_its_slice_is_gone() -> None:
@@ -218,27 +214,27 @@ def test_a_slice_whose_job_is_silent_is_replaced_three_times(spoken: bool, limit
     begun, _ = decide(wanted(), there(SliceState.ACTIVE), NOW, POLICY)
     state = replace(begun, spoken=spoken)
     late = NOW + getattr(POLICY, limit)
-    assert decide(state, there(SliceState.ACTIVE), late, POLICY)[0].stage is Stage.SEEN
+    assert decide(state, there(SliceState.ACTIVE), late, POLICY)[0].stage is SliceStage.SEEN
     state, _ = decide(state, there(SliceState.ACTIVE), late + 1, POLICY)
-    assert (state.stage, state.mute) == (Stage.LEAVING, 1)
-    third = replace(state, stage=Stage.SEEN, mute=2)
+    assert (state.stage, state.mute) == (SliceStage.LEAVING, 1)
+    third = replace(state, stage=SliceStage.SEEN, mute=2)
     third, _ = decide(third, there(SliceState.ACTIVE), late + 1, POLICY)
-    assert (third.stage, third.exit_code) == (Stage.ENDING, 70)
+    assert (third.stage, third.exit_code) == (SliceStage.ENDING, 70)
 
 
 def test_a_machine_that_does_not_boot_is_replaced_without_waiting() -> None:
     broken = there(SliceState.ACTIVE, machine=MachineReport(failed="line 9: no network"))
     state, actions = decide(wanted(), broken, NOW, POLICY)
-    assert (state.stage, state.mute, actions[0]) == (Stage.LEAVING, 1, Delete(1))
+    assert (state.stage, state.mute, actions[0]) == (SliceStage.LEAVING, 1, Delete(1))
     assert "line 9: no network" in state.reason
 
 
 def test_other_slices_of_the_job_are_deleted_and_waited_for() -> None:
-    two = Observation({3: Slice(SliceState.ACTIVE), 7: Slice(SliceState.SUSPENDED)})
+    two = Observation({3: CloudSlice(SliceState.ACTIVE), 7: CloudSlice(SliceState.SUSPENDED)})
     state, actions = decide(take_over(None, "me", POLICY), two, NOW, POLICY)
     assert actions[:2] == (Delete(3), Delete(7))
     assert decide(state, NONE, NOW, POLICY)[1][0] == Create(8, 8), "no id is used twice"
-    stray = Observation({1: Slice(SliceState.ACTIVE), 7: Slice(SliceState.DELETING)})
+    stray = Observation({1: CloudSlice(SliceState.ACTIVE), 7: CloudSlice(SliceState.DELETING)})
     assert decide(running(), stray, NOW, POLICY)[1] == (WaitUntil(NOW + POLICY.poll),)
     assert decide(wanted(), replace(stray, slices={7: stray.slices[7]}), NOW, POLICY)[1] == (
         WaitUntil(NOW + POLICY.poll),
@@ -251,7 +247,7 @@ def test_a_changed_config_needs_another_slice() -> None:
     assert actions[0] == Delete(1)
     state, actions = decide(state, NONE, NOW, other)
     assert (actions[0], state.config) == (Create(2, 4), "other")
-    leaving = replace(running(), stage=Stage.LEAVING, rung=1)
+    leaving = replace(running(), stage=SliceStage.LEAVING, rung=1)
     assert decide(leaving, NONE, NOW, other)[1][0] == Create(2, 4)
 
 
@@ -260,7 +256,7 @@ def test_a_changed_config_needs_another_slice() -> None:
     [(0, "config", False), (0, "other", True), (70, "config", True), (79, "config", True)],
 )
 def test_run_again_after_the_end(code: int, config: str, begins: bool) -> None:
-    ended = replace(running(), stage=Stage.ENDED, exit_code=code, mute=2)
+    ended = replace(running(), stage=SliceStage.ENDED, exit_code=code, mute=2)
     state = take_over(ended, "you", replace(POLICY, config=config))
     _, actions = decide(state, NONE, NOW, replace(POLICY, config=config))
     assert isinstance(actions[0], Create if begins else End)
@@ -268,7 +264,7 @@ def test_run_again_after_the_end(code: int, config: str, begins: bool) -> None:
 
 
 def test_a_loop_that_was_killed_goes_on_where_it_stood() -> None:
-    ending = replace(running(), stage=Stage.ENDING, exit_code=70)
+    ending = replace(running(), stage=SliceStage.ENDING, exit_code=70)
     for state in (running(), ending):
         taken = take_over(decode(encode(state)), "you", POLICY)
         assert taken == replace(state, owner="you")
@@ -289,7 +285,7 @@ def test_what_is_no_state_is_refused(data: bytes) -> None:
 # --- for whatever may be seen ---------------------------------------------------------------------
 
 SLICES = st.builds(
-    Slice,
+    CloudSlice,
     st.sampled_from(SliceState),
     st.none() | st.builds(Refusal, st.just("why"), st.booleans()),
 )
@@ -320,7 +316,11 @@ def test_at_most_one_slice_is_asked_for_and_only_where_there_is_none(
 
 
 def check(
-    before: State, after: State, seen: Observation, now: float, actions: tuple[Action, ...]
+    before: ProvisionState,
+    after: ProvisionState,
+    seen: Observation,
+    now: float,
+    actions: tuple[Action, ...],
 ) -> None:
     created = [one for one in actions if isinstance(one, Create)]
     assert len(created) <= 1
@@ -333,8 +333,8 @@ def check(
         if isinstance(one, Delete):
             assert seen.slices[one.generation].state is not SliceState.DELETING
             assert one.generation != after.generation or after.stage in (
-                Stage.LEAVING,
-                Stage.ENDING,
+                SliceStage.LEAVING,
+                SliceStage.ENDING,
             )
         if isinstance(one, End):
             assert not seen.slices

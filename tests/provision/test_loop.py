@@ -13,8 +13,9 @@ from supervisor.adapters.platforms.queued_resources import QueuedResources
 from supervisor.diagnosis.redaction import Redactor
 from supervisor.ports import ConflictError, UnavailableError
 from supervisor.provision.boot import File
-from supervisor.provision.decide import End, Policy, Stage, State, decode, encode
-from supervisor.provision.loop import STATE, Loop, TakenOverError
+from supervisor.provision.decide import End
+from supervisor.provision.intent import Policy, ProvisionState, SliceStage, decode, encode
+from supervisor.provision.loop import STATE, ProvisionLoop, TakenOverError
 from tests.cloud_tpu import NO_CAPACITY, CloudTpu, Fault
 from tests.memory_objects import MemoryObjects
 
@@ -47,9 +48,9 @@ class Bench:
     def now(self) -> float:
         return self.seconds
 
-    def loop(self, owner: str = "me", files: Sequence[File] = ()) -> Loop:
+    def loop(self, owner: str = "me", files: Sequence[File] = ()) -> ProvisionLoop:
         client = QueuedResources(PARENT, "job", body, base=self._base, pause=lambda seconds: None)
-        return Loop(
+        return ProvisionLoop(
             client,
             self.bucket,
             POLICY,
@@ -65,7 +66,7 @@ class Bench:
     def wait(self, seconds: float) -> None:
         self.seconds += seconds
 
-    def turn(self, loop: Loop) -> float | End:
+    def turn(self, loop: ProvisionLoop) -> float | End:
         """One turn when it is due, and what it comes to."""
         outcome = loop.turn()
         if not isinstance(outcome, End):
@@ -273,7 +274,7 @@ def test_a_machine_tells_what_the_job_cannot(bench: Bench) -> None:
     bench.turn(loop)
     bench.bucket.write("provision/000002.txt", b"exit 78\n")
     bench.turn(loop)
-    assert decode(bench.bucket.read(STATE).data).stage is Stage.ENDING
+    assert decode(bench.bucket.read(STATE).data).stage is SliceStage.ENDING
 
 
 @pytest.mark.parametrize(
@@ -281,10 +282,19 @@ def test_a_machine_tells_what_the_job_cannot(bench: Bench) -> None:
     [
         (b"{}", "is not a state of version 1; remove it"),
         (None, "somebody has removed it"),
-        (encode(State("me", POLICY.config, rung=4096)), "asks for 4096 chips, .*; remove it"),
-        (encode(State("me", "", generation=-1)), "names the generation -1, .*; remove it"),
-        (encode(State("me", "", generation=10**40)), "names the generation 10+, .*; remove it"),
-        (encode(State("me", "", Stage.ENDED)), "is ENDED without an exit code; remove it"),
+        (
+            encode(ProvisionState("me", POLICY.config, rung=4096)),
+            "asks for 4096 chips, .*; remove it",
+        ),
+        (encode(ProvisionState("me", "", generation=-1)), "names the generation -1, .*; remove it"),
+        (
+            encode(ProvisionState("me", "", generation=10**40)),
+            "names the generation 10+, .*; remove it",
+        ),
+        (
+            encode(ProvisionState("me", "", SliceStage.ENDED)),
+            "is ENDED without an exit code; remove it",
+        ),
     ],
 )
 def test_a_state_that_is_of_no_use_is_told(bench: Bench, data: bytes | None, message: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from supervisor.provision.decide import Policy
+from supervisor.provision.intent import Policy
 from tests.provision.world import play
 
 SEEDS = 300

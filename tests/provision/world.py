@@ -15,15 +15,16 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from supervisor.ports import (
+    CloudSlice,
     Objects,
     Refusal,
-    Slice,
     SliceState,
     UnavailableError,
 )
 from supervisor.provision.boot import report_path
-from supervisor.provision.decide import End, Policy
-from supervisor.provision.loop import Loop, TakenOverError
+from supervisor.provision.decide import End
+from supervisor.provision.intent import Policy
+from supervisor.provision.loop import ProvisionLoop, TakenOverError
 from tests.memory_objects import MemoryObjects
 
 _T = TypeVar("_T")
@@ -153,8 +154,8 @@ class World:
             raise UnavailableError("the answer was lost")
         return done
 
-    def loop(self, owner: str) -> Loop:
-        return Loop(
+    def loop(self, owner: str) -> ProvisionLoop:
+        return ProvisionLoop(
             _Slices(self),
             _Unsteady(self),
             Policy("config", RUNGS),
@@ -172,12 +173,14 @@ class _Slices:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def all(self, current: int) -> Mapping[int, Slice]:
+    def all(self, current: int) -> Mapping[int, CloudSlice]:
         refusal = Refusal("stockout", may_pass=True)
         given = self._world.given
         return self._world.effect(
             lambda: {
-                generation: Slice(one.state, refusal if one.state is SliceState.FAILED else None)
+                generation: CloudSlice(
+                    one.state, refusal if one.state is SliceState.FAILED else None
+                )
                 for generation, one in given.items()
             }
         )
@@ -229,7 +232,7 @@ class Ended:
 def play(seed: int, limit: float = 100_000.0) -> Ended:
     """One history: loops are started whenever there is none, and sometimes beside another."""
     world = World(seed)
-    alive: list[tuple[Loop, float]] = []
+    alive: list[tuple[ProvisionLoop, float]] = []
     started = 0
     while world.seconds < limit:
         if not alive or world.chance(0.002):

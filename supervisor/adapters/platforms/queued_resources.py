@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from supervisor.ports import Refusal, Slice, SliceState, UnavailableError
+from supervisor.ports import CloudSlice, Refusal, SliceState, UnavailableError
 from supervisor.protocol.reading import UnreadableError, parse_json
 
 BASE = "https://tpu.googleapis.com/"
@@ -96,7 +96,7 @@ class QueuedResources:
         self._pause = pause
         self._session: Any = None
 
-    def all(self, current: int) -> Mapping[int, Slice]:
+    def all(self, current: int) -> Mapping[int, CloudSlice]:
         """See `ports.Slices`."""
         found = {}
         for resource in self._listed():
@@ -248,14 +248,14 @@ def _id(resource: Mapping[str, Any]) -> str:
     return str(resource.get("name", "")).rpartition("/")[2]
 
 
-def _slice(resource: Mapping[str, Any]) -> Slice:
+def _slice(resource: Mapping[str, Any]) -> CloudSlice:
     told = resource.get("state", {})
     try:
         state = SliceState(told.get("state", SliceState.UNKNOWN))
     except ValueError:
         state = SliceState.UNKNOWN
     error = told.get("failedData", {}).get("error")
-    return Slice(state, _refusal(error) if error else None)
+    return CloudSlice(state, _refusal(error) if error else None)
 
 
 def _refusal(error: Mapping[str, Any]) -> Refusal:
