@@ -34,7 +34,9 @@ def failures(result: Result) -> list[tuple[str, bool]]:
 
 
 def test_what_is_missing_each_time_is_tried_twice(supervise: Supervise, model_dir: Path) -> None:
-    result = supervise(program(model_dir, MISSING.format(path=f"{model_dir}/data")))
+    code = MISSING.format(path=f"{model_dir}/data")
+    # With its jitter of 20% the wait of 0.05 s is told as 0.0 s in one job and as 0.1 s in another.
+    result = supervise(program(model_dir, code, backoff={"first": 0.02}))
     assert (result.code, result.attempts) == (70, 2), result.log
     assert failures(result) == [("FATAL", False)] * 2
     signature = result.summary["attempts"][0]["failure"]["signature"]
