@@ -99,7 +99,7 @@ class World(Protocol):
         """
         ...
 
-    def carry_out(self, decision: Decision, state: JobState) -> None:
+    def carry_out(self, decision: Decision) -> None:
         """Carry out a decision. What comes of it is posted as events."""
         ...
 

@@ -60,12 +60,12 @@ class Runtime:
         durable = [d for d in decisions if isinstance(d, NEEDS_DURABLE_JOURNAL)]
         for decision in decisions:
             if decision not in durable:
-                self._world.carry_out(decision, after)
+                self._world.carry_out(decision)
         if decisions or (not isinstance(event, VOLATILE) and after != before):
             self._journal.append(transition, durable=bool(durable))
         try:
             for decision in durable:
-                self._world.carry_out(decision, after)
+                self._world.carry_out(decision)
         finally:
             for observer in self._observers:
                 observer.observe(transition)

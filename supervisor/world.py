@@ -19,6 +19,7 @@ from supervisor.core.decisions import (
     DumpStacks,
     FinishJob,
     KillWorkers,
+    MakeRoom,
     ProbeDevices,
     SignalWorkers,
     StartWorkers,
@@ -27,10 +28,6 @@ from supervisor.core.decisions import (
     Wait,
 )
 from supervisor.core.events import Event, Noticed, PhaseBegun, QuarantineCleared
-from supervisor.core.state import JobState
-from supervisor.diagnosis.failure import Failure
-from supervisor.diagnosis.remedy import Remedy
-from supervisor.diagnosis.rules import DISK_FULL
 from supervisor.engines import committed
 from supervisor.engines.holders import in_the_way
 from supervisor.engines.launch import Launch
@@ -107,7 +104,7 @@ class LocalWorld:
             self._told.add(text)
             self._reactor.post(Noticed(self._clock.now(), text))
 
-    def carry_out(self, decision: Decision, state: JobState) -> None:
+    def carry_out(self, decision: Decision) -> None:
         """See `ports.World`.
 
         Raises:
@@ -116,40 +113,41 @@ class LocalWorld:
         match decision:
             case BeginPhase(phase):
                 self._begin_phase(phase)
-            case StartWorkers(attempt):
-                launch = self._launch(attempt, state)
-                launch = replace(launch, num_devices=decision.num_devices, units=decision.units)
-                self._prepare_for(state.last_failure)
-                self._make_directory(f"{state.directory}/{attempt_folder(attempt)}")
-                self._write_params(launch)
-                self._engine.start(launch)
-            case ProbeDevices(number, attempt, _, units):
-                self._engine.probe(self._launch(attempt, state), number, units)
+            case StartWorkers():
+                self._start(decision)
+            case ProbeDevices(number, _, phase, units):
+                self._engine.probe(self._prepared.plans[phase], number, units)
             case DumpStacks(attempt):
                 self._engine.dump_stacks(attempt)
             case SignalWorkers(attempt):
                 self._engine.terminate(attempt)
             case KillWorkers(attempt, exits, _, survivors):
-                self._engine.kill(self._launch(attempt, state), exits, survivors)
-            case Wait() if state.backoff is not None:
-                self._tell_what_is_in_the_way(state.last_failure)
+                launch = self._launch(attempt, decision.phase, decision.directory)
+                self._engine.kill(launch, exits, survivors)
+            case Wait(device_is_busy=True):
+                self._tell_what_is_in_the_way()
             case Wait() | TellRecovery() | TellLivelock() | FinishJob():
                 pass  # only told: the runtime waits and ends by the state
 
-    def _prepare_for(self, failure: Failure | None) -> None:
-        """What can be done here, before the next attempt, about what ended the last one."""
-        if (
-            failure is not None
-            and failure.rule == DISK_FULL
-            and (self._space.is_short or "quota" in failure.root_cause.lower())
-        ):
+    def _start(self, decision: StartWorkers) -> None:
+        wanted = decision.make_room
+        if wanted is MakeRoom.ALWAYS or (wanted is not None and self._space.is_short):
             self._space.make_room()
+        launch = replace(
+            self._launch(decision.attempt, decision.phase, decision.directory),
+            num_devices=decision.num_devices,
+            units=decision.units,
+            adjustments=decision.adjustments,
+            distrust=decision.distrust,
+        )
+        self._make_directory(f"{decision.directory}/{attempt_folder(decision.attempt)}")
+        self._write_params(launch)
+        self._engine.start(launch)
 
-    def _tell_what_is_in_the_way(self, failure: Failure | None) -> None:
+    def _tell_what_is_in_the_way(self) -> None:
         """Before a wait for a busy accelerator: who or what has to go until it is over."""
-        if failure is not None and failure.remedy is Remedy.WAIT:
-            for text in in_the_way(self._redact):
-                self._reactor.post(Noticed(self._clock.now(), text))
+        for text in in_the_way(self._redact):
+            self._reactor.post(Noticed(self._clock.now(), text))
 
     def _begin_phase(self, phase: int) -> None:
         wall = self._clock.wall()
@@ -160,23 +158,20 @@ class LocalWorld:
         newest = newest_in(self._prepared, phase)
         self._reactor.post(PhaseBegun(self._clock.now(), phase, name, newest))
 
-    def _launch(self, attempt: int, state: JobState) -> Launch:
-        assert state.directory is not None
-        directory = self._storage.local(state.directory)
+    def _launch(self, attempt: int, phase: int, folder: str) -> Launch:
+        directory = self._storage.local(folder)
         return Launch(
             job=self._job,
             lineage=self._lineage,
             owner=self._ownership.owner,
             attempt=attempt,
-            phase=state.phase,
-            plan=self._prepared.plans[state.phase],
-            success=self._prepared.policy.phases[state.phase].success,
-            rules=self._prepared.rules[state.phase],
+            phase=phase,
+            plan=self._prepared.plans[phase],
+            success=self._prepared.policy.phases[phase].success,
+            rules=self._prepared.rules[phase],
             model_dir=self._prepared.job.model_dir,
             directory=directory / attempt_folder(attempt),
             params=directory / "params.yaml",
-            adjustments=state.tactics.adjustments,
-            follows_on=state.last_failure,
         )
 
     def _make_directory(self, name: str, *, durable: bool = False) -> bool:

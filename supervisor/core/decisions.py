@@ -1,15 +1,18 @@
 """Decisions: what is to be done, each with its reason, and what is to be told.
 
-Their effects answer by posting events.
+A decision is a complete value: whoever carries it out needs no look into the state. Its effects
+answer by posting events. Fields that older journals do not have must have a default.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.state import Status
 from supervisor.diagnosis.failure import Survivor, WorkerExit
+from supervisor.protocol.adjustments import Adjustments
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,15 @@ class BeginPhase:
 
     phase: int
     reason: str
+
+
+class MakeRoom(StrEnum):
+    """When to make room on the disk of model_dir."""
+
+    IF_SHORT = "if-short"
+    """Only if the disk itself is short of space."""
+    ALWAYS = "always"
+    """Also if the disk has space left: a quota is what is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +43,14 @@ class StartWorkers:
     """The rung; None: as the config says."""
     units: tuple[str, ...] = ()
     """What it is placed on; empty: all there is."""
+    directory: str = ""
+    """The phase's directory, relative to model_dir."""
+    adjustments: Adjustments = field(default_factory=Adjustments)
+    """How the attempt differs from the config."""
+    distrust: str = ""
+    """Why it must not resume from the snapshots in memory; empty: it may."""
+    make_room: MakeRoom | None = None
+    """The last attempt ended because there was no space: what to do about it first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +92,9 @@ class KillWorkers:
     reason: str
     survivors: tuple[Survivor, ...] = ()
     """What should have ended by now, because the workers ended well a while ago."""
+    phase: int = 0
+    directory: str = ""
+    """The phase's directory, relative to model_dir."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +103,8 @@ class Wait:
 
     seconds: float
     reason: str
+    device_is_busy: bool = False
+    """Whether it is for an accelerator that somebody else uses, who is to be named."""
 
 
 @dataclass(frozen=True, slots=True)

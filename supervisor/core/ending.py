@@ -42,13 +42,14 @@ def kill(state: JobState, at: float, reason: str, policy: RestartPolicy) -> Outc
     """Kill what is left of the group."""
     group = state.group
     assert group is not None
-    recovery = state.recovery
+    recovery, directory = state.recovery, state.directory
+    assert directory is not None
     if not group.killing:
         recovery = recovery.spent("detect" if group.hang is None else "stop", at)
     late = group.survivors if ended_well(state, group, policy) and not state.ends_group else ()
     group = replace(group, killing=True, deadline=at + policy.confirm_interval)
     state = replace(state, status=Status.STOPPING, group=group, recovery=recovery)
-    return state, (KillWorkers(group.attempt, group.exits, reason, late),)
+    return state, (KillWorkers(group.attempt, group.exits, reason, late, state.phase, directory),)
 
 
 def ended_well(state: JobState, group: Group, policy: RestartPolicy) -> bool:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from supervisor.core.decisions import Decision, FinishJob, StartWorkers, Wait
+from supervisor.core.decisions import Decision, FinishJob, MakeRoom, StartWorkers, Wait
 from supervisor.core.events import StopSource
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import RestartPolicy
+from supervisor.core.snapshots import distrust
 from supervisor.core.state import Backoff, Drain, Group, JobState, Status
+from supervisor.diagnosis.failure import Failure
+from supervisor.diagnosis.remedy import Remedy
+from supervisor.diagnosis.rules import DISK_FULL
 from supervisor.diagnosis.rules.phrases import for_the_end
 
 Outcome = tuple[JobState, tuple[Decision, ...]]
@@ -34,18 +38,35 @@ def start(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Out
         backoff=None,
         placing=None,
     )
-    placement = state.ladder.placement
-    if placement is None:
-        return state, (StartWorkers(attempt, state.phase, reason),)
-    decision = StartWorkers(attempt, state.phase, reason, placement.num_devices, placement.units)
+    placement, failure = state.ladder.placement, state.last_failure
+    assert state.directory is not None
+    decision = StartWorkers(
+        attempt,
+        state.phase,
+        reason,
+        num_devices=placement.num_devices if placement is not None else None,
+        units=placement.units if placement is not None else (),
+        directory=state.directory,
+        adjustments=state.tactics.adjustments,
+        distrust=distrust(failure),
+        make_room=_make_room(failure),
+    )
     return state, (decision,)
+
+
+def _make_room(failure: Failure | None) -> MakeRoom | None:
+    if failure is None or failure.rule != DISK_FULL:
+        return None
+    return MakeRoom.ALWAYS if "quota" in failure.root_cause.lower() else MakeRoom.IF_SHORT
 
 
 def back_off(state: JobState, delay: float, reason: str, at: float) -> Outcome:
     """Nothing for `delay` seconds."""
     backoff = Backoff(delay, at + delay, reason)
+    failure = state.last_failure
+    is_busy = failure is not None and failure.remedy is Remedy.WAIT
     state = replace(state, status=Status.BACKOFF, backoff=backoff, placing=None)
-    return state, (Wait(delay, reason),)
+    return state, (Wait(delay, reason, device_is_busy=is_busy),)
 
 
 def finish(state: JobState, status: Status, code: ExitCode, reason: str) -> Outcome:

@@ -30,13 +30,20 @@ class Use:
     """Whether a newer checkpoint was committed since it began."""
 
 
-def refusal(failure: Failure | None, use: Use) -> str | None:
-    """Why the attempt after one that ended with `failure` may not resume from memory; None: it
-    may."""
+def distrust(failure: Failure | None) -> str:
+    """Why the attempt after one that ended with `failure` must not resume from memory; empty: the
+    failure says nothing against it."""
     if failure is None:
         return "nothing tells how the last attempt ended"
     if failure.rule not in SOUND:
         return f"after this failure ({failure.cause}) the state in memory is not trusted"
+    return ""
+
+
+def refusal(distrust: str, use: Use) -> str | None:
+    """Why the next attempt may not resume from memory, as the last one used it; None: it may."""
+    if distrust:
+        return distrust
     if use.offered and not use.declined and not use.committed:
         return "the last attempt had them and failed before a new checkpoint"
     return None

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from supervisor.config import placeholders
 from supervisor.config.plan import PhasePlan
-from supervisor.diagnosis.failure import Failure
 from supervisor.diagnosis.rules import Rule
 from supervisor.diagnosis.success import Success
 from supervisor.engines.python_program import bootstrapped
@@ -49,9 +48,9 @@ class Launch:
     """The attempt's own directory."""
     params: Path
     """The phase's resolved config."""
-    adjustments: Adjustments
-    follows_on: Failure | None
-    """What the attempt before it ended with."""
+    adjustments: Adjustments = field(default_factory=Adjustments)
+    distrust: str = ""
+    """Why it must not resume from the snapshots in memory; empty: it may."""
     num_devices: int | None = None
     """The rung; None: what the config says."""
     owner: Owner | None = None

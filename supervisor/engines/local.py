@@ -22,6 +22,7 @@ from supervisor.adapters.processes.guard import Guard
 from supervisor.adapters.processes.snapshots import SnapshotMemory
 from supervisor.adapters.stores.checkpoints import CheckpointWatcher
 from supervisor.adapters.stores.compile_cache import CompileCache
+from supervisor.config.plan import PhasePlan
 from supervisor.core.events import (
     CheckpointCommitted,
     DevicesProbed,
@@ -152,7 +153,7 @@ class LocalEngine:
         now, standby = self._clock.now(), all(worker.standby for worker in group.workers)
         self._reactor.post(WorkersStarted(now, launch.attempt, group.pids, began, standby))
 
-    def probe(self, launch: Launch, number: int, units: tuple[str, ...] | None) -> None:
+    def probe(self, plan: PhasePlan, number: int, units: tuple[str, ...] | None) -> None:
         """Look at these devices or hosts (None: all of the phase). Answered by `DevicesProbed`."""
 
         def answered(answer: ProbeAnswer) -> None:
@@ -161,7 +162,7 @@ class LocalEngine:
             found = DevicesProbed(now, number, told.healthy, told.bad, told.problem)
             self._reactor.post(found)
 
-        self._probe.begin(launch.plan, units, answered)
+        self._probe.begin(plan, units, answered)
 
     def dump_stacks(self, attempt: int) -> None:
         """Have the attempt's workers write down what they are doing, by all means there are."""
@@ -250,7 +251,7 @@ class LocalEngine:
         """The memory of each rank; nothing where there are no snapshots."""
         if not launch.plan.snapshots:
             return ()
-        return self._snapshots.lend(launch.phase, launch.world_size, launch.follows_on, newest)
+        return self._snapshots.lend(launch.phase, launch.world_size, launch.distrust, newest)
 
     def _watcher(self, launch: Launch) -> CheckpointWatcher:
         def committed(step: int) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 from supervisor.adapters.processes.snapshots import SnapshotMemory
 from supervisor.core.snapshots import Use, refusal
-from supervisor.diagnosis.failure import Failure
 
 
 class SnapshotKeeper:
@@ -26,10 +25,10 @@ class SnapshotKeeper:
         self._newest: int | None = None
 
     def lend(
-        self, phase: int, world_size: int, failure: Failure | None, newest: int | None
+        self, phase: int, world_size: int, distrust: str, newest: int | None
     ) -> Sequence[SnapshotMemory]:
-        """The memory of each rank for an attempt of `phase` that follows on `failure`; `newest` is
-        the newest committed step. Nothing: there is none to be had."""
+        """The memory of each rank for an attempt of `phase`; `newest` is the newest committed step.
+        `distrust` says why it must not resume from them, if so. Empty if none can be had."""
         if self._phase != phase:
             self._begin(phase, world_size)
         elif self._world_size != world_size:
@@ -38,7 +37,7 @@ class SnapshotKeeper:
             self._begin(phase, world_size)
         elif not self._is_empty:
             use = Use(self._offered, self._declined, _above(newest, self._newest))
-            if (why := refusal(failure, use)) is not None:
+            if (why := refusal(distrust, use)) is not None:
                 self._drop(why)
         self._offered = not self._is_empty
         self._declined, self._newest = False, newest

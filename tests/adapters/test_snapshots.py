@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.adapters.processes.snapshots import SnapshotMemory
+from supervisor.core.snapshots import distrust
 from supervisor.engines.snapshots import SnapshotKeeper
 from tests.core.history import RETRY
 
@@ -31,7 +32,7 @@ class Kept:
     def lend(self, phase: int = 0, *, crashed: bool = False, newest: int | None = None) -> bytes:
         """What the next attempt finds in memory, after one that was killed or `crashed`."""
         failure = CRASHED if crashed else RETRY
-        (memory,) = self.keeper.lend(phase, 1, failure, newest)
+        (memory,) = self.keeper.lend(phase, 1, distrust(failure), newest)
         self.memories.add(memory)
         self.memory = memory
         return os.pread(memory.descriptor, 100, 0)
@@ -86,11 +87,11 @@ def test_another_phase_has_other_memory(kept: Kept) -> None:
 
 
 def test_each_rank_has_its_own_and_a_group_of_another_size_new_ones(kept: Kept) -> None:
-    one, other = kept.keeper.lend(0, 2, None, None)
+    one, other = kept.keeper.lend(0, 2, "", None)
     os.pwrite(other.descriptor, bytes(3_000_000), 0)
     kept.keeper.look()
     assert kept.told == ["snapshots in memory: two of them take 3.0 MB of this host's memory"]
-    assert list(kept.keeper.lend(0, 2, RETRY, None)) == [one, other]
+    assert list(kept.keeper.lend(0, 2, "", None)) == [one, other]
     assert os.fstat(other.descriptor).st_size == 3_000_000
     assert kept.lend() == b""
     assert kept.warned == ["the snapshots in memory are dropped: they are of 2 workers, not 1"]
@@ -126,7 +127,7 @@ def test_without_room_for_a_descriptor_there_are_none(kept: Kept) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
-        assert not kept.keeper.lend(1, 1, RETRY, None)
+        assert not kept.keeper.lend(1, 1, "", None)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     (told,) = kept.warned

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor.core.liveness import Silence
-from supervisor.core.snapshots import SOUND, Use, refusal
+from supervisor.core.snapshots import SOUND, Use, distrust, refusal
 from supervisor.diagnosis.failure import Failure
 from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.verdicts import hang_failure
@@ -21,7 +21,7 @@ OFFERED = Use(offered=True, declined=False, committed=False)
 @pytest.mark.parametrize("rule", [*(rule.name for rule in RULES), "launch", "of my own"])
 def test_only_a_kill_and_a_preemption_leave_a_state_to_trust(rule: str) -> None:
     allowed = rule in ("sigkill", "sigkill-or-memory", "host-oom-kill", "sigterm", "hangup")
-    assert (refusal(replace(RETRY, rule=rule), FIRST) is None) == allowed
+    assert (not distrust(replace(RETRY, rule=rule))) == allowed
 
 
 def test_every_trusted_rule_is_one() -> None:
@@ -32,7 +32,7 @@ def test_every_trusted_rule_is_one() -> None:
 
 def test_a_hang_leaves_a_state_to_trust() -> None:
     silence = Silence(1, Stage.TRAINING, 70.0)
-    assert refusal(hang_failure(RETRY, silence.stage, silence.seconds), FIRST) is None
+    assert not distrust(hang_failure(RETRY, silence.stage, silence.seconds))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_hang_leaves_a_state_to_trust() -> None:
     ],
 )
 def test_a_snapshot_is_tried_once(failure: Failure | None, use: Use, why: str | None) -> None:
-    assert refusal(failure, use) == why
+    assert refusal(distrust(failure), use) == why
 
 
 def test_resuming_above_what_is_committed_is_no_progress() -> None:

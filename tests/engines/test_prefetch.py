@@ -19,7 +19,6 @@ from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.success import Success
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.prefetch import Prefetcher, wanted
-from supervisor.protocol.adjustments import Adjustments
 from tests.engines.test_devices import PLAN
 from tests.running import shared_guard
 
@@ -78,8 +77,6 @@ class Prefetching:
             model_dir=directory,
             directory=directory / "x_restartable" / "attempts" / "0001",
             params=directory / "params.yaml",
-            adjustments=Adjustments(),
-            follows_on=None,
         )
 
     def _notice(self, text: str) -> None:

@@ -11,7 +11,6 @@ import pytest
 from supervisor.diagnosis.success import Success
 from supervisor.engines.launch import Launch
 from supervisor.engines.worker_environment import placed, ports_needed
-from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.drills import Drill
 from supervisor.protocol.environment import FAULTS, MODULES_FILE, PLACED, SIMULATED_DEVICES
 from tests.config.files import COMMAND, with_command, with_init
@@ -33,8 +32,6 @@ def launch(init: str, config: str = COMMAND) -> Launch:
         model_dir=Path("/run"),
         directory=Path("/run/attempts/0003"),
         params=Path("/run/params.yaml"),
-        adjustments=Adjustments(),
-        follows_on=None,
     )
 
 

@@ -16,6 +16,7 @@ from supervisor.core.events import (
     SupervisorStarted,
 )
 from supervisor.core.exit_codes import ExitCode
+from supervisor.core.state import JobState
 from supervisor.ports import Transition
 from supervisor.runtime import Runtime
 from tests.simulation import scenario
@@ -141,6 +142,11 @@ class Simulation:
         first = SupervisorStarted(clock.now(), "job", self._policy, newest, epoch, once)
         observers = (self, self._checker)
         runtime = Runtime(world, journal, clock, observers, history.state, self._policy)
+
+        def state() -> JobState:
+            return runtime.state
+
+        world.state = state
         final = runtime.run(first)
         self._checker.ended(final, world, self._policy)
         assert final.exit_code is not None

@@ -11,7 +11,7 @@ import pytest
 
 from supervisor import runtime
 from supervisor.adapters.stores.journal import FileJournal
-from supervisor.core import ending, machine, placing
+from supervisor.core import ending, machine, moves, placing
 from supervisor.core.budget import Budget, Charge
 from supervisor.core.events import DeadlineReached, WorkersGone, WorkersObserved
 from supervisor.core.exit_codes import ExitCode
@@ -164,15 +164,12 @@ def a_snapshot_counts_as_progress(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_snapshot_is_used_whatever_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    def bug(failure: Failure | None, use: Use) -> str | None:
-        return refusal(replace(failure, rule="sigkill") if failure else None, use)
-
-    monkeypatch.setattr(world, "refusal", bug)
+    monkeypatch.setattr(moves, "distrust", lambda failure: "")
 
 
 def a_snapshot_is_tried_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def bug(failure: Failure | None, use: Use) -> str | None:
-        return refusal(failure, replace(use, declined=True))
+    def bug(distrust: str, use: Use) -> str | None:
+        return refusal(distrust, replace(use, declined=True))
 
     monkeypatch.setattr(world, "refusal", bug)
 

@@ -81,6 +81,8 @@ class FakeWorld:
         """`rules` judge a failure; by the (virtual) time `give_up` the job must have ended."""
         self.told: list[Event] = []
         """All that was told so far."""
+        self.state: Callable[[], JobState] = JobState
+        """Where the runtime stands: what it decides is checked against it."""
         self._host = host
         self._storage = storage
         self._policy = policy
@@ -90,8 +92,8 @@ class FakeWorld:
         self._give_up = give_up
         self._mail: list[tuple[float, Event]] = []
         """What has come, and when, and was not read yet."""
-        self._kill: tuple[KillWorkers, int] | None = None
-        """What is to be killed, of which phase; until it is answered."""
+        self._kill: KillWorkers | None = None
+        """What is to be killed, until it is answered."""
         self._late: tuple[Survivor, ...] = ()
         """What should have ended by then."""
         self._gone: set[int] = set()
@@ -171,7 +173,7 @@ class FakeWorld:
 
     # --- carrying out -----------------------------------------------------------------------------
 
-    def carry_out(self, decision: Decision, state: JobState) -> None:
+    def carry_out(self, decision: Decision) -> None:
         """See `ports.World`."""
         if isinstance(decision, NEEDS_DURABLE_JOURNAL):
             self._check_durable(decision)
@@ -181,7 +183,7 @@ class FakeWorld:
                 self._host.done.discard(phase)
                 self._begin(phase)
             case StartWorkers():
-                self._start(decision, state)
+                self._start(decision)
             case ProbeDevices():
                 delay = self._host.between(0.0, 20.0)
                 self._host.later(delay, lambda: self._probe(decision))
@@ -194,7 +196,7 @@ class FakeWorld:
             case KillWorkers():
                 self._check_exits(decision)
                 self._note_late(decision)
-                self._kill = decision, state.phase
+                self._kill = decision
                 for group in self._host.alive():
                     self._host.kill(group)
                 self._answer_kill()
@@ -234,18 +236,18 @@ class FakeWorld:
         well = tuple(unit for unit in units if unit not in host.missing | host.wrong)
         self.post(DevicesProbed(now, decision.number, well, tuple(bad)))
 
-    def _start(self, decision: StartWorkers, state: JobState) -> None:
+    def _start(self, decision: StartWorkers) -> None:
         attempt, phase = decision.attempt, decision.phase
-        self._check_start(attempt, phase, state)
-        self._check_units(decision, state)
+        self._check_start(decision)
+        self._check_units(decision)
         if self._host.happens(self._host.faults.launch_fails):
             number = ENOENT if self._host.happens(self._host.faults.fatal) else EAGAIN
             failure = launch_failure(OSError(number, "the launch fails"), ("train",))
             self.post(LaunchFailed(self._host.clock.now(), attempt, failure))
             return
         success = self._policy.phases[phase].success
-        snapshot = self._lend(phase, state)
-        asked = state.tactics.adjustments
+        snapshot = self._lend(decision)
+        asked = decision.adjustments
         limits = self._policy.phases[phase]
         rung = decision.num_devices or (limits.rungs[0] if limits.rungs else None)
         units = decision.units or limits.units
@@ -258,7 +260,8 @@ class FakeWorld:
         self._host.later(delay, lambda: self._started(group))
         self._host.later(_OBSERVE_INTERVAL + delay, lambda: self._look_again(group))
 
-    def _check_start(self, attempt: int, phase: int, state: JobState) -> None:
+    def _check_start(self, start: StartWorkers) -> None:
+        attempt, phase = start.attempt, start.phase
         if alive := self._host.alive():
             others = [group.attempt for group in alive]
             raise ViolationError(f"attempt {attempt} starts although {others} still live")
@@ -267,12 +270,12 @@ class FakeWorld:
         for earlier in range(phase):
             if not self._host.fulfilled(earlier, self._policy.phases[earlier].success):
                 raise ViolationError(f"phase {phase} starts although phase {earlier} is not done")
-        if state.phase != phase or state.directory not in self._storage.content:
+        if start.directory not in self._storage.content:
             raise ViolationError(f"attempt {attempt} has no directory")
 
-    def _check_units(self, start: StartWorkers, state: JobState) -> None:
+    def _check_units(self, start: StartWorkers) -> None:
         """A rung of the ladder, on as many units as it takes, none of them in quarantine."""
-        phase = self._policy.phases[start.phase]
+        phase, state = self._policy.phases[start.phase], self.state()
         if start.num_devices is None:
             return
         size = start.num_devices * len(phase.units) // phase.rungs[0]
@@ -282,14 +285,14 @@ class FakeWorld:
         if any(each.num_devices == start.num_devices for each in state.ladder.struck):
             raise ViolationError(f"attempt {start.attempt} runs on a rung that is struck")
 
-    def _lend(self, phase: int, state: JobState) -> int | None:
+    def _lend(self, start: StartWorkers) -> int | None:
         """The step of the snapshot in memory that the next attempt may resume from."""
-        newest = self._host.newest(phase)
-        if self._memory is not None and self._memory.phase != phase:
+        newest = self._host.newest(start.phase)
+        if self._memory is not None and self._memory.phase != start.phase:
             self._memory = None
         if self._memory is not None:
             above = newest is not None and (self._newest is None or newest > self._newest)
-            if refusal(state.last_failure, replace(self._use, committed=above)) is not None:
+            if refusal(start.distrust, replace(self._use, committed=above)) is not None:
                 self._memory = None
         self._newest = newest
         self._use = Use(offered=self._memory is not None, declined=False, committed=False)
@@ -380,7 +383,7 @@ class FakeWorld:
         """`WorkersGone`, once no process of the job lives."""
         if self._kill is None or self._host.alive():
             return
-        kill, phase = self._kill
+        kill, phase = self._kill, self._kill.phase
         self._kill = None
         self._gone.add(kill.attempt)
         group = self._own(kill.attempt)
