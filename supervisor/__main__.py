@@ -38,8 +38,9 @@ def main() -> int:
         if signal.getsignal(number) not in (signal.SIG_IGN, None):
             signal.signal(number, _stopped)
     gc.disable()  # what is imported stays: looking for garbage meanwhile is a tenth of the start
-    from supervisor import cli  # after the fork: the init stays small
+    from supervisor.cli import main as cli  # after the fork: the init stays small
 
+    cli.load(sys.argv[1:])
     gc.enable()
     for number, usual in _USUAL.items():
         if signal.getsignal(number) is _stopped:

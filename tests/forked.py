@@ -101,9 +101,10 @@ def _serve(line: socket.socket) -> bool:
 
 
 if __name__ == "__main__":
-    from supervisor import cli  # noqa: F401  (it is what takes the time)
     from supervisor.__main__ import main
+    from supervisor.cli.main import load
 
+    load([])  # it is what takes the time
     gc.freeze()
     if _serve(socket.socket(fileno=int(sys.argv[1]))):
         sys.exit(main())

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.cli.validate import describe
 from supervisor.config.chips import ARRANGEMENTS, shares
 from supervisor.config.feasible_rungs import (
     NOT_ELASTIC,
@@ -24,7 +25,6 @@ from supervisor.config.feasible_rungs import (
 )
 from supervisor.config.schema import Phase
 from supervisor.config.topology import GENERATIONS, parse_slice, parse_topology
-from supervisor.validate import describe
 from tests.config.files import load, problems, with_command, with_init, with_restart
 
 ELASTIC = with_command("argv: [a]\nelastic: true")

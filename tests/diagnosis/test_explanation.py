@@ -11,6 +11,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisor.cli.explained import OwnRules
+from supervisor.cli.explained import explained as lines_of
 from supervisor.diagnosis.chain import Origin
 from supervisor.diagnosis.explanation import Explanation, explain
 from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence, WorkerExit
@@ -19,8 +21,6 @@ from supervisor.diagnosis.redaction import Redactor
 from supervisor.diagnosis.rules import RULES, Rule
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
-from supervisor.explained import OwnRules
-from supervisor.explained import explained as lines_of
 from supervisor.prepare import own_rules
 from tests.config.files import COMMAND, load
 from tests.corpus.cases import COMPOSED, CORPUS, PROVOKED, Case, digest, read_cases

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+from supervisor.cli.explained import as_yaml
 from supervisor.diagnosis.beside import beside, is_wordless
 from supervisor.diagnosis.codes import codes_of
 from supervisor.diagnosis.explanation import explain
@@ -22,7 +23,6 @@ from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.survival import Progress
 from supervisor.diagnosis.traceback_text import TracebackReader
 from supervisor.diagnosis.verdicts import judge
-from supervisor.explained import as_yaml
 from supervisor.protocol.failure import ExceptionInfo, FailureRecord
 
 FRAME = '  File "/app/train.py", line 3, in f'

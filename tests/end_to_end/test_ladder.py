@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.cli import main
+from supervisor.cli.main import main
 from supervisor.protocol import simulated
 from tests.end_to_end.test_snapshots import trainer_of
 from tests.end_to_end.test_training import config

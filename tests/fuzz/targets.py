@@ -33,6 +33,8 @@ from supervisor.adapters.stores.logs import digest_of
 from supervisor.adapters.stores.requests import taken
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.adapters.telling.summary import Summary
+from supervisor.cli.explained import OwnRules, explained, explained_body
+from supervisor.cli.status import show_status
 from supervisor.config.problems import ConfigError
 from supervisor.config.source import parse_value
 from supervisor.core.events import SupervisorStarted
@@ -44,7 +46,6 @@ from supervisor.diagnosis.redaction import Redactor
 from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
-from supervisor.explained import OwnRules, explained, explained_body
 from supervisor.host.identity import Identity
 from supervisor.ports import Source
 from supervisor.prepare import prepare
@@ -55,7 +56,6 @@ from supervisor.protocol.messages import Stage as WorkerStage
 from supervisor.protocol.reading import UnreadableError
 from supervisor.protocol.segments import JOURNAL, SUFFIX, Segment
 from supervisor.provision import boot, intent
-from supervisor.status import show_status
 from tests.adapters.test_hostile_worker import PLAN
 from tests.adapters.test_journal import POLICY, STORY, tell
 from tests.corpus.shapes import SHAPES

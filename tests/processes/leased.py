@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from supervisor.adapters.stores.lease import LeaseTimes
-from supervisor.cli import main
+from supervisor.cli.main import main
 from supervisor.exclusion import Exclusion
 
 if __name__ == "__main__":

@@ -11,9 +11,10 @@ import json
 import os
 import sys
 
-from supervisor.cli import main
+from supervisor.cli.main import load, main
 
 if __name__ == "__main__":
+    load([])
     for line in sys.stdin:
         if (pid := os.fork()) == 0:
             os.dup2(2, 1)  # standard output is for what is told below

@@ -284,7 +284,7 @@ def test_an_interpreter_that_cannot_be_started_is_told(model_dir: Path, mode: in
         python.touch(mode)
     config = model_dir.with_name("config.yaml")
     config.write_text(json.dumps(command_config(model_dir)))
-    program = "import sys; from supervisor.cli import main; sys.executable = sys.argv[1]; "
+    program = "import sys; from supervisor.cli.main import main; sys.executable = sys.argv[1]; "
     program += "sys.exit(main(['run', sys.argv[2]]))"
     arguments = [sys.executable, "-c", program, str(python), str(config)]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.cli import main
+from supervisor.cli.main import main
 from tests.running import Result, Running, Start, command_config
 
 Supervise = Callable[..., Result]

@@ -14,9 +14,9 @@ import pytest
 
 from supervisor.adapters.platforms.gce_metadata import GceEvent, GceMaintenance, is_over
 from supervisor.adapters.platforms.preemption import AnnouncementFile
+from supervisor.cli.status import show_status
 from supervisor.config.schema import Preemption
 from supervisor.engines.announcing import sources
-from supervisor.status import show_status
 from tests.processes.metadata_server import MetadataServer
 from tests.running import Result, Start, command_config, shared_guard
 

@@ -17,7 +17,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.cli import main
+from supervisor.cli.main import main
 
 SECRET = "hunTer2Zq8x"
 DIGITS = "8472910366"

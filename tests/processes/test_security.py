@@ -198,10 +198,10 @@ def test_no_error_of_our_own_shows_what_the_config_holds(model_dir: Path, tmp_pa
     path.write_text(json.dumps(program(model_dir, "pass", env={"X_TOKEN": "the-known-value"})))
     source = (
         "import sys\n"
-        "from supervisor import cli\n"
+        "from supervisor.cli import main, run\n"
         "def fail(prepared): raise RuntimeError('the-known-' + 'value')\n"
-        "cli.with_secrets = fail\n"
-        "cli.main(['run', sys.argv[1]])\n"
+        "run.with_secrets = fail\n"
+        "main.main(['run', sys.argv[1]])\n"
     )
     command = [sys.executable, "-c", source, str(path)]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -150,7 +150,7 @@ def test_a_signal_while_our_modules_are_imported_is_told_too(name: str, code: in
 
         class Meanwhile:
             def find_spec(self, name, path=None, target=None):
-                if name == "supervisor.cli":
+                if name == "supervisor.cli.rules":
                     os.kill(os.getpid(), signal.{name})
 
         sys.meta_path.insert(0, Meanwhile())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli import main
+from supervisor.cli.main import main
 from tests.forked import forked
 
 INIT = "init: {model_dir: run, autorestart: {max_num_restarts: 0}}"

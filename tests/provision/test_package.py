@@ -63,7 +63,7 @@ def test_pip_installs_it_where_nothing_of_ours_is(tmp_path: Path) -> None:
     target = tmp_path / "installed"
     subprocess.run([*pip, "--target", str(target), str(path)], check=True, timeout=120)
     source = (
-        f"import sys; sys.path.insert(0, {str(target)!r}); import supervisor, supervisor.cli;"
+        f"import sys; sys.path.insert(0, {str(target)!r}); import supervisor, supervisor.cli.run;"
         "from supervisor.provision.package import own_wheel;"
         "print(supervisor.__file__, own_wheel().sha256)"
     )

@@ -6,17 +6,61 @@ What is no part of the config stands in comments, so that the output is YAML.
 from __future__ import annotations
 
 import os
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
 
 from supervisor.adapters.processes import ahead_of_time
+from supervisor.adapters.processes.ahead_of_time import CompileAheadError
+from supervisor.cli.arguments import Commands, add_config, word
+from supervisor.cli.complaints import complain
 from supervisor.config.feasible_rungs import FeasibleRungs, RungLayout
 from supervisor.config.plan import PhasePlan
-from supervisor.config.topology import SliceShape
-from supervisor.preflight import notes, unwatched
-from supervisor.prepare import Prepared
+from supervisor.config.topology import SliceShape, parse_topology
+from supervisor.core.exit_codes import ExitCode
+from supervisor.exclusion import ModelDirError
+from supervisor.given import with_env_files
+from supervisor.preflight import check, notes, unwatched
+from supervisor.prepare import Prepared, prepare
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the parser of the verb."""
+    parser = commands.add_parser("validate", help="check the config and print it resolved")
+    add_config(parser)
+    parser.add_argument(
+        "--aot",
+        type=word(parse_topology),
+        metavar="TOPOLOGY",
+        help="also compile for each rung of a TPU slice that is not there, such as v5e:2x4",
+    )
+
+
+def run(options: Namespace) -> int:
+    """Check the config; with --aot for that slice instead of the devices that it names."""
+    if options.aot is None:
+        return _validate_here(with_env_files(prepare(options.config, options.set)))
+    devices = f"trainer.init.devices={{platform: tpu, type: {options.aot.type}}}"
+    prepared = prepare(options.config, [*options.set, devices])
+    show(prepared)
+    try:
+        good = compile_ahead(prepared, options.aot)
+    except CompileAheadError as error:
+        return complain(ExitCode.USAGE, str(error))
+    return 0 if good else int(ExitCode.INVALID_CONFIG)
+
+
+def _validate_here(prepared: Prepared) -> int:
+    """Also check what `run` checks on this machine before it starts anything."""
+    try:
+        check(prepared)
+    except ModelDirError as error:
+        code = complain(ExitCode.CANNOT_WRITE, prepared.redactor(os.environ).text(str(error)))
+        return prepared.job.exit_codes.get(code, code)
+    show(prepared)
+    return 0
 
 
 def show(prepared: Prepared) -> None:

@@ -1,16 +1,20 @@
-"""How `supervise classify --explain` tells why a verdict is what it is, for people and programs."""
+"""How `supervise classify --explain` tells why a verdict is what it is, for people and programs;
+and the rules of a config, which `supervise rules` lists too."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from supervisor.config.load import load_job
 from supervisor.diagnosis.explanation import Explanation, Match, Weighed
 from supervisor.diagnosis.outcome import Verdict
 from supervisor.diagnosis.rules import Rule
+from supervisor.prepare import own_rules, places_of_rules
 
 _MOST_TOLD = 10
 _AT_RULES = ("trainer:", "  init:", "    autorestart:", "      rules:")
@@ -27,6 +31,18 @@ class OwnRules:
         """Where the rule stands; None: it is one of ours."""
         pairs = zip(self.rules, self.places, strict=True)
         return next((place for own, place in pairs if own is rule), None)
+
+
+def own_rules_of(config: Path | None) -> OwnRules:
+    """Read the rules of the first phase of `config`.
+
+    Raises:
+        ConfigError: the config is not valid.
+    """
+    if config is None:
+        return OwnRules()
+    job = load_job(config)
+    return OwnRules(own_rules(job.phases[0]), places_of_rules(job, 0))
 
 
 def explained(explanation: Explanation, logs: Sequence[str], own: OwnRules) -> Iterator[str]:

@@ -4,18 +4,40 @@ from __future__ import annotations
 
 import difflib
 import json
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 
+from supervisor.cli.arguments import Commands, add_explaining
+from supervisor.cli.complaints import complain
+from supervisor.cli.explained import OwnRules, own_rules_of, verdict_of
+from supervisor.core.exit_codes import ExitCode
 from supervisor.diagnosis.outcome import Verdict
 from supervisor.diagnosis.rules import RULES, Rule
 from supervisor.diagnosis.rules.sources import SOURCES
-from supervisor.explained import OwnRules, verdict_of
 
 _OURS = "supervise"
 
 
 class UnknownRuleError(Exception):
     """No rule has the name that a person gave."""
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the parser of the verb."""
+    parser = commands.add_parser(
+        "rules", help="list all rules, in the order in which they are asked"
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="all about these rules alone")
+    add_explaining(parser)
+
+
+def run(options: Namespace) -> int:
+    """Print the rules; returns the exit code."""
+    try:
+        list_rules(options.names, own_rules_of(options.config), as_json=options.json)
+    except UnknownRuleError as error:
+        return complain(ExitCode.USAGE, str(error))
+    return 0
 
 
 def list_rules(names: Sequence[str], own: OwnRules, *, as_json: bool) -> None:

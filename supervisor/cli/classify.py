@@ -9,10 +9,13 @@ import json
 import os
 import signal
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from supervisor.adapters.stores.logs import STDIN, digest_of, is_log
+from supervisor.cli.arguments import Commands, add_explaining, word
+from supervisor.cli.explained import OwnRules, explained, explained_body, own_rules_of
 from supervisor.diagnosis.doubt import doubt
 from supervisor.diagnosis.explanation import explain
 from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence, WorkerExit
@@ -23,7 +26,6 @@ from supervisor.diagnosis.redaction import Redactor
 from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import in_time, judge_in_time, one_line
-from supervisor.explained import OwnRules, explained, explained_body
 from supervisor.narrative.failures import doubted
 from supervisor.protocol.messages import Stage
 
@@ -58,24 +60,62 @@ _SPENDS = {
 }
 
 
-def parse_stage(word: str) -> Stage:
+def add_parser(commands: Commands) -> None:
+    """Add the parser of the verb."""
+    parser = commands.add_parser("classify", help="judge the failure whose logs are given")
+    ended = parser.add_mutually_exclusive_group()
+    ended.add_argument(
+        "--exit-code", type=word(parse_code), metavar="N", help="with which it ended"
+    )
+    ended.add_argument("--signal", type=word(parse_signal), metavar="NAME", help="that ended it")
+    parser.add_argument("--stage", type=word(parse_stage), metavar="S", help="in which it ended")
+    parser.add_argument(
+        "logs",
+        nargs="+",
+        metavar="LOG",
+        type=word(parse_log),
+        help="one for each rank; - is standard input; LOG:70 and LOG:SIGABRT also say how it "
+        "ended (a file whose name ends so is taken as the file)",
+    )
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="also print every error with every rule that matches it, and what would change it",
+    )
+    add_explaining(parser)
+
+
+def run(options: Namespace) -> int:
+    """Judge the failure and print what was found; returns the exit code."""
+    return classify(
+        options.logs,
+        code=options.exit_code,
+        signal_name=options.signal,
+        stage=options.stage,
+        own=own_rules_of(options.config),
+        as_json=options.json,
+        with_explanation=options.explain,
+    )
+
+
+def parse_stage(text: str) -> Stage:
     """The stage that a person means; ValueError names those there are."""
-    if word.lower() in _STAGES:
-        return _STAGES[word.lower()]
+    if text.lower() in _STAGES:
+        return _STAGES[text.lower()]
     try:
-        return Stage(word.upper())
+        return Stage(text.upper())
     except ValueError:
-        raise ValueError(f"{word!r} is not a stage: {', '.join(Stage)}") from None
+        raise ValueError(f"{text!r} is not a stage: {', '.join(Stage)}") from None
 
 
-def parse_signal(word: str) -> str:
+def parse_signal(text: str) -> str:
     """The name of the signal that a person means: SIGKILL for SIGKILL, kill and 9."""
     try:
-        if word.isdecimal():
-            return signal.Signals(int(word)).name
-        return signal.Signals[f"SIG{word.upper().removeprefix('SIG')}"].name
+        if text.isdecimal():
+            return signal.Signals(int(text)).name
+        return signal.Signals[f"SIG{text.upper().removeprefix('SIG')}"].name
     except (KeyError, ValueError):
-        raise ValueError(f"{word!r} is not a signal such as SIGKILL") from None
+        raise ValueError(f"{text!r} is not a signal such as SIGKILL") from None
 
 
 class Log(NamedTuple):
@@ -86,30 +126,30 @@ class Log(NamedTuple):
     signal: str | None = None
 
 
-def parse_code(word: str) -> int:
+def parse_code(text: str) -> int:
     """The exit code that a person means."""
-    if not word.isdecimal() or int(word) > 255:
-        raise ValueError(f"{word!r} is not an exit code from 0 to 255")
-    return int(word)
+    if not text.isdecimal() or int(text) > 255:
+        raise ValueError(f"{text!r} is not an exit code from 0 to 255")
+    return int(text)
 
 
-def parse_log(word: str) -> Log:
+def parse_log(text: str) -> Log:
     """The log that a person means: LOG, LOG:70 or LOG:SIGABRT; what names a file is that file.
 
     Raises:
         ValueError: there is no such file, and what follows the colon is no end of a program.
     """
-    name, _, end = word.rpartition(":")
-    if is_log(word) or not name:
-        return Log(word)
+    name, _, end = text.rpartition(":")
+    if is_log(text) or not name:
+        return Log(text)
     try:
         if end.isdecimal():
             return Log(name, code=parse_code(end))
         if end.upper().startswith("SIG"):
             return Log(name, signal=parse_signal(end))
     except ValueError as error:
-        raise ValueError(f"{word}: there is no such file, and {error}") from None
-    return Log(word)
+        raise ValueError(f"{text}: there is no such file, and {error}") from None
+    return Log(text)
 
 
 def classify(

@@ -1,0 +1,1 @@
+"""The command line: `main` reads it, and each verb has a module of its name here."""

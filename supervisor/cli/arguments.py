@@ -1,0 +1,75 @@
+"""What the parsers of several verbs share."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn, TypeAlias, TypeVar
+
+from supervisor.config.secret_names import without_secrets
+from supervisor.core.exit_codes import ExitCode
+from supervisor.diagnosis.redaction import Redactor
+from supervisor.protocol.location import Uri
+
+_Parsed = TypeVar("_Parsed")
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with the exit code of sysexits.h for wrong usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print how the verb is used and what is wrong; ends with 64."""
+        self.print_usage(sys.stderr)
+        text = without_secrets(Redactor(os.environ).text(message))
+        self.exit(ExitCode.USAGE, f"{self.prog}: {text}\n")
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+"""To which a verb adds its parser."""
+
+
+def add_config(parser: Parser) -> None:
+    """Add the config of the job, and what overrides it."""
+    parser.add_argument("config", type=Path, metavar="trainer.yaml")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override one key: trainer.init.seed=3 (every phase), trainer[1].init.seed=3",
+    )
+
+
+def add_explaining(parser: Parser) -> None:
+    """Add the options of a verb that explains rules and starts no job."""
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="trainer.yaml",
+        help="a config whose autorestart.rules come first",
+    )
+
+
+def add_model_dir(parser: Parser) -> None:
+    """Add the model_dir of a job: a folder, or a place in a bucket."""
+    parser.add_argument("model_dir", type=word(_place), metavar="MODEL_DIR")
+
+
+def _place(text: str) -> Path | Uri:
+    return Uri.parse(text) or Path(text)
+
+
+def word(parse: Callable[[str], _Parsed]) -> Callable[[str], _Parsed]:
+    """Return `parse` for argparse: its complaint keeps its own words."""
+
+    def parsed(text: str) -> _Parsed:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parsed

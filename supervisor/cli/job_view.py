@@ -1,0 +1,122 @@
+"""A job as a person sees it from outside: by its journal, which its owner may write meanwhile.
+
+Nothing is taken and nothing written but a person's request, so that it can be asked while the job
+runs, and after.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from supervisor.adapters.stores.bucket import bucket
+from supervisor.adapters.stores.fetch import read_growing
+from supervisor.adapters.stores.journal import (
+    DamagedJournalError,
+    FileJournal,
+    History,
+    JournalError,
+)
+from supervisor.adapters.stores.lease import owner_of
+from supervisor.adapters.stores.lease_places import LeaseObject
+from supervisor.adapters.stores.lock import living_owner
+from supervisor.adapters.stores.requests import ask_to_clear, to_clear
+from supervisor.adapters.stores.storage import LocalStorage
+from supervisor.cli.complaints import complain
+from supervisor.core.exit_codes import ExitCode
+from supervisor.core.policy import PhasePolicy, RestartPolicy
+from supervisor.core.state import JobState
+from supervisor.host.identity import Identity
+from supervisor.narrative.devices import unit
+from supervisor.ports import Objects
+from supervisor.protocol.location import Uri
+from supervisor.protocol.messages import printable
+from supervisor.protocol.segments import JOURNAL
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job as it is seen from outside."""
+
+    history: History
+    policy: RestartPolicy
+    owner: str | None
+    """The supervisor that has it."""
+    ask_to_clear: Callable[[tuple[str, ...]], None]
+
+
+def exit_code_of(show: Callable[[], None], place: Path | Uri) -> int:
+    """Have the job in `place` shown; complains if it cannot be, and returns the exit code."""
+    try:
+        show()
+    except DamagedJournalError as error:
+        return complain(ExitCode.INVALID_CONFIG, f"{place}: {error}")
+    except (JournalError, ValueError, ImportError) as error:
+        return complain(ExitCode.USAGE, str(error))
+    except OSError as error:
+        return complain(ExitCode.CANNOT_WRITE, f"{place}: {error}")
+    return 0
+
+
+def view(place: Path | Uri) -> JobView:
+    """Read the job in `place`, its model_dir.
+
+    Raises:
+        JournalError: there is none, or its journal cannot be read.
+        OSError, ImportError: a bucket cannot be read.
+    """
+    if isinstance(place, Path):
+        if place.is_file():
+            raise JournalError(f"{place} is a file: give the job's model_dir, which is a folder")
+        history = FileJournal(LocalStorage(place)).look()
+        owner, ask = living_owner(place), partial(ask_to_clear, place)
+    else:
+        objects = bucket(place)
+        history = _history_in(objects)
+        owner, ask = _owner_in(objects), partial(_ask_in, objects)
+    if history.policy is None:
+        raise JournalError(f"{place} holds no job: there is no journal with a start in it")
+    return JobView(history, history.policy, owner, ask)
+
+
+def _history_in(objects: Objects) -> History:
+    journal = read_growing(objects, JOURNAL, lambda text: print(text, file=sys.stderr))
+    with TemporaryDirectory() as folder:
+        (Path(folder) / JOURNAL).write_bytes(journal or b"")
+        return FileJournal(LocalStorage(Path(folder))).look()
+
+
+def _owner_in(objects: Objects) -> str | None:
+    owner = owner_of(LeaseObject(objects).read().data)
+    if owner is None or (isinstance(owner, Identity) and owner.is_dead):
+        return None
+    who = str(owner).removeprefix("supervisor ")
+    return f"{who}, unless it has not renewed its lease for a minute"
+
+
+def _ask_in(objects: Objects, units: tuple[str, ...]) -> None:
+    objects.write(*to_clear(units))
+
+
+def print_line(line: str) -> None:
+    """Print a line of a journal, which somebody else may have written: it moves no cursor."""
+    print(printable(line))
+
+
+def quarantined(state: JobState, phase: PhasePolicy) -> Iterator[str]:
+    """Yield a line for each device or host in quarantine: which, why and for how long."""
+    now = time.time()
+    for entry in state.quarantine.entries:
+        over = " (over)" if entry.until + state.epoch <= now else ""
+        try:
+            until = datetime.fromtimestamp(entry.until + state.epoch).astimezone()
+            when = f"{until:%Y-%m-%d %H:%M:%S%z}"
+        except (ValueError, OverflowError, OSError):  # no supervisor has written that time
+            when = f"{entry.until + state.epoch:g}"
+        yield f"in quarantine until {when}{over}: {unit(phase)} {entry.unit}: {entry.reason}"

@@ -1,0 +1,89 @@
+"""The command line as a whole: which verb is meant, and the ends that every verb can have.
+
+A verb is a module of this package with `add_parser(commands)` and `run(options)`, which returns the
+exit code. Only the verb that is meant is imported: `run` keeps in memory what it imports for as
+long as the job lasts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, cast
+
+from supervisor import __version__
+from supervisor.adapters.processes.trainer_check import TrainerCheckError
+from supervisor.adapters.telling.printing import UnprintableError, printing
+from supervisor.adapters.telling.tracebacks import redact_tracebacks
+from supervisor.cli.arguments import Commands, Parser
+from supervisor.cli.complaints import complain, complain_of_all, terminated
+from supervisor.config.problems import ConfigError
+from supervisor.core.exit_codes import ExitCode
+from supervisor.diagnosis.redaction import Redactor
+
+if TYPE_CHECKING:
+    from supervisor.exclusion import Exclusion
+
+VERBS = ("run", "validate", "provision", "classify", "rules", "status", "quarantine")
+"""In the order of `supervise --help`."""
+
+
+class Verb(Protocol):
+    """A module of this package."""
+
+    def add_parser(self, commands: Commands) -> None:
+        """Add the parser of the verb."""
+
+    def run(self, options: Namespace) -> int:
+        """Do what was asked; returns the exit code."""
+
+
+def load(arguments: Sequence[str]) -> dict[str, Verb]:
+    """Import and return the verb that the command line names; all of them if it names none."""
+    names = arguments[:1] if set(arguments[:1]) & set(VERBS) else VERBS
+    return {name: cast(Verb, importlib.import_module(f"supervisor.cli.{name}")) for name in names}
+
+
+def main(argv: Sequence[str] | None = None, exclusion: Exclusion | None = None) -> int:
+    """Run the command line; returns the exit code.
+
+    `exclusion` takes the place of what the file system of model_dir asks for.
+    """
+    code = 0
+    try:
+        with printing():
+            code = _main(sys.argv[1:] if argv is None else argv, exclusion)
+    except UnprintableError as error:
+        if not str(error):
+            return code
+        return complain(ExitCode.CANNOT_WRITE, f"standard output cannot be written: {error}")
+    return code
+
+
+def _main(argv: Sequence[str], exclusion: Exclusion | None) -> int:
+    verbs = load(argv)
+    options = _parser(verbs).parse_args(argv, Namespace(exclusion=exclusion))
+    redact_tracebacks(Redactor(os.environ).text)
+    signal.signal(signal.SIGTERM, terminated)  # until the job has a handler of its own
+    try:
+        return verbs[options.command].run(options)
+    except ConfigError as error:
+        problems = map(Redactor(os.environ).problem, error.problems)
+        return complain_of_all(ExitCode.INVALID_CONFIG, problems)
+    except TrainerCheckError as error:
+        return complain(ExitCode.INVALID_CONFIG, str(error))
+    except KeyboardInterrupt:
+        return complain(ExitCode.STOPPED, "interrupted before anything was started")
+
+
+def _parser(verbs: dict[str, Verb]) -> Parser:
+    parser = Parser(prog="supervise", description="Keep a JAX training run moving.")
+    parser.add_argument("--version", action="version", version=f"supervise {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
+    for verb in verbs.values():
+        verb.add_parser(commands)
+    return parser

@@ -1,0 +1,62 @@
+"""`supervise quarantine`: the devices and hosts that a job does not use."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from functools import partial
+from pathlib import Path
+
+from supervisor.cli.arguments import Commands, Parser, add_model_dir
+from supervisor.cli.job_view import exit_code_of, print_line, quarantined, view
+from supervisor.protocol.location import Uri
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the parser of the verb."""
+    parser = commands.add_parser("quarantine", help="devices and hosts that are not used")
+    actions = parser.add_subparsers(dest="action", required=True, parser_class=Parser)
+    add_model_dir(actions.add_parser("list", help="tell which, why and for how long"))
+    clear = actions.add_parser("clear", help="have them used again")
+    add_model_dir(clear)
+    clear.add_argument("units", nargs="*", metavar="UNIT", help="its id; none: all of them")
+
+
+def run(options: Namespace) -> int:
+    """List what is in quarantine, or ask for its end; returns the exit code."""
+    if options.action == "list":
+        action = partial(show_quarantine, options.model_dir)
+    else:
+        action = partial(clear_quarantine, options.model_dir, tuple(options.units))
+    return exit_code_of(action, options.model_dir)
+
+
+def show_quarantine(place: Path | Uri) -> None:
+    """Print what is in quarantine, why and for how long.
+
+    Raises:
+        JournalError, OSError, ImportError: see `view`.
+    """
+    job = view(place)
+    state = job.history.state
+    lines = list(quarantined(state, job.policy.phases[state.phase]))
+    for line in lines or ["nothing is in quarantine"]:
+        print_line(line)
+
+
+def clear_quarantine(place: Path | Uri, units: tuple[str, ...]) -> None:
+    """Ask for the end of the quarantine of `units` (none named: of all).
+
+    Raises:
+        JournalError, OSError, ImportError: see `view`; or the request cannot be written.
+        ValueError: one of them is not in quarantine.
+    """
+    job = view(place)
+    known = job.history.state.quarantine.units
+    for each in units:
+        if each not in known:
+            there = ", ".join(sorted(known)) or "nothing"
+            raise ValueError(f"{each!r} is not in quarantine; in quarantine: {there}")
+    job.ask_to_clear(units)
+    owner = job.owner
+    who = f"{owner} does it within a minute" if owner else "the next supervisor does it first"
+    print(f"asked to clear {', '.join(units) or 'all'}: {who}")

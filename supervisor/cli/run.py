@@ -1,0 +1,74 @@
+"""`supervise run`: run the job until it succeeds or cannot."""
+
+from __future__ import annotations
+
+import os
+import signal
+from argparse import Namespace
+
+from supervisor.adapters.stores.journal import DamagedJournalError, JournalError
+from supervisor.adapters.stores.lease import LeaseExpiredError, LeaseHeldError, LeaseTakenError
+from supervisor.adapters.stores.lock import LockHeldError
+from supervisor.adapters.telling.tracebacks import redact_tracebacks
+from supervisor.cli.arguments import Commands, add_config
+from supervisor.cli.complaints import complain, terminated
+from supervisor.core.exit_codes import ExitCode
+from supervisor.exclusion import JobGoneError, ModelDirError
+from supervisor.given import UnavailableSecretError, with_secrets
+from supervisor.guarded import NoGuardError
+from supervisor.host.unkillable import UnkillableError
+from supervisor.job import run_job
+from supervisor.prepare import prepare
+
+_GONE = (
+    "the same command begins a new job now: move model_dir, with its journal, back first, or set "
+    "model_dir to where it is now"
+)
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the parser of the verb."""
+    parser = commands.add_parser("run", help="run the job until it succeeds or cannot")
+    add_config(parser)
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="do nothing where the job has succeeded, also if only its exit code says so: for "
+        "service managers and containers, which run the command again by themselves",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="form of our lines on standard output where it is no terminal",
+    )
+
+
+def run(options: Namespace) -> int:
+    """Run the job; returns its exit code, as the config maps it."""
+    prepared = prepare(options.config, options.set)
+    redact_tracebacks(prepared.redactor(os.environ).text)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, terminated)
+    try:
+        prepared = with_secrets(prepared)
+    except UnavailableSecretError as error:
+        code = complain(ExitCode.CANNOT_WRITE, f"{error}; run the same command again")
+        return prepared.job.exit_codes.get(code, code)
+    redactor = prepared.redactor(os.environ)
+    redact_tracebacks(redactor.text)
+    try:
+        code = run_job(prepared, options.log_format, options.exclusion, once=options.once)
+    except (LockHeldError, LeaseHeldError, LeaseTakenError) as error:
+        code = complain(ExitCode.OWNED, redactor.text(str(error)))
+    except NoGuardError as error:
+        code = complain(ExitCode.INVALID_CONFIG, redactor.text(str(error)))
+    except JobGoneError as error:
+        code = complain(ExitCode.CANNOT_WRITE, redactor.text(f"{error}; {_GONE}"))
+    except DamagedJournalError as error:
+        text = redactor.text(f"{prepared.job.place}: {error}")
+        code = complain(ExitCode.INVALID_CONFIG, text)
+    except (JournalError, ModelDirError, LeaseExpiredError, UnkillableError) as error:
+        text = redactor.text(f"{error}; run the same command again to resume")
+        code = complain(ExitCode.CANNOT_WRITE, text)
+    return prepared.job.exit_codes.get(code, code)

@@ -1,0 +1,96 @@
+"""`supervise status`: where a job stands, by its journal alone."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from supervisor.adapters.stores.journal import History
+from supervisor.cli.arguments import Commands, add_model_dir
+from supervisor.cli.job_view import exit_code_of, print_line, quarantined, view
+from supervisor.core.events import WorkersGone
+from supervisor.core.policy import PhasePolicy
+from supervisor.core.state import JobState, Status
+from supervisor.narrative import status_line
+from supervisor.narrative.devices import unit
+from supervisor.narrative.failures import at, certainty, doubted
+from supervisor.narrative.line import budget_used
+from supervisor.protocol.location import Uri
+
+_ENDED_EARLY = (
+    "; the last one ended before the job did (it was killed, or the end of run.log says why): run "
+    "the same command again to go on"
+)
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the parser of the verb."""
+    parser = commands.add_parser("status", help="tell where the job in a model_dir stands")
+    add_model_dir(parser)
+
+
+def run(options: Namespace) -> int:
+    """Print where the job stands; returns the exit code."""
+    return exit_code_of(partial(show_status, options.model_dir), options.model_dir)
+
+
+def show_status(place: Path | Uri) -> None:
+    """Print where the job in `place`, its model_dir, stands.
+
+    Raises:
+        JournalError, OSError, ImportError: see `view`.
+    """
+    job = view(place)
+    policy = job.policy
+    state = job.history.state.durable()  # of the rest the journal tells by chance
+    print_line(f"job {state.job} in {place}")
+    is_orphan = job.owner is None and state.exit_code is None
+    print_line(f"supervisor: {job.owner or 'none runs here'}{_ENDED_EARLY if is_orphan else ''}")
+    print_line(f"{'last known: ' if is_orphan else ''}{status_line(state, policy)}")
+    if state.exit_code is not None:
+        print_line(f"exit code {state.exit_code}")
+    for line in _last_end(job.history, state):
+        print_line(line)
+    print_line(budget_used(state, policy))
+    if state.announced and state.exit_code is None:
+        print_line(f"announced: {state.announced}")
+    if state.livelock.is_one:
+        again = f"{state.livelock.times} times, each time after a new checkpoint"
+        print_line(f"progress livelock: the same failure came {again}: {state.livelock.failure}")
+    phase = policy.phases[state.phase]
+    for line in (*_rung(state, phase), *quarantined(state, phase)):
+        print_line(line)
+
+
+def _last_end(history: History, state: JobState) -> Iterator[str]:
+    """What went wrong last, if anything did: an attempt that ended as it was asked to, and says no
+    more than that, did not fail."""
+    ends = (
+        (t.event, t.before.drains)
+        for t in reversed(history.transitions)
+        if isinstance(t.event, WorkersGone)
+    )
+    end, asked = next(ends, (None, False))
+    if state.status is Status.SUCCEEDED:
+        if end is not None and end.doubt is not None:
+            yield doubted(end.doubt)
+        return
+    failure = state.last_failure
+    if failure is None:
+        return
+    stopped = asked and end is not None and end.failure == failure
+    if not stopped or failure.root_cause != failure.exit:
+        yield f"last failure: {failure.cause}: {failure.root_cause}{at(failure)}"
+        grounds = f" ({failure.grounds})" if failure.grounds else ""
+        yield f"verdict {failure.verdict}{certainty(failure)}{grounds}"
+
+
+def _rung(state: JobState, phase: PhasePolicy) -> Iterator[str]:
+    rung = state.ladder.num_devices(phase)
+    if rung is not None:
+        units = ", ".join(state.ladder.units(phase))
+        yield f"rung: {rung} of {phase.rungs[0]} devices ({unit(phase)}s {units})"
+    for struck in state.ladder.struck:
+        yield f"struck from the ladder: {struck.num_devices} devices: {struck.reason}"
