@@ -354,6 +354,14 @@ def test_a_save_outlives_what_passes(
 # --- copies ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("last", [b"\r", b"\n", b"\r\n", b"--==0==", b""])
+def test_what_a_person_copies_arrives_to_the_byte(emulator: Emulator, last: bytes) -> None:
+    """Files of Orbax end in any byte; the emulator dropped a carriage return."""
+    place = f"{emulator.root}/bytes/object"
+    store().pipe_file(place, b"\x00\r\n\n--" + last)
+    assert store().cat_file(place) == b"\x00\r\n\n--" + last
+
+
 def test_a_copy_without_its_marker_is_explained_and_left_alone(
     emulator: Emulator, tmp_path: Path
 ) -> None:
