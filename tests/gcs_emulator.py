@@ -34,7 +34,7 @@ def read_data(handler: Any, query: Any, read: Any = _read_data) -> Any:
     """Return the body as the emulator does, with two mistakes mended: it fails for an empty object,
     and of an object that ends in a carriage return and that gcsfs sends, whose lines end in a line
     feed alone, it drops that last byte: one file of Orbax's in 256 ends so."""
-    data = read(handler, query) or b""
+    data: Any = read(handler, query) or b""
     if handler.headers.get("Content-Type", "").startswith("multipart/related"):
         handler.rfile.seek(0)
         data["content"] = _second_part(_read_raw_data(handler))
