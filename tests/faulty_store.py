@@ -55,6 +55,8 @@ class Fault:
     """Instead of the store's."""
     is_stale: bool = False
     """The store's answer to the same request the first time."""
+    drips: float = 0.0
+    """Seconds between two bytes of the answer: of its body, or of headers where it has none."""
 
 
 RESET = Fault(resets=True)
@@ -129,10 +131,14 @@ class FaultyStore:
             thread.join()
             self._http.server_close()
 
+    def ended(self, within: float) -> bool:
+        """Whether the proxy ends within so many seconds."""
+        return self._ended.wait(within)
+
     def answer(
         self, method: str, target: str, body: bytes, pass_on: Callable[[], Answer]
-    ) -> Answer | None:
-        """What comes of a request; None for no answer."""
+    ) -> tuple[Answer | None, float]:
+        """What comes of a request (None: no answer), and how slowly it drips."""
         with self._lock:
             asked = Asked(method, target, body, len(self.asked))
             self.asked.append(asked)
@@ -143,7 +149,7 @@ class FaultyStore:
                 first = self._first.setdefault((method, target), told)
             told = first if fault.is_stale else told
         self._ended.wait(fault.wait)
-        return None if fault.resets else fault.answer or told
+        return None if fault.resets else fault.answer or told, fault.drips
 
 
 class _Server(ThreadingHTTPServer):
@@ -167,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         body = self._body()
         store = self.server.store
-        answer = store.answer(self.command, self.path, body, lambda: self._passed_on(body))
+        answer, pause = store.answer(self.command, self.path, body, lambda: self._passed_on(body))
         if answer is None:
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.close_connection = True
@@ -176,8 +182,23 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in answer.headers:
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(answer.body)))
+        if pause:
+            self._drip(answer.body, pause)
+            return
         self.end_headers()
         self.wfile.write(answer.body if self.command != "HEAD" else b"")
+
+    def _drip(self, body: bytes, pause: float) -> None:
+        self.close_connection = True
+        if body:
+            self.end_headers()
+        else:
+            self.flush_headers()
+        for byte in body or b"x" * 1000:
+            if self.server.store.ended(pause):
+                return
+            self.wfile.write(bytes([byte]))
+            self.wfile.flush()
 
     do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
 

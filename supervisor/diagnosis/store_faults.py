@@ -100,29 +100,27 @@ RULES = (
     FaultRule(
         _RENEWS,
         types=(
-            *("google.auth.exceptions.RefreshError", "gcsfs.retry.HttpError"),
-            *("gcsfs.retry.NonRetryableError", "CredentialRetrievalError", "TokenRetrievalError"),
+            *("google.auth.exceptions.RefreshError", "MetadataRetrievalError"),
+            *("CredentialRetrievalError", "TokenRetrievalError"),
             *("botocore.exceptions.SSOError", "botocore.exceptions.LoginError"),
-            "MetadataRetrievalError",
         ),
         remedy=_EXPIRED,
     ),
-    FaultRule(
-        _REFUSED,
-        types=("ClientConnectorCertificateError", "SSLCertVerificationError"),
-        remedy=_CERTIFICATE,
-    ),
+    FaultRule(_REFUSED, types=("SSLCertVerificationError",), remedy=_CERTIFICATE),
     FaultRule(_REFUSED, types=("botocore.exceptions.SSLError",), remedy=_CERTIFICATE),
     FaultRule(
         _REFUSED,
-        types=("aiohttp.client_exceptions.InvalidURL", "NonHttpUrlClientError"),
+        types=tuple(
+            f"requests.exceptions.{name}"
+            for name in ("InvalidURL", "InvalidSchema", "MissingSchema")
+        ),
         remedy="correct STORAGE_EMULATOR_HOST",
     ),
     FaultRule(
         _PASSES,
         types=(
             *("ConnectionError", "TimeoutError", "socket.gaierror"),
-            *("aiohttp.client_exceptions.ClientError", "requests.exceptions.RequestException"),
+            *("urllib3.exceptions.HTTPError", "requests.exceptions.RequestException"),
             *("google.auth.exceptions.TransportError", "google.auth.exceptions.ResponseError"),
             *("botocore.exceptions.HTTPClientError", "botocore.parsers.ResponseParserError"),
             "botocore.exceptions.IncompleteReadError",

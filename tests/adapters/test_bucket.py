@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from fsspec.config import conf as fsspec_conf
 
 from supervisor.adapters.stores.bucket import bucket
 from supervisor.ports import ConflictError, Listing, Objects, UnavailableError
@@ -37,6 +36,7 @@ from tests.faulty_store import (
 )
 
 JSON = (("Content-Type", "application/json"),)
+_NEEDED = {"gs": ("gcs", "google.auth.transport.requests"), "s3": ("s3", "botocore.session")}
 
 
 @pytest.fixture
@@ -193,6 +193,16 @@ def test_what_lasts_is_told_within_the_bound(place: Uri, store: FaultyStore, fau
         objects.write("x", b"")
 
 
+@pytest.mark.parametrize("size", [1000, 0], ids=["body", "headers"])
+def test_an_answer_that_drips_is_given_up_within_the_bound(
+    place: Uri, store: FaultyStore, size: int
+) -> None:
+    """Each byte comes before the client's own timeout, and the last one never."""
+    store.plan = always(Fault(answer=Answer(200, b"x" * size), drips=0.1))
+    with pytest.raises(UnavailableError, match=str(place / "x")):
+        bucket(place, bound=1.0).read("x")
+
+
 def test_a_slow_answer_is_waited_for(objects: Objects, store: FaultyStore) -> None:
     store.plan = always(slow(0.1))
     objects.write("x", b"1")
@@ -260,7 +270,7 @@ def test_tokens_that_expire_early_are_renewed(
 
     with FaultyStore(gcs, plan).serving() as store:
         monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-        monkeypatch.setitem(fsspec_conf, "gs", {"endpoint_url": store.front.url})
+        monkeypatch.setattr("supervisor.adapters.stores.bucket._GOOGLE", store.front.url)
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
         (tmp_path / "key.json").write_text(service_account(f"{store.front.url}/token"))
         objects = bucket(gcs.root / uuid.uuid4().hex, bound=5.0)
@@ -287,7 +297,7 @@ def test_no_credentials(
 
 
 def test_what_is_not_installed_is_told(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    extra, package = {"gs": ("gcs", "gcsfs"), "s3": ("s3", "s3fs")}[emulator.scheme]
+    extra, package = _NEEDED[emulator.scheme]
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=rf"pip install '\.\[{extra}\]'"):
         bucket(emulator.root)

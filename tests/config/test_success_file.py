@@ -21,10 +21,10 @@ def test_what_it_takes_to_look_for_it_must_be_installed(
     file = tmp_path / "c.yaml"
     file.write_text(COMMAND.replace("[python, train.py]", _SIGN))
     if is_installed:
-        pytest.importorskip("gcsfs", reason="NOT TESTED: needs the extra gcs")
+        pytest.importorskip("google.auth", reason="NOT TESTED: needs the extra gcs")
         prepare(file, [])
         return
-    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    monkeypatch.setitem(sys.modules, "google.auth.transport.requests", None)
     with pytest.raises(ConfigError) as caught:
         prepare(file, [])
     (problem,) = caught.value.problems

@@ -6,9 +6,9 @@ import pytest
 
 from supervisor.diagnosis.store_faults import Fault, Meaning, pause_before, ruling
 
-AIOHTTP = "aiohttp.client_exceptions"
 BOTOCORE = "botocore.exceptions"
 GOOGLE = "google.auth.exceptions"
+REQUESTS = "requests.exceptions"
 
 
 def raised(*types: str) -> Fault:
@@ -24,9 +24,13 @@ def raised(*types: str) -> Fault:
         (Fault(400, "RequestTimeout"), Meaning.PASSES),
         (Fault(409, "OperationAborted"), Meaning.PASSES),
         (Fault(403, "rateLimitExceeded"), Meaning.PASSES),
-        (raised(f"{AIOHTTP}.ServerDisconnectedError", f"{AIOHTTP}.ClientError"), Meaning.PASSES),
+        (raised(f"{REQUESTS}.ConnectionError", f"{REQUESTS}.RequestException"), Meaning.PASSES),
+        (
+            raised("urllib3.exceptions.ProtocolError", "urllib3.exceptions.HTTPError"),
+            Meaning.PASSES,
+        ),
         (raised(f"{BOTOCORE}.ReadTimeoutError", f"{BOTOCORE}.HTTPClientError"), Meaning.PASSES),
-        (raised("fsspec.exceptions.FSTimeoutError", "builtins.TimeoutError"), Meaning.PASSES),
+        (raised("builtins.TimeoutError", "builtins.OSError"), Meaning.PASSES),
         (raised("builtins.ConnectionResetError", "builtins.ConnectionError"), Meaning.PASSES),
         (raised(f"{GOOGLE}.TransportError", f"{GOOGLE}.GoogleAuthError"), Meaning.PASSES),
         (Fault(401, "authError", "Invalid Credentials"), Meaning.RENEWS),
@@ -47,10 +51,8 @@ def raised(*types: str) -> Fault:
         (Fault(400, "InvalidRequest", types=(f"{BOTOCORE}.ClientError",)), Meaning.REFUSED),
         (raised(f"{BOTOCORE}.ProfileNotFound", f"{BOTOCORE}.BotoCoreError"), Meaning.REFUSED),
         (raised(f"{BOTOCORE}.SSLError", f"{BOTOCORE}.ConnectionError"), Meaning.REFUSED),
-        (
-            raised(f"{AIOHTTP}.ClientConnectorCertificateError", f"{AIOHTTP}.ClientError"),
-            Meaning.REFUSED,
-        ),
+        (raised(f"{REQUESTS}.SSLError", "ssl.SSLCertVerificationError"), Meaning.REFUSED),
+        (raised(f"{REQUESTS}.MissingSchema", f"{REQUESTS}.RequestException"), Meaning.REFUSED),
     ],
 )
 def test_what_a_fault_means(fault: Fault, meaning: Meaning) -> None:

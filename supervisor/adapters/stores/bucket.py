@@ -1,12 +1,10 @@
-"""The objects of a bucket, over fsspec: `gs://` by gcsfs, `s3://` (and what speaks it) by s3fs.
+"""The objects of a bucket: `gs://` by Google's JSON API, `s3://` (and what speaks it) by botocore.
 
-Their file systems know no preconditions, keep listings, and try again each in its own way and for
-as long as it likes. So they give credentials, connections and requests here, and each request is
-made once; what came of it is looked up in `diagnosis.store_faults`, and only here is it tried
-again.
-
-Credentials are found in Google's and AWS's own ways, and an emulator (STORAGE_EMULATOR_HOST,
-AWS_ENDPOINT_URL) in the clients' own; there are no options of ours.
+google-auth and botocore find the credentials in Google's and AWS's own ways, and an emulator is
+named as their clients name it (STORAGE_EMULATOR_HOST, AWS_ENDPOINT_URL): there are no options of
+ours. Their own retries are off: each request is made once, `diagnosis.store_faults` says what its
+failure means, and only this module tries again. docs/libraries.md says why neither fsspec nor
+obstore is used here.
 """
 
 from __future__ import annotations
@@ -17,8 +15,10 @@ import os
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Protocol, TypeVar
 from urllib.parse import quote
 
 from supervisor.diagnosis.store_faults import Fault, Meaning, pause_before, ruling
@@ -26,9 +26,6 @@ from supervisor.ports import MAX_OBJECT, ConflictError, Listing, Objects, Stored
 from supervisor.protocol.location import Uri
 from supervisor.protocol.reading import UnreadableError, parse_object
 from supervisor.protocol.shortening import beginning
-
-if TYPE_CHECKING:
-    import asyncio  # 3 MB that a job in a directory need not carry
 
 _SILENCE = 15.0
 """Seconds without a byte after which a try has failed; a quarter of the bound, if that is less."""
@@ -39,6 +36,10 @@ _MAX_LISTED = 1_000_000
 """Names directly below one place; what has more is not ours."""
 _MAX_WORDS = 10_000
 _CHUNK = 1 << 20
+_CONNECTIONS = 32
+"""Kept open at most: as many as there are threads that ask at once."""
+_GOOGLE = "https://storage.{}"
+_GOOGLE_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 
 _T = TypeVar("_T")
 
@@ -54,22 +55,23 @@ def bucket(uri: Uri, bound: float = 60.0) -> Objects:
         importlib.import_module(package)
     except ImportError as error:
         remedy = f"pip install '.[{extra}]' in a checkout"
-        text = f"{uri.scheme}:// needs {package}, which is not to be had ({error}): {remedy}"
+        text = f"{uri.scheme}:// needs {package}, which cannot be imported ({error}): {remedy}"
         raise ImportError(text) from error
     silence = min(_SILENCE, bound / 4)
-    return _Bucket(uri, bound, lambda: kind(uri.bucket, silence))
+    return _Bucket(uri, bound, lambda: kind(uri.bucket, silence, bound))
 
 
 class _Store(Protocol):
-    """One try of each operation, by the whole name of an object; raises what its library does."""
+    """One try of each operation, by the whole name of an object; raises what its library does.
 
-    loop: asyncio.AbstractEventLoop
+    Safe in any thread. Ends by itself, though not on time: each read has a timeout.
+    """
 
-    async def read(self, name: str, limit: int) -> Stored: ...
-    async def write(self, name: str, data: bytes, expected: str | None) -> str: ...
-    async def delete(self, name: str) -> None: ...
-    async def exists(self, name: str) -> bool: ...
-    async def list(self, prefix: str) -> Mapping[str, int]: ...
+    def read(self, name: str, limit: int) -> Stored: ...
+    def write(self, name: str, data: bytes, expected: str | None) -> str: ...
+    def delete(self, name: str) -> None: ...
+    def exists(self, name: str) -> bool: ...
+    def list(self, prefix: str) -> Mapping[str, int]: ...
 
 
 class _Bucket:
@@ -124,7 +126,7 @@ class _Bucket:
             frozenset(name.rstrip("/") for name in below if name.endswith("/")),
         )
 
-    def _call(self, path: str, operation: Callable[[_Store], Coroutine[Any, Any, _T]]) -> _T:
+    def _call(self, path: str, operation: Callable[[_Store], _T]) -> _T:
         """Try until it is done, it is refused, or the time is over."""
         where = str(self._uri / path if path else self._uri)
         end = time.monotonic() + self._bound
@@ -140,15 +142,14 @@ class _Bucket:
                 self._judge(error, where, is_last=time.monotonic() + pause >= end)
             time.sleep(pause)
 
-    def _try(self, operation: Callable[[_Store], Coroutine[Any, Any, _T]], limit: float) -> _T:
-        from fsspec.asyn import sync
+    def _try(self, operation: Callable[[_Store], _T], limit: float) -> _T:
+        return _within(limit, lambda: operation(self._connected()))
 
+    def _connected(self) -> _Store:
         with self._lock:
             if self._store is None:
                 self._store = self._connect()
-            store = self._store
-        done: _T = sync(store.loop, operation, store, timeout=limit)
-        return done
+            return self._store
 
     def _judge(self, error: Exception, where: str, *, is_last: bool) -> None:
         """Return if there is to be another try; otherwise raise what the port has for it."""
@@ -190,71 +191,105 @@ class _RefusedError(Exception):
 
 
 def _fault_of(error: BaseException) -> Fault:
-    """What `error`, or what it came of, tells."""
+    """What `error` says, or the errors that led to it."""
     chain = [error]
-    while (cause := chain[-1].__cause__) is not None:
-        chain.append(cause)
+    while (earlier := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(earlier)
     types = tuple(f"{t.__module__}.{t.__qualname__}" for e in chain for t in type(e).__mro__)
     for each in chain:
         if isinstance(each, _RefusedError):
             return each.fault
-        answer = getattr(each, "response", None)  # of botocore
-        if isinstance(answer, dict):
+        answer = getattr(each, "response", None)
+        if isinstance(answer, dict):  # of botocore
             status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
             told = answer.get("Error", {})
             return Fault(status, told.get("Code", ""), told.get("Message", ""), types)
     return Fault(None, type(error).__name__, str(error), types)
 
 
-async def _up_to(limit: int, read: Callable[[int], Awaitable[bytes]], name: str) -> bytes:
-    """All that `read` gives, which reads at most so many bytes; no more than `limit`."""
+def _within(seconds: float, call: Callable[[], _T]) -> _T:
+    """Return what `call` returns, or raise what it raises.
+
+    Raises:
+        TimeoutError: it takes longer than `seconds`. It goes on in its thread until the client's
+            own timeouts end it: they start again with each byte, so they cannot bound the whole.
+    """
+    done: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="bucket", daemon=True).start()
+    return done.result(seconds)
+
+
+def _up_to(limit: int, read: Callable[[int], bytes], name: str, seconds: float) -> bytes:
+    """Read to the end with `read`, which reads at most so many bytes.
+
+    Raises:
+        UnreadableError: there are more than `limit` bytes.
+        TimeoutError: the end does not come within `seconds`.
+    """
+    until = time.monotonic() + seconds
     data = bytearray()
-    while chunk := await read(min(_CHUNK, limit + 1 - len(data))):
+    while chunk := read(min(_CHUNK, limit + 1 - len(data))):
         data += chunk
         if len(data) > limit:
             raise UnreadableError(name, f"has more than {limit} bytes", number=errno.EFBIG)
+        if time.monotonic() > until:
+            raise TimeoutError(f"no whole answer within {seconds:g} s")
     return bytes(data)
 
 
 class _Google:
     """Google Cloud Storage by its JSON API: https://cloud.google.com/storage/docs/json_api/v1."""
 
-    def __init__(self, bucket: str, silence: float) -> None:
-        import aiohttp
-        from gcsfs.core import GCSFileSystem
+    def __init__(self, bucket: str, silence: float, bound: float) -> None:
+        import google.auth
+        from google.auth.credentials import AnonymousCredentials
+        from google.auth.transport.requests import AuthorizedSession, Request
+        from requests.adapters import HTTPAdapter
 
-        self._files = GCSFileSystem(
-            token="anon" if os.environ.get("STORAGE_EMULATOR_HOST") else "google_default",
-            use_listings_cache=False,
-            skip_instance_cache=True,
+        emulator = os.environ.get("STORAGE_EMULATOR_HOST", "")
+        default = google.auth.default
+        credentials = AnonymousCredentials() if emulator else default(scopes=[_GOOGLE_SCOPE])[0]
+        self._session = AuthorizedSession(
+            credentials, refresh_status_codes=(), max_refresh_attempts=0, auth_request=Request()
         )
-        self._timeout = aiohttp.ClientTimeout(sock_connect=silence, sock_read=silence)
+        adapter = HTTPAdapter(pool_maxsize=_CONNECTIONS, max_retries=0)
+        self._session.mount("http://", adapter)
+        self._session.mount("https://", adapter)
+        self._timeout = (silence, silence)
+        self._bound = bound
+        self._url = _google_url(emulator)
         self._objects = f"storage/v1/b/{quote(bucket, safe='')}/o"
-        self.loop = self._files.loop
 
-    async def read(self, name: str, limit: int) -> Stored:
-        headers, content = await self._ask("GET", self._object(name), {"alt": "media"}, limit=limit)
+    def read(self, name: str, limit: int) -> Stored:
+        headers, content = self._ask("GET", self._object(name), {"alt": "media"}, limit=limit)
         return Stored(content, headers["x-goog-generation"])
 
-    async def write(self, name: str, data: bytes, expected: str | None) -> str:
+    def write(self, name: str, data: bytes, expected: str | None) -> str:
         condition = {} if expected is None else {"ifGenerationMatch": expected or "0"}
         query = {"uploadType": "media", "name": name, "fields": "generation", **condition}
-        _, content = await self._ask("POST", f"upload/{self._objects}", query, data)
+        _, content = self._ask("POST", f"upload/{self._objects}", query, data)
         return str(parse_object(content, name)["generation"])
 
-    async def delete(self, name: str) -> None:
-        await self._ask("DELETE", self._object(name), {})
+    def delete(self, name: str) -> None:
+        self._ask("DELETE", self._object(name), {})
 
-    async def exists(self, name: str) -> bool:
-        await self._ask("GET", self._object(name), {"fields": "name"})
+    def exists(self, name: str) -> bool:
+        self._ask("GET", self._object(name), {"fields": "name"})
         return True
 
-    async def list(self, prefix: str) -> Mapping[str, int]:
+    def list(self, prefix: str) -> Mapping[str, int]:
         found: dict[str, int] = {}
         fields = "items(name,size),prefixes,nextPageToken"
         query = {"prefix": prefix, "delimiter": "/", "fields": fields}
         while True:
-            _, content = await self._ask("GET", self._objects, query)
+            _, content = self._ask("GET", self._objects, query)
             page = parse_object(content, prefix)
             try:
                 found |= {str(item["name"]): int(item["size"]) for item in page.get("items", ())}
@@ -268,7 +303,7 @@ class _Google:
     def _object(self, name: str) -> str:
         return f"{self._objects}/{quote(name, safe='')}"
 
-    async def _ask(
+    def _ask(
         self,
         method: str,
         path: str,
@@ -276,81 +311,81 @@ class _Google:
         data: bytes | None = None,
         limit: int = _MAX_ANSWER,
     ) -> tuple[Mapping[str, str], bytes]:
-        import asyncio
-
-        session = await self._files._set_session()
-        plain = {"Content-Type": "application/octet-stream"} if data is not None else {}
-        headers = await asyncio.to_thread(self._files._get_headers, plain)  # it may renew a token
-        async with session.request(
+        with self._session.request(
             method,
-            f"{self._files._location}/{path}",
+            f"{self._url}/{path}",
             params=query,
-            headers=headers,
+            headers={"Content-Type": "application/octet-stream"} if data is not None else {},
             data=data,
             timeout=self._timeout,
+            stream=True,
         ) as answer:
-            content = await _up_to(limit, answer.content.read, path)
-            if answer.status >= 400:
-                raise _RefusedError(answer.status, content)
+            read = partial(answer.raw.read, decode_content=True)
+            content = _up_to(limit, read, path, self._bound)
+            if answer.status_code >= 400:
+                raise _RefusedError(answer.status_code, content)
             return answer.headers, content
+
+
+def _google_url(emulator: str) -> str:
+    """The address of the JSON API. `emulator` may name a host alone."""
+    if not emulator:
+        return _GOOGLE.format(os.environ.get("GOOGLE_CLOUD_UNIVERSE_DOMAIN") or "googleapis.com")
+    return emulator.rstrip("/") if "://" in emulator else f"http://{emulator}"
 
 
 class _Amazon:
     """Amazon S3, and what speaks it. The version is the ETag, which follows from the content."""
 
-    def __init__(self, bucket: str, silence: float) -> None:
-        from s3fs import S3FileSystem
+    def __init__(self, bucket: str, silence: float, bound: float) -> None:
+        import botocore.session
+        from botocore.config import Config
 
-        self._files = S3FileSystem(
-            config_kwargs={
-                "connect_timeout": silence,
-                "read_timeout": silence,
-                "retries": {"total_max_attempts": 1},
-            },
-            use_listings_cache=False,
-            skip_instance_cache=True,
+        config = Config(
+            connect_timeout=silence,
+            read_timeout=silence,
+            retries={"total_max_attempts": 1},
+            max_pool_connections=_CONNECTIONS,
         )
-        self._files.retries = 1
+        self._client = botocore.session.Session().create_client("s3", config=config)
         self._bucket = bucket
-        self.loop = self._files.loop
+        self._bound = bound
 
-    async def read(self, name: str, limit: int) -> Stored:
-        answer = await self._ask("get_object", Key=name)
-        async with answer["Body"] as body:
-            return Stored(await _up_to(limit, body.read, name), answer["ETag"])
+    def read(self, name: str, limit: int) -> Stored:
+        answer = self._client.get_object(Bucket=self._bucket, Key=name)
+        with answer["Body"] as body:
+            return Stored(_up_to(limit, body.read, name, self._bound), answer["ETag"])
 
-    async def write(self, name: str, data: bytes, expected: str | None) -> str:
+    def write(self, name: str, data: bytes, expected: str | None) -> str:
         condition = {"IfMatch": expected} if expected else {"IfNoneMatch": "*"}
-        answer = await self._ask(
-            "put_object", Key=name, Body=data, **(condition if expected is not None else {})
+        answer = self._client.put_object(
+            Bucket=self._bucket, Key=name, Body=data, **(condition if expected is not None else {})
         )
         return str(answer["ETag"])
 
-    async def delete(self, name: str) -> None:
-        await self._ask("delete_object", Key=name)
+    def delete(self, name: str) -> None:
+        self._client.delete_object(Bucket=self._bucket, Key=name)
 
-    async def exists(self, name: str) -> bool:
+    def exists(self, name: str) -> bool:
         """By a listing: to HEAD, a missing bucket is like a missing object."""
-        answer = await self._ask("list_objects_v2", Prefix=name, MaxKeys=1)
+        answer = self._client.list_objects_v2(Bucket=self._bucket, Prefix=name, MaxKeys=1)
         return any(item["Key"] == name for item in answer.get("Contents", ()))
 
-    async def list(self, prefix: str) -> Mapping[str, int]:
+    def list(self, prefix: str) -> Mapping[str, int]:
         found: dict[str, int] = {}
         page: dict[str, str] = {}
         while True:
-            answer = await self._ask("list_objects_v2", Prefix=prefix, Delimiter="/", **page)
+            answer = self._client.list_objects_v2(
+                Bucket=self._bucket, Prefix=prefix, Delimiter="/", **page
+            )
             found |= {item["Key"]: item["Size"] for item in answer.get("Contents", ())}
             found |= {place["Prefix"]: 0 for place in answer.get("CommonPrefixes", ())}
             if not answer.get("IsTruncated") or len(found) > _MAX_LISTED:
                 return found
             page = {"ContinuationToken": answer["NextContinuationToken"]}
 
-    async def _ask(self, operation: str, **what: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = await self._files._call_s3(operation, Bucket=self._bucket, **what)
-        return answer
 
-
-_KINDS: dict[str, tuple[str, str, Callable[[str, float], _Store]]] = {
-    "gs": ("gcsfs", "gcs", _Google),
-    "s3": ("s3fs", "s3", _Amazon),
+_KINDS: dict[str, tuple[str, str, Callable[[str, float, float], _Store]]] = {
+    "gs": ("google.auth.transport.requests", "gcs", _Google),
+    "s3": ("botocore.session", "s3", _Amazon),
 }
