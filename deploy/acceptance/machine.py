@@ -11,6 +11,7 @@ from pathlib import Path
 
 from deploy.acceptance.bench import Bench
 from supervisor.adapters.platforms import accelerators
+from supervisor.config.generations import GENERATIONS
 from supervisor.config.topology import SliceShape
 from supervisor.protocol import nvidia
 
@@ -30,17 +31,7 @@ _PACKAGES = (
 _SIMULATED = 8
 START = 180.0
 """Seconds in which the first process must be up."""
-_KINDS = {
-    "TPU v4": "v4",
-    "TPU v5e": "v5e",
-    "TPU v5 lite": "v5e",
-    "TPU v5": "v5p",
-    "TPU v5p": "v5p",
-    "TPU v6e": "v6e",
-    "TPU v6 lite": "v6e",
-    "TPU7x": "tpu7x",
-}
-"""Generations by `device_kind`, after jax/_src/pallas/mosaic/tpu_info.py of jax 0.10.2."""
+_KINDS = {kind: one.name for one in GENERATIONS.values() for kind in one.kinds}
 REMEDIES = {
     "tpu": "is libtpu installed (pip install '.[tpu]'), and does nobody else hold the chips?",
     "gpu": "does nvidia-smi list it, and is jax's plugin installed (docs/gpu.md)?",

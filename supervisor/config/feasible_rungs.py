@@ -14,11 +14,12 @@ from typing import Any
 from supervisor.config import placeholders
 from supervisor.config.chips import arrangement, why_not
 from supervisor.config.command import Command
+from supervisor.config.generations import GENERATIONS
 from supervisor.config.problems import Location, shown
 from supervisor.config.schema import Devices, Phase
 from supervisor.config.topology import parse_slice
 
-_PARTS_OF_A_TPU_HOST = (8, 4, 2, 1)
+_PARTS_OF_A_TPU_HOST = sorted({n for one in GENERATIONS.values() for n in one.parts}, reverse=True)
 """Of a generation that is not named."""
 _DEVICE_TEMPLATES = {"num_devices", "per_device_batch"}
 

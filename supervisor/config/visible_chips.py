@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from supervisor.config.generations import GENERATIONS
 from supervisor.config.gpus import listed
-from supervisor.config.topology import GENERATIONS, SliceShape
+from supervisor.config.topology import SliceShape
 
 VISIBLE = "TPU_VISIBLE_CHIPS"
 VISIBLE_BEFORE = "TPU_VISIBLE_DEVICES"
@@ -34,7 +35,7 @@ def _problems(text: str, num_chips: int | None, tpu: SliceShape | None) -> Itera
     names = listed(text)
     if not names:
         yield "is empty, which names no chip: unset it, or name the chips that the job may use"
-    known = GENERATIONS.values() if tpu is None else (GENERATIONS[tpu.generation],)
+    known = GENERATIONS.values() if tpu is None else (tpu.known,)
     last = max(size for generation in known for size in generation.parts) - 1
     for name in names:
         if not _INDEX.fullmatch(name) or len(name) > 3 or int(name) > last:

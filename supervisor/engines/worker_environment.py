@@ -19,8 +19,6 @@ from supervisor.protocol import simulated
 from supervisor.protocol.environment import NUM_CPU_DEVICES, SHARES_TPU
 
 _LOCALHOST = "127.0.0.1"
-_TYPES = {"v5e": "v5litepod"}
-"""Of generations whose name the cloud spells otherwise in a type."""
 
 
 def ports_needed(launch: Launch) -> int:
@@ -139,10 +137,9 @@ def _alone(whole: SliceShape | None) -> dict[str, str]:
     server, which may tell of more hosts (pytorch/xla #7714); nothing where it is not known."""
     if whole is None or whole.host_bounds is None or whole.topology is None:
         return {}
-    generation, _, size = whole.type.partition("-")
     return {
         "TPU_SKIP_MDS_QUERY": "1",
-        "TPU_ACCELERATOR_TYPE": f"{_TYPES.get(generation, generation)}-{size}",
+        "TPU_ACCELERATOR_TYPE": whole.type_in_the_cloud,
         "TPU_TOPOLOGY": whole.topology,
         "TPU_CHIPS_PER_HOST_BOUNDS": ",".join(map(str, whole.host_bounds)),
         "TPU_HOST_BOUNDS": "1,1,1",

@@ -14,19 +14,12 @@ from supervisor.config.feasible_rungs import FeasibleRungs
 from supervisor.config.problems import ConfigError, Location, Problem
 from supervisor.config.schema import Phase, Provision
 from supervisor.config.source import written
-from supervisor.config.topology import GENERATIONS, SliceShape, parse_slice
+from supervisor.config.topology import SliceShape, parse_slice
 from supervisor.diagnosis.redaction import Redactor
 from supervisor.prepare import Prepared
 from supervisor.protocol.location import Uri
 from supervisor.provision import boot
 from supervisor.provision.intent import Policy
-
-_API_NAMES = {"v5e": "v5litepod"}
-"""Generations that the Cloud TPU API calls by another name."""
-_NOT_QUEUED = ("tpu7x",)
-"""Generations that the Cloud TPU API does not support: "TPU7x and later TPU versions", says
-docs.cloud.google.com/tpu/docs/create-tpu-vm. Compute Engine's managed instance groups and Google
-Kubernetes Engine offer them (docs.cloud.google.com/tpu/docs/tpus-in-compute-engine)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +44,7 @@ class Plan:
 
     def accelerator_type(self, rung: int) -> str:
         """What the API calls a slice of so many chips."""
-        return _accelerator_type(self.whole, rung)
+        return SliceShape(self.whole.generation, rung).type_in_the_cloud
 
     def body(self, generation: int, rung: int) -> dict[str, Any]:
         """The queued resource to ask for."""
@@ -86,7 +79,7 @@ def make_plan(prepared: Prepared, redactor: Redactor, wheel: boot.File, lock: bo
     config = boot.File("job.yaml", written(job.source.data).encode())
     machine = boot.Machine(_name(uri), uri, config, wheel, lock, init.provision.user)
     whole = parse_slice(init.devices.type)
-    body = _body(init.provision, _accelerator_type(whole, whole.chips), machine, 0)
+    body = _body(init.provision, whole.type_in_the_cloud, machine, 0)
     policy = Policy(
         config=hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16],
         rungs=_rungs(whole, prepared.ladders),
@@ -109,14 +102,14 @@ def _unfit(phase: Phase) -> Iterator[tuple[Location, str]]:
         yield where, "must name the slice to ask for: {platform: tpu, type: v5e-8}"
         return
     one = parse_slice(init.devices.type)
-    if one.generation in _NOT_QUEUED:
+    if not one.known.is_queued:
         message = (
             f"is {one.type}, which the Cloud TPU API does not offer, and only that is asked for "
             "slices so far: have a managed instance group of Compute Engine or Google Kubernetes "
             "Engine make the machines, and `supervise run` be what runs on them"
         )
         yield (*where, "type"), message
-    elif one.chips not in GENERATIONS[one.generation].slices:
+    elif one.chips not in one.known.slices:
         yield (*where, "type"), f"is {one.type}, which is only a part of a slice"
     if (init.devices.slices or 1) > 1 or not one.is_part_of_a_host:
         message = f"is {one.type}, or several: only a slice of one host can be provisioned so far"
@@ -176,7 +169,7 @@ def _metadata(machine: boot.Machine, generation: int) -> dict[str, str]:
 def _rungs(whole: SliceShape, ladders: tuple[FeasibleRungs, ...]) -> tuple[int, ...]:
     """The rungs that all phases have and that are slices of their own, the full one first."""
     common = set.intersection(*({rung.num_devices for rung in one.rungs} for one in ladders))
-    slices = GENERATIONS[whole.generation].slices
+    slices = whole.known.slices
     return tuple(sorted((n for n in common if n in slices), reverse=True))
 
 
@@ -186,11 +179,6 @@ def _name(uri: Uri) -> str:
     word = re.sub(r"[^a-z0-9]+", "-", last).strip("-")[:24]
     digest = hashlib.sha256(str(uri).encode()).hexdigest()[:8]
     return "-".join(part for part in ("supervise", word, digest) if part)
-
-
-def _accelerator_type(whole: SliceShape, rung: int) -> str:
-    generation, _, number = SliceShape(whole.generation, rung).type.partition("-")
-    return f"{_API_NAMES.get(generation, generation)}-{number}"
 
 
 def _body(

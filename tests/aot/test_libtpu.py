@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.config.topology import GENERATIONS, SliceShape
+from supervisor.config.generations import GENERATIONS
+from supervisor.config.topology import SliceShape
 from supervisor.engines.worker_environment import visible
 from tests.config.files import with_init
 from tests.config.test_plan import plans
