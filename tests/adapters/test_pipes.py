@@ -282,7 +282,7 @@ def test_the_success_pattern(chunks: list[bytes], seen: bool, tmp_path: Path) ->
     pumped = Pumped(tmp_path / "log", success="training done$")
     pumped.say(*chunks)
     pumped.end()
-    assert pumped.pump.success_seen is seen
+    assert pumped.pump.reader.success_seen is seen
 
 
 def test_a_pattern_that_takes_for_ever_is_given_up(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_a_pattern_that_takes_for_ever_is_given_up(tmp_path: Path) -> None:
     pumped.say(b"a 7\n" + slow + b"a 8\n" + slow * 2 + b"a 9\ndone\n")
     pumped.end()
     assert pumped.steps == [8]
-    assert pumped.pump.success_seen
+    assert pumped.pump.reader.success_seen
     first, last = pumped.errors
     assert "takes too long in text that begins 'aaaa" in first
     assert last.endswith("took too long in 3 lines: it is not looked for any more in this attempt")
@@ -304,7 +304,7 @@ def test_a_pattern_that_is_slow_in_each_line_gets_a_part_of_the_time(tmp_path: P
     pumped.say(b"1\n", *[b"1" * 500 + b"x\n"] * 2000, b"2\ndone\n")
     pumped.end()
     assert pumped.steps == [1]
-    assert pumped.pump.success_seen, "each pattern has a time of its own"
+    assert pumped.pump.reader.success_seen, "each pattern has a time of its own"
     assert (tmp_path / "log").read_bytes().count(b"\n") == 2003, "only searches are left out"
     (told,) = pumped.errors
     assert "is slow: lines are passed over" in told

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from supervisor.config.patterns import Pattern, SlowPatternError
 from supervisor.core.search_time import SearchTime
@@ -57,18 +58,34 @@ class OutputPatterns:
     """Called where jax, which takes SIGTERM for itself, says that one came."""
 
 
-class OutputPump:
-    """Reads one worker's stdout and stderr until the last process that holds them is gone."""
+class Record(Protocol):
+    """What keeps an output. Adding to it never fails."""
+
+    def write(self, chunk: bytes) -> None:
+        """Add `chunk`."""
+        ...
+
+    def evidence(self) -> str:
+        """What is worth judging of the output."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        ...
+
+
+class OutputReader:
+    """Takes in one worker's output, chunk by chunk: keeps it, passes it on, looks for patterns."""
 
     def __init__(
         self,
-        path: Path,
+        record: Record,
         patterns: OutputPatterns,
         mirror: Callable[[bytes], None] | None,
         on_error: Callable[[str], None],
-        now: Callable[[], float] = time.monotonic,
+        now: Callable[[], float],
     ) -> None:
-        """Write to `path` and, if given, to `mirror`. `write_end` is for the worker."""
+        """Write to `record` and, if given, to `mirror`."""
         self.success_seen = False
         """Whether the success pattern occurred."""
         self.lines = 0
@@ -81,47 +98,31 @@ class OutputPump:
         self._mirror = mirror
         self._step = _Search(patterns.step, on_error, now)
         self._success = _Search(patterns.success, on_error, now)
-        self._file = OutputFile(path, on_error)
-        self._read_end, self.write_end = os.pipe()
+        self._looks = patterns.step is not None or patterns.success is not None
+        self._record = record
         self._line = b""
-        self._thread = threading.Thread(target=self._pump, name="output", daemon=True)
-
-    def start(self) -> None:
-        """Close our copy of the write end and begin to read."""
-        os.close(self.write_end)
-        self._thread.start()
-
-    def abandon(self) -> None:
-        """Close both ends: there is no worker."""
-        os.close(self.write_end)
-        os.close(self._read_end)
-
-    def finish(self, timeout: float) -> bool:
-        """Wait until all output is read; False if somebody still holds the pipe."""
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        self._recent = b""
 
     def evidence(self) -> str:
         """What of the output may tell why it ended, also where the disk took none of it."""
-        return self._file.evidence()
+        return self._record.evidence()
 
-    def _pump(self) -> None:
-        recent = b""
-        looking = self._patterns.step is not None or self._patterns.success is not None
-        while chunk := os.read(self._read_end, _CHUNK):
-            self._file.write(chunk)
-            if self._mirror is not None:
-                self._mirror(chunk)
-            if _SAYS_SIGTERM in (recent := recent[-_MAX_SAYING:] + chunk) and _SIGTERM.search(
-                recent
-            ):
-                self._patterns.on_sigterm()
-            if looking:
-                self._look(chunk)
-        if looking and self._line:
+    def take(self, chunk: bytes) -> None:
+        """Take in what was read next."""
+        self._record.write(chunk)
+        if self._mirror is not None:
+            self._mirror(chunk)
+        self._recent = self._recent[-_MAX_SAYING:] + chunk
+        if _SAYS_SIGTERM in self._recent and _SIGTERM.search(self._recent):
+            self._patterns.on_sigterm()
+        if self._looks:
+            self._look(chunk)
+
+    def end(self) -> None:
+        """Nothing more comes: a line that was begun is one, too."""
+        if self._looks and self._line:
             self._look(b"\n")
-        self._file.close()
-        os.close(self._read_end)
+        self._record.close()
 
     def _look(self, chunk: bytes) -> None:
         # A progress bar ends what it shows with a carriage return.
@@ -145,6 +146,45 @@ class OutputPump:
         if steps:
             self.step_seen = True
             self._patterns.on_step(steps[0], steps[-1])
+
+
+class OutputPump:
+    """Reads one worker's stdout and stderr until the last process that holds them is gone."""
+
+    def __init__(
+        self,
+        path: Path,
+        patterns: OutputPatterns,
+        mirror: Callable[[bytes], None] | None,
+        on_error: Callable[[str], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Write to `path` and, if given, to `mirror`. `write_end` is for the worker."""
+        record = OutputFile(path, on_error)
+        self.reader = OutputReader(record, patterns, mirror, on_error, now)
+        self._read_end, self.write_end = os.pipe()
+        self._thread = threading.Thread(target=self._pump, name="output", daemon=True)
+
+    def start(self) -> None:
+        """Close our copy of the write end and begin to read."""
+        os.close(self.write_end)
+        self._thread.start()
+
+    def abandon(self) -> None:
+        """Close both ends: there is no worker."""
+        os.close(self.write_end)
+        os.close(self._read_end)
+
+    def finish(self, timeout: float) -> bool:
+        """Wait until all output is read; False if somebody still holds the pipe."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _pump(self) -> None:
+        while chunk := os.read(self._read_end, _CHUNK):
+            self.reader.take(chunk)
+        self.reader.end()
+        os.close(self._read_end)
 
 
 class _Search:

@@ -11,6 +11,7 @@ import fcntl
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 from supervisor.protocol import environment
 from supervisor.protocol.messages import MAX_LINE, Message, ProtocolError, StepMessage, decode
@@ -20,13 +21,75 @@ _SHARE = 4 * MAX_LINE
 """Bytes that are read in one turn of the main loop: a pipe's worth of messages takes a second."""
 
 
+class Pipe(Protocol):
+    """A pipe of which a process has, or will have, the other end."""
+
+    read_end: int
+    write_end: int
+
+    @property
+    def identity(self) -> str:
+        """What names the pipe to whoever has its write end."""
+        ...
+
+    def read(self, most: int) -> bytes:
+        """At most so many bytes; none once the last writer has closed it.
+
+        Raises:
+            BlockingIOError: there is nothing to read now.
+        """
+        ...
+
+    def close_read_end(self) -> None:
+        """Nothing more is read."""
+        ...
+
+    def close_write_end(self) -> None:
+        """Whoever writes has it."""
+        ...
+
+
+class OsPipe:
+    """See `Pipe`: one of this system."""
+
+    def __init__(self) -> None:
+        self.read_end, self.write_end = os.pipe()
+        os.set_blocking(self.read_end, False)
+        with contextlib.suppress(OSError):  # this user's share of pipe memory is used up
+            fcntl.fcntl(self.read_end, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
+
+    @property
+    def identity(self) -> str:
+        """See `Pipe`."""
+        return environment.identity(self.write_end)
+
+    def read(self, most: int) -> bytes:
+        """See `Pipe`."""
+        return os.read(self.read_end, most)
+
+    def close_read_end(self) -> None:
+        """See `Pipe`."""
+        os.close(self.read_end)
+
+    def close_write_end(self) -> None:
+        """See `Pipe`."""
+        os.close(self.write_end)
+
+
 class ProgressPipe:
     """The supervisor's end of one worker's progress pipe."""
 
     def __init__(
-        self, on_message: Callable[[Message], None], on_refused: Callable[[str], None]
+        self,
+        on_message: Callable[[Message], None],
+        on_refused: Callable[[str], None],
+        pipe: Pipe | None = None,
     ) -> None:
-        """Hand each message to `on_message`, and the first line that is none to `on_refused`."""
+        """Hand each message to `on_message`, and the first line that is none to `on_refused`.
+
+        `pipe` is what to read; None: a new one of this system.
+        """
+        self._pipe = pipe if pipe is not None else OsPipe()
         self._on_message = on_message
         self._on_refused = on_refused
         self._refused = False
@@ -38,21 +101,18 @@ class ProgressPipe:
         self.is_behind = False
         """Whether the last read may have left something: the worker may wait for room, or leave
         out steps."""
-        self.read_end, self.write_end = os.pipe()
-        os.set_blocking(self.read_end, False)
-        with contextlib.suppress(OSError):  # this user's share of pipe memory is used up
-            fcntl.fcntl(self.read_end, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
+        self.read_end, self.write_end = self._pipe.read_end, self._pipe.write_end
 
     def to_environment(self) -> dict[str, str]:
         """What the worker needs in its environment to find the pipe."""
         return {
             environment.PROGRESS_FD: str(self.write_end),
-            environment.PROGRESS_PIPE: environment.identity(self.write_end),
+            environment.PROGRESS_PIPE: self._pipe.identity,
         }
 
     def close_write_end(self) -> None:
         """The worker has it now."""
-        os.close(self.write_end)
+        self._pipe.close_write_end()
 
     def abandon(self) -> None:
         """Close both ends: there is no worker."""
@@ -61,12 +121,12 @@ class ProgressPipe:
 
     def close(self) -> None:
         """Nothing more is expected."""
-        os.close(self.read_end)
+        self._pipe.close_read_end()
 
     def read(self, most: int = _SHARE) -> bool:
         """Read a part; False once the last writer has closed it."""
         try:
-            chunk = os.read(self.read_end, most)
+            chunk = self._pipe.read(most)
         except BlockingIOError:
             self.is_behind = False
             return True

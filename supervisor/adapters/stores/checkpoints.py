@@ -35,8 +35,8 @@ BUCKET = Pace(5.0, 30.0)
 """A request costs money. A worker that says it has saved is heard at once anyway."""
 
 
-class CheckpointWatcher:
-    """Looks in a thread of its own: a storage that hangs must not hang the supervisor."""
+class Looks:
+    """The looks at a place, one after the other: what each of them finds, and when to look again."""
 
     def __init__(
         self,
@@ -46,48 +46,40 @@ class CheckpointWatcher:
         on_error: Callable[[str], None],
         pace: Pace = DISK,
     ) -> None:
-        """Call `on_commit`, from the watching thread, with each new newest committed step.
+        """Call `on_commit` with each new newest committed step.
 
         `look` finds it in `place`, or fails with an OSError: `on_error` is told that once, until it
         works again.
         """
         self.has_news = False
         """Whether another step was the newest than when it first looked."""
+        self.is_over = False
+        """Whether nobody wants to know any more."""
         self._place = place
         self._newest = look
         self._on_commit = on_commit
         self._on_error = on_error
-        self._failed = False
         self._pace = pace
-        self._look_now = threading.Event()
-        self._stopped = False
-        self._thread = threading.Thread(target=self._watch, name="checkpoints", daemon=True)
-        self._thread.start()
+        self._failed = False
+        self._told: int | None = None
+        self._has_looked = False
+        self._changed = False
+        self._pause = pace.least
 
-    def look_now(self) -> None:
-        """The worker says that it has saved."""
-        self._look_now.set()
+    def look(self) -> float:
+        """Look; returns for how many seconds to pause then, unless somebody asks for a look."""
+        newest = self._look()
+        self._changed = newest is not None and newest != self._told
+        if newest is not None and self._changed and not self.is_over:
+            self._told = newest
+            self.has_news = self._has_looked
+            self._on_commit(newest)
+        self._has_looked = True
+        return self._pause
 
-    def stop(self) -> None:
-        """End the watching thread."""
-        self._stopped = True
-        self._look_now.set()
-
-    def _watch(self) -> None:
-        told: int | None = None
-        has_looked = False
-        pause = self._pace.least
-        while not self._stopped:
-            newest = self._look()
-            changed = newest is not None and newest != told
-            if newest is not None and changed and not self._stopped:
-                told = newest
-                self.has_news = has_looked
-                self._on_commit(newest)
-            has_looked = True
-            asked = self._look_now.wait(pause)
-            self._look_now.clear()
-            pause = self._pace.after(pause, changed=changed or asked)
+    def paused(self, *, asked: bool) -> None:
+        """The pause is over; `asked`: because somebody asked for a look."""
+        self._pause = self._pace.after(self._pause, changed=self._changed or asked)
 
     def _look(self) -> int | None:
         try:
@@ -101,3 +93,41 @@ class CheckpointWatcher:
             return None
         self._failed = False
         return newest
+
+
+class CheckpointWatcher:
+    """Looks in a thread of its own: a storage that hangs must not hang the supervisor."""
+
+    def __init__(
+        self,
+        place: Path | Uri,
+        look: Callable[[], int | None],
+        on_commit: Callable[[int], None],
+        on_error: Callable[[str], None],
+        pace: Pace = DISK,
+    ) -> None:
+        """See `Looks`; `on_commit` and `on_error` are called from the watching thread."""
+        self._looks = Looks(place, look, on_commit, on_error, pace)
+        self._look_now = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="checkpoints", daemon=True)
+        self._thread.start()
+
+    @property
+    def has_news(self) -> bool:
+        """See `Looks.has_news`."""
+        return self._looks.has_news
+
+    def look_now(self) -> None:
+        """The worker says that it has saved."""
+        self._look_now.set()
+
+    def stop(self) -> None:
+        """End the watching thread."""
+        self._looks.is_over = True
+        self._look_now.set()
+
+    def _watch(self) -> None:
+        while not self._looks.is_over:
+            asked = self._look_now.wait(self._looks.look())
+            self._look_now.clear()
+            self._looks.paused(asked=asked)
