@@ -44,6 +44,8 @@ from supervisor.engines.announcing import sources
 from supervisor.engines.committed import unmarked_copies
 from supervisor.engines.devices import DeviceProbe
 from supervisor.engines.local import LocalEngine
+from supervisor.engines.port import Engine
+from supervisor.engines.this_host import ThisHost
 from supervisor.engines.unmatched import phases_with_steps
 from supervisor.exclusion import (
     Check,
@@ -144,13 +146,14 @@ def run_job(
         known = phases_with_steps(history.transitions)
         history.transitions.clear()  # of thousands of attempts they are some tens of MB
         simulation = prepared.job.model_dir / simulated.FILE
-        probe = DeviceProbe(reactor, clock, guard, _marked(job, lineage), simulation)
-        engine = LocalEngine(
-            reactor, clock, guard, os.environ, shown.mirror, cache, probe, redactor.text, known
+        host = ThisHost(guard, simulation)
+        probe = DeviceProbe(reactor, clock, host, _marked(job, lineage))
+        engine: Engine = LocalEngine(
+            reactor, clock, host, os.environ, shown.mirror, cache, probe, redactor.text, known
         )
         space.in_use = lambda: engine.directory
         kept = storage, clock, reactor, engine, space, home.ownership
-        world = LocalWorld(job, lineage, prepared, config, *kept, redactor.text)
+        world = LocalWorld(job, lineage, prepared, config, *kept, host)
         if (doom := preemption.standing(_FIRST_LOOK)) is not None:
             log.say(f"a preemption is announced: {doom}; nothing is started here", level="warning")
             return int(ExitCode.DRAINED)
@@ -159,7 +162,10 @@ def run_job(
         grace = prepared.policy.grace_period + _CLOSING
         with stall.watched(reactor, grace, engine.pass_on_sigterm, end):
             return _run_to_the_end(
-                runtime, _started(job, prepared, history.state, clock, once=once), prepared, log
+                runtime,
+                _started(job, prepared, host, history.state, clock, once=once),
+                prepared,
+                log,
             )
 
 
@@ -338,10 +344,10 @@ def _unmarked(plan: PhasePlan) -> tuple[str, ...]:
 
 
 def _started(
-    job: str, prepared: Prepared, state: JobState, clock: Clock, *, once: bool
+    job: str, prepared: Prepared, host: ThisHost, state: JobState, clock: Clock, *, once: bool
 ) -> SupervisorStarted:
     phase = min(state.phase, len(prepared.plans) - 1)
-    committed = newest_in(prepared, phase)
+    committed = newest_in(host, prepared, phase)
     epoch = clock.wall().timestamp() - clock.now()
     return SupervisorStarted(clock.now(), job, prepared.policy, committed, epoch, once)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -11,7 +11,6 @@ from typing import Any
 import yaml
 
 from supervisor.adapters.kernel.reactor import Reactor
-from supervisor.adapters.stores.requests import taken
 from supervisor.adapters.stores.space import Space
 from supervisor.core.decisions import (
     BeginPhase,
@@ -28,12 +27,10 @@ from supervisor.core.decisions import (
     Wait,
 )
 from supervisor.core.events import Event, Noticed, PhaseBegun, QuarantineCleared
-from supervisor.engines import committed
-from supervisor.engines.holders import in_the_way
 from supervisor.engines.launch import Launch
-from supervisor.engines.local import LocalEngine
+from supervisor.engines.machine import Files
+from supervisor.engines.port import Engine
 from supervisor.exclusion import ModelDirError, Ownership
-from supervisor.host.aside import aside
 from supervisor.ports import Clock, Storage
 from supervisor.prepare import Prepared
 from supervisor.protocol.attempts import attempt_folder, phase_folder
@@ -54,13 +51,12 @@ class LocalWorld:
         storage: Storage,
         clock: Clock,
         reactor: Reactor,
-        engine: LocalEngine,
+        engine: Engine,
         space: Space,
         ownership: Ownership,
-        redact: Callable[[str], str],
+        files: Files,
     ) -> None:
-        """`config` is what params.yaml shows of each phase; `redact` takes the secrets out of the
-        command lines of others."""
+        """`config` is what params.yaml shows of each phase."""
         self._job = job
         self._lineage = lineage
         self._ownership = ownership
@@ -74,7 +70,7 @@ class LocalWorld:
         self._reactor = reactor
         self._engine = engine
         self._space = space
-        self._redact = redact
+        self._files = files
         self._told: set[str] = set()
         self._hear_requests()
 
@@ -88,12 +84,11 @@ class LocalWorld:
         """What people ask of the job, now and from time to time."""
         model_dir = self._prepared.job.model_dir
 
-        def hear() -> None:  # each is taken away, and so it is posted even if the rest hangs
-            for units in taken(model_dir, self._once):
-                self._reactor.post(QuarantineCleared(self._clock.now(), units))
+        def heard(units: tuple[str, ...]) -> None:
+            self._reactor.post(QuarantineCleared(self._clock.now(), units))
 
         try:
-            aside(str(model_dir)).ask(hear)
+            self._files.hear_requests(model_dir, heard, self._once)
         except OSError as error:
             self._once(f"requests in {model_dir} cannot be heard: {error}")
         self._reactor.call_later(_HEAR_INTERVAL, self._hear_requests)
@@ -125,7 +120,7 @@ class LocalWorld:
                 launch = self._launch(attempt, decision.phase, decision.directory)
                 self._engine.kill(launch, exits, survivors)
             case Wait(device_is_busy=True):
-                self._tell_what_is_in_the_way()
+                self._engine.name_holders()
             case Wait() | TellRecovery() | TellLivelock() | FinishJob():
                 pass  # only told: the runtime waits and ends by the state
 
@@ -144,18 +139,13 @@ class LocalWorld:
         self._write_params(launch)
         self._engine.start(launch)
 
-    def _tell_what_is_in_the_way(self) -> None:
-        """Before a wait for a busy accelerator: who or what has to go until it is over."""
-        for text in in_the_way(self._redact):
-            self._reactor.post(Noticed(self._clock.now(), text))
-
     def _begin_phase(self, phase: int) -> None:
         wall = self._clock.wall()
         name = phase_folder(wall)
         while not self._make_directory(name, durable=True):
             wall += timedelta(seconds=1)
             name = phase_folder(wall)
-        newest = newest_in(self._prepared, phase)
+        newest = newest_in(self._files, self._prepared, phase)
         self._reactor.post(PhaseBegun(self._clock.now(), phase, name, newest))
 
     def _launch(self, attempt: int, phase: int, folder: str) -> Launch:
@@ -199,7 +189,7 @@ class LocalWorld:
             self._reactor.post(Noticed(self._clock.now(), message))
 
 
-def newest_in(prepared: Prepared, phase: int) -> int | None:
+def newest_in(files: Files, prepared: Prepared, phase: int) -> int | None:
     """The newest committed step of a phase.
 
     Raises:
@@ -207,7 +197,7 @@ def newest_in(prepared: Prepared, phase: int) -> int | None:
     """
     directory = prepared.plans[phase].checkpoints
     try:
-        return committed.newest(directory)
+        return files.newest_checkpoint(directory)
     except OSError as error:
         text = f"{error.filename or directory} cannot be read: {error.strerror or error}"
         raise ModelDirError(text) from error

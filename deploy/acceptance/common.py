@@ -22,6 +22,7 @@ from supervisor.adapters.processes.guard import Guard
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import Noticed
 from supervisor.engines.devices import DeviceProbe, ProbeLimits
+from supervisor.engines.this_host import ThisHost
 from supervisor.engines.units import ProbeAnswer
 from supervisor.engines.worker_environment import visible
 from supervisor.prepare import prepare
@@ -222,7 +223,9 @@ def probe(bench: Bench) -> None:
     """Started for the question, and started ahead of it."""
     clock = SystemClock()
     reactor, guard = Reactor(clock), Guard(bench.see)
-    looker = DeviceProbe(reactor, clock, guard, bench.environment(), bench.work / simulated.FILE)
+    looker = DeviceProbe(
+        reactor, clock, ThisHost(guard, bench.work / simulated.FILE), bench.environment()
+    )
     try:
         for is_warm in (False, True):
             if is_warm:

@@ -13,17 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from supervisor.adapters.kernel.reactor import Reactor
-from supervisor.adapters.platforms import accelerators
 from supervisor.config.plan import PhasePlan
 from supervisor.diagnosis.failure import WorkerExit
 from supervisor.engines import parts
+from supervisor.engines.machine import Machine, MainLoop
 from supervisor.engines.parts import Part, Tried
 from supervisor.engines.prober import Prober
 from supervisor.engines.units import ProbeAnswer, UnitLayout
-from supervisor.ports import Clock, Starter
+from supervisor.ports import Clock
 from supervisor.protocol import simulated
 from supervisor.protocol.environment import HOST_TOPOLOGY, STALE_TOPOLOGY
 
@@ -69,22 +67,17 @@ class DeviceProbe:
 
     def __init__(
         self,
-        reactor: Reactor,
+        reactor: MainLoop,
         clock: Clock,
-        starter: Starter,
+        machine: Machine,
         environ: Mapping[str, str],
-        simulated_devices: Path,
         limits: ProbeLimits = ProbeLimits(),
     ) -> None:
-        """`environ` is what the process inherits.
-
-        `simulated_devices` is the file that says which simulated devices are broken.
-        """
+        """`environ` is what the process inherits."""
         self._reactor = reactor
         self._clock = clock
-        self._starter = starter
+        self._machine = machine
         self._environ = {name: text for name, text in environ.items() if name not in STALE_TOPOLOGY}
-        self._simulated_devices = simulated_devices
         self._limits = limits
         self._waiting: Prober | None = None
         self._waits_for: str | None = None
@@ -132,7 +125,7 @@ class DeviceProbe:
 
     def _begin(self, look: _Look, units: tuple[str, ...] | None) -> None:
         if look.plan.platform == "cpu":
-            look.broken = simulated.read(self._simulated_devices)
+            look.broken = self._machine.broken_devices()
         look.layout = UnitLayout.of(look.plan, units, look.broken.lost)
         if look.layout.asked is not None and not look.layout.present:
             self._answer(look, look.layout.answer(0, {}))
@@ -182,7 +175,7 @@ class DeviceProbe:
 
     def _start(self, plan: PhasePlan) -> Prober:
         platform = {name: text for name, text in plan.env.items() if name == "JAX_PLATFORMS"}
-        prober = Prober(self._starter, {**self._environ, **platform})
+        prober = Prober(self._machine, {**self._environ, **platform})
         self._reactor.watch(prober.process.pidfd, lambda: self._ended(prober))
         return prober
 
@@ -270,7 +263,7 @@ class DeviceProbe:
             first = answer.bad[0] if answer.bad else None
             problem, found = (first.reason, first.found) if first else (answer.problem, False)
             look.tried[part] = Tried(problem, found, prober.start)
-        there_is_none = look.plan.platform == "tpu" and not accelerators.chips()
+        there_is_none = look.plan.platform == "tpu" and not self._machine.has_chips()
         if not prober.has_begun or (not prober.is_up and there_is_none):
             look.is_over = True  # it does not depend on which chips there are
         self._ask_again(look)

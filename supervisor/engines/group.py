@@ -6,15 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from signal import SIGKILL
 
-from supervisor.adapters.kernel.cgroup import OomCounter
-from supervisor.adapters.kernel.stacks import cpu_seconds
-from supervisor.adapters.processes.output import OutputPump
+from supervisor.adapters.processes.output import OutputReader
 from supervisor.adapters.processes.progress import ProgressPipe
-from supervisor.adapters.processes.worker_process import WorkerProcess
-from supervisor.adapters.stores.checkpoints import CheckpointWatcher
 from supervisor.core.settling import Settling
 from supervisor.diagnosis.failure import Survivor, WorkerExit
+from supervisor.engines.handles import OomKills, Output, Process, Watch
 from supervisor.engines.launch import Launch, Start
+from supervisor.engines.machine import Machine
 from supervisor.protocol.drills import Drill
 from supervisor.protocol.messages import (
     AdjustableMessage,
@@ -40,10 +38,11 @@ class Member:
 
     rank: int
     start: Start
-    process: WorkerProcess
+    machine: Machine
+    process: Process
     standby: Mode | None
     """The kind of standby that it was; None: it was started cold."""
-    pump: OutputPump
+    output: Output
     pipe: ProgressPipe
     exit: WorkerExit | None = None
     dumps_stacks: bool = False
@@ -91,19 +90,19 @@ class Member:
         """Note what CPU time it has used, if it has spoken since the last look."""
         if self.has_spoken:
             self.has_spoken = False
-            self.silence = now, cpu_seconds(self.process.pid)
+            self.silence = now, self.machine.cpu_seconds(self.process.pid)
 
     def cpu_time_in_silence(self, now: float) -> str:
         """How busy it was since it fell silent, for people: it decides nothing."""
         since, before = self.silence
-        used = max(0.0, cpu_seconds(self.process.pid) - before)
+        used = max(0.0, self.machine.cpu_seconds(self.process.pid) - before)
         return f"it used {used:.1f} s of CPU time in the last {now - since:.1f} s"
 
     def close(self, drain_output: float) -> bool:
         """Let go of everything; False if somebody still holds the output after so many seconds."""
         self.pipe.close()
         self.process.close()
-        return self.pump.finish(drain_output)
+        return self.output.finish(drain_output)
 
 
 @dataclass(slots=True)
@@ -111,8 +110,9 @@ class WorkerGroup:
     """The workers of an attempt, in the order of their ranks."""
 
     launch: Launch
-    watcher: CheckpointWatcher
-    oom: OomCounter
+    machine: Machine
+    watcher: Watch
+    oom: OomKills
     guards_lost: Callable[[], int]
     """How many guard processes have died since it was started."""
     drills: list[Drill]
@@ -131,6 +131,8 @@ class WorkerGroup:
     late: tuple[Survivor, ...] = ()
     """What still ran when it was killed, although it should have ended with the workers."""
     asked_to_stop: bool = False
+    is_closed: bool = False
+    """Whether it is over: nobody wants to know what it said any more."""
     has_compiled: bool = False
     """Since its compilations were last taken over."""
     has_told_start: bool = False
@@ -146,9 +148,9 @@ class WorkerGroup:
         return tuple(worker.process.pid for worker in self.workers)
 
     @property
-    def pumps(self) -> tuple[OutputPump, ...]:
+    def outputs(self) -> tuple[OutputReader, ...]:
         """Of the workers, what reads their output."""
-        return tuple(worker.pump for worker in self.workers)
+        return tuple(worker.output.reader for worker in self.workers)
 
     @property
     def speaker(self) -> Member:
@@ -182,7 +184,8 @@ class WorkerGroup:
     def modules_are_known(self) -> bool:
         """Whether a standby can be told what to import."""
         launch, plan = self.launch, self.launch.plan
-        return not plan.bootstrap or plan.preload is not None or launch.modules_file.exists()
+        is_known = not plan.bootstrap or plan.preload is not None
+        return is_known or self.machine.exists(launch.modules_file)
 
     def has_ended(self, worker: Member) -> bool:
         """Whether one of them has ended; if so, its exit is known from now on."""
@@ -193,7 +196,8 @@ class WorkerGroup:
 
     def has_failed(self, worker: Member) -> bool:
         """Whether one of them has left a failure record, and still lives."""
-        return worker.exit is None and self.launch.file(worker.rank, "failure.json").exists()
+        record = self.launch.file(worker.rank, "failure.json")
+        return worker.exit is None and self.machine.exists(record)
 
     def all_have_ended(self) -> bool:
         """Whether all of them have ended."""

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from traceback import extract_tb
 
-from supervisor.adapters.processes.output import read_evidence
-from supervisor.adapters.stores.space import free_bytes
 from supervisor.config import placeholders
 from supervisor.core.events import WorkersGone
 from supervisor.diagnosis.crash import place_of_crash, traceback_of_crash
@@ -20,13 +18,10 @@ from supervisor.diagnosis.verdicts import (
     succeeded,
     unjudged_failure,
 )
-from supervisor.engines.committed import exists
 from supervisor.engines.group import WorkerGroup
 from supervisor.engines.launch import Launch
-from supervisor.host.aside import aside
+from supervisor.engines.machine import Files
 from supervisor.protocol.failure import MAX_RECORD, FailureRecord, parse_failure_record
-from supervisor.protocol.location import Uri
-from supervisor.protocol.reading import read
 
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL")
 """Signals on which `faulthandler` writes the Python stacks."""
@@ -38,6 +33,7 @@ Tell = Callable[[str], None]
 
 def judged(
     at: float,
+    files: Files,
     launch: Launch,
     exits: Sequence[WorkerExit],
     group: WorkerGroup | None,
@@ -50,26 +46,26 @@ def judged(
     takes the secrets out."""
     step = group.step if group is not None else None
     try:
-        file_exists = _success_file_exists(launch, exits, committed)
+        file_exists = _success_file_exists(files, launch, exits, committed)
         unanswered = None
     except OSError as error:
         file_exists, unanswered = False, store_failure(error, exits[0])
     evidence = Evidence(
-        ranks=tuple(_ranks(launch, exits, group, tell)),
+        ranks=tuple(_ranks(files, launch, exits, group, tell)),
         step=step,
         committed=committed,
-        pattern_seen=group is not None and any(w.pump.success_seen for w in group.workers),
+        pattern_seen=group is not None and any(each.success_seen for each in group.outputs),
         file_exists=file_exists,
         host=HostFacts(
             oom_kills=group.oom.rise() if group is not None else None,
             guard_lost=group is not None and group.lost_guard,
-            free_disk=_free_disk(launch.model_dir),
+            free_disk=files.free_bytes(launch.model_dir),
         ),
         survivors=group.late if group is not None else (),
     )
     doubtful: str | None = None
     try:
-        failure = _failure(launch, evidence, unanswered, tell, redact)
+        failure = _failure(files, launch, evidence, unanswered, tell, redact)
         if failure is None:
             doubtful = doubt(evidence, redact)
     except Exception as error:  # an output may hold anything: a mistake of ours must stop no job
@@ -91,6 +87,7 @@ def judged(
 
 
 def _failure(
+    files: Files,
     launch: Launch,
     evidence: Evidence,
     unanswered: Failure | None,
@@ -101,7 +98,9 @@ def _failure(
     nobody knows whether it is one."""
     failure = unanswered or judge_in_time(evidence, launch.success, launch.rules, tell, redact)
     if failure is not None and not failure.traceback:
-        traceback = traceback_of_crash(_stacks_of_crash(launch, evidence, failure.rank, tell))
+        traceback = traceback_of_crash(
+            _stacks_of_crash(files, launch, evidence, failure.rank, tell)
+        )
         where = failure.where or place_of_crash(traceback)
         failure = replace(failure, traceback=traceback, where=where)
     return redacted(failure, redact) if failure is not None else None
@@ -125,26 +124,29 @@ def redacted(failure: Failure, redact: Callable[[str], str]) -> Failure:
 
 
 def _ranks(
-    launch: Launch, exits: Sequence[WorkerExit], group: WorkerGroup | None, tell: Tell
+    files: Files,
+    launch: Launch,
+    exits: Sequence[WorkerExit],
+    group: WorkerGroup | None,
+    tell: Tell,
 ) -> Iterator[RankEvidence]:
     for number, ended in enumerate(exits):
-        record = _failure_record(launch, ended.rank, tell)
+        record = _failure_record(files, launch, ended.rank, tell)
         if group is None:
-            yield RankEvidence(ended, record, _output(launch, ended.rank, tell))
+            yield RankEvidence(ended, record, _output(files, launch, ended.rank, tell))
         else:
             worker = group.workers[ended.rank]
             # What is in its output may be read only after its exit is known.
             told = replace(ended, told_to_stop=worker.told_to_stop)
             fell = group.fallen is None or number < group.fallen
-            yield RankEvidence(told, record, worker.pump.evidence(), worker.stage, fell)
+            yield RankEvidence(told, record, worker.output.reader.evidence(), worker.stage, fell)
 
 
-def _failure_record(launch: Launch, rank: int, tell: Tell) -> FailureRecord | None:
+def _failure_record(files: Files, launch: Launch, rank: int, tell: Tell) -> FailureRecord | None:
     """What the worker left; one that cannot be used is told, and judged as if there were none."""
     path = launch.file(rank, "failure.json")
     try:
-        place = aside(str(launch.model_dir))
-        data = place.ask(lambda: read(path, MAX_RECORD, below=launch.model_dir))
+        data = files.read(path, MAX_RECORD, launch.model_dir)
         return parse_failure_record(data, path)
     except FileNotFoundError:
         return None
@@ -153,7 +155,9 @@ def _failure_record(launch: Launch, rank: int, tell: Tell) -> FailureRecord | No
         return None
 
 
-def _stacks_of_crash(launch: Launch, evidence: Evidence, rank: int, tell: Tell) -> str:
+def _stacks_of_crash(
+    files: Files, launch: Launch, evidence: Evidence, rank: int, tell: Tell
+) -> str:
     """The Python stacks of a worker whose native code crashed: in a file, or in its output where
     a person has enabled `faulthandler`."""
     crashed = [r for r in evidence.ranks if r.exit.rank == rank and r.exit.signal in _CRASHES]
@@ -161,8 +165,7 @@ def _stacks_of_crash(launch: Launch, evidence: Evidence, rank: int, tell: Tell) 
         return ""
     path = launch.file(rank, "stacks.txt")
     try:
-        place = aside(str(launch.model_dir))
-        data = place.ask(lambda: read(path, _MAX_STACKS, below=launch.model_dir))
+        data = files.read(path, _MAX_STACKS, launch.model_dir)
     except FileNotFoundError:
         data = b""
     except OSError as error:
@@ -171,25 +174,18 @@ def _stacks_of_crash(launch: Launch, evidence: Evidence, rank: int, tell: Tell) 
     return data.decode("utf-8", "replace") or crashed[0].output
 
 
-def _output(launch: Launch, rank: int, tell: Tell) -> str:
+def _output(files: Files, launch: Launch, rank: int, tell: Tell) -> str:
     """What is worth judging of the output of a worker that another supervisor started."""
     path = launch.file(rank, "log")
     try:
-        return aside(str(launch.model_dir)).ask(lambda: read_evidence(path))
+        return files.evidence(path, launch.model_dir)
     except OSError as error:
         tell(f"the output of rank {rank} is not judged: {error}")
         return ""
 
 
-def _free_disk(model_dir: Path) -> int | None:
-    try:
-        return aside(str(model_dir)).ask(lambda: free_bytes(model_dir))
-    except TimeoutError:
-        return None
-
-
 def _success_file_exists(
-    launch: Launch, exits: Sequence[WorkerExit], committed: int | None
+    files: Files, launch: Launch, exits: Sequence[WorkerExit], committed: int | None
 ) -> bool:
     """Whether the file is there that tells of success; where it decides nothing, nobody looks.
 
@@ -200,7 +196,4 @@ def _success_file_exists(
     if success.file is None or {ended.code for ended in exits} != {success.exit_code}:
         return False
     file = placeholders.expand(success.file, launch.values(committed))
-    place = Uri.parse(file)
-    if place is not None:
-        return exists(place)
-    return aside(str(Path(file).parent)).ask(Path(file).exists)
+    return files.success_file_exists(file)

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from supervisor.adapters.kernel.reactor import Reactor
-from supervisor.adapters.processes.guard import Guard
+from supervisor.engines.machine import MainLoop, Processes
 
 
 class Killing:
     """The one chain of tries."""
 
-    def __init__(self, reactor: Reactor, guard: Guard) -> None:
+    def __init__(self, reactor: MainLoop, processes: Processes) -> None:
         self._reactor = reactor
-        self._guard = guard
+        self._processes = processes
         self._stops: int | None = None
         """How many requests to stop had come when the chain began; None: there is no chain."""
 
@@ -35,14 +34,14 @@ class Killing:
         if self._stops is None:
             self._stops = self._reactor.stops
             if self._stops:
-                self._guard.asked()
+                self._processes.asked()
             self._try()
 
     def _try(self) -> None:
         if self._reactor.stops != self._stops:
-            self._guard.hurry()
+            self._processes.hurry()
         if self._kill():
-            self._reactor.call_later(self._guard.pause, self._try)
+            self._reactor.call_later(self._processes.pause, self._try)
             return
         self._stops = None
         self._then()

@@ -7,42 +7,31 @@ what is done ahead of the next one in `preparing`, and what its end was in `judg
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from supervisor.adapters.kernel.addresses import free_ports
-from supervisor.adapters.kernel.cgroup import OomCounter
-from supervisor.adapters.kernel.reactor import Reactor
-from supervisor.adapters.kernel.stacks import describe_process, dump_native_stacks
-from supervisor.adapters.platforms.accelerators import TPU, holders
-from supervisor.adapters.processes.guard import Guard
-from supervisor.adapters.processes.snapshots import SnapshotMemory
-from supervisor.adapters.stores.checkpoints import CheckpointWatcher
-from supervisor.adapters.stores.compile_cache import CompileCache
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import (
     CheckpointCommitted,
     DevicesProbed,
     LaunchFailed,
     Noticed,
-    SaveMeasured,
-    SilenceExcused,
-    WorkerReported,
     WorkersObserved,
     WorkersStarted,
 )
 from supervisor.core.settling import Settling
 from supervisor.diagnosis.failure import Survivor, WorkerExit
 from supervisor.diagnosis.verdicts import launch_failure
-from supervisor.engines import committed as committed_steps
 from supervisor.engines.devices import DeviceProbe
 from supervisor.engines.group import Member, WorkerGroup
+from supervisor.engines.handles import Memory, Watch
+from supervisor.engines.hearing import Hearing
 from supervisor.engines.judging import judged, redacted
 from supervisor.engines.killing import Killing
 from supervisor.engines.launch import Launch, Start
+from supervisor.engines.machine import Compilations, Machine, MainLoop
 from supervisor.engines.preparing import Preparations
 from supervisor.engines.releasing import Releasing
 from supervisor.engines.snapshots import SnapshotKeeper
@@ -51,11 +40,9 @@ from supervisor.engines.survivors import Survivors
 from supervisor.engines.units import ProbeAnswer
 from supervisor.engines.unmatched import Unmatched
 from supervisor.engines.worker_environment import placed, ports_needed
-from supervisor.host import tree
 from supervisor.ports import Clock
 from supervisor.protocol.attempts import attempt_folder
 from supervisor.protocol.location import Uri
-from supervisor.protocol.messages import Message, RestoredMessage, SavedMessage, StepMessage
 from supervisor.protocol.stacks import STACK_SIGNAL
 
 _OBSERVE_INTERVAL = 5.0
@@ -63,8 +50,6 @@ _DRAIN_OUTPUT = 5.0
 """Seconds for the outputs of all workers: the main loop stands still meanwhile."""
 _EXIT_HANDLERS = 2.0
 """Seconds for the exit handlers of a worker that has failed, at least, where there are several."""
-_READING_PAUSE = 0.5
-"""Seconds, once the job is on its way: who reads each step at once is awake ten times a second."""
 
 
 class LocalEngine:
@@ -72,12 +57,12 @@ class LocalEngine:
 
     def __init__(
         self,
-        reactor: Reactor,
+        reactor: MainLoop,
         clock: Clock,
-        guard: Guard,
+        machine: Machine,
         environ: Mapping[str, str],
         mirror: Callable[[bytes], None] | None,
-        compile_cache: CompileCache,
+        compile_cache: Compilations,
         probe: DeviceProbe,
         redact: Callable[[str], str] = str,
         phases_with_steps: Collection[int] = (),
@@ -89,20 +74,21 @@ class LocalEngine:
         """
         self._reactor = reactor
         self._clock = clock
-        self._guard = guard
+        self._machine = machine
         self._compile_cache = compile_cache
         self._probe = probe
         self._redact = redact
         self._group: WorkerGroup | None = None
-        self._killing = Killing(reactor, guard)
-        self._releasing = Releasing(reactor, clock, lambda: holders(TPU), self._notice, redact)
+        self._killing = Killing(reactor, machine)
+        self._releasing = Releasing(reactor, clock, machine.chip_holders, self._notice, redact)
         self._unmatched = Unmatched(self._notice, redact, phases_with_steps)
-        self._snapshots = SnapshotKeeper(self._notice, self._mention)
+        self._snapshots = SnapshotKeeper(machine, self._notice, self._mention)
         self._ahead = Preparations(
-            reactor, clock, guard, probe, self._notice, self._mention, redact
+            reactor, clock, machine, probe, self._notice, self._mention, redact
         )
+        self._hearing = Hearing(reactor, clock, compile_cache, self._snapshots, self._ahead.look)
         self._starter = WorkerStarter(
-            guard, environ, mirror, compile_cache, self._ahead, self._heard, self._notice
+            machine, environ, mirror, compile_cache, self._ahead, self._hearing.heard, self._notice
         )
 
     @property
@@ -115,17 +101,20 @@ class LocalEngine:
         began = self._clock.now()
         if launch.plan.platform == "tpu":
             self._releasing.begins()
-        oom = OomCounter(os.getpid())  # which counts for the cgroups below ours too
-        drills = launch.pending_drills()
-        settling = Settling(began)
+        machine = self._machine
         group = WorkerGroup(
-            launch, self._watcher(launch), oom, self._guard.losses(), drills, settling
+            launch,
+            machine,
+            self._watcher(launch),
+            machine.oom_kills(),
+            machine.losses(),
+            launch.pending_drills(),
+            Settling(began),
         )
         self._group = group
         group.committed = newest = self._newest(launch.plan.checkpoints)
         self._survivors = Survivors(
             group,
-            self._guard,
             self._reactor,
             self._clock,
             self._redact,
@@ -135,7 +124,7 @@ class LocalEngine:
         argv, env = self._starter.program(launch, newest)
         memories = self._snapshot_memories(launch, newest)
         try:
-            ports = free_ports(ports_needed(launch))
+            ports = machine.free_ports(ports_needed(launch))
             for rank in range(launch.world_size):
                 place = placed(launch, rank, ports, env)
                 start = Start(argv, {**env, **place, **launch.told(rank, group.drills)})
@@ -172,8 +161,13 @@ class LocalEngine:
         for worker in group.workers:
             self._dump_stacks(group, worker)
 
+    def name_holders(self) -> None:
+        """Tell people who or what keeps an accelerator busy."""
+        for text in self._machine.told_in_the_way(self._redact):
+            self._notice(text)
+
     def pass_on_sigterm(self) -> None:
-        """Send SIGTERM to the workers, from another thread, while the main loop hangs."""
+        """Send SIGTERM to the workers while the main loop hangs. Safe in any thread."""
         group = self._group
         for worker in tuple(group.workers) if group is not None else ():
             worker.process.signal(signal.SIGTERM)
@@ -200,7 +194,7 @@ class LocalEngine:
         if group is not None and group.launch.attempt != launch.attempt:
             group = None
         if group is not None and group.fallen is None:
-            group.late = tuple(each for each in late if tree.lives(each.pid))
+            group.late = tuple(each for each in late if self._machine.lives(each.pid))
             group.kill()
 
         def gone() -> None:
@@ -218,7 +212,7 @@ class LocalEngine:
 
     # --- starting ---------------------------------------------------------------------------
 
-    def _begin(self, group: WorkerGroup, start: Start, memory: SnapshotMemory | None) -> None:
+    def _begin(self, group: WorkerGroup, start: Start, memory: Memory | None) -> None:
         """Start the group's next worker, and hear it from now on.
 
         Raises:
@@ -227,8 +221,8 @@ class LocalEngine:
         worker = self._starter.start(group, start, memory)
         worker.look(self._clock.now())
         group.workers.append(worker)
-        worker.pump.start()
-        self._reactor.watch(worker.pipe.read_end, lambda: self._read_progress(group, worker))
+        worker.output.start()
+        self._hearing.begin(group, worker)
         self._reactor.watch(worker.process.pidfd, lambda: self._worker_ended(group, worker))
 
     def _tell_start(self, group: WorkerGroup) -> None:
@@ -247,55 +241,19 @@ class LocalEngine:
         failure = redacted(launch_failure(error, argv), self._redact)
         self._reactor.post(LaunchFailed(self._clock.now(), group.launch.attempt, failure))
 
-    def _snapshot_memories(self, launch: Launch, newest: int | None) -> Sequence[SnapshotMemory]:
+    def _snapshot_memories(self, launch: Launch, newest: int | None) -> Sequence[Memory]:
         """The memory of each rank; nothing where there are no snapshots."""
         if not launch.plan.snapshots:
             return ()
         return self._snapshots.lend(launch.phase, launch.world_size, launch.distrust, newest)
 
-    def _watcher(self, launch: Launch) -> CheckpointWatcher:
+    def _watcher(self, launch: Launch) -> Watch:
         def committed(step: int) -> None:
             self._reactor.post(CheckpointCommitted(self._clock.now(), launch.phase, step))
 
-        return committed_steps.watch(launch.plan.checkpoints, committed, self._notice)
+        return self._machine.watch_checkpoints(launch.plan.checkpoints, committed, self._notice)
 
     # --- watching ---------------------------------------------------------------------------
-
-    def _heard(self, group: WorkerGroup, rank: int, message: Message) -> None:
-        """A worker of `group` said something. Of one that is gone, nobody wants to know."""
-        now = self._clock.now()
-        if self._group is not group or not group.heard(group.workers[rank], message, now):
-            return
-        match message:
-            case StepMessage() if group.has_compiled:
-                group.has_compiled = False
-                self._compile_cache.take_over()
-            case RestoredMessage(_, snapshot):
-                self._snapshots.restored(snapshot=snapshot)
-            case SavedMessage(_, seconds):
-                group.watcher.look_now()
-                if seconds is not None:
-                    measured = SaveMeasured(now, group.launch.attempt, seconds)
-                    self._reactor.post(measured)
-        report = WorkerReported(now, group.launch.attempt, rank, message)
-        self._reactor.post(report)
-
-    def _read_progress(self, group: WorkerGroup, worker: Member) -> None:
-        now = self._clock.now()
-        unheard = worker.unheard(now)
-        if unheard and worker is group.speaker:
-            self._reactor.post(SilenceExcused(now, unheard))
-        if not worker.pipe.read():
-            self._reactor.forget(worker.pipe.read_end)
-            return
-        self._ahead.look(group)
-        if worker.is_on_its_way and worker.pipe.is_calm:
-            self._reactor.forget(worker.pipe.read_end)
-            self._reactor.call_later(_READING_PAUSE, lambda: self._read_again(group, worker))
-
-    def _read_again(self, group: WorkerGroup, worker: Member) -> None:
-        if self._group is group:
-            self._reactor.watch(worker.pipe.read_end, lambda: self._read_progress(group, worker))
 
     def _worker_ended(self, group: WorkerGroup, worker: Member) -> None:
         for each in group.workers:
@@ -308,10 +266,10 @@ class LocalEngine:
 
     def _look_again(self, group: WorkerGroup) -> None:
         if self._group is group:
-            self._guard.look()
+            self._machine.look()
             for worker in group.workers:
                 worker.look(self._clock.now())
-            self._unmatched.look(group.launch, group.pumps, self._clock.now())
+            self._unmatched.look(group.launch, group.outputs, self._clock.now())
             self._observe(group)
             self._ahead.look(group)
             self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(group))
@@ -341,12 +299,12 @@ class LocalEngine:
 
     def _dump_stacks(self, group: WorkerGroup, worker: Member) -> None:
         rank, pid, launch = worker.rank, worker.process.pid, group.launch
-        found = describe_process(pid)  # before the signal wakes it up
+        found = self._machine.state(pid)  # before the signal wakes it up
         busy = worker.cpu_time_in_silence(self._clock.now())
         if worker.dumps_stacks:
             worker.process.signal(STACK_SIGNAL)
         try:
-            dump_native_stacks(self._guard, pid, launch.file(rank, "native-stacks.txt"))
+            self._machine.dump_native_stacks(pid, launch.file(rank, "native-stacks.txt"))
         except OSError as error:
             self._notice(f"the native stacks of rank {rank} cannot be taken: {error}")
         where = attempt_folder(launch.attempt)
@@ -360,7 +318,7 @@ class LocalEngine:
 
     def _newest(self, place: Path | Uri) -> int | None:
         try:
-            return committed_steps.newest(place)
+            return self._machine.newest_checkpoint(place)
         except OSError as error:
             self._notice(f"{place} cannot be read: {error.strerror or error}")
             return None
@@ -371,7 +329,7 @@ class LocalEngine:
         """Kill all of the job but what is of no attempt; whether anything of it is left."""
         self._ahead.make_way()
         self._probe.stop()
-        return self._guard.kill(self._ahead.pids) or not (group is None or group.all_have_ended())
+        return self._machine.kill(self._ahead.pids) or not (group is None or group.all_have_ended())
 
     def _close(self, group: WorkerGroup) -> None:
         """Take what the dead workers left in their pipes, and let go of everything."""
@@ -384,11 +342,12 @@ class LocalEngine:
             if not worker.close(max(0.0, end - self._clock.now())):
                 self._notice("somebody outside this job still holds the worker's output open")
         if all(ended.clean for ended in group.exits):
-            self._unmatched.look(group.launch, group.pumps, self._clock.now(), over=True)
+            self._unmatched.look(group.launch, group.outputs, self._clock.now(), over=True)
         pending = group.launch.pending_drills()
         for drill in group.drills:
             if drill not in pending:
                 self._notice(f"DRILL fired, as the config asks: {drill.describe()}")
+        group.is_closed = True
         self._group = None
 
     def _gone(
@@ -398,5 +357,7 @@ class LocalEngine:
         at = self._clock.now()
         self._compile_cache.settle()
         committed = self._newest(launch.plan.checkpoints)
-        gone = judged(at, launch, exits, group, committed, self._notice, self._redact)
+        gone = judged(
+            at, self._machine, launch, exits, group, committed, self._notice, self._redact
+        )
         self._reactor.post(gone)

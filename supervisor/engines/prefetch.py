@@ -12,26 +12,21 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from signal import SIGKILL
 
-import psutil
-
-from supervisor.adapters.kernel import memory
-from supervisor.adapters.kernel.reactor import Reactor
-from supervisor.adapters.processes.worker_process import WorkerProcess
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import RungCompileFailed
 from supervisor.diagnosis.failure import Failure, WorkerExit
+from supervisor.engines.handles import Process
 from supervisor.engines.judging import judged
 from supervisor.engines.launch import Launch, Start
+from supervisor.engines.machine import Machine, MainLoop
 from supervisor.engines.throttle import Throttle
 from supervisor.engines.worker_environment import placed
-from supervisor.ports import Clock, Starter
-from supervisor.protocol import environment, removal
+from supervisor.ports import Clock
+from supervisor.protocol import environment
 from supervisor.protocol.removal import Place
-from supervisor.protocol.writing import opened
 
 _TRIES = 2
 _NEEDED = 1 << 30
@@ -68,7 +63,7 @@ class _Compilation:
 
     program: _Program
     launch: Launch
-    process: WorkerProcess
+    process: Process
     throttle: Throttle
     memory: int
     """Bytes that it may have."""
@@ -82,9 +77,9 @@ class Prefetcher:
 
     def __init__(
         self,
-        reactor: Reactor,
+        reactor: MainLoop,
         clock: Clock,
-        starter: Starter,
+        machine: Machine,
         warn: Callable[[str], None],
         tell: Callable[[str], None],
         redact: Callable[[str], str],
@@ -93,12 +88,12 @@ class Prefetcher:
         secrets out of what is told of a failure."""
         self._reactor = reactor
         self._clock = clock
-        self._starter = starter
+        self._machine = machine
         self._warn = warn
         self._tell = tell
         self._redact = redact
         self._running: _Compilation | None = None
-        self._ending: list[WorkerProcess] = []
+        self._ending: list[Process] = []
         self._settled: set[_Program] = set()
         self._failures: Counter[_Program] = Counter()
         self._guessed: set[tuple[_Program, str | None]] = set()
@@ -146,7 +141,7 @@ class Prefetcher:
             compilation.process.signal(SIGKILL)
 
     def _begin(self, program: _Program, launch: Launch, start: Start) -> None:
-        available = memory.available()
+        available = self._machine.available_memory()
         if available < _NEEDED:
             needed = f"{program} has to wait until {_NEEDED >> 20} MiB of memory are free"
             self._once(self._warn, needed)
@@ -154,15 +149,15 @@ class Prefetcher:
         own = launch.directory.parent / f"prefetch{program.num_devices}"
         launch = replace(launch, num_devices=program.num_devices, units=(), directory=own)
         try:
-            own.mkdir(exist_ok=True)
-            removal.file(
+            self._machine.make_directory(own)
+            self._machine.remove(
                 Place.PREFETCH_RECORD, launch.file(0, "failure.json"), below=own.parents[2]
             )
-            process = _started(self._starter, launch, start)
+            process = _started(self._machine, launch, start)
         except OSError as error:
             self._failed(program, str(error))
             return
-        throttle = Throttle(self._reactor, self._clock, process)
+        throttle = Throttle(self._reactor, self._clock, process, self._machine.ran_and_waited)
         compilation = _Compilation(program, launch, process, throttle, available // 2)
         self._running = compilation
         self._reactor.watch(process.pidfd, lambda: self._ended(compilation))
@@ -172,7 +167,7 @@ class Prefetcher:
     def _watch(self, compilation: _Compilation) -> None:
         """See that it does not take the time or the memory that others need."""
         if self._running is compilation:
-            held = memory.resident(compilation.process.pid)
+            held = self._machine.resident(compilation.process.pid)
             if held > compilation.memory:
                 self._end(compilation, f"took {held >> 20} MiB of memory")
             elif compilation.throttle.ran > _TIME:
@@ -206,7 +201,7 @@ class Prefetcher:
             self._failed(program, compilation.too_much)
         else:
             launch, warn = compilation.launch, self._warn
-            end = judged(now, launch, [ended], None, None, warn, self._redact)
+            end = judged(now, self._machine, launch, [ended], None, None, warn, self._redact)
             failure = end.failure
             assert failure is not None, "its exit is no success"
             if failure.says_fatal and failure.per_rung and self._would_again(program, failure):
@@ -253,15 +248,14 @@ def _impossible(plan: PhasePlan) -> str | None:
     return None
 
 
-def _started(starter: Starter, launch: Launch, start: Start) -> WorkerProcess:
+def _started(machine: Machine, launch: Launch, start: Start) -> Process:
     """The process that compiles for the worker that `launch` would start; `start` is how the living
     worker was started, with the same compilation cache."""
     inherited = environment.scrubbed(start.env)
     env = {**inherited, **placed(launch, 0, (), inherited), **launch.told(0, ())}
     argv = [sys.executable, "-P", "-m", "trainer.prefetch", str(launch.params)]
     log = launch.file(0, "log")
-    with opened(log, new=True, below=log.parents[3]) as output:
-        process = WorkerProcess(starter, argv, env=env, output=output.fileno())
-    with suppress(psutil.NoSuchProcess):  # it has ended, which is seen elsewhere
-        psutil.Process(process.pid).ionice(psutil.IOPRIO_CLASS_IDLE)
+    with machine.opened(log, new=True, below=log.parents[3]) as output:
+        process = machine.start(argv, env=env, output=output.fileno())
+    machine.lower_priority(process.pid)
     return process

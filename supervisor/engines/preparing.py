@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from supervisor.adapters.kernel import memory
-from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.config import gpus
 from supervisor.engines.devices import DeviceProbe
 from supervisor.engines.group import WorkerGroup
 from supervisor.engines.launch import Start
+from supervisor.engines.machine import Machine, MainLoop
 from supervisor.engines.prefetch import Prefetcher
 from supervisor.engines.standby import Standbys, Taken, choose, why_never
-from supervisor.ports import Clock, Starter
+from supervisor.ports import Clock
 from supervisor.protocol import environment
 
 _PROBE_TAKES = 1 << 30
@@ -28,9 +27,9 @@ class Preparations:
 
     def __init__(
         self,
-        reactor: Reactor,
+        reactor: MainLoop,
         clock: Clock,
-        starter: Starter,
+        machine: Machine,
         probe: DeviceProbe,
         warn: Callable[[str], None],
         tell: Callable[[str], None],
@@ -39,10 +38,11 @@ class Preparations:
         """`warn` a person of what is not as it should be, `tell` what is; `redact` takes the
         secrets out of what is told of a failure."""
         self._clock = clock
+        self._machine = machine
         self._warn = warn
         self._probe = probe
-        self._standbys = Standbys(reactor, starter, warn, tell)
-        self._prefetcher = Prefetcher(reactor, clock, starter, warn, tell, redact)
+        self._standbys = Standbys(reactor, machine, warn, tell)
+        self._prefetcher = Prefetcher(reactor, clock, machine, warn, tell, redact)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -89,8 +89,8 @@ class Preparations:
             plan.standby,
             platform=plan.platform or group.platform,
             knows_how=not plan.is_command and plan.workers == 1,
-            held=memory.resident(worker.process.pid),
-            available=memory.available() // missing,
+            held=self._machine.resident(worker.process.pid),
+            available=self._machine.available_memory() // missing,
             gpu_share=gpus.share(worker.start.env),
         )
         if mode is None:
@@ -105,7 +105,7 @@ class Preparations:
         plan = group.launch.plan
         is_wanted = plan.prefetch or plan.standby != "off"
         needs_one = len(plan.rungs) > 1 and plan.units and is_wanted
-        if not needs_one or self._probe.pids or memory.available() < _PROBE_TAKES:
+        if not needs_one or self._probe.pids or self._machine.available_memory() < _PROBE_TAKES:
             return
         try:
             self._probe.prepare(plan)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import socket
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from supervisor.adapters.processes.worker_process import WorkerProcess
 from supervisor.diagnosis.failure import WorkerExit
-from supervisor.ports import Starter
+from supervisor.engines.machine import Machine
 from supervisor.protocol.reading import SMALL, UnreadableError, parse_object
 
 _CHUNK = 1 << 16
@@ -24,7 +21,7 @@ _FROM_OUTSIDE = ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")
 class Prober:
     """The process, the socket that leads to it, and what it has said."""
 
-    def __init__(self, starter: Starter, env: Mapping[str, str]) -> None:
+    def __init__(self, machine: Machine, env: Mapping[str, str]) -> None:
         """Start it.
 
         Raises:
@@ -40,29 +37,30 @@ class Prober:
         self.start: float | None = None
         """Seconds from the question until its backend was up."""
         self._unread = b""
-        self._output = os.memfd_create("probe")
-        self._connection, theirs = socket.socketpair()
-        argv = [sys.executable, "-P", "-m", "trainer.probe", str(theirs.fileno())]
+        self._output = machine.notes()
+        self._connection = machine.connection()
+        theirs = self._connection.theirs
+        argv = [sys.executable, "-P", "-m", "trainer.probe", str(theirs)]
         try:
-            with theirs:
-                self.process = WorkerProcess(
-                    starter, argv, env=env, output=self._output, inherit=(theirs.fileno(),)
-                )
+            self.process = machine.start(
+                argv, env=env, output=self._output.descriptor, inherit=(theirs,)
+            )
         except OSError:
             self._connection.close()
-            os.close(self._output)
+            self._output.close()
             raise
-        self._connection.setblocking(False)
+        finally:
+            self._connection.close_theirs()
 
     @property
     def descriptor(self) -> int:
         """Can be read when `read` has something to take."""
-        return self._connection.fileno()
+        return self._connection.descriptor
 
     def ask(self, question: Mapping[str, Any]) -> bool:
         """Ask it; False: it is gone, as its end tells."""
         try:
-            self._connection.sendall(json.dumps(question).encode() + b"\n")
+            self._connection.send(json.dumps(question).encode() + b"\n")
         except (BrokenPipeError, ConnectionResetError):
             return False
         return True
@@ -70,7 +68,7 @@ class Prober:
     def read(self) -> bool:
         """Take what it has said; False once it can say no more."""
         try:
-            while chunk := self._connection.recv(_CHUNK):
+            while chunk := self._connection.receive(_CHUNK):
                 *lines, self._unread = (self._unread + chunk).split(b"\n")
                 for line in lines:
                     with suppress(UnreadableError):  # a library's, which is no word of its own
@@ -85,8 +83,7 @@ class Prober:
 
     def last_line(self) -> str:
         """The last line of its output, where an error is told."""
-        size = os.fstat(self._output).st_size
-        text = os.pread(self._output, _CHUNK, max(0, size - _CHUNK)).decode(errors="replace")
+        text = self._output.tail(_CHUNK).decode(errors="replace")
         return text.strip().rpartition("\n")[2]
 
     @property
@@ -133,4 +130,4 @@ class Prober:
         """Let go of it: it has ended."""
         self._connection.close()
         self.process.close()
-        os.close(self._output)
+        self._output.close()

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.adapters.platforms.accelerators import Holder
 from supervisor.engines.holders import each_told
+from supervisor.engines.machine import MainLoop
 from supervisor.ports import Clock
 
 _PAUSE = 0.2
@@ -24,7 +24,7 @@ class Releasing:
 
     def __init__(
         self,
-        reactor: Reactor,
+        reactor: MainLoop,
         clock: Clock,
         holders: Callable[[], Iterable[Holder]],
         tell: Callable[[str], None],

@@ -5,28 +5,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from supervisor.adapters.processes.snapshots import SnapshotMemory
 from supervisor.core.snapshots import Use, refusal
+from supervisor.engines.handles import Memory
+from supervisor.engines.machine import Channels
 
 
 class SnapshotKeeper:
     """The memory of each rank. A phase gets new ones, and so does a group of another size."""
 
-    def __init__(self, warn: Callable[[str], None], tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, channels: Channels, warn: Callable[[str], None], tell: Callable[[str], None]
+    ) -> None:
         """`warn` a person of what is not as it should be, `tell` what is."""
+        self._channels = channels
         self._warn = warn
         self._tell = tell
         self._size_told = False
         self._phase: int | None = None
         self._world_size = 0
-        self._memories: list[SnapshotMemory] = []
+        self._memories: list[Memory] = []
         self._offered = False
         self._declined = False
         self._newest: int | None = None
 
     def lend(
         self, phase: int, world_size: int, distrust: str, newest: int | None
-    ) -> Sequence[SnapshotMemory]:
+    ) -> Sequence[Memory]:
         """The memory of each rank for an attempt of `phase`; `newest` is the newest committed step.
         `distrust` says why it must not resume from them, if so. Empty if none can be had."""
         if self._phase != phase:
@@ -71,7 +75,7 @@ class SnapshotKeeper:
         self._size_told = False
         try:
             for _ in range(world_size):
-                self._memories.append(SnapshotMemory())
+                self._memories.append(self._channels.snapshot_memory())
         except OSError as error:
             for memory in self._memories:
                 memory.close()

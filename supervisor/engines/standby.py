@@ -9,24 +9,20 @@ leaves them alone, and what ends the supervisor ends them.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
-from supervisor.adapters.kernel.reactor import Reactor
-from supervisor.adapters.kernel.stacks import describe_process
-from supervisor.adapters.processes.worker_process import WorkerProcess
 from supervisor.config import placeholders
 from supervisor.config.gpus import fits_twice
+from supervisor.engines.handles import Process
 from supervisor.engines.launch import Start
+from supervisor.engines.machine import Machine, MainLoop
 from supervisor.engines.python_program import becomes_python, bootstrapped, interpreter_part
-from supervisor.ports import Starter
-from supervisor.protocol import environment, removal
+from supervisor.protocol import environment
 from supervisor.protocol.removal import Place
-from supervisor.protocol.standby import MAX_REASON, READY, UNUSABLE, Mode, Orders, send_orders
-from supervisor.protocol.writing import opened
+from supervisor.protocol.standby import MAX_REASON, READY, UNUSABLE, Mode, Orders
 
 Choice = Mode | None
 
@@ -51,8 +47,6 @@ _OF_ONE_ATTEMPT = {
 _IMPORTS_TAKE = 1 << 30
 """Bytes: jax, flax, optax and orbax hold 181 MB; other people's programs import more."""
 _OF_NO_USE = ("stopped", "tracing-stop", "zombie", "dead", "gone")
-_TELL_TIMEOUT = 1.0
-"""Seconds in which a standby must have taken its orders: they fit into the socket's buffer."""
 
 
 def choose(
@@ -126,19 +120,19 @@ class Standbys:
 
     def __init__(
         self,
-        reactor: Reactor,
-        starter: Starter,
+        reactor: MainLoop,
+        machine: Machine,
         warn: Callable[[str], None],
         tell: Callable[[str], None],
     ) -> None:
         """`warn` a person of what is not as it should be, `tell` what is."""
         self._reactor = reactor
-        self._starter = starter
+        self._machine = machine
         self._warn = warn
         self._tell = tell
         self._standbys: list[_Standby] = []
         self._given_up: str | None = None
-        self._ending: list[WorkerProcess] = []
+        self._ending: list[Process] = []
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -168,8 +162,8 @@ class Standbys:
         }
         try:
             if not self._standbys:
-                removal.file(Place.OUTPUT, output, below=output.parents[2])
-            standby = _Standby(self._starter, phase, start, mode, env, output)
+                self._machine.remove(Place.OUTPUT, output, below=output.parents[2])
+            standby = _Standby(self._machine, phase, start, mode, env, output)
         except OSError as error:
             self.give_up(phase, str(error))
             return
@@ -193,7 +187,7 @@ class Standbys:
         """
         for standby in [one for one in self._standbys if one.is_ready and one.phase == phase]:
             standby.release()
-            if (condition := describe_process(standby.process.pid)) in _OF_NO_USE:
+            if (condition := self._machine.state(standby.process.pid)) in _OF_NO_USE:
                 self._warn(f"the standby is {condition}: a cold start")
                 self._discard(standby)
                 continue
@@ -237,7 +231,7 @@ class Standbys:
         elif standby.is_ready:
             self._tell(f"a standby is ready ({standby.mode}), pid {standby.process.pid}")
 
-    def _end(self, process: WorkerProcess) -> None:
+    def _end(self, process: Process) -> None:
         process.signal(SIGKILL)
         self._ending.append(process)
 
@@ -254,7 +248,7 @@ class Standbys:
 class Taken:
     """A standby that has become a worker."""
 
-    process: WorkerProcess
+    process: Process
     mode: Mode
 
 
@@ -263,7 +257,7 @@ class _Standby:
 
     def __init__(
         self,
-        starter: Starter,
+        machine: Machine,
         phase: str,
         start: Start,
         mode: Mode,
@@ -282,30 +276,31 @@ class _Standby:
         self._is_held = False
         self._output = output
         self._said = b""
-        self._connection, theirs = socket.socketpair()
+        self._connection = machine.connection()
+        theirs = self._connection.theirs
         try:
-            with theirs, opened(output) as file:
-                self.process = WorkerProcess(
-                    starter,
+            with machine.opened(output) as file:
+                self.process = machine.start(
                     start.argv,
-                    env={**env, environment.STANDBY: f"{theirs.fileno()}:{mode}"},
+                    env={**env, environment.STANDBY: f"{theirs}:{mode}"},
                     output=file.fileno(),
-                    inherit=(theirs.fileno(),),
+                    inherit=(theirs,),
                 )
         except OSError:
             self._connection.close()
             raise
-        self._connection.setblocking(False)
+        finally:
+            self._connection.close_theirs()
 
     @property
     def descriptor(self) -> int:
         """Can be read when `read` has something to tell."""
-        return self._connection.fileno()
+        return self._connection.descriptor
 
     def read(self) -> str | None:
         """Hear it: None while all is well, else why it is of no use."""
         try:
-            said = self._connection.recv(1 + 4 * MAX_REASON)
+            said = self._connection.receive(1 + 4 * MAX_REASON)
         except BlockingIOError:
             return None
         self._said += said
@@ -334,10 +329,8 @@ class _Standby:
         Raises:
             OSError: it is gone, or does not listen.
         """
-        self._connection.settimeout(_TELL_TIMEOUT)
-        with self._connection:
-            orders = Orders(start.argv, start.env, list(descriptors))
-            send_orders(self._connection, orders, list(descriptors.values()))
+        orders = Orders(start.argv, start.env, list(descriptors))
+        self._connection.send_orders(orders, list(descriptors.values()))
 
     def close(self) -> None:
         """Let go of the socket: a standby that is not the worker by then ends."""

@@ -6,15 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
-from supervisor.adapters.processes.guard import Guard
-from supervisor.adapters.processes.output import OutputPatterns, OutputPump
-from supervisor.adapters.processes.progress import ProgressPipe
-from supervisor.adapters.processes.snapshots import SnapshotMemory
-from supervisor.adapters.processes.worker_process import WorkerProcess
-from supervisor.adapters.stores.compile_cache import CompileCache
+from supervisor.adapters.processes.output import OutputPatterns
 from supervisor.config.patterns import Pattern
 from supervisor.engines.group import Member, WorkerGroup
+from supervisor.engines.handles import Memory, Output, Process
 from supervisor.engines.launch import Launch, Start
+from supervisor.engines.machine import Compilations, Machine
 from supervisor.engines.preparing import Preparations
 from supervisor.engines.python_program import has_bootstrap
 from supervisor.protocol import environment
@@ -27,10 +24,10 @@ class WorkerStarter:
 
     def __init__(
         self,
-        guard: Guard,
+        machine: Machine,
         environ: Mapping[str, str],
         mirror: Callable[[bytes], None] | None,
-        compile_cache: CompileCache,
+        compile_cache: Compilations,
         ahead: Preparations,
         heard: Callable[[WorkerGroup, int, Message], None],
         notice: Callable[[str], None],
@@ -39,7 +36,7 @@ class WorkerStarter:
 
         `heard` is told what the worker of a rank says, `notice` what a person should know.
         """
-        self._guard = guard
+        self._machine = machine
         self._environ = environment.scrubbed(environ)
         self._mirror = mirror
         self._compile_cache = compile_cache
@@ -59,7 +56,7 @@ class WorkerStarter:
             inherited.setdefault("PYTHONUNBUFFERED", "1")
         return tuple(argv), {**inherited, **self._compile_cache.environment(inherited)}
 
-    def start(self, group: WorkerGroup, start: Start, memory: SnapshotMemory | None) -> Member:
+    def start(self, group: WorkerGroup, start: Start, memory: Memory | None) -> Member:
         """Start the group's next worker; its output and its progress are not read yet.
 
         Raises:
@@ -67,14 +64,14 @@ class WorkerStarter:
         """
         rank = len(group.workers)
         with ExitStack() as undo:
-            pump = OutputPump(
+            output = self._machine.output(
                 group.launch.file(rank, "log"),
                 self._patterns(group, rank),
                 self._mirror if rank == 0 else None,
                 self._notice,
             )
-            undo.callback(pump.abandon)
-            pipe = ProgressPipe(
+            undo.callback(output.abandon)
+            pipe = self._machine.progress(
                 lambda message: self._heard(group, rank, message),
                 lambda why: self._notice(f"a message of rank {rank} was refused: {why}"),
             )
@@ -85,23 +82,23 @@ class WorkerStarter:
                 env |= memory.to_environment()
                 descriptors[environment.SNAPSHOT_FD] = memory.descriptor
             start = Start(start.argv, env)
-            process, standby = self._process(group.launch, start, descriptors, pump)
+            process, standby = self._process(group.launch, start, descriptors, output)
             undo.pop_all()
         pipe.close_write_end()
-        return Member(rank, start, process, standby, pump, pipe)
+        return Member(rank, start, self._machine, process, standby, output, pipe)
 
     def _process(
-        self, launch: Launch, start: Start, descriptors: Mapping[str, int], pump: OutputPump
-    ) -> tuple[WorkerProcess, Mode | None]:
+        self, launch: Launch, start: Start, descriptors: Mapping[str, int], output: Output
+    ) -> tuple[Process, Mode | None]:
         """The process of a worker, with these descriptors, and of what kind the standby was that
         has become it; None: it is started now."""
-        told = {OUTPUT: pump.write_end, **descriptors}
+        told = {OUTPUT: output.write_end, **descriptors}
         taken = self._ahead.take(launch.plan.name, start, told)
         if taken is not None:
             return taken.process, taken.mode
         inherit = tuple(descriptors.values())
-        cold = WorkerProcess(
-            self._guard, start.argv, env=start.env, output=pump.write_end, inherit=inherit
+        cold = self._machine.start(
+            start.argv, env=start.env, output=output.write_end, inherit=inherit
         )
         return cold, None
 

@@ -12,19 +12,12 @@ from collections import defaultdict
 from collections.abc import Callable
 from signal import SIGTERM
 
-from supervisor.adapters.kernel.process_facts import (
-    Reaction,
-    command,
-    pipes,
-    reaction,
-    waited_for,
-)
-from supervisor.adapters.kernel.reactor import Reactor
-from supervisor.adapters.processes.guard import Guard
+from supervisor.adapters.kernel.process_facts import Reaction
 from supervisor.core.allowance import Allowance
 from supervisor.core.pipes import left_alone
 from supervisor.diagnosis.failure import Survivor
 from supervisor.engines.group import WorkerGroup
+from supervisor.engines.machine import MainLoop
 from supervisor.host import tree
 from supervisor.ports import Clock
 
@@ -40,8 +33,7 @@ class Survivors:
     def __init__(
         self,
         group: WorkerGroup,
-        guard: Guard,
-        reactor: Reactor,
+        reactor: MainLoop,
         clock: Clock,
         redact: Callable[[str], str],
         tell: Callable[[str], None],
@@ -50,7 +42,7 @@ class Survivors:
         """`changed` is told what lives on when that is not what the last look found; `tell` is for
         people."""
         self._group = group
-        self._guard = guard
+        self._processes = group.machine
         self._reactor = reactor
         self._clock = clock
         self._redact = redact
@@ -68,13 +60,15 @@ class Survivors:
         guard does not answer, and nobody knows."""
         if not self._group.exits:
             return ()
-        found = self._guard.orphans()
+        found = self._processes.orphans()
         if found is None:
             self._known = None
             return None
         if self._group.asked_to_stop:
             self._pass_on(found)
-        named = [(pid, command(pid, self._redact)) for pid, _ in found[:_MOST_NAMED]]
+        named = [
+            (pid, self._processes.command(pid, self._redact)) for pid, _ in found[:_MOST_NAMED]
+        ]
         self._known = tuple(Survivor(pid, name) for pid, name in sorted(named))
         return self._known
 
@@ -83,11 +77,11 @@ class Survivors:
         by_reaction: defaultdict[Reaction, list[int]] = defaultdict(list)
         deaf: list[tuple[int, tree.Stat]] = []
         for worker in self._group.workers:
-            if foreground := waited_for(worker.process.pid):
+            if foreground := self._processes.waited_for(worker.process.pid):
                 self._tell(f"rank {worker.rank} {_SHELL_WAITS}")
                 deaf += foreground
             else:
-                by_reaction[reaction(worker.process.pid)].append(worker.rank)
+                by_reaction[self._processes.reaction(worker.process.pid)].append(worker.rank)
             worker.process.signal(SIGTERM)
         for what, ranks in by_reaction.items():
             if what is not Reaction.UNKNOWN:
@@ -115,15 +109,18 @@ class Survivors:
 
     def _pass_on(self, found: list[tuple[int, tree.Stat]], why: str = "lives on") -> None:
         """SIGTERM to those that have not had it; what ends with its input is left to do so."""
-        handling = {pid for pid, _ in found if reaction(pid).may_save}
-        waiting = left_alone({pid: pipes(pid) for pid, _ in found}, handling)
+        handling = {pid for pid, _ in found if self._processes.reaction(pid).may_save}
+        waiting = left_alone({pid: self._processes.pipes(pid) for pid, _ in found}, handling)
         for pid, seen in found:
             if pid in waiting or (pid, seen.started) in self._told:
                 continue
             self._told.add((pid, seen.started))
-            foreground, name = waited_for(pid), command(pid, self._redact)
-            what = _SHELL_WAITS if foreground else reaction(pid)
-            if tree.send(pid, seen, SIGTERM):
+            foreground, name = (
+                self._processes.waited_for(pid),
+                self._processes.command(pid, self._redact),
+            )
+            what = _SHELL_WAITS if foreground else self._processes.reaction(pid)
+            if self._processes.send(pid, seen, SIGTERM):
                 self._tell_sent(f"pid {pid} ({name}) {why}", what)
                 self._pass_on(foreground, "is waited for")
 

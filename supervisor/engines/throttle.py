@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from signal import SIGCONT, SIGSTOP
 
-from supervisor.adapters.kernel.contention import ran_and_waited
-from supervisor.adapters.kernel.reactor import Reactor
-from supervisor.adapters.processes.worker_process import WorkerProcess
+from supervisor.engines.handles import Process
+from supervisor.engines.machine import MainLoop
 from supervisor.ports import Clock
 
 _SHARE = 0.1
@@ -37,10 +36,10 @@ class Throttle:
 
     def __init__(
         self,
-        reactor: Reactor,
+        reactor: MainLoop,
         clock: Clock,
-        process: WorkerProcess,
-        measured: Callable[[int], tuple[int, int]] = ran_and_waited,
+        process: Process,
+        measured: Callable[[int], tuple[int, int]],
     ) -> None:
         """The process has just been started, and may run; `measured` tells of a pid for how long
         it has run, and has waited to run."""

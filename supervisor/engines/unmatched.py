@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from supervisor.adapters.processes.output import OutputPump
+from supervisor.adapters.processes.output import OutputReader
 from supervisor.core.events import WorkersGone
 from supervisor.engines.launch import Launch
 from supervisor.ports import Transition
@@ -46,21 +46,25 @@ class Unmatched:
         """When output of that attempt was first seen."""
 
     def look(
-        self, launch: Launch, pumps: Sequence[OutputPump], now: float, *, over: bool = False
+        self, launch: Launch, outputs: Sequence[OutputReader], now: float, *, over: bool = False
     ) -> None:
-        """Look at what `pumps` have read by now; `over`: no more comes, of a program that ended
+        """Look at what `outputs` have taken in by now; `over`: no more comes, and the program ended
         well."""
         pattern = launch.plan.progress_pattern
-        lines = sum(pump.lines for pump in pumps)
+        lines = sum(output.lines for output in outputs)
         if pattern is None or not lines or launch.phase in self._settled:
             return
         if self._attempt != launch.attempt:
             self._attempt, self._since = launch.attempt, now
-        matched = any(pump.step_seen for pump in pumps) or (over and launch.phase in self._stepped)
+        matched = any(output.step_seen for output in outputs) or (
+            over and launch.phase in self._stepped
+        )
         if matched or over or now - self._since >= _FIRST_MINUTES:
             self._settled.add(launch.phase)
         if not matched and launch.phase in self._settled:
-            last = self._redact(next(pump.last_line for pump in pumps if pump.lines))[:_SHOWN]
+            last = self._redact(next(output.last_line for output in outputs if output.lines))[
+                :_SHOWN
+            ]
             self._tell(
                 f"trainer.command.progress.pattern {pattern!r} found no step in the first {lines} "
                 "lines of output: no step is known, and a hang in training is not noticed; "

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.processes.snapshots import SnapshotMemory
 from supervisor.core.snapshots import distrust
+from supervisor.engines.handles import Memory
 from supervisor.engines.snapshots import SnapshotKeeper
+from supervisor.engines.this_host import _Channels
 from tests.core.history import RETRY
 
 CRASHED = replace(RETRY, rule="crash", cause="crashed")
@@ -26,8 +27,8 @@ class Kept:
     def __init__(self) -> None:
         self.warned: list[str] = []
         self.told: list[str] = []
-        self.keeper = SnapshotKeeper(self.warned.append, self.told.append)
-        self.memories: set[SnapshotMemory] = set()
+        self.keeper = SnapshotKeeper(_Channels(), self.warned.append, self.told.append)
+        self.memories: set[Memory] = set()
 
     def lend(self, phase: int = 0, *, crashed: bool = False, newest: int | None = None) -> bytes:
         """What the next attempt finds in memory, after one that was killed or `crashed`."""

@@ -234,3 +234,29 @@ def test_a_verb_loads_nothing_that_it_does_not_need(verb: str | None, names: lis
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert done.stdout.strip() == "[]"
+
+
+def _engines_named(source: str, path: str) -> list[str]:
+    """The modules of implementations of `engines.port.Engine` that the module at `path` imports."""
+    package = Path(path).with_suffix("").parts[:-1]
+    return [
+        name
+        for name in imports(source, package)
+        if any(f"{name}.".startswith(f"{engine}.") for engine in IMPLEMENTATIONS)
+    ]
+
+
+IMPLEMENTATIONS = ("supervisor.engines.local",)
+"""The modules of the engines."""
+
+
+def test_one_place_alone_names_an_engine() -> None:
+    paths = [path for path in MODULES if path.startswith("supervisor/")]
+    naming = [path for path in paths if _engines_named((ROOT / path).read_text("utf-8"), path)]
+    assert naming == ["supervisor/job.py"]
+
+
+def test_what_names_an_engine_is_seen() -> None:
+    assert _engines_named("from supervisor.engines.local import LocalEngine", "supervisor/world.py")
+    assert _engines_named("from supervisor.engines import local", "supervisor/world.py")
+    assert not _engines_named("from supervisor.engines.port import Engine", "supervisor/world.py")

@@ -8,17 +8,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import psutil
 import pytest
 
 from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.adapters.processes.guard import Guard
 from supervisor.config.command import SuccessConfig
 from supervisor.config.plan import PhasePlan
 from supervisor.config.topology import parse_slice
 from supervisor.core.events import BadUnit, Noticed
 from supervisor.engines.devices import DeviceProbe, ProbeLimits
+from supervisor.engines.this_host import ThisHost
 from supervisor.engines.units import ProbeAnswer, UnitLayout
 from supervisor.host.line import Started
 from supervisor.ports import Starter
@@ -106,7 +109,11 @@ class Looking:
         root = str(Path(__file__).parents[2])
         environ = os.environ | {"PYTHONPATH": f"{site}:{root}"}
         self.probe = DeviceProbe(
-            self.reactor, self.clock, starter or shared_guard(), environ, self.file, limits
+            self.reactor,
+            self.clock,
+            ThisHost(cast(Guard, starter or shared_guard()), self.file),
+            environ,
+            limits,
         )
 
     def look(self, plan: PhasePlan = PLAN, units: tuple[str, ...] | None = None) -> ProbeAnswer:

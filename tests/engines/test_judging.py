@@ -12,6 +12,7 @@ from supervisor.diagnosis.outcome import Charge, Verdict
 from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.success import Success
 from supervisor.engines.judging import judged
+from supervisor.engines.this_host import _Files
 
 LOG = 'Traceback (most recent call last):\n  File "/a.py", line 7, in <module>\nValueError: x\n'
 
@@ -39,7 +40,7 @@ class Judge:
         launch = cast(Any, Launched(self.folder, rules=rules))
         for rank in range(len(codes)):
             launch.file(rank, "log").write_text(LOG)
-        return judged(1.0, launch, exits, None, None, self.told.append, str)
+        return judged(1.0, _Files(), launch, exits, None, None, self.told.append, str)
 
 
 def test_a_failure_that_cannot_be_judged_is_charged(tmp_path: Path) -> None:

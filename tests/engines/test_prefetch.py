@@ -19,6 +19,7 @@ from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.success import Success
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.prefetch import Prefetcher, wanted
+from supervisor.engines.this_host import ThisHost
 from tests.engines.test_devices import PLAN
 from tests.running import shared_guard
 
@@ -56,7 +57,12 @@ class Prefetching:
         self.reactor = Reactor(SystemClock())
         self.told: list[str] = []
         self.prefetcher = Prefetcher(
-            self.reactor, SystemClock(), shared_guard(), self._notice, self._notice, str
+            self.reactor,
+            SystemClock(),
+            ThisHost(shared_guard(), directory),
+            self._notice,
+            self._notice,
+            str,
         )
         package = directory / "site" / "trainer"
         package.mkdir(parents=True)

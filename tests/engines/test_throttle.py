@@ -95,7 +95,7 @@ def test_it_rests_only_if_it_had_to_wait_and_had_more_than_its_share(
 def test_beside_a_busy_process_it_rests_and_goes_on(begin: Begin) -> None:
     reactor, one = Reactor(SystemClock()), begin()
     begin()
-    throttle = Throttle(reactor, SystemClock(), one)
+    throttle = Throttle(reactor, SystemClock(), one, ran_and_waited)
 
     def turn(state: bool) -> bool:
         return eventually(lambda: waited(reactor) or rests(one) == state, 30.0)
@@ -135,7 +135,7 @@ def test_what_is_held_does_not_run_until_it_is_released(begin: Begin) -> None:
 
 def test_what_has_ended_is_left_alone(begin: Begin) -> None:
     reactor, process = Reactor(SystemClock()), begin()
-    throttle = Throttle(reactor, SystemClock(), process)
+    throttle = Throttle(reactor, SystemClock(), process, ran_and_waited)
     throttle.end()
     reactor.wait(SystemClock().now() + 0.5)
     assert throttle.ran == 0.0

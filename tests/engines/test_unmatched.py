@@ -44,9 +44,9 @@ def pump(tmp_path: Path) -> Iterator[OutputPump]:
 
 
 def say(pump: OutputPump, line: bytes) -> None:
-    before = pump.lines
+    before = pump.reader.lines
     os.write(pump.worker, line)  # type: ignore[attr-defined]
-    assert eventually(lambda: pump.lines > before)
+    assert eventually(lambda: pump.reader.lines > before)
 
 
 def launch(attempt: int = 1) -> Launch:
@@ -56,13 +56,13 @@ def launch(attempt: int = 1) -> Launch:
 def test_it_is_told_once_after_the_first_minutes(pump: OutputPump) -> None:
     told: list[str] = []
     unmatched = Unmatched(told.append, str)
-    unmatched.look(launch(), [pump], 0.0, over=True)
+    unmatched.look(launch(), [pump.reader], 0.0, over=True)
     say(pump, b"importing\n\nIteration 5, loss 0.1\n\n")
-    unmatched.look(launch(), [pump], 1000.0)
-    unmatched.look(launch(), [pump], 1000.0 + _FIRST_MINUTES - 1)
+    unmatched.look(launch(), [pump.reader], 1000.0)
+    unmatched.look(launch(), [pump.reader], 1000.0 + _FIRST_MINUTES - 1)
     assert told == []
     for now in (_FIRST_MINUTES, 900.0):
-        unmatched.look(launch(), [pump], 1000.0 + now)
+        unmatched.look(launch(), [pump.reader], 1000.0 + now)
     (text,) = told
     assert text.startswith(f"trainer.command.progress.pattern {PATTERN!r} found no step")
     assert "first 4 lines" in text
@@ -73,10 +73,10 @@ def test_each_attempt_has_its_minutes_and_a_good_end_is_enough(pump: OutputPump)
     told: list[str] = []
     unmatched = Unmatched(told.append, str)
     say(pump, b"importing\n")
-    unmatched.look(launch(1), [pump], 0.0)
-    unmatched.look(launch(2), [pump], _FIRST_MINUTES)
+    unmatched.look(launch(1), [pump.reader], 0.0)
+    unmatched.look(launch(2), [pump.reader], _FIRST_MINUTES)
     assert told == []
-    unmatched.look(launch(2), [pump], _FIRST_MINUTES + 1, over=True)
+    unmatched.look(launch(2), [pump.reader], _FIRST_MINUTES + 1, over=True)
     assert len(told) == 1
 
 
@@ -87,8 +87,8 @@ def test_who_had_steps_before_and_has_none_left_to_do_is_no_mistake(
     told: list[str] = []
     unmatched = Unmatched(told.append, str, {0})
     say(pump, b"nothing left to do\n")
-    unmatched.look(launch(), [pump], 0.0)
-    unmatched.look(launch(), [pump], 0.0 if over else _FIRST_MINUTES, over=over)
+    unmatched.look(launch(), [pump.reader], 0.0)
+    unmatched.look(launch(), [pump.reader], 0.0 if over else _FIRST_MINUTES, over=over)
     assert len(told) == times
 
 
@@ -96,6 +96,6 @@ def test_a_pattern_that_has_matched_once_is_right(pump: OutputPump) -> None:
     told: list[str] = []
     unmatched = Unmatched(told.append, str)
     say(pump, b"step: 3\n")
-    unmatched.look(launch(1), [pump], 0.0)
-    unmatched.look(launch(2), [pump], 0.0, over=True)
+    unmatched.look(launch(1), [pump.reader], 0.0)
+    unmatched.look(launch(2), [pump.reader], 0.0, over=True)
     assert told == []

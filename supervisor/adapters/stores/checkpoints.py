@@ -36,7 +36,7 @@ BUCKET = Pace(5.0, 30.0)
 
 
 class Looks:
-    """The looks at a place, one after the other: what each of them finds, and when to look again."""
+    """Looks at a place, one look after the other: tells what is new, and when to look again."""
 
     def __init__(
         self,

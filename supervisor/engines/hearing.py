@@ -1,0 +1,72 @@
+"""Reads what the workers of a group say on their progress pipes, and passes on what is news."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from supervisor.core.events import SaveMeasured, SilenceExcused, WorkerReported
+from supervisor.engines.group import Member, WorkerGroup
+from supervisor.engines.machine import Compilations, MainLoop
+from supervisor.engines.snapshots import SnapshotKeeper
+from supervisor.ports import Clock
+from supervisor.protocol.messages import Message, RestoredMessage, SavedMessage, StepMessage
+
+_READING_PAUSE = 0.5
+"""Seconds, once the job is on its way: who reads each step at once is awake ten times a second."""
+
+
+class Hearing:
+    """Listens to the workers of one group after the other."""
+
+    def __init__(
+        self,
+        reactor: MainLoop,
+        clock: Clock,
+        compile_cache: Compilations,
+        snapshots: SnapshotKeeper,
+        look_ahead: Callable[[WorkerGroup], None],
+    ) -> None:
+        """`look_ahead` is called after each look at a pipe."""
+        self._reactor = reactor
+        self._clock = clock
+        self._compile_cache = compile_cache
+        self._snapshots = snapshots
+        self._look_ahead = look_ahead
+
+    def begin(self, group: WorkerGroup, worker: Member) -> None:
+        """Read the pipe of `worker` from now on."""
+        self._reactor.watch(worker.pipe.read_end, lambda: self._read(group, worker))
+
+    def heard(self, group: WorkerGroup, rank: int, message: Message) -> None:
+        """A worker of `group` said something, perhaps in its output: then in another thread."""
+        now = self._clock.now()
+        if group.is_closed or not group.heard(group.workers[rank], message, now):
+            return
+        match message:
+            case StepMessage() if group.has_compiled:
+                group.has_compiled = False
+                self._compile_cache.take_over()
+            case RestoredMessage(_, snapshot):
+                self._snapshots.restored(snapshot=snapshot)
+            case SavedMessage(_, seconds):
+                group.watcher.look_now()
+                if seconds is not None:
+                    self._reactor.post(SaveMeasured(now, group.launch.attempt, seconds))
+        self._reactor.post(WorkerReported(now, group.launch.attempt, rank, message))
+
+    def _read(self, group: WorkerGroup, worker: Member) -> None:
+        now = self._clock.now()
+        unheard = worker.unheard(now)
+        if unheard and worker is group.speaker:
+            self._reactor.post(SilenceExcused(now, unheard))
+        if not worker.pipe.read():
+            self._reactor.forget(worker.pipe.read_end)
+            return
+        self._look_ahead(group)
+        if worker.is_on_its_way and worker.pipe.is_calm:
+            self._reactor.forget(worker.pipe.read_end)
+            self._reactor.call_later(_READING_PAUSE, lambda: self._read_again(group, worker))
+
+    def _read_again(self, group: WorkerGroup, worker: Member) -> None:
+        if not group.is_closed:
+            self.begin(group, worker)

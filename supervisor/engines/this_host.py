@@ -1,0 +1,278 @@
+"""The host that the local engine runs on, for real: see `machine`."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from io import FileIO
+from pathlib import Path
+
+import psutil
+
+from supervisor.adapters.kernel import memory, process_facts, stacks
+from supervisor.adapters.kernel.addresses import free_ports
+from supervisor.adapters.kernel.cgroup import OomCounter
+from supervisor.adapters.kernel.contention import ran_and_waited
+from supervisor.adapters.kernel.process_facts import Reaction
+from supervisor.adapters.platforms import accelerators
+from supervisor.adapters.platforms.accelerators import TPU, Holder, holders
+from supervisor.adapters.processes.guard import Guard
+from supervisor.adapters.processes.output import OutputPatterns, OutputPump, read_evidence
+from supervisor.adapters.processes.progress import ProgressPipe
+from supervisor.adapters.processes.snapshots import SnapshotMemory
+from supervisor.adapters.processes.worker_process import WorkerProcess
+from supervisor.adapters.stores.checkpoints import CheckpointWatcher
+from supervisor.adapters.stores.requests import taken
+from supervisor.adapters.stores.space import free_bytes
+from supervisor.core.pipes import Pipes
+from supervisor.engines import committed
+from supervisor.engines.holders import in_the_way
+from supervisor.host import tree
+from supervisor.host.aside import aside
+from supervisor.protocol import reading, removal, simulated, writing
+from supervisor.protocol.location import Uri
+from supervisor.protocol.messages import Message
+from supervisor.protocol.removal import Place
+from supervisor.protocol.standby import Orders, send_orders
+
+_TELL_TIMEOUT = 1.0
+"""Seconds in which a standby must have taken its orders: they fit into the socket's buffer."""
+
+
+class _Processes:
+    """See `machine.Processes`."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        output: int,
+        inherit: Sequence[int] = (),
+    ) -> WorkerProcess:
+        return WorkerProcess(self._guard, argv, env=env, output=output, inherit=inherit)
+
+    def kill(self, spared: Collection[int] = ()) -> bool:
+        return self._guard.kill(spared)
+
+    @property
+    def pause(self) -> float:
+        return self._guard.pause
+
+    def hurry(self) -> None:
+        self._guard.hurry()
+
+    def asked(self) -> None:
+        self._guard.asked()
+
+    def look(self) -> None:
+        self._guard.look()
+
+    def orphans(self) -> list[tuple[int, tree.Stat]] | None:
+        return self._guard.orphans()
+
+    def losses(self) -> Callable[[], int]:
+        return self._guard.losses()
+
+    def lives(self, pid: int) -> bool:
+        return tree.lives(pid)
+
+    def send(self, pid: int, seen: tree.Stat, number: int) -> bool:
+        return tree.send(pid, seen, number)
+
+    def state(self, pid: int) -> str:
+        return stacks.describe_process(pid)
+
+    def reaction(self, pid: int) -> Reaction:
+        return process_facts.reaction(pid)
+
+    def command(self, pid: int, redact: Callable[[str], str]) -> str:
+        return process_facts.command(pid, redact)
+
+    def waited_for(self, pid: int) -> list[tuple[int, tree.Stat]]:
+        return process_facts.waited_for(pid)
+
+    def pipes(self, pid: int) -> Pipes:
+        return process_facts.pipes(pid)
+
+    def cpu_seconds(self, pid: int) -> float:
+        return stacks.cpu_seconds(pid)
+
+    def ran_and_waited(self, pid: int) -> tuple[int, int]:
+        return ran_and_waited(pid)
+
+    def resident(self, pid: int) -> int:
+        return memory.resident(pid)
+
+    def lower_priority(self, pid: int) -> None:
+        with suppress(psutil.NoSuchProcess):  # it has ended, which is seen elsewhere
+            psutil.Process(pid).ionice(psutil.IOPRIO_CLASS_IDLE)
+
+    def dump_native_stacks(self, pid: int, path: Path) -> None:
+        stacks.dump_native_stacks(self._guard, pid, path)
+
+
+class _Channels:
+    """See `machine.Channels`."""
+
+    def output(
+        self,
+        path: Path,
+        patterns: OutputPatterns,
+        mirror: Callable[[bytes], None] | None,
+        on_error: Callable[[str], None],
+    ) -> OutputPump:
+        return OutputPump(path, patterns, mirror, on_error)
+
+    def progress(
+        self, on_message: Callable[[Message], None], on_refused: Callable[[str], None]
+    ) -> ProgressPipe:
+        return ProgressPipe(on_message, on_refused)
+
+    def connection(self) -> _Sockets:
+        return _Sockets()
+
+    def snapshot_memory(self) -> SnapshotMemory:
+        return SnapshotMemory()
+
+    def notes(self) -> _MemoryFile:
+        return _MemoryFile()
+
+
+class _Files:
+    """See `machine.Files`."""
+
+    def read(self, path: Path, limit: int, below: Path) -> bytes:
+        return aside(str(below)).ask(lambda: reading.read(path, limit, below=below))
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def success_file_exists(self, place: str) -> bool:
+        uri = Uri.parse(place)
+        if uri is not None:
+            return committed.exists(uri)
+        return aside(str(Path(place).parent)).ask(Path(place).exists)
+
+    def evidence(self, path: Path, below: Path) -> str:
+        return aside(str(below)).ask(lambda: read_evidence(path))
+
+    def free_bytes(self, directory: Path) -> int | None:
+        try:
+            return aside(str(directory)).ask(lambda: free_bytes(directory))
+        except TimeoutError:
+            return None
+
+    def opened(
+        self, path: Path, *, new: bool = False, below: Path | None = None
+    ) -> AbstractContextManager[FileIO]:
+        return writing.opened(path, new=new, below=below)
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(exist_ok=True)
+
+    def remove(self, place: Place, path: Path, below: Path) -> None:
+        removal.file(place, path, below=below)
+
+    def hear_requests(
+        self,
+        model_dir: Path,
+        heard: Callable[[tuple[str, ...]], None],
+        refused: Callable[[str], None],
+    ) -> None:
+        def hear() -> None:  # each is taken away, so it is told even if the rest hangs
+            for units in taken(model_dir, refused):
+                heard(units)
+
+        aside(str(model_dir)).ask(hear)
+
+    def newest_checkpoint(self, place: Path | Uri) -> int | None:
+        return committed.newest(place)
+
+    def watch_checkpoints(
+        self, place: Path | Uri, on_commit: Callable[[int], None], on_error: Callable[[str], None]
+    ) -> CheckpointWatcher:
+        return committed.watch(place, on_commit, on_error)
+
+
+class _Resources:
+    """See `machine.Resources`."""
+
+    def __init__(self, simulated_devices: Path) -> None:
+        self._simulated_devices = simulated_devices
+
+    def free_ports(self, count: int) -> tuple[int, ...]:
+        return free_ports(count)
+
+    def available_memory(self) -> int:
+        return memory.available()
+
+    def oom_kills(self) -> OomCounter:
+        return OomCounter(os.getpid())  # which counts for the cgroups below ours too
+
+    def chip_holders(self) -> Iterable[Holder]:
+        return holders(TPU)
+
+    def has_chips(self) -> bool:
+        return bool(accelerators.chips())
+
+    def broken_devices(self) -> simulated.Broken:
+        return simulated.read(self._simulated_devices)
+
+    def told_in_the_way(self, redact: Callable[[str], str]) -> Iterable[str]:
+        return in_the_way(redact)
+
+
+class ThisHost(_Processes, _Channels, _Files, _Resources):
+    """See `machine.Machine`."""
+
+    def __init__(self, guard: Guard, simulated_devices: Path) -> None:
+        """`guard` starts and kills what is the job's; the file `simulated_devices` says which
+        simulated devices are broken."""
+        _Processes.__init__(self, guard)
+        _Resources.__init__(self, simulated_devices)
+
+
+class _Sockets:
+    """See `machine.Connection`."""
+
+    def __init__(self) -> None:
+        self._ours, self._theirs = socket.socketpair()
+        self._ours.setblocking(False)
+        self.descriptor, self.theirs = self._ours.fileno(), self._theirs.fileno()
+
+    def close_theirs(self) -> None:
+        self._theirs.close()
+
+    def receive(self, most: int) -> bytes:
+        return self._ours.recv(most)
+
+    def send(self, data: bytes) -> None:
+        self._ours.sendall(data)
+
+    def send_orders(self, orders: Orders, descriptors: Sequence[int]) -> None:
+        self._ours.settimeout(_TELL_TIMEOUT)
+        with self._ours:
+            send_orders(self._ours, orders, descriptors)
+
+    def close(self) -> None:
+        self._ours.close()
+
+
+class _MemoryFile:
+    """See `machine.Notes`."""
+
+    def __init__(self) -> None:
+        self.descriptor = os.memfd_create("probe")
+
+    def tail(self, most: int) -> bytes:
+        size = os.fstat(self.descriptor).st_size
+        return os.pread(self.descriptor, most, max(0, size - most))
+
+    def close(self) -> None:
+        os.close(self.descriptor)
