@@ -10,18 +10,71 @@ import signal
 from collections import deque
 from collections.abc import Callable
 from types import FrameType
+from typing import Protocol
 
 from supervisor.core.clocks import LIMIT
 from supervisor.core.events import Event, SilenceExcused, StopRequested, StopSource
 from supervisor.ports import Clock
 
 
+class Waiter(Protocol):
+    """Waits until descriptors can be read, or until it is woken."""
+
+    def watch(self, descriptor: int) -> None:
+        """Wait for `descriptor`, too."""
+        ...
+
+    def forget(self, descriptor: int) -> None:
+        """Do not wait for `descriptor` any more."""
+        ...
+
+    def wait(self, timeout: float | None) -> list[int]:
+        """Returns the descriptors that can be read; waits for at most `timeout` seconds until there
+        is one, or until it is woken."""
+        ...
+
+    def wake(self) -> None:
+        """End the wait, or the next one. Safe in any thread and in a signal handler."""
+        ...
+
+
+class SystemWaiter:
+    """See `Waiter`: asks the kernel."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._selector.register(self._bell, selectors.EVENT_READ)
+
+    def watch(self, descriptor: int) -> None:
+        """See `Waiter`."""
+        self._selector.register(descriptor, selectors.EVENT_READ)
+
+    def forget(self, descriptor: int) -> None:
+        """See `Waiter`."""
+        self._selector.unregister(descriptor)
+
+    def wait(self, timeout: float | None) -> list[int]:
+        """See `Waiter`."""
+        found = [key.fd for key, _ in self._selector.select(timeout)]
+        if self._bell in found:
+            found.remove(self._bell)
+            os.eventfd_read(self._bell)
+        return found
+
+    def wake(self) -> None:
+        """See `Waiter`."""
+        os.eventfd_write(self._bell, 1)
+
+
 class Reactor:
     """Runs callbacks in the main thread and collects the events they post."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, waiter: Waiter | None = None) -> None:
+        """`waiter` is what to wait with; None: the kernel."""
         self._clock = clock
-        self._selector = selectors.DefaultSelector()
+        self._waiter = waiter if waiter is not None else SystemWaiter()
+        self._callbacks: dict[int, Callable[[], None]] = {}
         self._events: deque[Event] = deque()
         self.busy_since: float | None = clock.now()
         """See `ports.Loop`."""
@@ -29,8 +82,6 @@ class Reactor:
         """How many requests to stop have come."""
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._selector.register(self._wake, selectors.EVENT_READ, self._woken)
 
     @property
     def is_told_to_stop(self) -> bool:
@@ -41,7 +92,7 @@ class Reactor:
         """Hand an event to the runtime. Safe in any thread and in a signal handler."""
         self._events.append(event)
         self.stops += isinstance(event, StopRequested)
-        os.eventfd_write(self._wake, 1)
+        self._waiter.wake()
 
     def goes_on(self) -> None:
         """The main loop is busy, and does not hang."""
@@ -53,12 +104,13 @@ class Reactor:
 
     def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
         """Call `callback` whenever `descriptor` can be read, until `forget`."""
-        self._selector.register(descriptor, selectors.EVENT_READ, callback)
+        self._waiter.watch(descriptor)
+        self._callbacks[descriptor] = callback
 
     def forget(self, descriptor: int) -> None:
         """Stop watching `descriptor`; nothing where it is not watched."""
-        if descriptor in self._selector.get_map():
-            self._selector.unregister(descriptor)
+        if self._callbacks.pop(descriptor, None) is not None:
+            self._waiter.forget(descriptor)
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> None:
         """Call `callback` once, `delay` seconds from now."""
@@ -88,11 +140,11 @@ class Reactor:
 
     def _look(self, timeout: float | None) -> None:
         self.busy_since = None
-        found = self._selector.select(timeout)
+        found = self._waiter.wait(timeout)
         self.busy_since = self._clock.now()
-        for key, _ in found:
-            if key.fd in self._selector.get_map():  # an earlier callback may have forgotten it
-                key.data()
+        for descriptor in found:
+            if (callback := self._callbacks.get(descriptor)) is not None:  # else it was forgotten
+                callback()
         self._run_timers()
 
     def stop_on_signals(self) -> None:
@@ -113,9 +165,6 @@ class Reactor:
         for number in sources:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup stays in force
                 signal.signal(number, handle)
-
-    def _woken(self) -> None:
-        os.eventfd_read(self._wake)
 
     def _next_timer(self) -> float | None:
         return self._timers[0][0] if self._timers else None
