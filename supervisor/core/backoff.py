@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 
 from supervisor.core.policy import RestartPolicy
+from supervisor.host.retry import Pauses
 
 
 def backoff_delay(failures: int, policy: RestartPolicy, *, salt: str) -> float:
@@ -15,6 +16,6 @@ def backoff_delay(failures: int, policy: RestartPolicy, *, salt: str) -> float:
     """
     if failures <= 1:
         return 0.0
-    delay = min(policy.backoff_first * 2.0 ** min(failures - 2, 60), policy.backoff_max)
+    delay = Pauses(policy.backoff_first, policy.backoff_max).before(failures - 1)
     fraction = zlib.crc32(salt.encode()) / 0xFFFFFFFF
     return delay * (1.0 + policy.backoff_jitter * (2.0 * fraction - 1.0))

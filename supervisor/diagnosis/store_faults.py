@@ -12,9 +12,6 @@ import re
 from collections.abc import Container
 from dataclasses import dataclass
 
-_FIRST_PAUSE = 0.25
-_LONGEST_PAUSE = 8.0
-
 
 class Meaning(enum.Enum):
     """What a fault is to the caller."""
@@ -139,15 +136,6 @@ RULES = (
 def ruling(fault: Fault) -> FaultRule | None:
     """The rule that decides what `fault` means; None for what is no fault of a store."""
     return next((rule for rule in RULES if _matches(rule, fault)), None)
-
-
-def pause_before(number: int, luck: float) -> float:
-    """Seconds to wait before the try `number` (the second is 1), growing to a bound.
-
-    `luck`, from 0 to 1, spreads out those that failed together: at least half is waited.
-    """
-    longest = min(_FIRST_PAUSE * 2.0 ** min(number - 1, 60), _LONGEST_PAUSE)
-    return longest * (0.5 + 0.5 * luck)
 
 
 def _matches(rule: FaultRule, fault: Fault) -> bool:

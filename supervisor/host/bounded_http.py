@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 MAX_RAW = 1 << 16
-"""Bytes of an answer as they come, headers and all, whatever its encoding says of its size."""
+"""Bytes of an answer as they come, headers and all, whatever its encoding says of its size: where
+a caller says nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +32,32 @@ class Answer:
     body: bytes
 
 
-def get(host: str, path: str, headers: Mapping[str, str], *, seconds: float, most: int) -> Answer:
-    """The answer of `host`, which may name a port, with at most `most` bytes of its body.
+def get(
+    host: str,
+    path: str,
+    headers: Mapping[str, str],
+    *,
+    seconds: float,
+    most: int,
+    raw: int = MAX_RAW,
+    encrypted: bool = False,
+) -> Answer:
+    """Return the answer of `host`, which may name a port, with at most `most` bytes of its body.
+
+    No proxy is asked, and no redirection is followed. `encrypted`: over TLS.
 
     Raises:
         OSError: there is none within `seconds`, or it is none that HTTP knows.
     """
     until = time.monotonic() + seconds
     try:
-        connection = http.client.HTTPConnection(host, timeout=seconds)
+        kind = http.client.HTTPSConnection if encrypted else http.client.HTTPConnection
+        connection = kind(host, timeout=seconds)
         try:
             connection.request("GET", path, headers=dict(headers))
             response = http.client.HTTPResponse(connection.sock, method="GET")
             response.fp.close()
-            response.fp = io.BufferedReader(_Bounded(connection.sock, until))
+            response.fp = io.BufferedReader(_Bounded(connection.sock, until, raw))
             try:
                 response.begin()
                 return Answer(response.status, response.headers, response.read(most))
@@ -59,12 +72,12 @@ def get(host: str, path: str, headers: Mapping[str, str], *, seconds: float, mos
 
 
 class _Bounded(io.RawIOBase):
-    """What a socket receives, until `until` and up to `MAX_RAW` bytes."""
+    """What a socket receives, until `until` and up to `most` bytes."""
 
-    def __init__(self, connected: socket.socket, until: float) -> None:
+    def __init__(self, connected: socket.socket, until: float, most: int) -> None:
         self._socket = connected
         self._until = until
-        self._left = MAX_RAW
+        self._most = self._left = most
 
     def readable(self) -> bool:
         return True
@@ -78,5 +91,5 @@ class _Bounded(io.RawIOBase):
             count = self._socket.recv_into(view, min(len(view), self._left + 1))
         self._left -= count
         if self._left < 0:
-            raise OSError(f"the answer has more than {MAX_RAW} bytes")
+            raise OSError(f"the answer has more than {self._most} bytes")
         return count

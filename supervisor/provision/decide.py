@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from supervisor.core.exit_codes import ExitCode
+from supervisor.host.retry import Pauses
 from supervisor.ports import CloudSlice, Refusal, SliceState
 from supervisor.provision.intent import Policy, ProvisionState, SliceStage
 
@@ -249,7 +250,7 @@ def _again(state: ProvisionState, why: str, now: float, policy: Policy) -> Provi
     """Another try, after a pause that grows with each, on a smaller rung if it is time for that."""
     rung = _smaller(state, now, policy)
     since = state.since if rung == state.rung else None
-    pause = min(policy.backoff_first * 2.0 ** min(state.refusals, 30), policy.backoff_max)
+    pause = Pauses(policy.backoff_first, policy.backoff_max).before(state.refusals + 1)
     return replace(
         state,
         stage=SliceStage.LEAVING,

@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from supervisor.host.retry import Pauses
 from supervisor.ports import (
     Clock,
     ConflictError,
@@ -47,8 +48,7 @@ _MAX_WORD = 40
 _MAX_CODE = 255
 _STATUS = "status.json"
 _LEASE = "lease.json"
-_PAUSE = 10.0
-_MAX_PAUSE = 300.0
+_PAUSES = Pauses(10.0, 300.0)
 
 
 class TakenOverError(Exception):
@@ -102,8 +102,8 @@ class ProvisionLoop:
             except UnavailableError as error:
                 if failures == 0:
                     self._say(f"WARNING: {error}; tried again and again from now on")
-                self._pause(min(_PAUSE * 2.0 ** min(failures, 10), _MAX_PAUSE))
                 failures += 1
+                self._pause(_PAUSES.before(failures))
                 continue
             if failures:
                 self._say("all that was asked has answered again")

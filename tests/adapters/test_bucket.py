@@ -293,7 +293,7 @@ def test_no_credentials(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     with pytest.raises(UnavailableError, match="give this host credentials"):
-        bucket(emulator.root, bound=4.0).read("x")
+        bucket(emulator.root, bound=6.0).read("x")
 
 
 def test_what_is_not_installed_is_told(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:

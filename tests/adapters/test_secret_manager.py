@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.adapters.platforms.secret_manager import SecretError, SecretManager
-from tests.secret_store import SecretStore
+from tests.secret_store import SecretStore, dripping
 
 VERSION = "projects/p/secrets/db/versions/latest"
 
@@ -44,7 +44,7 @@ def test_what_does_not_pass_is_told_as_such() -> None:
     with pytest.raises(OSError, match="answers with HTTP 503"):
         value(SecretStore({VERSION: b"a"}, faults=[503] * 4))
     unreachable = {"GCE_METADATA_HOST": "127.0.0.1:1"}
-    with pytest.raises(OSError, match=r"127\.0\.0\.1 does not answer"):
+    with pytest.raises(OSError, match=r"127\.0\.0\.1:1 does not answer"):
         SecretManager(unreachable, lambda seconds: None).value(VERSION)
 
 
@@ -81,3 +81,18 @@ def test_an_address_that_is_none_is_told(address: str) -> None:
 def test_a_metadata_server_without_an_address_is_told() -> None:
     with pytest.raises(SecretError, match="nonnumeric port"):
         SecretManager({"GCE_METADATA_HOST": "metadata:x"}).value(VERSION)
+
+
+@pytest.mark.parametrize("sent", ["token", "secret"])
+def test_a_server_that_drips_is_given_up(sent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes in time, and the end never."""
+    monkeypatch.setattr("supervisor.adapters.platforms.secret_manager._TIMEOUT", 0.5)
+    pauses: list[float] = []
+    with dripping() as host, SecretStore({VERSION: b"a"}).serving() as environ:
+        if sent == "token":
+            environ["GCE_METADATA_HOST"] = host
+        else:
+            environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER"] = f"http://{host}/"
+        with pytest.raises(OSError, match=r"does not answer: no whole answer within 0\.5 s"):
+            SecretManager(environ, pauses.append).value(VERSION)
+    assert pauses[-3:] == [0.5, 1.0, 2.0]

@@ -91,12 +91,15 @@ PURE = {
 """The packages and the other modules that are pure."""
 HEAVY = {
     "flax",
+    "fsspec",
+    "gcsfs",
     "grain",
     "jax",
     "jaxlib",
     "numpy",
     "optax",
     "orbax",
+    "s3fs",
     "tensorflow",
     "tensorstore",
     "torch",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.diagnosis.store_faults import Fault, Meaning, pause_before, ruling
+from supervisor.diagnosis.store_faults import Fault, Meaning, ruling
 
 BOTOCORE = "botocore.exceptions"
 GOOGLE = "google.auth.exceptions"
@@ -63,10 +63,3 @@ def test_what_a_fault_means(fault: Fault, meaning: Meaning) -> None:
 
 def test_an_error_of_our_own_is_no_fault_of_the_store() -> None:
     assert ruling(raised("builtins.TypeError", "builtins.Exception", "builtins.object")) is None
-
-
-def test_pauses_grow_to_a_bound_and_are_spread() -> None:
-    longest = [pause_before(number, 1.0) for number in range(1, 100)]
-    assert longest[:4] == [0.25, 0.5, 1.0, 2.0]
-    assert max(longest) == longest[-1] == 8.0
-    assert pause_before(3, 0.0) == longest[2] / 2

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from supervisor.host.retry import Pauses
 from supervisor.host.waiting import has_ended
 from supervisor.ports import Announcement, Source, Starter
 from supervisor.protocol.messages import printable
@@ -22,7 +23,6 @@ from supervisor.protocol.reading import opened
 _PAUSE = 1.0
 _COMMAND_PAUSE = 5.0
 _MAX_BACKOFF = 60.0
-_MAX_DOUBLINGS = 16
 _TELL_AFTER = 3
 _MAX_SHOWN = 400
 _CHUNK = 1 << 16
@@ -87,7 +87,7 @@ class PreemptionWatch:
             except Exception as error:
                 announcement = None
                 failures += 1
-                pause = min(_MAX_BACKOFF, source.pause * 2 ** min(failures - 1, _MAX_DOUBLINGS))
+                pause = Pauses(source.pause, _MAX_BACKOFF).before(failures)
                 if failures == _TELL_AFTER:
                     why = shown(_reason(error), self._redact)
                     who = shown(str(source), self._redact)

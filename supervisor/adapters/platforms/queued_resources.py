@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from supervisor.host.retry import PassesError, Pauses, Retry
 from supervisor.ports import CloudSlice, Refusal, SliceState, UnavailableError
 from supervisor.protocol.reading import UnreadableError, parse_json
 
@@ -29,10 +30,10 @@ BASE_VARIABLE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"
 """gcloud's own variable for another address of this API."""
 
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-_PAUSES = (1.0, 2.0, 4.0, 8.0)
-"""Between the tries of one call."""
-_OPERATION_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 15.0)
-"""Between looks at an operation; one that takes longer shows in what it makes."""
+_RETRY = Retry(Pauses(1.0, 8.0), tries=5)
+_OPERATION_PAUSES = Pauses(1.0, 15.0)
+_OPERATION_LOOKS = 6
+"""At an operation; one that takes longer shows in what it makes."""
 _TIMEOUT = (10.0, 60.0)
 """To connect, and from one byte to the next."""
 _PAGE = 100
@@ -152,10 +153,10 @@ class QueuedResources:
 
     def _outcome(self, operation: Mapping[str, Any]) -> Refusal | None:
         """What comes of a creation, as far as it is known soon."""
-        for pause in _OPERATION_PAUSES:
+        for number in range(1, _OPERATION_LOOKS + 1):
             if operation.get("done"):
                 break
-            self._pause(pause)
+            self._pause(_OPERATION_PAUSES.before(number))
             operation = self._call("GET", str(operation["name"]), {}).body
         error = operation.get("error")
         return _refusal(error) if error else None
@@ -170,20 +171,18 @@ class QueuedResources:
         fine: tuple[int, ...] = (),
     ) -> _Answer:
         """The answer to a call, if it is 200 or among `fine`; what may pass is tried again."""
-        problem = ""
-        for pause in (*_PAUSES, None):
+
+        def attempt(_left: float) -> _Answer:
             try:
                 answer = self._ask(method, path, asked, json)
             except UnavailableError as error:
-                problem = str(error)
-            else:
-                if answer.code == 200 or answer.code in fine:
-                    return answer
+                raise PassesError(_unavailable(error)) from error
+            if answer.code != 200 and answer.code not in fine:
                 _raise_what_stays(answer)
-                problem = str(answer)
-            if pause is not None:
-                self._pause(pause)
-        raise UnavailableError(f"the Cloud TPU API does not answer: {problem}")
+                raise PassesError(_unavailable(answer))
+            return answer
+
+        return _RETRY.call(attempt, sleep=self._pause)
 
     def _ask(
         self, method: str, path: str, asked: Mapping[str, str], json: Mapping[str, Any] | None
@@ -233,6 +232,10 @@ def _session(base: str) -> Any:
     except exceptions.DefaultCredentialsError as error:
         raise PermissionError(f"there are no credentials: {error}; {_REMEDY}") from error
     return AuthorizedSession(credentials)
+
+
+def _unavailable(problem: object) -> UnavailableError:
+    return UnavailableError(f"the Cloud TPU API does not answer: {problem}")
 
 
 def _raise_what_stays(answer: _Answer) -> None:

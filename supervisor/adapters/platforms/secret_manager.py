@@ -19,6 +19,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit
 
+from supervisor.host import bounded_http
+from supervisor.host.bounded_http import Answer
+from supervisor.host.retry import PassesError, Pauses, Retry
 from supervisor.protocol.reading import parse_object
 
 BASE = "https://secretmanager.googleapis.com/"
@@ -28,10 +31,11 @@ _METADATA_VARIABLE = "GCE_METADATA_HOST"
 _METADATA = "metadata.google.internal"
 _TOKEN = "/computeMetadata/v1/instance/service-accounts/default/token"
 _TIMEOUT = 10.0
-_PAUSES = (0.5, 1.0, 2.0)
-"""Between the tries of one request."""
+"""Seconds for one whole answer."""
+_RETRY = Retry(Pauses(0.5, 2.0), tries=4)
 _MAX_ANSWER = 256 << 10
 """Bytes: a secret has at most 64 KiB."""
+_MAX_RAW = 2 * _MAX_ANSWER
 _MARK, _GOOGLE = "Metadata-Flavor", "Google"
 """The header of what is asked of a metadata server, and of what it answers."""
 _TOKEN_FORM = re.compile(r"[!-~]+")
@@ -65,13 +69,14 @@ class SecretManager:
         self._token = self._token or self._fetch_token()
         path = f"{base.path.rstrip('/')}/v1/{quote(version)}:access"
         headers = {"Authorization": f"Bearer {self._token}"}
-        status, body, _ = self._get(lambda: _connection(base), path, headers)
-        if status != http.client.OK:
-            why = _object(body).get("error", {})
+        host = base.netloc.rpartition("@")[2]
+        answer = self._get(host, path, headers, encrypted=base.scheme == "https")
+        if answer.status != http.client.OK:
+            why = _object(answer.body).get("error", {})
             told = why.get("message") if isinstance(why, dict) else None
-            raise SecretError(f"cannot be read: HTTP {status}: {told or 'no message'}")
+            raise SecretError(f"cannot be read: HTTP {answer.status}: {told or 'no message'}")
         try:
-            text = base64.b64decode(_object(body)["payload"]["data"], validate=True).decode()
+            text = base64.b64decode(_object(answer.body)["payload"]["data"], validate=True).decode()
         except (KeyError, TypeError, ValueError, binascii.Error):
             raise SecretError("is not text in UTF-8") from None
         if "\0" in text:
@@ -89,54 +94,45 @@ class SecretManager:
         raise SecretError(f"cannot be asked for: {BASE_VARIABLE} is no address such as {BASE}")
 
     def _fetch_token(self) -> str:
-        def connect() -> http.client.HTTPConnection:
-            return http.client.HTTPConnection(self._metadata, timeout=_TIMEOUT)
-
-        status, body, mark = self._get(connect, _TOKEN, {_MARK: _GOOGLE})
-        token = _object(body).get("access_token")
-        if mark != _GOOGLE:
+        try:
+            http.client.HTTPConnection(self._metadata)  # connects to nothing yet
+        except http.client.InvalidURL as error:
+            text = f"{_METADATA_VARIABLE} names no host: {error}"
+            raise SecretError(f"cannot be asked for: {text}") from None
+        answer = self._get(self._metadata, _TOKEN, {_MARK: _GOOGLE}, encrypted=False)
+        token = _object(answer.body).get("access_token")
+        if answer.headers.get(_MARK) != _GOOGLE:
             text = f"{self._metadata} is no metadata server: is this a machine of Google Cloud?"
-        elif status != http.client.OK or not isinstance(token, str):
-            text = f"HTTP {status} from {self._metadata}: has this machine a service account?"
+        elif answer.status != http.client.OK or not isinstance(token, str):
+            who = f"HTTP {answer.status} from {self._metadata}"
+            text = f"{who}: has this machine a service account?"
         elif _TOKEN_FORM.fullmatch(token) is None:
             text = f"what {self._metadata} answers is no token"
         else:
             return token
         raise SecretError(f"needs a token of this machine, which it does not get: {text}")
 
-    def _get(
-        self,
-        connect: Callable[[], http.client.HTTPConnection],
-        path: str,
-        headers: Mapping[str, str],
-    ) -> tuple[int, bytes, str | None]:
-        """The status, body and mark of the answer; tried again while it may pass."""
-        for pause in (*_PAUSES, None):
-            try:
-                connection = connect()
-            except http.client.InvalidURL as error:
-                raise SecretError(f"cannot be asked for: {error}") from None
-            try:
-                connection.request("GET", path, headers=dict(headers))
-                answer = connection.getresponse()
-                status, body = answer.status, answer.read(_MAX_ANSWER)
-            except (OSError, http.client.HTTPException) as error:
-                failure = OSError(f"{connection.host} does not answer: {error}")
-            else:
-                if status != http.client.TOO_MANY_REQUESTS and status < 500:
-                    return status, body, answer.getheader(_MARK)
-                failure = OSError(f"{connection.host} answers with HTTP {status}")
-            finally:
-                connection.close()
-            if pause is None:
-                break
-            self._pause(pause)
-        raise failure
+    def _get(self, host: str, path: str, headers: Mapping[str, str], *, encrypted: bool) -> Answer:
+        """Ask for one answer; try again while the failure may pass."""
 
+        def attempt(_left: float) -> Answer:
+            try:
+                answer = bounded_http.get(
+                    host,
+                    path,
+                    headers,
+                    seconds=_TIMEOUT,
+                    most=_MAX_ANSWER,
+                    raw=_MAX_RAW,
+                    encrypted=encrypted,
+                )
+            except OSError as error:
+                raise PassesError(OSError(f"{host} does not answer: {error}")) from error
+            if answer.status == http.client.TOO_MANY_REQUESTS or answer.status >= 500:
+                raise PassesError(OSError(f"{host} answers with HTTP {answer.status}"))
+            return answer
 
-def _connection(base: SplitResult) -> http.client.HTTPConnection:
-    kind = http.client.HTTPSConnection if base.scheme == "https" else http.client.HTTPConnection
-    return kind(base.hostname or "", base.port, timeout=_TIMEOUT)
+        return _RETRY.call(attempt, sleep=self._pause)
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -3,8 +3,7 @@
 google-auth and botocore find the credentials in Google's and AWS's own ways, and an emulator is
 named as their clients name it (STORAGE_EMULATOR_HOST, AWS_ENDPOINT_URL): there are no options of
 ours. Their own retries are off: each request is made once, `diagnosis.store_faults` says what its
-failure means, and only this module tries again. docs/libraries.md says why neither fsspec nor
-obstore is used here.
+failure means, and only this module tries again. Why no fsspec or obstore: docs/libraries.md.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ from functools import partial
 from typing import Protocol, TypeVar
 from urllib.parse import quote
 
-from supervisor.diagnosis.store_faults import Fault, Meaning, pause_before, ruling
+from supervisor.diagnosis.store_faults import Fault, Meaning, ruling
+from supervisor.host.retry import PassesError, Pauses, Retry
 from supervisor.ports import MAX_OBJECT, ConflictError, Listing, Objects, Stored, UnavailableError
 from supervisor.protocol.location import Uri
 from supervisor.protocol.reading import UnreadableError, parse_object
@@ -29,6 +29,8 @@ from supervisor.protocol.shortening import beginning
 
 _SILENCE = 15.0
 """Seconds without a byte after which a try has failed; a quarter of the bound, if that is less."""
+
+_PAUSES = Pauses(0.25, 8.0, spread=0.5)
 
 _MAX_ANSWER = 64 << 20
 """Bytes of a page of a listing, or of an error."""
@@ -64,8 +66,7 @@ def bucket(uri: Uri, bound: float = 60.0) -> Objects:
 class _Store(Protocol):
     """One try of each operation, by the whole name of an object; raises what its library does.
 
-    Safe in any thread. Ends by itself, though not on time: each read has a timeout.
-    """
+    Safe in any thread. Ends by itself, though not on time: each read has a timeout."""
 
     def read(self, name: str, limit: int) -> Stored: ...
     def write(self, name: str, data: bytes, expected: str | None) -> str: ...
@@ -129,18 +130,24 @@ class _Bucket:
     def _call(self, path: str, operation: Callable[[_Store], _T]) -> _T:
         """Try until it is done, it is refused, or the time is over."""
         where = str(self._uri / path if path else self._uri)
-        end = time.monotonic() + self._bound
-        tries = 0
-        while True:
+        retry = Retry(_PAUSES, seconds=self._bound)
+        known: Exception | None = None
+
+        def attempt(left: float) -> _T:
+            nonlocal known
             try:
-                return self._try(operation, max(end - time.monotonic(), 0.01))
+                return self._try(operation, left)
             except UnreadableError:
                 raise
             except Exception as error:
-                tries += 1
-                pause = pause_before(tries, random.random())
-                self._judge(error, where, is_last=time.monotonic() + pause >= end)
-            time.sleep(pause)
+                judged = self._judged(error, where)
+                if isinstance(judged, PassesError):
+                    if known is not None and isinstance(error, TimeoutError):
+                        judged = PassesError(known)  # it says more than that the time is over
+                    known = judged.final
+                raise judged from error
+
+        return retry.call(attempt, sleep=time.sleep, clock=time.monotonic, luck=random.random)
 
     def _try(self, operation: Callable[[_Store], _T], limit: float) -> _T:
         return _within(limit, lambda: operation(self._connected()))
@@ -151,22 +158,23 @@ class _Bucket:
                 self._store = self._connect()
             return self._store
 
-    def _judge(self, error: Exception, where: str, *, is_last: bool) -> None:
-        """Return if there is to be another try; otherwise raise what the port has for it."""
+    def _judged(self, error: Exception, where: str) -> Exception:
+        """What the port raises in the place of `error`; `PassesError`: try again."""
         fault = _fault_of(error)
         rule = ruling(fault)
         if rule is None:
-            raise error
+            return error
         if rule.meaning is Meaning.MISSING:
-            raise FileNotFoundError(errno.ENOENT, "no such object", where) from error
+            return FileNotFoundError(errno.ENOENT, "no such object", where)
         if rule.meaning is Meaning.CONFLICT:
-            raise ConflictError(errno.ESTALE, "it is another version", where) from error
+            return ConflictError(errno.ESTALE, "it is another version", where)
+        words = _words(fault, where, rule.remedy)
+        if rule.meaning is Meaning.REFUSED:
+            return OSError(errno.EIO, words)
         if rule.meaning is Meaning.RENEWS:
             with self._lock:
                 self._store = None
-        if rule.meaning is Meaning.REFUSED or is_last:
-            kind = OSError if rule.meaning is Meaning.REFUSED else UnavailableError
-            raise kind(errno.EIO, _words(fault, where, rule.remedy)) from error
+        return PassesError(UnavailableError(errno.EIO, words))
 
 
 def _words(fault: Fault, where: str, remedy: str) -> str:
