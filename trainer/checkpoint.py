@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
+from orbax.checkpoint.checkpoint_managers import SaveDecisionPolicy
 
 from supervisor.protocol.location import Uri
 from supervisor.protocol.shortening import beginning
@@ -78,9 +79,16 @@ class Checkpoints:
     one of them moves aside another may be reading.
     """
 
-    def __init__(self, steps: Steps, keep: int, fingerprint: Fingerprint, say: Say) -> None:
+    def __init__(
+        self,
+        steps: Steps,
+        keep: int,
+        fingerprint: Fingerprint,
+        say: Say,
+        policy: SaveDecisionPolicy | None = None,
+    ) -> None:
         """Make the place of `steps` ready, without what a killed save left; keep the newest `keep`
-        of this job's.
+        of this job's. `policy` decides when a save is due.
 
         Raises:
             UnmarkedCheckpointError: a step stands there that may be somebody's copy.
@@ -90,6 +98,7 @@ class Checkpoints:
         self._keep = keep
         self._fingerprint = fingerprint
         self._say = say
+        self._policy = policy
         self.took = 0.0
         """Seconds from when the last committed save was begun to when it was known to be committed:
         what it takes when somebody waits for it, or a little more."""
@@ -119,6 +128,11 @@ class Checkpoints:
             return step, *_restore(self._steps.directory / str(step), abstract)
         found = self._newest(lambda path: _restore(path, abstract))
         return None if found is None else (found[0], *found[1])
+
+    def due(self, step: int) -> bool:
+        """Return whether `step` is to be saved. Every process asks at every step boundary, and all
+        get the same answer."""
+        return bool(self._manager.should_save(step))
 
     def save(self, state: TrainState, step: int, position: Position) -> None:
         """Begin to save; `state` may be donated once this returns. Waits for an earlier save.
@@ -190,9 +204,10 @@ class Checkpoints:
 
     @cached_property
     def _manager(self) -> Any:
-        """Made for the first save."""
+        """Made at the first step boundary."""
         return manager(
             self._steps.directory,
+            policy=self._policy,
             by_rename=self._steps.commits_by_rename,
             before_commit=self._before_commit,
         )

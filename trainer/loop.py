@@ -15,7 +15,6 @@ from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
 from supervisor.protocol.simulated import Held
 from trainer import distributed
-from trainer.cadence import Cadence
 from trainer.checkpoint import Checkpoints
 from trainer.evaluation import Evaluation
 from trainer.feed import Feed
@@ -43,7 +42,6 @@ class Loop:
     feed: Feed
     evaluation: Evaluation | None
     checkpoints: Checkpoints
-    cadence: Cadence
     in_flight: InFlight
     reporter: Reporter
     snapshots: Snapshots | None = None
@@ -104,7 +102,7 @@ class Loop:
         if self.snapshots is not None and self.snapshots.due(self.step):
             position = self.batches.get_state()
             self.snapshots.take(self.state, self.step, position, self.in_flight.finite)
-        if self.cadence.due(self.step):
+        if self.checkpoints.due(self.step):
             self._save()
 
     def _save(self) -> None:

@@ -14,7 +14,6 @@ from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
 from supervisor.protocol.simulated import Held
 from trainer import distributed, fixed_order
-from trainer.cadence import Cadence
 from trainer.checkpoint import Checkpoints, restore_parts
 from trainer.evaluation import Evaluation
 from trainer.fingerprint import fingerprint, fingerprint_across
@@ -22,6 +21,7 @@ from trainer.inflight import InFlight
 from trainer.loop import Loop
 from trainer.prepare import Prepared, prepare
 from trainer.rungs import Rung
+from trainer.save_policy import save_policy
 from trainer.schema import InitConfig, StartFrom, TrainerConfig
 from trainer.snapshot import Snapshots
 from trainer.state import Blueprint, TrainState
@@ -96,7 +96,6 @@ def train(
             else Evaluation(validation, blueprint, feed, prepared.executables)
         ),
         checkpoints=checkpoints,
-        cadence=Cadence(config.init.checkpoint),
         in_flight=InFlight(inflight, loop.log_every, reporter, drills),
         reporter=reporter,
         snapshots=snapshots,
@@ -110,7 +109,8 @@ def train(
 
 def _checkpoints(init: InitConfig, say: Say) -> Checkpoints:
     where = init.checkpoint
-    return Checkpoints(steps_in(where.directory), where.keep, fingerprint(init), say)
+    steps, policy = steps_in(where.directory), save_policy(where)
+    return Checkpoints(steps, where.keep, fingerprint(init), say, policy)
 
 
 def _is_complete(config: TrainerConfig, checkpoints: Checkpoints, reporter: Reporter) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 import orbax.checkpoint as ocp
 from orbax.checkpoint import path as orbax_path
-from orbax.checkpoint.checkpoint_managers import preservation_policy
+from orbax.checkpoint.checkpoint_managers import SaveDecisionPolicy, preservation_policy
 
 from supervisor.protocol import removal
 from supervisor.protocol.committed import MARKER, METADATA
@@ -41,13 +41,20 @@ class Manager(ocp.CheckpointManager):
         return False
 
 
-def manager(directory: Path, *, by_rename: bool, before_commit: BeforeCommit) -> Manager:
-    """A manager that saves steps in `directory`."""
+def manager(
+    directory: Path,
+    *,
+    policy: SaveDecisionPolicy | None,
+    by_rename: bool,
+    before_commit: BeforeCommit,
+) -> Manager:
+    """Return a manager that saves steps in `directory`, when `policy` says so."""
     path_class = _temporary_path_class(directory, by_rename=by_rename, before_commit=before_commit)
     return Manager(
         directory,
         options=ocp.CheckpointManagerOptions(
             step_name_format=_OwnSteps(),
+            save_decision_policy=policy,
             preservation_policy=preservation_policy.PreserveAll(),
             cleanup_tmp_directories=False,
             # The name says little: with it, what lies in the way of a save is not removed.

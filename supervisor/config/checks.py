@@ -83,12 +83,6 @@ def _workers_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
         )
     elif devices.platform == "tpu" and workers > 1:
         yield from _chip_conflicts(where, devices, count, workers)
-    if phase.fit is not None and not isinstance(phase.init.checkpoint.every, int):
-        message = (
-            "is a time, which each of several workers would measure for itself; "
-            "give a number of steps"
-        )
-        yield ("init", "checkpoint", "every"), message
 
 
 def _chip_conflicts(

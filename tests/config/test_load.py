@@ -126,10 +126,6 @@ MISTAKES = [
         "standby: is ready, but several workers must first find one another; at most imports",
     ),
     (
-        with_init("devices: {platform: cpu, count: 2}\nworkers: 2\ncheckpoint: {every: 5m}", FIT),
-        "trainer.init.checkpoint.every: is a time, which each of several workers would measure",
-    ),
-    (
         with_init("devices: {platform: cpu, count: 2}\nworkers: 2", FIT)
         + "  faults: [{step: 3, rank: 2, signal: SIGKILL}]\n",
         "trainer.faults[0].rank: is 2, but the last rank is 1",
@@ -439,6 +435,13 @@ def test_chips_of_a_slice(kind: str, count: int) -> None:
         (with_restart("max_num_restarts: 1\nstandby: off"), "init.autorestart.standby", "off"),
         (with_init("checkpoint: {every: 5m}"), "init.checkpoint.every", "5m"),
         (with_init("checkpoint: {every: 50}"), "init.checkpoint.every", 50),
+        (
+            with_init(
+                "devices: {platform: cpu, count: 2}\nworkers: 2\ncheckpoint: {every: 5m}", FIT
+            ),
+            "init.checkpoint.every",
+            "5m",
+        ),
         (FIT + "  faults: [{step: 2, exception: jax.errors.JaxRuntimeError}]", "faults.0.step", 2),
         (FIT + "  faults: [{step: 2, exception: FloatingPointError}]", "faults.0.step", 2),
         (FIT + "  name: warm-up.1", "name", "warm-up.1"),

@@ -1,0 +1,117 @@
+"""When a save is due: by steps, and by time without asking the clock at every step."""
+
+# mypy: disable-error-code="attr-defined"
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from orbax.checkpoint.checkpoint_managers import DecisionContext
+from orbax.checkpoint.options import MultiprocessingOptions
+
+from supervisor.protocol.committed import committed_steps
+from tests.running import Start
+from trainer.checkpoint import Checkpoints
+from trainer.save_policy import TimedPolicy, save_policy
+from trainer.schema import CheckpointConfig
+from trainer.steps import steps_in
+
+from .harness import assert_same_bits, final_state
+
+
+class Training:
+    """Steps of one length each, by a clock that counts who looks at it."""
+
+    def __init__(self, seconds: float, first: int = 0) -> None:
+        self.now, self.looks, self.step = 100.0, 0, first
+        self.policy = TimedPolicy(seconds, self.clock)
+        self.looks = 0
+
+    def clock(self) -> float:
+        self.looks += 1
+        return self.now
+
+    def takes(self, seconds: float, *, saving: bool = False) -> bool:
+        """Whether a save is due after one more step, of so many seconds."""
+        self.now += seconds
+        self.step += 1
+        context = DecisionContext(
+            is_saving_in_progress=saving,
+            reached_preemption=False,
+            multiprocessing_options=MultiprocessingOptions(),
+        )
+        asked: Any = type("Step", (), {"step": self.step, "time": None})()
+        return self.policy.should_save(asked, (), context=context)
+
+
+@given(
+    st.floats(1.0, 1000.0),
+    st.integers(0, 10**6),
+    st.lists(st.floats(0.01, 2.0), min_size=1, max_size=8),
+)
+def test_a_save_is_due_after_its_time_and_hardly_later(
+    interval: float, first: int, lengths: list[float]
+) -> None:
+    training = Training(interval, first)
+    began, begin = training.now, training.step
+    for number in range(1000):
+        due = training.takes(lengths[number % len(lengths)])
+        elapsed, steps = training.now - began, training.step - begin
+        assert not due or elapsed >= interval - 1e-3
+        assert due or elapsed < interval + 2.0 * (steps // 100 + 1)
+        if due:
+            began, begin = training.now, training.step
+
+
+def test_no_process_saves_at_its_first_step() -> None:
+    """Or else a job that fails two steps after each start would make progress each time."""
+    training = Training(60.0, first=1000)
+    assert not any(training.takes(1.0) for _ in range(59))
+    assert training.takes(1.0)
+    assert not any(training.takes(1.0) for _ in range(59))
+    assert training.takes(1.0)
+
+
+def test_a_save_that_still_goes_on_is_not_waited_for() -> None:
+    training = Training(5.0)
+    assert not any(training.takes(1.0, saving=True) for _ in range(20))
+    assert training.takes(1.0)
+
+
+def test_short_steps_ask_the_clock_seldom() -> None:
+    training = Training(300.0)
+    assert not any(training.takes(0.01) for _ in range(29_000))
+    assert training.looks < 800
+    assert sum(training.takes(0.01) for _ in range(1_400)) == 1
+
+
+def test_by_steps_a_save_is_due_at_each_multiple(tmp_path: Path) -> None:
+    config = CheckpointConfig(directory=tmp_path, every=4)
+    checkpoints = Checkpoints(steps_in(tmp_path), 3, {}, print, save_policy(config))
+    assert [step for step in range(1, 13) if checkpoints.due(step)] == [4, 8, 12]
+    checkpoints.close()
+
+
+@pytest.mark.slow
+def test_workers_that_save_by_time_save_the_same_steps_and_resume_to_the_bit(
+    start: Start, model_dir: Path, tmp_path: Path, cache: dict[str, str]
+) -> None:
+    from tests.end_to_end.test_training import config
+
+    def job(place: Path, every: int | str, *faults: dict[str, Any]) -> dict[str, Any]:
+        made = config(place, 2, list(faults), max_steps=60)
+        made["trainer"]["init"] |= {"workers": 2, "checkpoint": {"every": every, "keep": 9}}
+        return made
+
+    killed = job(model_dir, "0.2s", {"step": 45, "signal": "SIGKILL", "rank": 1})
+    result = start(killed, env=cache).result(180)
+    assert result.code == 0, result.log
+    first, second = result.summary["attempts"]
+    assert 0 < second["starting_step"] == first["newest_committed_step"] <= 45
+    assert len(list(committed_steps(model_dir / "checkpoints"))) >= 2
+    whole = job(tmp_path / "whole", 30)
+    assert start(whole, env=cache).result(180).code == 0
+    assert_same_bits(final_state(killed, model_dir, 60), final_state(whole, tmp_path / "whole", 60))
