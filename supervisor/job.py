@@ -58,6 +58,7 @@ from supervisor.exclusion import (
     owned,
 )
 from supervisor.guarded import contain, guarded, swept
+from supervisor.host.notice import Notice
 from supervisor.host.outlet import say_on_stderr
 from supervisor.host.unkillable import UnkillableError
 from supervisor.observers import observers_of, screen
@@ -130,7 +131,7 @@ def run_job(
         preemption = _watch_for_preemption(
             prepared, guard, job, lineage, clock, reactor, stack, redactor
         )
-        shown = screen(prepared, clock, reactor.post, stack)
+        shown = screen(prepared, clock, reactor.post, stack, log_format)
         said = shown.line, log_format, redactor.text, shown.has_shown
         log = RunLog(storage, clock, prepared.policy, *said)
         _tell_start(log, prepared, history, found, warnings, once=once)
@@ -155,7 +156,8 @@ def run_job(
         kept = storage, clock, reactor, engine, space, home.ownership
         world = LocalWorld(job, lineage, prepared, config, *kept, host)
         if (doom := preemption.standing(_FIRST_LOOK)) is not None:
-            log.say(f"a preemption is announced: {doom}; nothing is started here", level="warning")
+            text = f"a preemption is announced: {doom}; nothing is started here"
+            log.say(Notice("preemption-announced", text, reason=doom), level="warning")
             return int(ExitCode.DRAINED)
         runtime = Runtime(world, journal, clock, (observers,), history.state, prepared.policy)
         end = partial(_end, prepared, guard, complain)
@@ -308,24 +310,30 @@ def _tell_start(
 ) -> None:
     """What a person should know before the job goes on."""
     if prepared.job.remote is not None:
-        log.say(f"the job is in {prepared.job.remote}; here, in {prepared.job.model_dir}")
+        place, here = str(prepared.job.remote), str(prepared.job.model_dir)
+        text = f"the job is in {place}; here, in {here}"
+        log.say(Notice("job-place", text, place=place, directory=here))
     if doors := may_change(prepared.job.model_dir, LOCK, user=os.geteuid()):
         text = f"others may change the job's files: {', '.join(doors)}; {_KEEP_OUT}"
-        log.say(text, level="warning")
+        log.say(Notice("files-exposed", text, place=", ".join(doors)), level="warning")
     for plan in prepared.plans:
         if copies := _unmarked(plan):
             others = f" (so do {', '.join(copies[1:])})" if copies[1:] else ""
-            log.say(unmarked(f"{plan.checkpoints}/{copies[0]}") + others, level="warning")
+            place = f"{plan.checkpoints}/{copies[0]}"
+            text = unmarked(place) + others
+            log.say(Notice("checkpoints-unmarked", text, place=place), level="warning")
         if plan.success_is_default:
             more = "" if once else ", but is not final: the command runs again, unless with --once"
-            log.say(f"phase {plan.name!r} names no success: exit code 0 is taken for it{more}")
+            text = f"phase {plan.name!r} names no success: exit code 0 is taken for it{more}"
+            log.say(Notice("success-by-exit-code", text, phase=plan.name))
     for text in unwatched(prepared):
         log.say(text)
     if history.torn:
         text = f"the journal ended in the middle of a line: {history.torn} bytes were cut off"
-        log.say(text, level="warning")
+        log.say(Notice("journal-torn", text, bytes=history.torn), level="warning")
     for change in found:
-        log.say(f"the config changed: {change}", level="warning")
+        text = f"the config changed: {change}"
+        log.say(Notice("config-changed", text, changed=str(change)), level="warning")
     for text in warnings:
         log.say(text, level="warning")
 
@@ -356,7 +364,8 @@ def _run_to_the_end(runtime: Runtime, first: Event, prepared: Prepared, log: Run
     try:
         final = runtime.run(first)
     except (JournalError, ModelDirError, UnkillableError) as error:
-        log.say(f"ends now, and kills what runs: {error}", level="error")
+        text = f"ends now, and kills what runs: {error}"
+        log.say(Notice("supervisor-failed", text, reason=str(error)), level="error")
         if prepared.job.remote is None and is_gone(prepared.job.model_dir):
             raise JobGoneError(str(error)) from error
         raise

@@ -17,8 +17,8 @@ from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.adapters.stores.compile_cache import CompileCache
 from supervisor.adapters.stores.journal import History
 from supervisor.adapters.stores.space import Space
-from supervisor.adapters.telling.console import PlainConsole
-from supervisor.adapters.telling.runlog import RunLog
+from supervisor.adapters.telling.console import JsonConsole, PlainConsole
+from supervisor.adapters.telling.runlog import Console, LogFormat, RunLog, as_json
 from supervisor.adapters.telling.status_file import StatusFile
 from supervisor.adapters.telling.summary import Summary
 from supervisor.adapters.telling.systemd import (
@@ -117,23 +117,26 @@ class FailureLine:
 class Screen:
     """What shows the job to a person."""
 
-    line: Callable[[str], None]
+    line: Console
     """Shows a line of our own."""
-    mirror: Callable[[bytes], None]
-    """Shows the output of rank 0."""
+    mirror: Callable[[int, bytes], None]
+    """Shows a part of the output of rank 0 in an attempt."""
     has_shown: Callable[[Sequence[str]], bool] = lambda lines: False
     """Whether rank 0's output has just shown these lines, so that nobody needs them once more."""
     observers: tuple[Observer, ...] = ()
 
 
-def screen(prepared: Prepared, clock: Clock, post: Post, stack: ExitStack) -> Screen:
+def screen(
+    prepared: Prepared, clock: Clock, post: Post, stack: ExitStack, log_format: LogFormat
+) -> Screen:
     """What shows the job on our standard output, until `stack` ends."""
 
     def tell(text: str) -> None:
         post(Noticed(clock.now(), text))
 
-    if not os.isatty(1):
-        console = PlainConsole(1, tell)
+    if log_format == "json" or not os.isatty(1):
+        is_json = log_format == "json"
+        console = JsonConsole(1, tell, clock, as_json) if is_json else PlainConsole(1, tell)
         stack.callback(console.close)
         return Screen(console.line, console.mirror)
     from supervisor.adapters.telling.terminal import TerminalView  # rich, only where somebody looks

@@ -24,9 +24,13 @@ import psutil
 import yaml
 
 from supervisor.adapters.processes.guard import Guard
+from supervisor.narrative.catalogue import COMMON, kinds
 
 TOY = str(Path(__file__).parent / "processes" / "toy.py")
 MARK = "SUPERVISE_TEST_RUN"
+JSON = ("--log-format", "json")
+"""Options by which a run tells events that `Result.events` reads."""
+CATALOGUE = kinds()
 PATIENCE = 300.0
 """Seconds for what happens anyhow: so slow a machine may be. Only a failure takes them."""
 
@@ -56,10 +60,35 @@ class Result:
         """How many attempts were started in all."""
         return self.log.count("starting attempt ")
 
+    def events(self, *names: str, **keys: object) -> list[dict[str, Any]]:
+        """What the supervisor told, of these names (none: all) and with these keys, in order; of a
+        run that was started with `*JSON`."""
+        return [each for each in events_in(self.out) if _is_one(each, names, keys)]
+
+    def event(self, name: str, **keys: object) -> dict[str, Any]:
+        """The one event of this name and with these keys."""
+        (event,) = self.events(name, **keys)
+        return event
+
     def rank_log(self, attempt: int) -> bytes:
         """Rank 0's output in an attempt."""
         (path,) = self.model_dir.glob(f"*_restartable/attempts/{attempt:04d}/rank0.log")
         return path.read_bytes()
+
+
+def events_in(out: str) -> list[dict[str, Any]]:
+    """The events that a supervisor told with `--log-format json`; each is in the catalogue."""
+    told = [json.loads(line) for line in out.splitlines()]
+    for event in told:
+        keys = event.keys() - COMMON.keys()
+        assert keys <= set(CATALOGUE[event["event"]].keys), f"not in the catalogue: {event}"
+        assert COMMON.keys() <= event.keys()
+    return told
+
+
+def _is_one(event: dict[str, Any], names: Sequence[str], keys: dict[str, object]) -> bool:
+    is_named = not names or event["event"] in names
+    return is_named and all(event.get(key) == value for key, value in keys.items())
 
 
 def attempt_records(phase: Path) -> list[dict[str, Any]]:
@@ -82,14 +111,30 @@ class Running:
 
     def wait_for(self, text: str, timeout: float = PATIENCE) -> str:
         """Read its standard output until `text` occurs."""
-        assert self.process.stdout is not None
         end = time.monotonic() + timeout
         while text.encode() not in self._out:
-            ready, _, _ = select.select([self.process.stdout], [], [], end - time.monotonic())
-            chunk = os.read(self.process.stdout.fileno(), 65536) if ready else b""
-            assert chunk, f"no {text!r} in:\n{self._out.decode(errors='replace')}"
-            self._out += chunk
+            self._read(end - time.monotonic(), text)
         return self._out.decode(errors="replace")
+
+    def wait_for_event(
+        self, name: str, timeout: float = PATIENCE, **keys: object
+    ) -> dict[str, Any]:
+        """Read its standard output, which is `*JSON`, until such an event is told."""
+        end = time.monotonic() + timeout
+        while True:
+            whole = self._out[: self._out.rfind(b"\n") + 1].decode()
+            found = [each for each in events_in(whole) if _is_one(each, (name,), keys)]
+            if found:
+                return found[0]
+            self._read(end - time.monotonic(), f"event {name} {keys}")
+
+    def _read(self, timeout: float, wanted: str) -> None:
+        """Read what comes next."""
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, timeout))
+        chunk = os.read(self.process.stdout.fileno(), 65536) if ready else b""
+        assert chunk, f"no {wanted!r} in:\n{self._out.decode(errors='replace')}"
+        self._out += chunk
 
     def listen(self, seconds: float) -> None:
         """Read its standard output for so long, or until it ends."""

@@ -61,7 +61,7 @@ class LocalEngine:
         clock: Clock,
         machine: Machine,
         environ: Mapping[str, str],
-        mirror: Callable[[bytes], None] | None,
+        mirror: Callable[[int, bytes], None] | None,
         compile_cache: Compilations,
         probe: DeviceProbe,
         redact: Callable[[str], str] = str,

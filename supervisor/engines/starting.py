@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 
 from supervisor.adapters.processes.output import OutputPatterns
 from supervisor.config.patterns import Pattern
@@ -26,7 +27,7 @@ class WorkerStarter:
         self,
         machine: Machine,
         environ: Mapping[str, str],
-        mirror: Callable[[bytes], None] | None,
+        mirror: Callable[[int, bytes], None] | None,
         compile_cache: Compilations,
         ahead: Preparations,
         heard: Callable[[WorkerGroup, int, Message], None],
@@ -63,11 +64,12 @@ class WorkerStarter:
             OSError: it cannot be started.
         """
         rank = len(group.workers)
+        shown = self._mirror if rank == 0 else None
         with ExitStack() as undo:
             output = self._machine.output(
                 group.launch.file(rank, "log"),
                 self._patterns(group, rank),
-                self._mirror if rank == 0 else None,
+                partial(shown, group.launch.attempt) if shown is not None else None,
                 self._notice,
             )
             undo.callback(output.abandon)

@@ -35,10 +35,17 @@ class Part:
 
     data: bytes
     is_ours: bool
+    level: str = "info"
+    """How serious a line of our own is."""
 
 
 Show = Callable[[Sequence[Part]], Iterator[int]]
 """Shows parts, and yields how many bytes are done, as they are. May block and raise."""
+
+
+def unshown(size: int) -> str:
+    """That so much was dropped, for people."""
+    return f"[supervise: {size} bytes were not shown: nobody read them]"
 
 
 class Outlet:
@@ -51,14 +58,17 @@ class Outlet:
         *,
         period: float | None = None,
         end: Callable[[], None] = lambda: None,
+        unshown: Callable[[int], str] = unshown,
     ) -> None:
         """`show` gets each part as it comes; with a `period` all of them, perhaps none, each so
-        many seconds. `end` is called after the last ones. `tell` is told once why nothing can be
+        many seconds. `end` is called after the last ones, `unshown` for the line that says how
+        many bytes were dropped. `tell` is told once why nothing can be
         shown: what may pass is tried again with the next part, and else nothing more is shown."""
         self._show = show
         self._tell = tell
         self._period = period
         self._end = end
+        self._unshown = unshown
         self._parts: deque[Part] = deque()
         self._size = 0
         """Bytes that are not shown yet."""
@@ -70,9 +80,9 @@ class Outlet:
         self._thread = threading.Thread(target=self._run, name="outlet", daemon=True)
         self._thread.start()
 
-    def line(self, data: bytes) -> None:
+    def line(self, data: bytes, level: str = "info") -> None:
         """Show a line of our own. Never waits."""
-        self._put(Part(data, is_ours=True), _MAX_ALL, 0.0)
+        self._put(Part(data, is_ours=True, level=level), _MAX_ALL, 0.0)
 
     def output(self, data: bytes) -> bool:
         """Show a worker's output; False: it is dropped. Where each part is shown as it comes, a
@@ -96,8 +106,7 @@ class Outlet:
                 self._dropped += len(part.data)
                 return False
             if self._dropped:
-                text = f"[supervise: {self._dropped} bytes were not shown: nobody read them]"
-                self._dropped = 0
+                text, self._dropped = self._unshown(self._dropped), 0
                 self._add(Part(text.encode(), is_ours=True))
             self._add(part)
             return self._is_open

@@ -1,12 +1,13 @@
-"""What a person reads: each turn of the decision core in plain sentences.
+"""The events that a turn of the decision core is worth: a name and keys for tools, and a sentence.
 
-Written for somebody who opens run.log at 2 a.m.: what happened, why, what was done about it, and
-what is left to do. Pure: from a transition to lines.
+The sentences are written for somebody who opens run.log at 2 a.m.: what happened, why, what was
+done about it, and what is left to do. Pure: from a transition to lines; `catalogue` lists them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from supervisor.core.budget import Charge
@@ -44,14 +45,14 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
 from supervisor.diagnosis.failure import told_survivors
+from supervisor.host.notice import named
 from supervisor.narrative import devices
-from supervisor.narrative.failures import at, doubted, end_of_traceback, verdict
+from supervisor.narrative.failures import at, doubted, end_of_traceback, failed, verdict
 from supervisor.narrative.findings import found
 from supervisor.narrative.line import MAIN as MAIN
 from supervisor.narrative.line import Level as Level
 from supervisor.narrative.line import Line as Line
-from supervisor.narrative.line import attempt_source as attempt_source
-from supervisor.narrative.line import budget_used, count
+from supervisor.narrative.line import budget_keys, budget_used, count, main, of_attempt
 from supervisor.narrative.stops import notice_used, stopped
 from supervisor.ports import Transition
 from supervisor.protocol.attempts import attempt_folder
@@ -98,25 +99,37 @@ def _tell_decision(decision: Any, t: Transition, policy: RestartPolicy) -> Itera
         case StartWorkers(attempt, _, reason):
             start = _step(state.budget.highest, "from the beginning", "from committed step {}")
             where = devices.where(decision, policy)
-            yield Line(MAIN, f"starting attempt {attempt} {start}{where} ({reason})")
+            yield main(
+                "attempt-started",
+                f"starting attempt {attempt} {start}{where} ({reason})",
+                attempt=attempt,
+                phase=policy.phases[decision.phase].name,
+                step=state.budget.highest,
+                num_devices=decision.num_devices,
+                units=list(decision.units),
+                reason=reason,
+            )
         case ProbeDevices():
-            yield Line(MAIN, devices.look(decision, policy))
-        case BeginPhase(_, reason):
-            yield Line(MAIN, reason)
+            yield devices.look(decision, policy)
+        case BeginPhase(phase, reason):
+            yield main("phase-starting", reason, phase=policy.phases[phase].name, reason=reason)
         case DumpStacks() | SignalWorkers() | KillWorkers():
             yield from _tell_order(decision, t)
         case Wait(seconds, reason) if state.placing is not None:
-            yield Line(MAIN, f"{reason}; looking again in {seconds:.1f} s", "warning")
-        case Wait(seconds, _):
+            text = f"{reason}; looking again in {seconds:.1f} s"
+            yield main("capacity-awaited", text, "warning", seconds=seconds, reason=reason)
+        case Wait(seconds, reason):
             text = f"waiting {seconds:.1f} s before attempt {state.attempt + 1}"
-            yield Line(MAIN, text)
+            yield main("backoff", text, seconds=seconds, reason=reason)
         case TellRecovery() | TellLivelock():
             yield from found(decision)
         case FinishJob(status, code, reason):
             level: Level = "error" if status is Status.FAILED else "info"
-            yield Line(MAIN, f"{status}, exit code {code:d}: {reason}", level)
-            if status is Status.FAILED and state.last_failure is not None:
-                yield Line(MAIN, f"what to do: {state.last_failure.advice}", level)
+            text = f"{status}, exit code {code:d}: {reason}"
+            yield main("job-ended", text, level, status=status, code=int(code), reason=reason)
+            if status is Status.FAILED and (failure := state.last_failure) is not None:
+                text = f"what to do: {failure.advice}"
+                yield main("advice", text, level, code=failure.rule, advice=failure.advice)
 
 
 def _tell_order(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition) -> Iterator[Line]:
@@ -124,19 +137,24 @@ def _tell_order(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition) 
     match order:
         case DumpStacks(attempt, reason):
             text = f"{reason}: a hang; its stacks are dumped"
-            yield Line(attempt_source(attempt), text, "error")
+            yield of_attempt("hang-detected", attempt, text, "error", **_where(t), reason=reason)
         case SignalWorkers(attempt, reason):
             assert t.after.due is not None
             left = t.after.due - t.event.at
             text = f"sent SIGTERM ({reason}); SIGKILL after {left:.4g} s"
-            yield Line(attempt_source(attempt), text, "warning")
+            yield of_attempt(
+                "workers-told-to-stop", attempt, text, "warning", seconds=left, reason=reason
+            )
         case KillWorkers(attempt, exits, reason):
             group = t.after.group
             survivors = group.survivors if group is not None and group.lingers else ()
             if survivors or not exits:
                 named = f"; still there: {told_survivors(survivors)}" if survivors else ""
                 text = f"killing what is left of it: {reason}{named}"
-                yield Line(attempt_source(attempt), text, "warning")
+                pids = [each.pid for each in survivors]
+                yield of_attempt(
+                    "workers-killed", attempt, text, "warning", pids=pids, reason=reason
+                )
 
 
 def _step(step: int | None, without: str, text: str) -> str:
@@ -145,21 +163,31 @@ def _step(step: int | None, without: str, text: str) -> str:
 
 def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> Iterator[Line]:
     names = ", ".join(phase.name for phase in policy.phases)
-    yield Line(MAIN, f"job {event.job}; phases: {names}")
+    listed = [phase.name for phase in policy.phases]
+    text = f"job {event.job}; phases: {names}"
+    yield main("supervisor-started", text, job=event.job, phases=listed)
     before = t.before
     if before.attempt == 0:
         if event.committed is not None:
             text = f"there is no journal, but a committed checkpoint of step {event.committed}"
-            yield Line(MAIN, f"{text}: training goes on from it")
+            text += ": training goes on from it"
+            yield main("checkpoint-without-journal", text, step=event.committed)
         return
     if not before.status.terminal:
         text = "the supervisor before this one ended without a word (killed, or the machine went)"
-        yield Line(MAIN, text, "warning")
+        yield main("supervisor-lost", text, "warning", attempt=before.attempt)
     if before.exit_code is not None and ExitCode(before.exit_code).for_good:
-        yield Line(MAIN, "the job had failed for good; counts start again at zero")
+        text = "the job had failed for good; counts start again at zero"
+        yield main("counts-reset", text, code=before.exit_code)
     used = budget_used(t.after, policy)
     highest = _step(t.after.budget.highest, "no checkpoint yet", "highest committed step {}")
-    yield Line(MAIN, f"so far: {count(before.attempt, 'attempt')}, {used}, {highest}")
+    yield main(
+        "job-resumed",
+        f"so far: {count(before.attempt, 'attempt')}, {used}, {highest}",
+        attempts=before.attempt,
+        step=t.after.budget.highest,
+        **budget_keys(t.after, policy),
+    )
 
 
 def _phase_begun(t: Transition, event: PhaseBegun, policy: RestartPolicy) -> Iterator[Line]:
@@ -167,45 +195,56 @@ def _phase_begun(t: Transition, event: PhaseBegun, policy: RestartPolicy) -> Ite
     place = f"phase {limits.name!r} ({event.phase + 1} of {len(policy.phases)})"
     found = _step(event.committed, "no checkpoint yet", "newest committed step {}")
     budget = f"{count(limits.max_num_restarts, 'restart')} allowed without a new checkpoint"
-    yield Line(MAIN, f"{place} in {event.directory}: {found}; {budget}")
+    yield main(
+        "phase-began",
+        f"{place} in {event.directory}: {found}; {budget}",
+        phase=limits.name,
+        directory=event.directory,
+        step=event.committed,
+        max_num_restarts=limits.max_num_restarts,
+    )
 
 
 def _workers_started(t: Transition, event: WorkersStarted, policy: RestartPolicy) -> Iterator[Line]:
     pids = ", ".join(str(pid) for pid in event.pids)
     logs = "rank0.log" if len(event.pids) == 1 else "rank*.log"
     text = f"running as pid {pids}; output in {attempt_folder(event.attempt)}/{logs}"
-    yield Line(attempt_source(event.attempt), text)
+    pids_told, standby = list(event.pids), event.standby
+    yield of_attempt("workers-started", event.attempt, text, pids=pids_told, standby=standby)
 
 
 def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> Iterator[Line]:
-    source = attempt_source(event.attempt)
+    tell = partial(of_attempt, attempt=event.attempt, rank=event.rank)
     match event.message:
         case DevicesMessage(platform, count, kind):
             what = "simulated on the CPU" if platform == "cpu" else kind or platform
-            yield Line(source, f"devices found: {count}, {what}")
+            text = f"devices found: {count}, {what}"
+            yield tell("devices-found", text=text, num_devices=count, platform=platform, kind=kind)
         case RestoredMessage(step, snapshot=True):
             text = f"resumed from the snapshot of step {step} in memory"
-            yield Line(source, text + _newest_below(step, t.before.budget.highest))
+            text += _newest_below(step, t.before.budget.highest)
+            yield tell("snapshot-restored", text=text, step=step)
         case RestoredMessage(step):
             text = _step(step, "starts afresh: no checkpoint", "restored the state of step {}")
-            yield Line(source, text)
+            yield tell("state-restored", text=text, step=step)
         case EvaluatedMessage(step, metrics):
             shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-            yield Line(source, f"evaluation after step {step}: {shown}")
-        case NoticeMessage() | SigtermMessage() as message:
-            yield Line(source, _warning(message, event.rank), "warning")
+            text = f"evaluation after step {step}: {shown}"
+            yield tell("evaluated", text=text, step=step, metrics=dict(metrics))
+        case NoticeMessage(said):
+            text = f"rank {event.rank}: {said}" if event.rank else said
+            yield tell("worker-notice", text=text, level="warning")
+        case SigtermMessage():
+            text = f"rank {event.rank} got a SIGTERM that the supervisor did not send"
+            yield tell("worker-told-to-stop", text=text, level="warning")
         case CompiledMessage(seconds, name, ""):
-            yield Line(source, f"compiled {name or 'a program'} in {seconds:.1f} s")
+            text = f"compiled {name or 'a program'} in {seconds:.1f} s"
+            yield tell("program-compiled", text=text, program=name, seconds=seconds)
         case CompiledMessage(seconds, name, where):
-            yield Line(source, f"loaded {name or 'a program'} from {where} in {seconds:.2f} s")
+            text = f"loaded {name or 'a program'} from {where} in {seconds:.2f} s"
+            yield tell("program-loaded", text=text, program=name, seconds=seconds, place=where)
         case StageMessage(stage) if _is_told(event.message, t):
-            yield Line(source, f"stage {stage}")
-
-
-def _warning(message: NoticeMessage | SigtermMessage, rank: int) -> str:
-    if isinstance(message, SigtermMessage):
-        return f"rank {rank} got a SIGTERM that the supervisor did not send"
-    return f"rank {rank}: {message.text}" if rank else message.text
+            yield tell("stage-entered", text=f"stage {stage}", stage=stage)
 
 
 def _is_told(message: StageMessage, t: Transition) -> bool:
@@ -228,6 +267,11 @@ def _newest_below(step: int | None, highest: int | None) -> str:
     return f" (the newest checkpoint is of step {highest})" if below else ""
 
 
+def _where(t: Transition) -> dict[str, Any]:
+    """The stage and the step that the attempt had got to."""
+    return {"stage": t.before.liveness.stage, "step": t.before.liveness.step}
+
+
 def _trains(t: Transition) -> bool:
     return t.before.liveness.stage is Stage.TRAINING
 
@@ -238,7 +282,10 @@ def _committed(t: Transition, event: CheckpointCommitted, policy: RestartPolicy)
     text = f"checkpoint of step {event.step} is committed"
     if t.before.budget.failures:
         text += f": progress, {count(t.before.budget.failures, 'charged failure')} forgiven"
-    yield Line(attempt_source(t.after.attempt), text)
+    forgiven = t.before.budget.failures
+    yield of_attempt(
+        "checkpoint-committed", t.after.attempt, text, step=event.step, forgiven=forgiven
+    )
 
 
 def _observed(t: Transition, event: WorkersObserved, policy: RestartPolicy) -> Iterator[Line]:
@@ -249,29 +296,40 @@ def _observed(t: Transition, event: WorkersObserved, policy: RestartPolicy) -> I
         doing = t.before.liveness
         where = f" in stage {doing.stage}" if doing.stage is not None else ""
         where += _step(doing.step, "", " after step {}")
-        level: Level = "info" if ended.clean else "warning"
-        yield Line(attempt_source(event.attempt), f"rank {ended.rank} ended: {ended}{where}", level)
+        yield of_attempt(
+            "rank-ended",
+            event.attempt,
+            f"rank {ended.rank} ended: {ended}{where}",
+            "info" if ended.clean else "warning",
+            rank=ended.rank,
+            code=ended.code,
+            signal=ended.signal,
+            **_where(t),
+        )
 
 
 def _gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[Line]:
     if t.before.group is None or t.before.group.attempt != event.attempt:
         return
-    source = attempt_source(event.attempt)
     highest = t.before.budget.highest
     if event.committed is not None and (highest is None or event.committed > highest):
-        yield Line(source, f"checkpoint of step {event.committed} was committed")
+        text = f"checkpoint of step {event.committed} was committed"
+        yield of_attempt(
+            "checkpoint-committed", event.attempt, text, step=event.committed, forgiven=0
+        )
     drain = t.before.drain
     if drain is not None and drain.source is StopSource.PREEMPTION and not _is_done(t):
         if drain.begins is None:  # else nobody has asked for a save yet
             yield notice_used(t, event, drain, policy)
     elif t.before.ends_group and not _is_done(t):
-        yield Line(source, stopped(t, event, t.before.group.saved))
+        yield stopped(t, event, t.before.group.saved)
     if event.doubt is not None and _is_done(t):
-        yield Line(source, doubted(event.doubt), "warning")
+        text = doubted(event.doubt)
+        yield of_attempt("success-doubted", event.attempt, text, "warning", exception=event.doubt)
     if event.failure is None or t.before.group.abandoned or t.before.drains:
         return
     several = (t.before.group.world_size or 1) > 1
-    yield from _failed(source, t.after, policy, several=several)
+    yield from _failed(event.attempt, t.after, policy, several=several)
 
 
 def _is_done(t: Transition) -> bool:
@@ -280,40 +338,54 @@ def _is_done(t: Transition) -> bool:
 
 
 def _launch_failed(t: Transition, event: LaunchFailed, policy: RestartPolicy) -> Iterator[Line]:
-    yield from _failed(attempt_source(event.attempt), t.after, policy)
+    yield from _failed(event.attempt, t.after, policy)
 
 
 def _failed(
-    source: str, state: JobState, policy: RestartPolicy, *, several: bool = False
+    attempt: int, state: JobState, policy: RestartPolicy, *, several: bool = False
 ) -> Iterator[Line]:
     failure = state.last_failure
     assert failure is not None
     rank = f" (rank {failure.rank})" if several else ""
     text = f"failed: {failure.cause}; root cause: {failure.root_cause}{rank}{at(failure)}"
-    yield Line(source, text, "error")
+    yield failed(attempt, text, failure)
     for line in end_of_traceback(failure.traceback):
-        yield Line(source, f"| {line}", "error", line if failure.rank == 0 else None)
-    yield from verdict(source, state)
+        quotes = line if failure.rank == 0 else None
+        yield of_attempt(
+            "traceback", attempt, f"| {line}", "error", quotes=quotes, rank=failure.rank
+        )
+    yield from verdict(attempt, state)
     limit = state.budget.repetition_limit(policy.phases[state.phase])
     if (repeated := state.budget.repetitions(failure.signature)) and limit:
         text = f"signature {failure.signature}: seen {count(repeated, 'time')} since the last"
-        yield Line(source, f"{text} progress; {limit} times end the job")
+        yield of_attempt(
+            "failure-repeated",
+            attempt,
+            f"{text} progress; {limit} times end the job",
+            signature=failure.signature,
+            times=repeated,
+            limit=limit,
+        )
     if not state.status.terminal:
         again = " if it comes again" if failure.is_guess else ""
-        yield Line(source, f"what to do{again}: {failure.advice}")
+        text = f"what to do{again}: {failure.advice}"
+        yield of_attempt("advice", attempt, text, code=failure.rule, advice=failure.advice)
         suspected = state.placing is not None and state.placing.suspect is not None
         if failure.charge is not Charge.NOTHING and not suspected:
-            yield Line(MAIN, budget_used(state, policy))
+            yield main("budget-used", budget_used(state, policy), **budget_keys(state, policy))
 
 
 def _stop(t: Transition, event: StopRequested, policy: RestartPolicy) -> Iterator[Line]:
     if t.after.drain != t.before.drain:
         detail = f": {event.detail}" if event.detail else ""
-        yield Line(MAIN, f"asked to stop by {event.source}{detail}", "warning")
+        text, code = f"asked to stop by {event.source}{detail}", event.source.name
+        yield main("stop-requested", text, "warning", code=code, detail=event.detail)
         if t.after.drain is not None and t.after.drain.begins is not None:
-            yield Line(MAIN, _trains_on(t.after, t.after.drain.begins - event.at))
+            left = t.after.drain.begins - event.at
+            yield main("stop-postponed", _trains_on(t.after, left), seconds=left)
     elif t.after != t.before:
-        yield Line(MAIN, "asked to stop again: the grace period is shortened", "warning")
+        text = "asked to stop again: the grace period is shortened"
+        yield main("stop-hurried", text, "warning", code=event.source.name)
 
 
 def _trains_on(state: JobState, seconds: float) -> str:
@@ -323,15 +395,21 @@ def _trains_on(state: JobState, seconds: float) -> str:
 
 def _excused(t: Transition, event: SilenceExcused, policy: RestartPolicy) -> Iterator[Line]:
     if event.why:
-        yield Line(MAIN, event.why, "warning")
+        yield main("silence-excused", event.why, "warning", seconds=event.seconds)
 
 
 def _noticed(t: Transition, event: Noticed, policy: RestartPolicy) -> Iterator[Line]:
-    yield Line(MAIN, event.text) if event.routine else Line(MAIN, event.text, "warning")
+    yield noticed(event.text, "info" if event.routine else "warning")
+
+
+def noticed(text: str, level: Level) -> Line:
+    """The event of what a person should know."""
+    notice = named(text)
+    return Line(notice.event, MAIN, str(notice), level, notice.keys)
 
 
 def _announced(t: Transition, event: MaintenanceAnnounced, policy: RestartPolicy) -> Iterator[Line]:
-    yield Line(MAIN, event.text, "warning")
+    yield main("maintenance-announced", event.text, "warning")
 
 
 _TELLERS: dict[type, Callable[[Transition, Any, RestartPolicy], Iterator[Line]]] = {

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from supervisor.core.decisions import ProbeDevices, StartWorkers
 from supervisor.core.events import DevicesProbed, QuarantineCleared, RungCompileFailed
 from supervisor.core.policy import PhasePolicy, RestartPolicy
-from supervisor.narrative.line import MAIN, Line, budget_used, count
+from supervisor.narrative.line import Line, budget_keys, budget_used, count, main
 from supervisor.ports import Transition
 
 
@@ -20,11 +20,13 @@ def where(start: StartWorkers, policy: RestartPolicy) -> str:
     return f" on {start.num_devices} of {phase.rungs[0]} devices ({units})"
 
 
-def look(decision: ProbeDevices, policy: RestartPolicy) -> str:
+def look(decision: ProbeDevices, policy: RestartPolicy) -> Line:
     """That devices are looked at."""
     phase = policy.phases[decision.phase]
     which = "all" if decision.units is None else ", ".join(decision.units)
-    return f"looking at the {unit(phase)}s ({which}): {decision.reason}"
+    text = f"looking at the {unit(phase)}s ({which}): {decision.reason}"
+    units = list(decision.units) if decision.units is not None else None
+    return main("devices-probing", text, units=units, reason=decision.reason)
 
 
 def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterator[Line]:
@@ -34,25 +36,30 @@ def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterat
         return
     phase = policy.phases[before.phase]
     if event.problem is not None:
-        yield Line(MAIN, f"the devices could not be looked at: {event.problem}", "warning")
+        text = f"the devices could not be looked at: {event.problem}"
+        yield main("devices-not-probed", text, "warning", reason=event.problem)
     for bad in event.bad:
         kept = f"; in quarantine for {policy.quarantine_for / 60:g} min" if bad.found else ""
-        yield Line(MAIN, f"{unit(phase)} {bad.unit}: {bad.reason}{kept}", "warning")
+        text = f"{unit(phase)} {bad.unit}: {bad.reason}{kept}"
+        yield main("device-bad", text, "warning", unit=bad.unit, reason=bad.reason, found=bad.found)
     if event.problem is None and before.placing is not None:
         well = len(event.healthy)
-        yield Line(MAIN, f"{well} of {count(len(phase.units), unit(phase))} are well")
+        text = f"{well} of {count(len(phase.units), unit(phase))} are well"
+        yield main("devices-probed", text, units=list(event.healthy))
     if after.budget != before.budget:
         blame = "the devices are not to blame"
         if event.problem is not None:
             blame = "whether the devices are to blame is not known, so the failure is charged"
-        yield Line(MAIN, f"{blame}: {budget_used(after, policy)}")
+        text = f"{blame}: {budget_used(after, policy)}"
+        yield main("budget-used", text, **budget_keys(after, policy))
     old, new = before.ladder.num_devices(phase), after.ladder.num_devices(phase)
     if old != new and old is not None and new is not None:
         how = "shrinks" if new < old else "grows"
-        yield Line(MAIN, f"the job {how} from {old} to {new} devices", "warning")
+        text = f"the job {how} from {old} to {new} devices"
+        yield main("rung-changed", text, "warning", before=old, num_devices=new)
     since = after.ladder.larger_since
     if since is not None and before.ladder.larger_since is None:
-        yield Line(MAIN, "a larger rung is there again: it is watched for a while")
+        yield main("larger-rung-seen", "a larger rung is there again: it is watched for a while")
 
 
 def rung_compile_failed(
@@ -61,7 +68,8 @@ def rung_compile_failed(
     """That a rung is out of use."""
     if t.before != t.after:
         text = f"the rung of {event.num_devices} devices is struck from the ladder: {event.reason}"
-        yield Line(MAIN, text, "warning")
+        num_devices, reason = event.num_devices, event.reason
+        yield main("rung-disabled", text, "warning", num_devices=num_devices, reason=reason)
 
 
 def quarantine_cleared(
@@ -69,7 +77,8 @@ def quarantine_cleared(
 ) -> Iterator[Line]:
     """That units may be used again."""
     which = ", ".join(event.units) or "all"
-    yield Line(MAIN, f"quarantine cleared by a person: {which}")
+    text = f"quarantine cleared by a person: {which}"
+    yield main("quarantine-cleared", text, units=list(event.units))
 
 
 def unit(phase: PhasePolicy) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from supervisor.core.decisions import FinishJob
 from supervisor.core.state import JobState, Status
 from supervisor.diagnosis.failure import Failure
 from supervisor.diagnosis.outcome import Verdict
-from supervisor.narrative.line import Line
+from supervisor.narrative.line import Line, of_attempt
 from supervisor.protocol.messages import printable
 from supervisor.protocol.segments import RUN_LOG
 
@@ -38,14 +39,38 @@ def certainty(failure: Failure) -> str:
     return f", certain: {'true' if failure.certain else 'false'}"
 
 
-def verdict(source: str, state: JobState) -> Iterator[Line]:
+def failed(attempt: int, text: str, failure: Failure) -> Line:
+    """The failure of an attempt, with all that is known of it."""
+    return of_attempt(
+        "attempt-failed",
+        attempt,
+        text,
+        "error",
+        rank=failure.rank,
+        step=failure.step,
+        code=failure.rule,
+        verdict=failure.verdict,
+        certain=failure.is_certain,
+        cause=failure.cause,
+        root_cause=failure.root_cause,
+        place=failure.where,
+        signature=failure.signature,
+        charge=failure.charge,
+    )
+
+
+def verdict(attempt: int, state: JobState) -> Iterator[Line]:
     """What the last failure was taken for, why, and what follows from that if it is a guess."""
     failure = state.last_failure
     assert failure is not None
     name = f"verdict {failure.verdict}{certainty(failure)} (rule {failure.rule!r})"
-    yield Line(source, f"{name}: {failure.reason}", "error")
+    certain, rule = failure.is_certain, failure.rule
+    keys: dict[str, Any] = {"code": rule, "verdict": failure.verdict, "certain": certain}
+    text = f"{name}: {failure.reason}"
+    yield of_attempt("verdict", attempt, text, "error", reason=failure.reason, **keys)
     if failure.grounds:
-        yield Line(source, f"{failure.grounds}{_one_more(state, failure)}", "error")
+        text = f"{failure.grounds}{_one_more(state, failure)}"
+        yield of_attempt("verdict-grounds", attempt, text, "error", reason=failure.grounds, **keys)
 
 
 def _one_more(state: JobState, failure: Failure) -> str:

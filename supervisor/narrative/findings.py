@@ -5,16 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from supervisor.core.decisions import TellLivelock, TellRecovery
-from supervisor.narrative.line import MAIN, Line, attempt_source, count
+from supervisor.narrative.line import Line, count, main, of_attempt
 
 
 def found(told: TellRecovery | TellLivelock) -> Iterator[Line]:
     """The line of a finding."""
     match told:
         case TellRecovery():
-            yield Line(attempt_source(told.attempt), _recovery(told))
+            yield of_attempt(
+                "recovered",
+                told.attempt,
+                _recovery(told),
+                step=told.step,
+                seconds=told.seconds,
+                parts=dict(told.parts),
+                lost_steps=told.lost,
+            )
         case TellLivelock():
-            yield Line(MAIN, _livelock(told), "warning")
+            yield main(
+                "livelock",
+                _livelock(told),
+                "warning",
+                root_cause=told.failure,
+                times=told.times,
+                restarts_in_all=told.total,
+                seconds=told.seconds,
+                goodput=told.goodput,
+            )
 
 
 def _recovery(told: TellRecovery) -> str:

@@ -1,9 +1,10 @@
-"""What a line of run.log is made of."""
+"""What the event log is made of: an event's name and keys, and the sentence that people read."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState
@@ -14,13 +15,37 @@ MAIN = "main"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of run.log: who says it (`main`, `attempt 2`) and what."""
+    """One event of the log, which is one line of run.log."""
 
+    event: str
+    """Its stable name: see `narrative.catalogue`."""
     source: str
+    """Who says it: `main`, `attempt 2`."""
     text: str
+    """The sentence for people; tools read the name and the keys."""
     level: Level = "info"
+    keys: Mapping[str, object] = field(default_factory=dict)
+    """What the sentence is about, as JSON has it."""
     quotes: str | None = None
     """The line of the traceback that rank 0 left, where this line repeats one."""
+
+
+def main(event: str, text: str, level: Level = "info", **keys: object) -> Line:
+    """An event of the job."""
+    return Line(event, MAIN, text, level, keys)
+
+
+def of_attempt(
+    event: str,
+    attempt: int,
+    text: str,
+    level: Level = "info",
+    *,
+    quotes: str | None = None,
+    **keys: object,
+) -> Line:
+    """An event of an attempt."""
+    return Line(event, attempt_source(attempt), text, level, {"attempt": attempt, **keys}, quotes)
 
 
 def attempt_source(attempt: int) -> str:
@@ -43,3 +68,15 @@ def budget_used(state: JobState, policy: RestartPolicy) -> str:
     if limits.max_total_restarts is not None:
         return f"{text}, {state.budget.total} of {limits.max_total_restarts} in all"
     return f"{text}, {state.budget.total} in all" if state.budget.total else text
+
+
+def budget_keys(state: JobState, policy: RestartPolicy) -> dict[str, Any]:
+    """The keys of what `budget_used` says."""
+    limits = policy.phases[state.phase]
+    return {
+        "restarts": state.budget.restarts,
+        "max_num_restarts": limits.max_num_restarts,
+        "preemptions": state.budget.preemptions,
+        "max_num_preemptions": limits.max_num_preemptions,
+        "restarts_in_all": state.budget.total,
+    }

@@ -42,6 +42,7 @@ from supervisor.diagnosis.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.diagnosis.redaction import Redactor
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
+from supervisor.narrative import Level
 from supervisor.ports import Transition
 from supervisor.protocol.failure import parse_failure_record
 from supervisor.protocol.messages import MAX_LINE, Message, Stage
@@ -148,7 +149,7 @@ class Observers:
         ):
             self.happens(event)
 
-    def _line(self, text: str) -> None:
+    def _line(self, text: str, level: Level) -> None:
         self.said.append(text)
         self._view.line(text)
 

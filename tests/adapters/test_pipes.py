@@ -438,9 +438,9 @@ def reader() -> Iterator[Reader]:
 def test_lines_of_ours_stand_alone(reader: Reader) -> None:
     console = reader.console
     console.line("first")
-    console.mirror(b"worker says")
+    console.mirror(1, b"worker says")
     console.line("ours \udcff")
-    console.mirror(b"whole line\n")
+    console.mirror(1, b"whole line\n")
     console.line("last")
     assert reader.all() == b"first\nworker says\nours ?\nwhole line\nlast\n"
     assert reader.told == []
@@ -450,7 +450,7 @@ def test_a_reader_that_stops_holds_nobody_up_and_drops_are_told(reader: Reader) 
     total = 200 * 10_000
     start = time.monotonic()
     for _ in range(200):
-        reader.console.mirror(b"x" * 10_000)
+        reader.console.mirror(1, b"x" * 10_000)
     reader.console.line("ours")
     assert time.monotonic() - start < 60, "not a second for each"
     shown = reader.all()
@@ -464,7 +464,7 @@ def test_a_reader_that_is_gone_is_told_once_and_no_error(reader: Reader) -> None
     os.close(reader.read_end)
     for _ in range(3):
         reader.console.line("to nobody")
-        reader.console.mirror(b"x" * 100_000)
+        reader.console.mirror(1, b"x" * 100_000)
     reader.console.close(PATIENCE)
     assert reader.told == ["standard output is not used any more: Broken pipe"]
 

@@ -12,6 +12,7 @@ from supervisor.adapters.telling.runlog import RunLog
 from supervisor.core.events import Event, WorkerReported, WorkersGone, WorkersObserved
 from supervisor.core.machine import step
 from supervisor.diagnosis.failure import WorkerExit
+from supervisor.narrative import Level
 from supervisor.ports import Transition
 from supervisor.protocol.messages import Stage, StageMessage
 from tests.core.history import RETRY, History, policy
@@ -28,7 +29,10 @@ class Told:
         self.time = 0.0
         self.lines: list[str] = []
         (model_dir / "phase0").mkdir()
-        self._log = RunLog(LocalStorage(model_dir), self, policy(), self.lines.append)
+        self._log = RunLog(LocalStorage(model_dir), self, policy(), self._shown)
+
+    def _shown(self, line: str, level: Level) -> None:
+        self.lines.append(line)
 
     def now(self) -> float:
         return self.time

@@ -26,8 +26,6 @@ import yaml
 from tests.running import MARK, marked
 
 _STEP = re.compile(r"step (\d+)  loss ")
-_RUNNING = re.compile(r"running as pid (\d+)")
-_STARTING = re.compile(r"starting attempt (\d+) ")
 SECRET = "hunter2-hunter2-hunter2"
 """The value of a variable that the job inherits, and part of what a trainer that dies says."""
 _WITNESS = Path(__file__).parent / "witness"
@@ -190,16 +188,15 @@ class Job:
             self._news.notify_all()
 
     def _take(self, raw: str, run: int) -> None:
-        text, source = raw, None
-        if raw.startswith("{"):
-            told = json.loads(raw)
-            text, source = told["event"], told["source"]
+        told = json.loads(raw)
+        event, text = told["event"], told["text"]
+        source = told["source"] if event != "output" else None
         with self._news:
-            if source is not None and (match := _STARTING.match(text)):
-                self.attempt, self.pid, self.step = int(match[1]), None, None
-            elif source is not None and (match := _RUNNING.match(text)):
-                self.pid = int(match[1])
-            elif source is not None and text.startswith("rank 0 ended"):
+            if event == "attempt-started":
+                self.attempt, self.pid, self.step = told["attempt"], None, None
+            elif event == "workers-started":
+                self.pid = told["pids"][0]
+            elif event == "rank-ended" and told["rank"] == 0:
                 self.pid = self.step = None
             line = Line(self.now(), run, self.attempt, text, source)
             self.lines.append(line)

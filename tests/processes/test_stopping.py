@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.forked import forked
-from tests.running import Result, Running, Start, command_config
+from tests.running import JSON, Result, Running, Start, command_config
 
 Supervise = Callable[..., Result]
 
@@ -312,7 +312,29 @@ def test_nonsense_for_a_config_is_refused_without_a_traceback(
 
 
 def test_log_lines_as_json(supervise: Supervise, model_dir: Path) -> None:
-    result = supervise(command_config(model_dir), "--log-format", "json")
-    ours = [json.loads(line) for line in result.out.splitlines() if line.startswith("{")]
-    assert {"event", "level", "source", "time"} <= ours[0].keys()
-    assert any(line["source"] == "attempt 1" for line in ours)
+    result = supervise(command_config(model_dir), *JSON)
+    assert result.event("workers-started")["source"] == "attempt 1"
+    said = result.log.splitlines()
+    told = [each for each in result.events() if each["event"] != "output"]
+    assert all(line.endswith(each["text"]) for line, each in zip(said, told, strict=True))
+
+
+ODD = """
+import os
+os.write(1, b"no text \\xff\\x00 \\x1b[31m 'quoted' \\"twice\\" \\xe2\\x82\\xac\\n{\\n")
+os.write(2, b"10%\\r20%\\r\\n" + b"x" * 200_000 + b"\\nwithout an end")
+"""
+
+
+def test_each_line_of_json_is_json_whatever_the_program_prints(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    config = command_config(model_dir)
+    config["trainer"]["command"]["argv"] = [sys.executable, "-c", ODD]
+    result = supervise(config, *JSON)
+    output = result.events("output", attempt=1, rank=0, stream="output")
+    lines = [event["text"] for event in output]
+    assert lines[:3] == ["no text \\xff\x00 \x1b[31m 'quoted' \"twice\" \u20ac", "{", "10%\r20%"]
+    assert "".join(lines[3:-1]) == "x" * 200_000
+    assert lines[-1] == "without an end"
+    assert result.event("job-ended")["code"] == 0

@@ -1,26 +1,37 @@
-"""Our standard output where it is no terminal: log lines and rank 0's output."""
+"""Our standard output where it is no terminal: log lines and rank 0's output, as text or JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from supervisor.host.outlet import FLUSH_PATIENCE, Outlet, Part, write
+from supervisor.host.outlet import FLUSH_PATIENCE, Outlet, Part, unshown, write
+from supervisor.narrative.line import MAIN, Level, attempt_source
+from supervisor.ports import Clock
+
+_MAX_LINE = 64 * 1024
+"""Bytes of the output that are one event at most."""
 
 
 class PlainConsole:
     """Writes to a descriptor; whoever reads it never makes the main loop wait."""
 
-    def __init__(self, descriptor: int, tell: Callable[[str], None]) -> None:
-        """`tell` is told once why it cannot be written."""
+    def __init__(
+        self,
+        descriptor: int,
+        tell: Callable[[str], None],
+        unshown: Callable[[int], str] = unshown,
+    ) -> None:
+        """`tell` is told once why it cannot be written; `unshown` is the line about so many bytes
+        that nobody read."""
         self._descriptor = descriptor
         self._is_at_line_start = True
-        self._outlet = Outlet(self._show, tell)
+        self._outlet = Outlet(self._show, tell, unshown=unshown)
 
-    def line(self, text: str) -> None:
+    def line(self, text: str, level: Level = "info") -> None:
         """Write one line of our own, on a line of its own."""
         self._outlet.line(text.encode("utf-8", "replace"))
 
-    def mirror(self, chunk: bytes) -> None:
+    def mirror(self, attempt: int, chunk: bytes) -> None:
         """Pass on a part of a worker's output, as it is."""
         self._outlet.output(chunk)
 
@@ -35,3 +46,66 @@ class PlainConsole:
             data = start + part.data + end
             yield from write(self._descriptor, data)
             self._is_at_line_start = data.endswith(b"\n")
+
+
+class JsonConsole(PlainConsole):
+    """Writes JSON alone: each line of a worker's output becomes an event too."""
+
+    def __init__(
+        self,
+        descriptor: int,
+        tell: Callable[[str], None],
+        clock: Clock,
+        as_json: Callable[[dict[str, object]], str],
+    ) -> None:
+        """`as_json` renders the keys of an event."""
+        super().__init__(descriptor, tell, self._unshown)
+        self._clock = clock
+        self._as_json = as_json
+        self._attempt = 0
+        self._unfinished = b""
+        """The output of the attempt after its last whole line."""
+
+    def mirror(self, attempt: int, chunk: bytes) -> None:
+        """Pass on the lines of a worker's output."""
+        if attempt != self._attempt:
+            self._finish()
+            self._attempt = attempt
+        *lines, rest = (self._unfinished + chunk).split(b"\n")
+        self._unfinished = rest[len(rest) - len(rest) % _MAX_LINE :]
+        whole = len(rest) - len(self._unfinished)
+        lines += [rest[start : start + _MAX_LINE] for start in range(0, whole, _MAX_LINE)]
+        if lines:
+            self._outlet.output(b"".join(map(self._wrapped, lines)))
+
+    def close(self, patience: float = FLUSH_PATIENCE) -> None:
+        """See `PlainConsole`."""
+        self._finish()
+        super().close(patience)
+
+    def _finish(self) -> None:
+        if self._unfinished:
+            self._outlet.output(self._wrapped(self._unfinished))
+            self._unfinished = b""
+
+    def _wrapped(self, line: bytes) -> bytes:
+        text, source = line.decode("utf-8", "backslashreplace"), attempt_source(self._attempt)
+        event = self._event(
+            "output",
+            source,
+            text.removesuffix("\r"),
+            attempt=self._attempt,
+            rank=0,
+            stream="output",
+        )
+        return event.encode() + b"\n"
+
+    def _unshown(self, size: int) -> str:
+        return self._event("output-unshown", MAIN, unshown(size), level="warning", bytes=size)
+
+    def _event(
+        self, event: str, source: str, text: str, level: Level = "info", **keys: object
+    ) -> str:
+        time = self._clock.wall().isoformat(sep=" ", timespec="milliseconds")
+        first = {"time": time, "level": level, "source": source, "event": event, "text": text}
+        return self._as_json({**first, **keys})

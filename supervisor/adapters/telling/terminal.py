@@ -27,6 +27,7 @@ from supervisor.core.events import PhaseBegun, WorkerReported, WorkersGone
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
 from supervisor.host.outlet import FLUSH_PATIENCE, Outlet, Part, write
+from supervisor.narrative import Level
 from supervisor.ports import Clock, Transition
 from supervisor.protocol.messages import StepMessage, printable
 
@@ -46,6 +47,7 @@ _STYLES = {
     Status.BACKOFF: "bold yellow",
     Status.DRAINED: "bold yellow",
 }
+_LEVELS = {"error": "red", "warning": "yellow"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +98,12 @@ class TerminalView:
         """Leave the last picture on the screen and give the terminal back."""
         self._outlet.close(patience)
 
-    def line(self, text: str) -> None:
+    def line(self, text: str, level: Level = "info") -> None:
         """Show a log line above the picture."""
         self._last = text.partition("] ")[2]
-        self._outlet.line(text.encode("utf-8", "replace"))
+        self._outlet.line(text.encode("utf-8", "replace"), level)
 
-    def mirror(self, chunk: bytes) -> None:
+    def mirror(self, attempt: int, chunk: bytes) -> None:
         """Show a part of a worker's output above the picture."""
         if self._outlet.output(chunk):
             self._recent = (self._recent + chunk)[-_MAX_LINE:]
@@ -149,7 +151,7 @@ class TerminalView:
         """The lines to show of `part`, all that is no text taken out."""
         if part.is_ours:
             text = part.data.decode()
-            yield Text(text, style=_line_style(text))
+            yield Text(text, style=_LEVELS.get(part.level, "default"))
             return
         *lines, rest = (self._unfinished + part.data).split(b"\n")
         self._unfinished = rest[-_MAX_LINE:]
@@ -236,9 +238,3 @@ def _shown(line: bytes) -> str:
 
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
-
-
-def _line_style(text: str) -> str:
-    if "] ERROR: " in text:
-        return "red"
-    return "yellow" if "] WARNING: " in text else "default"

@@ -1,0 +1,236 @@
+"""Every event that the supervisor tells: its name, what it means, and its keys. A public interface.
+
+Tools rely on these names: one that exists keeps its name and its keys; new ones may be added.
+`python -m supervisor.narrative.document` renders this as docs/events.md. No supervisor imports it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+COMMON = {
+    "time": "text: when, on the wall clock, with its zone",
+    "level": "text: `info`, `warning` or `error`",
+    "source": "text: who says it, `main` or `attempt N`",
+    "event": "text: the name of the event, from the table below",
+    "text": "text: the sentence for people, which may change with every version",
+}
+"""The keys that every event has."""
+
+KEYS = {
+    "advice": "text: what a person should do",
+    "attempt": "number of the attempt",
+    "attempts": "how many attempts there were so far",
+    "before": "number of devices before",
+    "bytes": "how many bytes",
+    "cause": "text: what happened, in a few words",
+    "certain": "whether a FATAL is wrong by construction, and not only looks so",
+    "charge": "text: what the failure is charged to: `restarts`, `preemptions` or `nothing`",
+    "changed": "text: what changed",
+    "code": "what happened, as a stable code: the rule's name of a failure, the exit code of a "
+    "rank (null: none is known, or a signal) or of the job, the source of a stop",
+    "detail": "text: what was said, where that is more than the code",
+    "directory": "text: the phase's directory, relative to model_dir",
+    "exception": "text: the exception",
+    "forgiven": "how many charged failures no longer count",
+    "found": "whether the unit is there at all",
+    "goodput": "share of the time that became committed steps, from 0 to 1",
+    "job": "text: the job's identity",
+    "kind": "text: what kind of device, or of standby, it is",
+    "limit": "how many times end the job",
+    "lost_steps": "steps run after the state that is restored; null: not known",
+    "max_num_preemptions": "preemptions allowed without progress",
+    "max_num_restarts": "restarts allowed without progress",
+    "metrics": "numbers by name, as the program reported them",
+    "num_devices": "number of devices; null: as the config says",
+    "number": "how many",
+    "parts": "seconds of each part of the recovery, by name",
+    "phase": "text: the name of the phase",
+    "phases": "texts: the names of all phases",
+    "pids": "process ids",
+    "place": "text: where: a file, a directory, a line of code",
+    "platform": "text: the platform of the devices: `cpu`, `gpu`, `tpu`",
+    "preemptions": "preemptions charged since the last progress",
+    "program": "text: the name of the compiled program",
+    "rank": "the worker's rank",
+    "reason": "text: why",
+    "restarts": "restarts charged since the last progress",
+    "restarts_in_all": "restarts charged in this phase",
+    "root_cause": "text: the exception, status or exit that the failure was judged by",
+    "saved": "whether a new checkpoint was committed",
+    "seconds": "seconds that it took, or takes",
+    "signal": "text: the signal that killed the rank, e.g. `SIGKILL`; null: none",
+    "signature": "text: the failure's fingerprint; null: it has none",
+    "stage": "text: what the worker was doing; null: it does not say",
+    "standby": "whether a standby took over",
+    "status": "text: the status that the job ended with: `SUCCEEDED`, `FAILED` or `DRAINED`",
+    "step": "a step: the last completed, restored or committed one; null: none is known",
+    "stream": "text: where the program wrote it: `output` (its stdout and stderr are one)",
+    "times": "how many times",
+    "unit": "text: the device or host",
+    "units": "texts: devices or hosts; null: all",
+    "verdict": "text: `RESTART` or `FATAL`",
+}
+"""What the keys of the events mean, and of what type they are; where none is named, a number or a
+truth value."""
+
+BUDGET = (
+    "restarts",
+    "max_num_restarts",
+    "preemptions",
+    "max_num_preemptions",
+    "restarts_in_all",
+)
+"""The keys of `line.budget_keys`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of event."""
+
+    meaning: str
+    keys: tuple[str, ...] = ()
+
+
+EVENTS: dict[str, dict[str, Kind]] = {
+    "The job": {
+        "supervisor-started": Kind("A supervisor owns the job from here on.", ("job", "phases")),
+        "supervisor-lost": Kind("The supervisor before this one was killed.", ("attempt",)),
+        "supervisor-failed": Kind("The supervisor cannot go on, and ends.", ("reason",)),
+        "job-resumed": Kind("What was spent so far.", ("attempts", "step", *BUDGET)),
+        "job-ended": Kind("The job ends, for this run at least.", ("status", "code", "reason")),
+        "counts-reset": Kind("The job had failed for good; counts start at zero.", ("code",)),
+        "checkpoint-without-journal": Kind("Training goes on from a checkpoint.", ("step",)),
+        "phase-starting": Kind("A phase is about to start.", ("phase", "reason")),
+        "phase-began": Kind(
+            "The phase has its directory.", ("phase", "directory", "step", "max_num_restarts")
+        ),
+        "budget-used": Kind("What the phase has spent since its last progress.", BUDGET),
+        "livelock": Kind(
+            "The same failure comes after every checkpoint.",
+            ("root_cause", "times", "restarts_in_all", "seconds", "goodput"),
+        ),
+        "stop-requested": Kind("Somebody asked the job to stop.", ("code", "detail")),
+        "stop-postponed": Kind("Training goes on until a save must begin.", ("seconds",)),
+        "stop-hurried": Kind("The grace period is shortened.", ("code",)),
+        "maintenance-announced": Kind("Something will happen to this machine."),
+        "preemption-announced": Kind("A preemption is announced; nothing starts.", ("reason",)),
+        "notice-used": Kind(
+            "Whether a save fitted into the notice of a preemption.",
+            ("seconds", "saved", "step", "lost_steps"),
+        ),
+    },
+    "An attempt": {
+        "attempt-started": Kind(
+            "An attempt is started.",
+            ("attempt", "phase", "step", "num_devices", "units", "reason"),
+        ),
+        "workers-started": Kind("Every worker runs.", ("attempt", "pids", "standby")),
+        "rank-ended": Kind(
+            "A worker ended.", ("attempt", "rank", "code", "signal", "stage", "step")
+        ),
+        "attempt-failed": Kind(
+            "The attempt failed, for this root cause.",
+            (
+                "attempt",
+                "rank",
+                "step",
+                "code",
+                "verdict",
+                "certain",
+                "cause",
+                "root_cause",
+                "place",
+                "signature",
+                "charge",
+            ),
+        ),
+        "attempt-stopped": Kind(
+            "The attempt was asked to stop, and is gone.",
+            ("attempt", "saved", "step", "lost_steps"),
+        ),
+        "traceback": Kind("A line of the root cause's traceback.", ("attempt", "rank")),
+        "verdict": Kind(
+            "What the failure was taken for.",
+            ("attempt", "code", "verdict", "certain", "reason"),
+        ),
+        "verdict-grounds": Kind(
+            "Why a FATAL is certain, or a guess.",
+            ("attempt", "code", "verdict", "certain", "reason"),
+        ),
+        "failure-repeated": Kind(
+            "The same signature came again.", ("attempt", "signature", "times", "limit")
+        ),
+        "advice": Kind("What a person should do.", ("attempt", "code", "advice")),
+        "success-doubted": Kind(
+            "It succeeded, and its output ends in a traceback.",
+            ("attempt", "exception"),
+        ),
+        "hang-detected": Kind(
+            "Nothing was heard for too long.", ("attempt", "stage", "step", "reason")
+        ),
+        "silence-excused": Kind("The workers may be silent for longer.", ("seconds",)),
+        "workers-told-to-stop": Kind("SIGTERM was sent.", ("attempt", "seconds", "reason")),
+        "workers-killed": Kind("SIGKILL was sent.", ("attempt", "pids", "reason")),
+        "backoff": Kind("Nothing happens for so long.", ("seconds", "reason")),
+        "recovered": Kind(
+            "A step is complete again.", ("attempt", "step", "seconds", "parts", "lost_steps")
+        ),
+    },
+    "What the program reports": {
+        "output": Kind(
+            "A line of rank 0's output (with `--log-format json` alone). Bytes that are no UTF-8 "
+            r"are `\xNN`.",
+            ("attempt", "rank", "stream"),
+        ),
+        "output-unshown": Kind("Output was dropped: nobody read it.", ("bytes",)),
+        "stage-entered": Kind("A worker began a stage.", ("attempt", "rank", "stage")),
+        "devices-found": Kind(
+            "What the program runs on.", ("attempt", "rank", "num_devices", "platform", "kind")
+        ),
+        "state-restored": Kind(
+            "A checkpoint was restored; step null: none.", ("attempt", "rank", "step")
+        ),
+        "snapshot-restored": Kind("A snapshot in memory was used.", ("attempt", "rank", "step")),
+        "program-compiled": Kind(
+            "A program was compiled.", ("attempt", "rank", "program", "seconds")
+        ),
+        "program-loaded": Kind(
+            "A compiled program was loaded.", ("attempt", "rank", "program", "seconds", "place")
+        ),
+        "evaluated": Kind("An evaluation is done.", ("attempt", "rank", "step", "metrics")),
+        "worker-notice": Kind("The program says something to people.", ("attempt", "rank")),
+        "worker-told-to-stop": Kind(
+            "A worker got a SIGTERM that the supervisor did not send.", ("attempt", "rank")
+        ),
+        "checkpoint-committed": Kind("A checkpoint is committed.", ("attempt", "step", "forgiven")),
+        "reports-left-out": Kind("Reports of the worker were not shown.", ("number",)),
+    },
+    "Devices": {
+        "devices-probing": Kind("Devices are looked at.", ("units", "reason")),
+        "devices-probed": Kind("These are well.", ("units",)),
+        "devices-not-probed": Kind("Nothing could be found out.", ("reason",)),
+        "device-bad": Kind("A device or host is not usable.", ("unit", "reason", "found")),
+        "rung-changed": Kind("The next attempt has more or fewer.", ("before", "num_devices")),
+        "rung-disabled": Kind("The program cannot run on so many.", ("num_devices", "reason")),
+        "larger-rung-seen": Kind("A larger rung is there again."),
+        "quarantine-cleared": Kind("A person wants units used again.", ("units",)),
+        "capacity-awaited": Kind("There are too few devices.", ("seconds", "reason")),
+    },
+    "Everything else": {
+        "notice": Kind("What a person should know; it has no name of its own."),
+        "config-changed": Kind("The config is not that of the last run.", ("changed",)),
+        "journal-torn": Kind("The journal's last line was incomplete: cut off.", ("bytes",)),
+        "success-by-exit-code": Kind("No success is declared: exit code 0 is taken.", ("phase",)),
+        "job-place": Kind("The job is in a bucket.", ("place", "directory")),
+        "files-exposed": Kind("Others may change the job's files.", ("place",)),
+        "checkpoints-unmarked": Kind("Checkpoints lack their commit markers.", ("place",)),
+        "run-log-unwritable": Kind("run.log cannot be written.", ("reason",)),
+    },
+}
+"""The events by what they are about."""
+
+
+def kinds() -> dict[str, Kind]:
+    """All events by name."""
+    return {name: kind for group in EVENTS.values() for name, kind in group.items()}
