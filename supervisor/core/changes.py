@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor.config.problems import Location, key_path, shown
-from supervisor.core.state import JobState, Status
+from supervisor.core.doing import Succeeded
+from supervisor.core.state import JobState
 
 _UNUSABLE_CHECKPOINT: tuple[Location, ...] = (
     ("init", "model"),
@@ -113,7 +114,7 @@ _REMEDY = "take it back, or use another model_dir"
 
 
 def _completed(state: JobState, phase: int) -> bool:
-    return phase < state.phase or (phase == state.phase and state.status is Status.SUCCEEDED)
+    return phase < state.phase or (phase == state.phase and isinstance(state.doing, Succeeded))
 
 
 def _under(key: Location, roots: Sequence[Location]) -> bool:

@@ -12,6 +12,21 @@ from dataclasses import replace
 from supervisor.core.backoff import backoff_delay
 from supervisor.core.budget import Charge
 from supervisor.core.decisions import KillWorkers, TellLivelock
+from supervisor.core.doing import (
+    Alive,
+    Failed,
+    Hang,
+    Killing,
+    Launching,
+    Lingering,
+    MakesWay,
+    Probing,
+    Running,
+    Stopping,
+    Workers,
+    cause_of,
+    workers_of,
+)
 from supervisor.core.events import DevicesProbed, LaunchFailed, WorkersGone
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.guesses import Guess
@@ -31,33 +46,44 @@ from supervisor.core.placing import (
     wait,
 )
 from supervisor.core.policy import PhasePolicy, RestartPolicy
-from supervisor.core.state import Group, JobState, Status
+from supervisor.core.state import JobState
 from supervisor.core.tactics import answer
 from supervisor.diagnosis.failure import Failure, Verdict, WorkerExit
 from supervisor.diagnosis.verdicts import hang_failure
 from supervisor.protocol.messages import Stage
 
 
-def kill(state: JobState, at: float, reason: str, policy: RestartPolicy) -> Outcome:
+def kill(
+    state: JobState,
+    group: Alive,
+    at: float,
+    reason: str,
+    policy: RestartPolicy,
+    *,
+    abandoned: bool = False,
+) -> Outcome:
     """Kill what is left of the group."""
-    group = state.group
-    assert group is not None
+    deadline, workers = at + policy.confirm_interval, workers_of(group)
+    exits = workers.exits if workers is not None else ()
+    is_late = workers is not None and ended_well(state, workers, policy) and not state.ends_group
+    late = workers.survivors if workers is not None and is_late else ()
     recovery, directory = state.recovery, state.directory
     assert directory is not None
-    if not group.killing:
-        recovery = recovery.spent("detect" if group.hang is None else "stop", at)
-    late = group.survivors if ended_well(state, group, policy) and not state.ends_group else ()
-    group = replace(group, killing=True, deadline=at + policy.confirm_interval)
-    state = replace(state, status=Status.STOPPING, group=group, recovery=recovery)
-    return state, (KillWorkers(group.attempt, group.exits, reason, late, state.phase, directory),)
+    if isinstance(group, Killing):
+        killing = replace(group, deadline=deadline, abandoned=group.abandoned or abandoned)
+    else:
+        killing = Killing(group, deadline, abandoned=abandoned)
+        recovery = recovery.spent("stop" if isinstance(cause_of(group), Hang) else "detect", at)
+    state = replace(state, doing=killing, recovery=recovery)
+    return state, (KillWorkers(state.attempt, exits, reason, late, state.phase, directory),)
 
 
-def ended_well(state: JobState, group: Group, policy: RestartPolicy) -> bool:
+def ended_well(state: JobState, workers: Workers, policy: RestartPolicy) -> bool:
     """Whether every worker ended as it does when the work is done, and none on a SIGTERM of
     somebody else."""
     code = policy.phases[state.phase].success.exit_code
-    return group.all_ended and all(
-        ended.code == code and not ended.told_to_stop for ended in group.exits
+    return workers.all_ended and all(
+        ended.code == code and not ended.told_to_stop for ended in workers.exits
     )
 
 
@@ -70,14 +96,13 @@ def told_ends(exits: tuple[WorkerExit, ...]) -> str:
 
 def workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) -> Outcome:
     """No process of the attempt is left."""
-    group = state.group
-    if group is None or group.attempt != event.attempt or not group.killing:
+    group = state.doing
+    if not isinstance(group, Killing) or state.attempt != event.attempt:
         return state, ()
-    asked, before = state.ends_group, state
+    asked, cause, before = state.ends_group, cause_of(group), state
     state = state.committed(event.committed, event.at)
     state = replace(
         state,
-        group=None,
         initialises_again=False,
         liveness=Liveness(),
         recovery=state.recovery.gone(event.at, event.step),
@@ -89,19 +114,20 @@ def workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) -> 
     if event.failure is None and not group.abandoned and believed:
         return phase_succeeded(state, event.at, policy)
     failure = event.failure
-    if group.hang is not None:
-        failure = hang_failure(failure, group.hang.stage, group.hang.seconds)
+    if isinstance(cause, Hang):
+        failure = hang_failure(failure, cause.stage, cause.seconds)
     if state.drain is not None:
         return drained(replace(state, last_failure=failure), state.drain)
-    if group.abandoned or (failure is None and not group.makes_way):
+    makes_way = isinstance(cause, MakesWay)
+    if group.abandoned or (failure is None and not makes_way):
         reason = "the last attempt was lost with its supervisor: nothing is charged"
         return go_on(state, reason, event.at, policy)
-    if failure is None or (group.makes_way and failure.verdict is not Verdict.FATAL):
+    if failure is None or (makes_way and failure.verdict is not Verdict.FATAL):
         reason = "it made way for a larger rung: nothing is charged"
         return go_on(state, reason, event.at, policy)
     if failure.is_guess and failure.step is None:
         failure = replace(failure, step=event.step)
-    if _may_initialise_again(before, failure, group, policy):
+    if isinstance(cause, Hang) and _may_initialise_again(before, failure, cause, policy):
         state = replace(state, initialises_again=True, last_failure=failure)
         reason = (
             f"{failure.cause}: a chip that was just in use may take long to come up, so it is "
@@ -112,21 +138,20 @@ def workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) -> 
 
 
 def _may_initialise_again(
-    state: JobState, failure: Failure, group: Group, policy: RestartPolicy
+    state: JobState, failure: Failure, hang: Hang, policy: RestartPolicy
 ) -> bool:
     """Whether it hung in an initialisation that had less than its whole time."""
-    phase, hang = policy.phases[state.phase], group.hang
+    phase, is_in_it = policy.phases[state.phase], hang.stage is Stage.INITIALIZING
     is_short = phase.first_initialising is not None and Stage.INITIALIZING not in phase.deadlines
-    is_in_it = hang is not None and hang.stage is Stage.INITIALIZING
     return is_short and is_in_it and not state.initialises_again and failure.rule == "hang"
 
 
 def launch_failed(state: JobState, event: LaunchFailed, policy: RestartPolicy) -> Outcome:
     """The attempt could not be started."""
-    if state.group is None or state.group.attempt != event.attempt:
+    if not isinstance(state.doing, Alive) or state.attempt != event.attempt:
         return state, ()
     recovery = state.recovery.died(event.at)
-    state = replace(state, group=None, liveness=Liveness(), recovery=recovery)
+    state = replace(state, liveness=Liveness(), recovery=recovery)
     if state.drain is not None:
         return drained(state, state.drain)
     return _failed(state, event.failure, (), event.at, policy)
@@ -158,7 +183,7 @@ def _believed(
     phase, ladder = policy.phases[state.phase], state.ladder
     rung = ladder.num_devices(phase)
     if not (failure.per_rung and ladder.is_shrunk(phase)) or rung is None:
-        return finish(state, Status.FAILED, ExitCode.FAILED, reason)
+        return finish(state, Failed(ExitCode.FAILED), reason)
     state = replace(state, ladder=ladder.strike(rung, failure.cause))
     reason = f"{failure.cause} on {rung} devices: that rung is struck from the ladder"
     return go_on(state, reason, at, policy)
@@ -185,26 +210,34 @@ def devices_probed(state: JobState, event: DevicesProbed, policy: RestartPolicy)
     """What a look at the devices found: the rung of the next attempt, and who pays for the last."""
     if event.number != state.looks:
         return state, ()
-    placing, group = state.placing, state.group
-    if placing is None and group is not None and not group.killing:
-        return seen_while_running(evidence(state, event, policy), event, policy), ()
-    if placing is None or state.status is not Status.PROBING:
-        return state, ()
-    state = evidence(state, event, policy)
+    match state.doing:
+        case Launching() | Running() | Stopping() | Lingering():
+            return seen_while_running(evidence(state, event, policy), event, policy), ()
+        case Probing() as probing:
+            return _probed(evidence(state, event, policy), probing, event, policy)
+        case _:
+            return state, ()
+
+
+def _probed(
+    state: JobState, probing: Probing, event: DevicesProbed, policy: RestartPolicy
+) -> Outcome:
     unknown = event.problem is not None
     found = state.ladder.units(policy.phases[state.phase]) if unknown else event.healthy
-    gone, chosen = lost(state, event, policy), choose(state, found, event.at, policy)
+    since = event.at if probing.short_since is None else probing.short_since
+    gone, chosen = lost(state, event, policy), choose(state, found, since, event.at, policy)
     if not isinstance(chosen, Shortage):
         state = settle(state, chosen, event.at, policy)
-    if placing.suspect is not None and not gone:
+    suspicion, reason = probing.suspicion, probing.reason
+    if suspicion is not None and not gone:
         proceed = go_on if isinstance(chosen, Shortage) else start
-        return _charged(state, placing.suspect, placing.adjustable, event.at, policy, proceed)
-    if placing.suspect is not None:
-        reason = f"{placing.reason}; its devices are to blame: nothing is charged"
-        placing = replace(placing, reason=reason, suspect=None, adjustable=())
+        failure, adjustable = suspicion.failure, suspicion.adjustable
+        return _charged(state, failure, adjustable, event.at, policy, proceed)
+    if suspicion is not None:
+        reason = f"{reason}; its devices are to blame: nothing is charged"
     if isinstance(chosen, Shortage):
-        return wait(state, placing, chosen, event.at, policy)
-    return start(state, placing.reason, event.at, policy)
+        return wait(state, reason, chosen, since, event.at, policy)
+    return start(state, reason, event.at, policy)
 
 
 def _charged(
@@ -219,7 +252,7 @@ def _charged(
     course = answer(state.tactics, failure, state.budget.highest, adjustable)
     state = replace(state, tactics=course.tactics)
     if course.end is not None:
-        return finish(state, Status.FAILED, course.end, course.told)
+        return finish(state, Failed(course.end), course.told)
     limits = policy.phases[state.phase]
     state, too_often = _remembered(state, failure, limits)
     budget = None if too_often else state.budget.charge(failure.charge, limits)
@@ -227,7 +260,7 @@ def _charged(
     if budget is None and elsewhere is not None and failure.machine and policy.replaceable:
         reason = f"{failure.cause}, again and again on this machine: another one is to replace it"
         state = replace(state, budget=elsewhere)
-        return finish(state, Status.FAILED, ExitCode.NO_CAPACITY, reason)
+        return finish(state, Failed(ExitCode.NO_CAPACITY), reason)
     if too_often:
         return _believed(state, failure, too_often, at, policy)
     if budget is None:
@@ -235,7 +268,7 @@ def _charged(
         if failure.is_guess:
             why = f"{failure.cause}; whether it would come again cannot be tried: {why}"
             return _believed(state, failure, why, at, policy)
-        return finish(state, Status.FAILED, ExitCode.BUDGET_SPENT, why)
+        return finish(state, Failed(ExitCode.BUDGET_SPENT), why)
     state, warning = _counted(replace(state, budget=budget), failure, at)
     told = f"; {course.told}" if course.told else ""
     reason = f"attempt {state.attempt} failed: {failure.cause}{told}"

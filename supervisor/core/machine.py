@@ -22,6 +22,26 @@ from dataclasses import replace
 from typing import Any
 
 from supervisor.core.decisions import Decision, TellRecovery
+from supervisor.core.doing import (
+    Alive,
+    Asked,
+    BackingOff,
+    Beginning,
+    Ended,
+    Hang,
+    Killing,
+    Launching,
+    Lingering,
+    Probing,
+    Running,
+    Stopping,
+    Succeeded,
+    Waiting,
+    WorkerEnded,
+    Workers,
+    cause_of,
+    workers_of,
+)
 from supervisor.core.ending import devices_probed, kill, launch_failed, told_ends, workers_gone
 from supervisor.core.events import (
     CheckpointCommitted,
@@ -54,7 +74,7 @@ from supervisor.core.placing import go_on, look_for_more, looks_for_more, makes_
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.quarantine import Quarantine
 from supervisor.core.recovery import Recovery
-from supervisor.core.state import Group, JobState, Status
+from supervisor.core.state import JobState
 from supervisor.core.stopping import (
     ask_to_stop,
     hung,
@@ -70,7 +90,7 @@ from supervisor.protocol.messages import RestoredMessage, StageMessage, StepMess
 
 def step(state: JobState, event: Event, policy: RestartPolicy) -> Outcome:
     """The state after `event`, and the decisions that follow from it."""
-    if state.status.terminal and not isinstance(event, SupervisorStarted):
+    if isinstance(state.doing, Ended) and not isinstance(event, SupervisorStarted):
         return state, ()
     return _HANDLERS[type(event)](state, event, policy)
 
@@ -94,12 +114,11 @@ def _supervisor_started(
         drain=None,
         announced="",
         liveness=Liveness(),
-        exit_code=None,
     )
     if begins_anew:
         return begin_anew(state, event.at, policy)
-    if state.status is Status.SUCCEEDED:
-        return _reopened(state, event.at, policy)
+    if isinstance(state.doing, Succeeded):
+        return _reopened(state, state.doing, event.at, policy)
     if state.attempt > 0:
         state = replace(state, recovery=Recovery(event.at, reached=state.recovery.reached))
     state = replace(state.committed(event.committed, event.at), goodput=Goodput(event.at))
@@ -114,14 +133,18 @@ def _supervisor_started(
             directory=None,
             last_failure=None,
         )
-    if state.group is not None:
-        return _recovered(state, state.group, drained, event.at, policy)
-    if state.placing is not None:
-        return probe(state, replace(state.placing, short_since=None), event.at, policy)
-    if state.backoff is not None:
-        return back_off(state, state.backoff.delay, state.backoff.reason, event.at)
-    reason = "the job starts" if state.attempt == 0 else "the job goes on"
-    return begin(state, reason, event.at, policy)
+    match state.doing:
+        case Launching() | Running() | Stopping() | Lingering() | Killing() as group:
+            return _recovered(state, group, drained, event.at, policy)
+        case Probing(reason=reason, suspicion=suspicion):
+            return probe(state, reason, event.at, policy, suspicion=suspicion)
+        case Waiting(reason=reason):
+            return probe(state, reason, event.at, policy)
+        case BackingOff(delay=delay, reason=reason):
+            return back_off(state, delay, reason, event.at)
+        case _:
+            reason = "the job starts" if state.attempt == 0 else "the job goes on"
+            return begin(state, reason, event.at, policy)
 
 
 def _ladder_again(state: JobState, policy: RestartPolicy) -> Ladder:
@@ -152,41 +175,39 @@ def _quarantine_again(
     return known.expired(event.at)
 
 
-def _reopened(state: JobState, at: float, policy: RestartPolicy) -> Outcome:
+def _reopened(state: JobState, end: Succeeded, at: float, policy: RestartPolicy) -> Outcome:
     """A job that succeeded is run again: over, unless there is more to do than there was."""
     target = policy.phases[state.phase].success.step
-    if state.reached is not None and target is not None and target > state.reached:
+    if end.reached is not None and target is not None and target > end.reached:
         fresh = state.budget.fresh()
         state = replace(state, budget=fresh, guesses=Guesses(), livelock=Livelock(), directory=None)
-        reason = f"the target grew from step {state.reached} to {target}"
+        reason = f"the target grew from step {end.reached} to {target}"
         return begin(state, reason, at, policy)
     if state.phase + 1 < len(policy.phases):
         return next_phase(state, "a phase was added", at, policy)
-    return finish(
-        state, Status.SUCCEEDED, ExitCode.SUCCEEDED, "the job has succeeded already: nothing to do"
-    )
+    return finish(state, end, "the job has succeeded already: nothing to do")
 
 
 def _recovered(
-    state: JobState, group: Group, drained: bool, at: float, policy: RestartPolicy
+    state: JobState, group: Alive, drained: bool, at: float, policy: RestartPolicy
 ) -> Outcome:
     """The last supervisor left a group in flight: charged only if it had ended by itself first."""
-    ended = (group.all_ended and not group.lingers) or _some_failed(group.exits, state, policy)
-    group = replace(group, abandoned=group.abandoned or drained or not ended)
-    state = replace(state, group=group)
-    return kill(state, at, "the supervisor of this attempt ended before it did", policy)
+    workers = workers_of(group)
+    lingered = isinstance(group.was if isinstance(group, Killing) else group, Lingering)
+    ended = workers is not None and (
+        (workers.all_ended and not lingered) or _some_failed(workers.exits, state, policy)
+    )
+    reason = "the supervisor of this attempt ended before it did"
+    return kill(state, group, at, reason, policy, abandoned=drained or not ended)
 
 
 # --- the attempt lives -------------------------------------------------------------------------
 
 
 def _workers_started(state: JobState, event: WorkersStarted, policy: RestartPolicy) -> Outcome:
-    group = state.group
-    if group is None or group.attempt != event.attempt:
+    if not isinstance(state.doing, Launching) or state.attempt != event.attempt:
         return state, ()
-    if group.killing or group.world_size is not None:
-        return state, ()
-    group = replace(group, world_size=len(event.pids))
+    workers, deadline = Workers(len(event.pids)), state.doing.deadline
     recovery = state.recovery.started(event.began, event.at, standby=event.standby)
     goodput = state.goodput.trains(event.at)
     state = replace(state, recovery=recovery, goodput=goodput)
@@ -195,11 +216,11 @@ def _workers_started(state: JobState, event: WorkersStarted, policy: RestartPoli
         limits = phase.limits(tries_again=not state.initialises_again)
         state = replace(state, liveness=state.liveness.started(event.at, limits))
     if state.drains:
-        return ask_to_stop(state, group, event.at, policy)
+        return ask_to_stop(state, Stopping(workers, Asked(), deadline), event.at, policy)
     if looks_for_more(state, policy):
         look_at = event.at + policy.regrow_interval
         state = replace(state, ladder=replace(state.ladder, look_at=look_at))
-    return replace(state, status=Status.RUNNING, group=replace(group, deadline=None)), ()
+    return replace(state, doing=Running(workers)), ()
 
 
 def _worker_reported(state: JobState, event: WorkerReported, policy: RestartPolicy) -> Outcome:
@@ -249,10 +270,9 @@ def _checkpoint_committed(
     if event.phase != state.phase:
         return state, ()
     state = state.committed(event.step, event.at)
-    group = state.group
-    undisturbed = state.status is Status.RUNNING and state.drain is None
-    if group is not None and undisturbed and makes_way(state, event.at, policy):
-        return make_way(state, group, event.at, policy)
+    is_undisturbed = isinstance(state.doing, Running) and state.drain is None
+    if isinstance(state.doing, Running) and is_undisturbed and makes_way(state, event.at, policy):
+        return make_way(state, state.doing, event.at, policy)
     return state, ()
 
 
@@ -271,36 +291,50 @@ def _quarantine_cleared(
 
 
 def _is_current(state: JobState, attempt: int) -> bool:
-    return state.group is not None and state.group.attempt == attempt
+    return isinstance(state.doing, Alive) and state.attempt == attempt
 
 
 def _workers_observed(state: JobState, event: WorkersObserved, policy: RestartPolicy) -> Outcome:
-    group = state.group
-    if group is None or group.attempt != event.attempt:
+    if state.attempt != event.attempt:
         return state, ()
-    if group.killing:
-        seen = max(group.seen, len(event.exits))
-        return replace(state, group=replace(group, seen=seen)), ()
-    # If the answer to StartWorkers was lost, this is as good.
-    started = WorkersStarted(event.at, event.attempt, event.pids)
-    state, decisions = _workers_started(state, started, policy)
-    group = state.group
-    assert group is not None
-    group = replace(group, survivors=event.survivors)
-    state = replace(state, group=group)
-    if len(event.exits) <= len(group.exits):
-        return survive(state, group, event.at, policy) if group.lingers else (state, decisions)
-    if not group.exits and group.hang is None:
+    decisions: tuple[Decision, ...] = ()
+    if isinstance(state.doing, Launching):  # the answer to StartWorkers was lost: this is as good
+        started = WorkersStarted(event.at, event.attempt, event.pids)
+        state, decisions = _workers_started(state, started, policy)
+    match state.doing:
+        case Killing(seen=seen) as killing:
+            return replace(state, doing=replace(killing, seen=max(seen, len(event.exits)))), ()
+        case Lingering(workers=workers) as group:
+            group = replace(group, workers=replace(workers, survivors=event.survivors))
+            if event.survivors:
+                return replace(state, doing=group), ()
+            return kill(state, group, event.at, told_ends(workers.exits), policy)
+        case Running() | Stopping() as group:
+            state, more = _ends_observed(state, group, event, policy)
+            is_over = isinstance(state.doing, Killing)  # then nobody is left to be asked to stop
+            return state, (more if is_over else (*decisions, *more))
+        case _:
+            return state, ()
+
+
+def _ends_observed(
+    state: JobState, group: Running | Stopping, event: WorkersObserved, policy: RestartPolicy
+) -> Outcome:
+    workers, before = replace(group.workers, survivors=event.survivors), group.workers.exits
+    group = replace(group, workers=workers)
+    if len(event.exits) <= len(before):
+        return replace(state, doing=group), ()
+    if not before and not isinstance(cause_of(group), Hang):
         state = replace(state, recovery=state.recovery.died(event.at))
-    group = replace(group, exits=event.exits)
-    state = replace(state, group=group)
-    if group.all_ended:
+    workers = replace(workers, exits=event.exits)
+    group = replace(group, workers=workers)
+    if workers.all_ended:
         return survive(state, group, event.at, policy)
-    if not state.drains and _some_failed(group.exits, state, policy):
+    if not state.drains and _some_failed(workers.exits, state, policy):
         # One for all: the others would hang in a collective. They get the time to say farewell.
-        deadline = event.at + policy.farewell
-        state = replace(state, status=Status.STOPPING, group=replace(group, deadline=deadline))
-    return state, decisions
+        cause = cause_of(group) or WorkerEnded()
+        group = Stopping(workers, cause, deadline=event.at + policy.farewell)
+    return replace(state, doing=group), ()
 
 
 def _some_failed(exits: tuple[WorkerExit, ...], state: JobState, policy: RestartPolicy) -> bool:
@@ -312,27 +346,39 @@ def _some_failed(exits: tuple[WorkerExit, ...], state: JobState, policy: Restart
 
 
 def _deadline_reached(state: JobState, event: DeadlineReached, policy: RestartPolicy) -> Outcome:
-    group = state.group
-    if event.silence is not None:
-        if group is None or group.attempt != event.silence.attempt or group.deadline is not None:
-            return state, ()
-        return hung(state, group, event.silence, event.at, policy)
-    if state.due is None:
-        return _while_it_runs(state, group, event.at, policy) if group is not None else (state, ())
-    if event.at < state.due:
+    if isinstance(state.doing, Running):
+        return _while_it_runs(state, state.doing, event, policy)
+    if event.silence is not None or state.due is None or event.at < state.due:
         return state, ()
-    if state.backoff is not None:
-        return go_on(state, state.backoff.reason, event.at, policy)
-    if state.placing is not None:
-        return probe(state, state.placing, event.at, policy)
-    if group is None:
-        return begin(state, "its directory is not there yet", event.at, policy)
-    if group.hang is not None and not group.hang.asked and not group.killing:
-        return signal(state, group, "it hangs", event.at, policy)
-    return kill(state, event.at, _overdue(state, group, policy), policy)
+    return _overdue(state, event.at, policy)
 
 
-def _while_it_runs(state: JobState, group: Group, at: float, policy: RestartPolicy) -> Outcome:
+def _overdue(state: JobState, at: float, policy: RestartPolicy) -> Outcome:
+    """The deadline of what the job does has come."""
+    match state.doing:
+        case Beginning():
+            return begin(state, "its directory is not there yet", at, policy)
+        case BackingOff(reason=reason):
+            return go_on(state, reason, at, policy)
+        case Probing(reason=reason, short_since=since, suspicion=suspicion):
+            return probe(state, reason, at, policy, short_since=since, suspicion=suspicion)
+        case Waiting(reason=reason, short_since=since):
+            return probe(state, reason, at, policy, short_since=since)
+        case Stopping(cause=Hang(asked=False) as hang) as group:
+            return signal(state, group, "it hangs", at, policy, hang)
+        case Launching() | Stopping() | Lingering() | Killing() as group:
+            return kill(state, group, at, _why_killed(state, group, policy), policy)
+        case _:
+            return state, ()
+
+
+def _while_it_runs(
+    state: JobState, group: Running, event: DeadlineReached, policy: RestartPolicy
+) -> Outcome:
+    at, silence = event.at, event.silence
+    if silence is not None:
+        is_current = state.attempt == silence.attempt
+        return hung(state, group, silence, at, policy) if is_current else (state, ())
     if state.drain is not None and state.drain.begins is not None and at >= state.drain.begins:
         return ask_to_stop(state, group, at, policy)
     if state.ladder.look_at is not None and at >= state.ladder.look_at:
@@ -340,17 +386,21 @@ def _while_it_runs(state: JobState, group: Group, at: float, policy: RestartPoli
     return state, ()
 
 
-def _overdue(state: JobState, group: Group, policy: RestartPolicy) -> str:
+def _why_killed(
+    state: JobState, group: Launching | Stopping | Lingering | Killing, policy: RestartPolicy
+) -> str:
     """Why a group whose time is over is killed."""
-    if group.killing:
+    if isinstance(group, Killing):
         return "its processes are not confirmed gone yet"
     if state.ends_group:
         return "the grace period is over"
-    if group.world_size is None:
-        return "nothing tells that its workers were started"
-    if group.lingers:
-        return overdue(state, group, policy)
-    return told_ends(group.exits)
+    match group:
+        case Launching():
+            return "nothing tells that its workers were started"
+        case Lingering(workers=workers):
+            return overdue(state, workers, policy)
+        case Stopping(workers=workers):
+            return told_ends(workers.exits)
 
 
 _HANDLERS: dict[type, Callable[[JobState, Any, RestartPolicy], Outcome]] = {

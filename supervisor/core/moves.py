@@ -5,11 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from supervisor.core.decisions import Decision, FinishJob, MakeRoom, StartWorkers, Wait
+from supervisor.core.doing import (
+    BackingOff,
+    Drained,
+    Ended,
+    Failed,
+    Launching,
+    Probing,
+    Waiting,
+)
 from supervisor.core.events import StopSource
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.snapshots import distrust
-from supervisor.core.state import Backoff, Drain, Group, JobState, Status
+from supervisor.core.state import Drain, JobState
 from supervisor.diagnosis.failure import Failure
 from supervisor.diagnosis.remedy import Remedy
 from supervisor.diagnosis.rules import DISK_FULL
@@ -18,12 +27,12 @@ from supervisor.diagnosis.rules.phrases import for_the_end
 Outcome = tuple[JobState, tuple[Decision, ...]]
 
 
-_RESTS = {Status.BACKOFF: "backoff", Status.PROBING: "probe", Status.WAITING: "capacity"}
+_RESTS: dict[type, str] = {BackingOff: "backoff", Probing: "probe", Waiting: "capacity"}
 
 
 def rested(state: JobState, at: float) -> JobState:
     """The recovery has gone on while nothing ran."""
-    part = _RESTS.get(state.status)
+    part = _RESTS.get(type(state.doing))
     return replace(state, recovery=state.recovery.spent(part, at)) if part is not None else state
 
 
@@ -32,11 +41,8 @@ def start(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Out
     attempt = state.attempt + 1
     state = replace(
         rested(state, at),
-        status=Status.STARTING,
         attempt=attempt,
-        group=Group(attempt, deadline=at + policy.launch_timeout),
-        backoff=None,
-        placing=None,
+        doing=Launching(deadline=at + policy.launch_timeout),
     )
     placement, failure = state.ladder.placement, state.last_failure
     assert state.directory is not None
@@ -62,24 +68,22 @@ def _make_room(failure: Failure | None) -> MakeRoom | None:
 
 def back_off(state: JobState, delay: float, reason: str, at: float) -> Outcome:
     """Nothing for `delay` seconds."""
-    backoff = Backoff(delay, at + delay, reason)
     failure = state.last_failure
     is_busy = failure is not None and failure.remedy is Remedy.WAIT
-    state = replace(state, status=Status.BACKOFF, backoff=backoff, placing=None)
+    state = replace(state, doing=BackingOff(delay, at + delay, reason))
     return state, (Wait(delay, reason, device_is_busy=is_busy),)
 
 
-def finish(state: JobState, status: Status, code: ExitCode, reason: str) -> Outcome:
+def finish(state: JobState, end: Ended, reason: str) -> Outcome:
     """The end of the job, for this run of the command at least."""
-    if status is Status.FAILED and (failure := state.last_failure) is not None:
+    if isinstance(end, Failed) and (failure := state.last_failure) is not None:
         advice = for_the_end(failure.advice, failure.cause)
         state = replace(state, last_failure=replace(failure, advice=advice))
-    state = replace(state, status=status, exit_code=int(code), backoff=None, placing=None)
-    return state, (FinishJob(status, code, reason),)
+    return replace(state, doing=end), (FinishJob(end.status, end.exit_code, reason),)
 
 
 def drained(state: JobState, drain: Drain) -> Outcome:
     """The end, because somebody asked for it."""
     code = ExitCode.STOPPED if drain.source is StopSource.PERSON else ExitCode.DRAINED
     reason = "stopped; run the same command again to resume"
-    return finish(state, Status.DRAINED, code, reason)
+    return finish(state, Drained(code), reason)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from supervisor.core.budget import Budget
 from supervisor.core.decisions import BeginPhase
+from supervisor.core.doing import Beginning, Succeeded
 from supervisor.core.events import PhaseBegun
-from supervisor.core.exit_codes import ExitCode
 from supervisor.core.guesses import Guesses
 from supervisor.core.ladder import Ladder
 from supervisor.core.livelock import Livelock
@@ -15,15 +15,14 @@ from supervisor.core.moves import Outcome, drained, finish
 from supervisor.core.placing import go_on
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.recovery import Recovery
-from supervisor.core.state import JobState, Status
+from supervisor.core.state import JobState
 from supervisor.core.tactics import Tactics
 
 
 def begin(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Outcome:
     """Start the phase if it has no directory yet, else the next attempt."""
     if state.directory is None:
-        again = at + policy.confirm_interval
-        state = replace(state, status=Status.STARTING, begin_again=again)
+        state = replace(state, doing=Beginning(deadline=at + policy.confirm_interval))
         return state, (BeginPhase(state.phase, reason),)
     return go_on(state, reason, at, policy)
 
@@ -33,7 +32,7 @@ def phase_begun(state: JobState, event: PhaseBegun, policy: RestartPolicy) -> Ou
     if event.phase != state.phase or state.directory is not None:
         return state, ()
     state = state.committed(event.committed, event.at)
-    state = replace(state, directory=event.directory, begin_again=None)
+    state = replace(state, directory=event.directory)
     if state.drain is not None:
         return drained(state, state.drain)
     name = policy.phases[event.phase].name
@@ -48,9 +47,8 @@ def phase_succeeded(state: JobState, at: float, policy: RestartPolicy) -> Outcom
             return next_phase(state, f"phase {name!r} succeeded", at, policy)
         return drained(_in_phase(state, state.phase + 1, policy), state.drain)
     success = policy.phases[state.phase].success
-    state = replace(state, reached=success.step, proven=success.is_proof)
     reason = f"phase {name!r} succeeded" if len(policy.phases) > 1 else "the job succeeded"
-    return finish(state, Status.SUCCEEDED, ExitCode.SUCCEEDED, reason)
+    return finish(state, Succeeded(success.step, success.is_proof), reason)
 
 
 def next_phase(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Outcome:
@@ -61,7 +59,7 @@ def next_phase(state: JobState, reason: str, at: float, policy: RestartPolicy) -
 def begin_anew(state: JobState, at: float, policy: RestartPolicy) -> Outcome:
     """Run the whole job again as a new record. Checkpoints and the attempt numbers go on."""
     reason = "the job had succeeded by its exit code alone, which is not final: it runs again"
-    return begin(_in_phase(replace(state, reached=None), 0, policy), reason, at, policy)
+    return begin(_in_phase(state, 0, policy), reason, at, policy)
 
 
 def _in_phase(state: JobState, number: int, policy: RestartPolicy) -> JobState:

@@ -13,12 +13,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from supervisor.core.decisions import ProbeDevices, Wait
+from supervisor.core.doing import Failed, Probing, Suspicion, Waiting
 from supervisor.core.events import DevicesProbed
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.ladder import Placement
 from supervisor.core.moves import Outcome, finish, rested, start
 from supervisor.core.policy import PhasePolicy, RestartPolicy
-from supervisor.core.state import JobState, Placing, Status
+from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import Failure
 
 
@@ -29,7 +30,7 @@ def go_on(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Out
     in_use = state.ladder.units(phase)
     doubtful = state.ladder.doubtful or state.ladder.is_shrunk(phase)
     if doubtful or state.quarantine.units.intersection(in_use):
-        return probe(state, Placing(reason, at), at, policy)
+        return probe(state, reason, at, policy)
     return start(state, reason, at, policy)
 
 
@@ -38,15 +39,21 @@ def suspect(
 ) -> Outcome:
     """A failure points at the devices: they are looked at before it is charged."""
     reason = f"attempt {state.attempt} failed: {failure.cause}"
-    placing = Placing(reason, at, suspect=failure, adjustable=adjustable)
-    return probe(state, placing, at, policy)
+    return probe(state, reason, at, policy, suspicion=Suspicion(failure, adjustable))
 
 
-def probe(state: JobState, placing: Placing, at: float, policy: RestartPolicy) -> Outcome:
+def probe(
+    state: JobState,
+    reason: str,
+    at: float,
+    policy: RestartPolicy,
+    *,
+    short_since: float | None = None,
+    suspicion: Suspicion | None = None,
+) -> Outcome:
     """Look at all devices."""
-    placing = replace(placing, deadline=at + policy.probe_timeout)
-    state = replace(rested(state, at), status=Status.PROBING, placing=placing, backoff=None)
-    return _look(state, None, placing.reason)
+    probing = Probing(reason, at + policy.probe_timeout, short_since, suspicion)
+    return _look(replace(rested(state, at), doing=probing), None, reason)
 
 
 def _look(state: JobState, units: tuple[str, ...] | None, reason: str) -> Outcome:
@@ -84,12 +91,11 @@ class Shortage:
 
 
 def choose(
-    state: JobState, found: Collection[str], at: float, policy: RestartPolicy
+    state: JobState, found: Collection[str], since: float, at: float, policy: RestartPolicy
 ) -> Placement | Shortage:
-    """What the next attempt runs on, if these units were found well."""
-    phase, placing = policy.phases[state.phase], state.placing
-    units = usable(state, found)
-    since = at if placing is None or placing.short_since is None else placing.short_since
+    """What the next attempt runs on, if these units were found well and there have been too few
+    since the time `since`."""
+    phase, units = policy.phases[state.phase], usable(state, found)
     placement = state.ladder.place(phase, units)
     if placement is None:
         return Shortage(_short(state, phase, units), policy.wait_for_capacity - (at - since))
@@ -112,17 +118,20 @@ def settle(state: JobState, placement: Placement, at: float, policy: RestartPoli
 
 
 def wait(
-    state: JobState, placing: Placing, shortage: Shortage, at: float, policy: RestartPolicy
+    state: JobState,
+    reason: str,
+    shortage: Shortage,
+    since: float,
+    at: float,
+    policy: RestartPolicy,
 ) -> Outcome:
-    """Wait for units, and look again; or give up."""
+    """Wait for units before the attempt that `reason` calls for, and look again; or give up."""
     if shortage.left <= 0:
-        reason = f"{shortage.reason}; run the same command again later"
-        return finish(state, Status.FAILED, ExitCode.NO_CAPACITY, reason)
+        why = f"{shortage.reason}; run the same command again later"
+        return finish(state, Failed(ExitCode.NO_CAPACITY), why)
     seconds = min(policy.look_interval, shortage.left)
-    since = at if placing.short_since is None else placing.short_since
-    placing = replace(placing, deadline=at + seconds, short_since=since)
-    state = replace(rested(state, at), status=Status.WAITING, placing=placing, backoff=None)
-    return state, (Wait(seconds, shortage.reason),)
+    waiting = Waiting(reason, at + seconds, since)
+    return replace(rested(state, at), doing=waiting), (Wait(seconds, shortage.reason),)
 
 
 def _short(state: JobState, phase: PhasePolicy, units: Collection[str]) -> str:

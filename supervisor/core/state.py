@@ -1,11 +1,33 @@
-"""The state of a job, composed of small parts. What is durable in it follows from the journal."""
+"""The state of a job: what it is doing, and the parts that hold whatever it does.
+
+Everything but `liveness`, `recovery` and `goodput` is durable: it follows from the journal.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 from supervisor.core.budget import Budget
+from supervisor.core.doing import (
+    Alive,
+    BackingOff,
+    Doing,
+    Drained,
+    Ended,
+    Failed,
+    Hang,
+    Killing,
+    Lingering,
+    MakesWay,
+    New,
+    Probing,
+    Running,
+    Succeeded,
+    Waiting,
+    cause_of,
+    workers_of,
+)
+from supervisor.core.doing import Status as Status
 from supervisor.core.events import StopSource
 from supervisor.core.guesses import Guesses
 from supervisor.core.ladder import Ladder
@@ -15,69 +37,6 @@ from supervisor.core.quarantine import Quarantine
 from supervisor.core.recovery import Recovery
 from supervisor.core.tactics import Tactics
 from supervisor.diagnosis.failure import Failure, Survivor, WorkerExit
-from supervisor.protocol.messages import Stage
-
-
-class Status(StrEnum):
-    """What the supervisor is doing."""
-
-    STARTING = "STARTING"
-    RUNNING = "RUNNING"
-    STOPPING = "STOPPING"
-    PROBING = "PROBING"
-    WAITING = "WAITING"
-    BACKOFF = "BACKOFF"
-    SUCCEEDED = "SUCCEEDED"
-    FAILED = "FAILED"
-    DRAINED = "DRAINED"
-
-    @property
-    def terminal(self) -> bool:
-        """Whether the job has ended, for this run of the command at least."""
-        return self in (Status.SUCCEEDED, Status.FAILED, Status.DRAINED)
-
-
-@dataclass(frozen=True, slots=True)
-class Hang:
-    """The group was silent for too long, and is being ended for it."""
-
-    stage: Stage
-    seconds: float
-    asked: bool = False
-    """Whether it was asked to stop; before that its stacks are dumped."""
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The worker group of the current attempt, from the decision to start it until it is gone."""
-
-    attempt: int
-    world_size: int | None = None
-    """Set once the workers run."""
-    exits: tuple[WorkerExit, ...] = ()
-    deadline: float | None = None
-    """When what is left of the group is killed (again)."""
-    killing: bool = False
-    """`KillWorkers` was decided, and the answer is outstanding."""
-    seen: int = 0
-    """How many ends were seen since then: `exits` stays what the kill was decided on."""
-    abandoned: bool = False
-    """The supervisor of this group died; nothing it does is charged."""
-    hang: Hang | None = None
-    makes_way: bool = False
-    """It was asked to stop so that a larger rung can be used: nothing is charged."""
-    survivors: tuple[Survivor, ...] = ()
-    """What lives of the processes that the workers which have ended had started."""
-    lingers: bool = False
-    """All workers have ended, and the survivors have the time until the deadline."""
-    saved: int | None = None
-    """The highest committed step when it was asked to stop, was found hanging, or the job was asked
-    to stop before it could be."""
-
-    @property
-    def all_ended(self) -> bool:
-        """Whether every worker's exit is known."""
-        return self.world_size is not None and len(self.exits) >= self.world_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,34 +46,31 @@ class Drain:
     source: StopSource
     at: float
     highest: int | None = None
-    """The highest step that was committed by then."""
+    """The highest committed step when the workers were asked to stop, or were to be."""
     begins: float | None = None
     """When the workers are asked to save and exit, if that is later; None: as soon as they run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Backoff:
-    """Waiting before the next attempt."""
+class Group:
+    """The live worker group, for readers outside the core: what of it there is in any variant."""
 
-    delay: float
-    until: float
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Placing:
-    """Finding out what the next attempt can run on, and waiting until that is enough."""
-
-    reason: str
-    """Why there is a next attempt."""
-    deadline: float
-    """When devices are looked at again."""
-    short_since: float | None = None
-    """Since when there are too few."""
-    suspect: Failure | None = None
-    """The failure that led here, charged only if everything that it ran on proves to be well."""
-    adjustable: tuple[str, ...] = ()
-    """What the workers of that failure could adjust."""
+    attempt: int
+    world_size: int | None
+    """None: nothing tells yet that the workers run."""
+    exits: tuple[WorkerExit, ...]
+    survivors: tuple[Survivor, ...]
+    deadline: float | None
+    """When the group is killed (again); None: nothing ends it."""
+    killing: bool
+    seen: int
+    """How many exits were observed since the kill was decided."""
+    abandoned: bool
+    lingers: bool
+    hang: Hang | None
+    makes_way: bool
+    saved: int | None
+    """The highest committed step when the group was asked to stop, or was found hanging."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +78,7 @@ class JobState:
     """Where a job stands. A new job is `JobState(job="...")`; see `machine.step`."""
 
     job: str = ""
-    status: Status = Status.STARTING
+    doing: Doing = field(default_factory=New)
     attempt: int = 0
     """The number of the latest attempt; it only grows, whatever the cause."""
     phase: int = 0
@@ -130,20 +86,15 @@ class JobState:
     """The phase's directory; None until it has begun."""
     initialises_again: bool = False
     """Whether the last attempt hung in a first, short initialisation: the next has more time."""
-    begin_again: float | None = None
-    """When `BeginPhase` is decided again, because nothing has answered it."""
     budget: Budget = field(default_factory=Budget)
     tactics: Tactics = field(default_factory=Tactics)
     guesses: Guesses = field(default_factory=Guesses)
-    group: Group | None = None
     liveness: Liveness = field(default_factory=Liveness)
     recovery: Recovery = field(default_factory=Recovery)
     livelock: Livelock = field(default_factory=Livelock)
     goodput: Goodput = field(default_factory=Goodput)
-    backoff: Backoff | None = None
     ladder: Ladder = field(default_factory=Ladder)
     quarantine: Quarantine = field(default_factory=Quarantine)
-    placing: Placing | None = None
     looks: int = 0
     """How often devices were looked at: the number of the latest look."""
     epoch: float = 0.0
@@ -154,41 +105,85 @@ class JobState:
     longest_save: float | None = None
     """Seconds that a save of this phase took at most, from its beginning to its commit."""
     last_failure: Failure | None = None
-    exit_code: int | None = None
-    reached: int | None = None
-    """The success step of the last phase when the job succeeded: a higher one reopens it."""
-    proven: bool = True
-    """Whether the success of the last phase was more than an exit code: a step, pattern or file."""
+
+    @property
+    def status(self) -> Status:
+        """What the supervisor is doing, in one word."""
+        return self.doing.status
+
+    @property
+    def exit_code(self) -> int | None:
+        """With what the job ended; None: it has not."""
+        return int(self.doing.exit_code) if isinstance(self.doing, Ended) else None
+
+    @property
+    def backoff(self) -> BackingOff | None:
+        """The wait before the next attempt, if that is what the job does."""
+        return self.doing if isinstance(self.doing, BackingOff) else None
+
+    @property
+    def placing(self) -> Probing | Waiting | None:
+        """The search for devices for the next attempt, if that is what the job does."""
+        return self.doing if isinstance(self.doing, Probing | Waiting) else None
+
+    @property
+    def group(self) -> Group | None:
+        """The live worker group, for readers outside the core."""
+        doing = self.doing
+        if not isinstance(doing, Alive):
+            return None
+        was = doing.was if isinstance(doing, Killing) else doing
+        workers, cause = workers_of(doing), cause_of(doing)
+        asked_at = cause.saved if isinstance(cause, Hang | MakesWay) else None
+        return Group(
+            self.attempt,
+            world_size=workers.world_size if workers is not None else None,
+            exits=workers.exits if workers is not None else (),
+            survivors=workers.survivors if workers is not None else (),
+            deadline=self.due,
+            killing=isinstance(doing, Killing),
+            seen=doing.seen if isinstance(doing, Killing) else 0,
+            abandoned=isinstance(doing, Killing) and doing.abandoned,
+            lingers=isinstance(was, Lingering),
+            hang=cause if isinstance(cause, Hang) else None,
+            makes_way=isinstance(cause, MakesWay),
+            saved=self.drain.highest if self.drain is not None else asked_at,
+        )
 
     @property
     def deadline(self) -> float | None:
         """When something is to be done although nothing happens; None: never."""
-        if self.due is not None:
+        if not isinstance(self.doing, Running):
             return self.due
-        times = [self.liveness.expires]
-        if self.group is not None:
-            times += [self.ladder.look_at, self.drain.begins if self.drain else None]
+        begins = self.drain.begins if self.drain is not None else None
+        times = (self.liveness.expires, self.ladder.look_at, begins)
         return min((time for time in times if time is not None), default=None)
 
     @property
     def due(self) -> float | None:
         """The next deadline, without the timers of a healthy group."""
-        if self.backoff is not None:
-            return self.backoff.until
-        if self.placing is not None:
-            return self.placing.deadline
-        if self.group is not None:
-            return self.group.deadline
-        return self.begin_again
+        match self.doing:
+            case New() | Running() | Succeeded() | Failed() | Drained():
+                return None
+            case BackingOff(until=until):
+                return until
+            case other:
+                return other.deadline
 
     @property
     def drains(self) -> bool:
         """Whether the job is stopping: not while an announced preemption leaves time to train."""
         return self.drain is not None and self.drain.begins is None
 
+    @property
+    def ends_group(self) -> bool:
+        """Whether the group is being stopped because of a hang, a larger rung, or a request."""
+        cause = cause_of(self.doing) if isinstance(self.doing, Alive) else None
+        return self.drains or isinstance(cause, Hang | MakesWay)
+
     def begins_anew(self, *, once: bool) -> bool:
         """Whether running the command again runs the job again although it succeeded."""
-        return self.status is Status.SUCCEEDED and not self.proven and not once
+        return isinstance(self.doing, Succeeded) and not self.doing.proven and not once
 
     def committed(self, step: int | None, at: float) -> JobState:
         """After a checkpoint of `step` was seen committed, at the time `at`."""
@@ -198,17 +193,11 @@ class JobState:
         livelock, goodput = self.livelock.committed(), self.goodput.committed(at)
         return replace(self, budget=budget, livelock=livelock, goodput=goodput)
 
-    @property
-    def ends_group(self) -> bool:
-        """Whether the running group is being stopped, for whatever reason."""
-        group = self.group
-        return self.drains or (group is not None and (group.hang is not None or group.makes_way))
-
     def silence(self, now: float) -> Silence | None:
         """That the running group has been silent for too long, if so."""
-        if self.group is None or self.group.deadline is not None:
+        if not isinstance(self.doing, Running):
             return None
-        return self.liveness.silence(self.group.attempt, now)
+        return self.liveness.silence(self.attempt, now)
 
     def durable(self) -> JobState:
         """The part of this state that replaying the journal gives."""

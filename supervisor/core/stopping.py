@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from supervisor.core.decisions import DumpStacks, SignalWorkers
+from supervisor.core.doing import (
+    Alive,
+    Asked,
+    BackingOff,
+    Cause,
+    Hang,
+    Killing,
+    Launching,
+    Lingering,
+    MakesWay,
+    Probing,
+    Running,
+    Stopping,
+    Waiting,
+)
 from supervisor.core.ending import ended_well
 from supervisor.core.events import SaveMeasured, StopRequested, StopSource
 from supervisor.core.liveness import Silence
 from supervisor.core.moves import Outcome, drained
 from supervisor.core.policy import RestartPolicy
-from supervisor.core.state import Drain, Group, Hang, JobState, Status
+from supervisor.core.state import Drain, JobState
 
 _SAVES = 3.0
 """Of how many saves a worker that is to save may take the time: one may be under way, the next one
@@ -36,19 +52,15 @@ def stop_requested(state: JobState, event: StopRequested, policy: RestartPolicy)
     begins = _when_to_save(state, event, policy)
     drain = Drain(event.source, event.at, state.budget.highest, begins)
     state = replace(state, drain=drain)
-    group = state.group
-    if group is None:
-        # Without a group the job waits, or its phase is just beginning and will notice.
-        waits = state.backoff is not None or state.placing is not None
-        return drained(state, drain) if waits else (state, ())
-    group = replace(group, saved=state.budget.highest)
-    state = replace(state, group=group)
-    if group.killing or begins is not None:
-        return state, ()
-    if group.world_size is None:  # asked as soon as it runs; but nobody waits for that for ever
-        group = replace(group, deadline=event.at + policy.grace_period)
-        return replace(state, group=group), ()
-    return ask_to_stop(state, group, event.at, policy)
+    match state.doing:
+        case BackingOff() | Probing() | Waiting():
+            return drained(state, drain)
+        case Launching():  # asked as soon as it runs; but nobody waits for that for ever
+            return replace(state, doing=Launching(event.at + policy.grace_period)), ()
+        case Running() | Stopping() | Lingering() as group if begins is None:
+            return ask_to_stop(state, group, event.at, policy)
+        case _:  # a phase that begins notices it then, and so does the end of a group
+            return state, ()
 
 
 def _when_to_save(state: JobState, event: StopRequested, policy: RestartPolicy) -> float | None:
@@ -56,7 +68,7 @@ def _when_to_save(state: JobState, event: StopRequested, policy: RestartPolicy) 
 
     A group that does not run as it should, or never saved, is given all the time there is.
     """
-    if event.source is not StopSource.PREEMPTION or state.status is not Status.RUNNING:
+    if event.source is not StopSource.PREEMPTION or not isinstance(state.doing, Running):
         return None
     begins = _latest_beginning(event.at, state.longest_save, policy)
     return begins if begins is not None and begins > event.at else None
@@ -73,7 +85,7 @@ def _latest_beginning(
 
 def save_measured(state: JobState, event: SaveMeasured, policy: RestartPolicy) -> Outcome:
     """A save took that long; one that is to come may have to begin sooner for it."""
-    if state.group is None or state.group.attempt != event.attempt:
+    if not isinstance(state.doing, Alive) or state.attempt != event.attempt:
         return state, ()
     longest, drain = max(event.seconds, state.longest_save or 0.0), state.drain
     if drain is not None and drain.begins is not None:
@@ -83,7 +95,9 @@ def save_measured(state: JobState, event: SaveMeasured, policy: RestartPolicy) -
     return replace(state, longest_save=longest, drain=drain), ()
 
 
-def ask_to_stop(state: JobState, group: Group, at: float, policy: RestartPolicy) -> Outcome:
+def ask_to_stop(
+    state: JobState, group: Running | Stopping | Lingering, at: float, policy: RestartPolicy
+) -> Outcome:
     """Ask the group to stop, because the job is to stop."""
     drain, grace, saving = state.drain, policy.grace_period, state.longest_save
     assert drain is not None
@@ -94,36 +108,41 @@ def ask_to_stop(state: JobState, group: Group, at: float, policy: RestartPolicy)
         reason += f"; the longest save so far took {saving:.1f} s"
     if drain.begins is not None:  # what was committed meanwhile is no sign that this save fits
         drain = replace(drain, begins=None, highest=state.budget.highest)
-    ends = group.hang is not None or group.makes_way
-    if group.lingers and not ends and ended_well(state, group, policy):
-        group = replace(group, deadline=None)  # it was for survivors that nobody asks to stop
-    return signal(replace(state, drain=drain), group, reason, at, policy, grace)
+    cause: Cause = Asked()
+    if isinstance(group, Stopping | Lingering) and isinstance(group.cause, Hang | MakesWay):
+        cause = group.cause
+    elif isinstance(group, Lingering) and ended_well(state, group.workers, policy):
+        group = replace(group, deadline=inf)  # it was for survivors that nobody asks to stop
+    return signal(replace(state, drain=drain), group, reason, at, policy, cause, grace)
 
 
-def make_way(state: JobState, group: Group, at: float, policy: RestartPolicy) -> Outcome:
+def make_way(state: JobState, group: Running, at: float, policy: RestartPolicy) -> Outcome:
     """Ask the group to stop, because a larger rung can be used."""
-    group = replace(group, makes_way=True)
     reason = "a larger rung has been well for a while, and the next attempt uses it"
-    return signal(state, group, reason, at, policy)
+    return signal(state, group, reason, at, policy, MakesWay(state.budget.highest))
 
 
 def signal(
     state: JobState,
-    group: Group,
+    group: Running | Stopping | Lingering,
     reason: str,
     at: float,
     policy: RestartPolicy,
+    cause: Cause,
     grace: float | None = None,
 ) -> Outcome:
     """SIGTERM, and SIGKILL when the grace period (`grace`, where it is another than the policy's)
-    is over; a deadline that is nearer stays."""
+    is over; a deadline that is nearer stays, except that of the dump of a hung group's stacks."""
     deadline = at + (policy.grace_period if grace is None else grace)
-    if group.deadline is not None and (group.hang is None or group.hang.asked):
-        deadline = min(deadline, group.deadline)
-    hang = replace(group.hang, asked=True) if group.hang is not None else None
-    group = replace(group, deadline=deadline, hang=hang, saved=state.budget.highest)
-    state = replace(state, status=Status.STOPPING, group=group)
-    return state, (SignalWorkers(group.attempt, reason),)
+    dumps = isinstance(cause, Hang) and not cause.asked
+    if isinstance(cause, Hang):
+        cause = replace(cause, asked=True, saved=state.budget.highest)
+    if isinstance(group, Running):
+        group = Stopping(group.workers, cause, deadline)
+    else:
+        deadline = deadline if dumps else min(deadline, group.deadline)
+        group = replace(group, cause=cause, deadline=deadline)
+    return replace(state, doing=group), (SignalWorkers(state.attempt, reason),)
 
 
 def _asked_again(
@@ -136,26 +155,27 @@ def _asked_again(
     """
     if event.source is StopSource.PREEMPTION:
         return state, ()
-    group = state.group
+    group = state.doing
     if drain.source is StopSource.PREEMPTION:
-        waits = drain.begins is not None and group is not None and not group.killing
-        state = replace(state, drain=Drain(event.source, event.at, drain.highest))
-        return ask_to_stop(state, group, event.at, policy) if waits and group else (state, ())
+        again = Drain(event.source, event.at, drain.highest)
+        if drain.begins is None or not isinstance(group, Running | Stopping | Lingering):
+            return replace(state, drain=again), ()
+        again = replace(again, highest=state.budget.highest)
+        return ask_to_stop(replace(state, drain=again), group, event.at, policy)
     is_echo = event.at - drain.at <= 1.0 and not event.at_once
-    if group is None or group.deadline is None or is_echo:
+    if is_echo or not isinstance(group, Launching | Stopping | Lingering | Killing):
         return state, ()
     deadline = min(group.deadline, event.at + policy.impatient_grace_period)
-    return replace(state, group=replace(group, deadline=deadline)), ()
+    return replace(state, doing=replace(group, deadline=deadline)), ()
 
 
 def hung(
-    state: JobState, group: Group, silence: Silence, at: float, policy: RestartPolicy
+    state: JobState, group: Running, silence: Silence, at: float, policy: RestartPolicy
 ) -> Outcome:
     """The group is silent for too long: its stacks first, then it is asked to stop."""
-    hang = Hang(silence.stage, silence.seconds)
-    deadline = at + policy.stack_dump
-    group = replace(group, hang=hang, deadline=deadline, saved=state.budget.highest)
+    hang = Hang(silence.stage, silence.seconds, state.budget.highest)
+    stopping = Stopping(group.workers, hang, deadline=at + policy.stack_dump)
     recovery = state.recovery.died(at - silence.seconds).spent("detect", at)
-    state = replace(state, status=Status.STOPPING, group=group, recovery=recovery)
+    state = replace(state, doing=stopping, recovery=recovery)
     reason = f"nothing was heard of it for {silence.seconds:.1f} s in stage {silence.stage}"
-    return state, (DumpStacks(group.attempt, reason),)
+    return state, (DumpStacks(state.attempt, reason),)

@@ -23,6 +23,7 @@ from supervisor.core.decisions import (
     TellRecovery,
     Wait,
 )
+from supervisor.core.doing import Probing
 from supervisor.core.events import (
     CheckpointCommitted,
     DevicesProbed,
@@ -370,7 +371,7 @@ def _failed(
         again = " if it comes again" if failure.is_guess else ""
         text = f"what to do{again}: {failure.advice}"
         yield of_attempt("advice", attempt, text, code=failure.rule, advice=failure.advice)
-        suspected = state.placing is not None and state.placing.suspect is not None
+        suspected = isinstance(state.doing, Probing) and state.doing.suspicion is not None
         if failure.charge is not Charge.NOTHING and not suspected:
             yield main("budget-used", budget_used(state, policy), **budget_keys(state, policy))
 

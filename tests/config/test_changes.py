@@ -11,7 +11,9 @@ import pytest
 
 from supervisor.core.budget import Budget
 from supervisor.core.changes import Change, changes, refused
-from supervisor.core.state import JobState, Status
+from supervisor.core.doing import Failed, Running, Succeeded, Workers
+from supervisor.core.exit_codes import ExitCode
+from supervisor.core.state import JobState
 
 Config = list[dict[str, Any]]
 
@@ -61,11 +63,12 @@ def changed(index: int, path: str, value: Any) -> Config:
 
 
 NEW = JobState(job="j")
-RUNNING = JobState(job="j", attempt=2, phase=1, status=Status.RUNNING, budget=Budget(highest=40))
-NO_CHECKPOINT = JobState(job="j", attempt=2, phase=1, status=Status.RUNNING)
-FAILED = JobState(job="j", attempt=2, phase=1, status=Status.FAILED, budget=Budget(highest=40))
+RUNS = Running(Workers(1))
+RUNNING = JobState(job="j", attempt=2, phase=1, doing=RUNS, budget=Budget(highest=40))
+NO_CHECKPOINT = JobState(job="j", attempt=2, phase=1, doing=RUNS)
+FAILED = replace(RUNNING, doing=Failed(ExitCode.FAILED))
 SUCCEEDED = JobState(
-    job="j", attempt=4, phase=2, status=Status.SUCCEEDED, budget=Budget(highest=100)
+    job="j", attempt=4, phase=2, doing=Succeeded(100, proven=True), budget=Budget(highest=100)
 )
 
 
@@ -213,10 +216,10 @@ def test_every_refused_change_is_told() -> None:
 
 @pytest.mark.parametrize(("proven", "once"), [(True, False), (False, True)])
 def test_what_has_succeeded_for_good_is_not_changed(proven: bool, once: bool) -> None:
-    state = replace(SUCCEEDED, proven=proven)
+    state = replace(SUCCEEDED, doing=Succeeded(100, proven=proven))
     assert list(refused(state, changes(CONFIG, changed(0, "fit", "new")), 3, once=once))
 
 
 def test_no_phase_is_complete_where_the_job_begins_anew() -> None:
-    state = replace(SUCCEEDED, proven=False)
+    state = replace(SUCCEEDED, doing=Succeeded(None, proven=False))
     assert not list(refused(state, changes(CONFIG, changed(0, "fit", "new")), 3, once=False))

@@ -16,6 +16,17 @@ from supervisor.core.decisions import (
     SignalWorkers,
     StartWorkers,
 )
+from supervisor.core.doing import (
+    Alive,
+    Beginning,
+    Ended,
+    Killing,
+    Launching,
+    Lingering,
+    New,
+    Running,
+    Stopping,
+)
 from supervisor.core.events import (
     VOLATILE,
     BadUnit,
@@ -42,7 +53,7 @@ from supervisor.core.events import (
 from supervisor.core.liveness import Liveness, Silence
 from supervisor.core.machine import step
 from supervisor.core.policy import PhasePolicy, RestartPolicy
-from supervisor.core.state import JobState, Status
+from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import Verdict, WorkerExit
 from supervisor.diagnosis.success import Success
 from supervisor.protocol.messages import Stage, StageMessage, StepMessage
@@ -151,52 +162,42 @@ def check_state(before: JobState, event: Event, state: JobState) -> None:
         assert (state.budget.highest or -1) >= (before.budget.highest or -1)
     if before.status.terminal and not isinstance(event, SupervisorStarted):
         assert state == before
-    assert (state.exit_code is not None) == state.status.terminal
-    check_status(state)
-    if isinstance(event, SupervisorStarted) or state.group is None:
+    check_doing(state)
+    if isinstance(event, SupervisorStarted) or not isinstance(state.doing, Alive):
         assert state.liveness == Liveness(), "words of a dead group condemn no other"
-    left = before.group
-    if left is not None and (state.group is None or state.group.attempt != left.attempt):
+    is_same = isinstance(state.doing, Alive) and state.attempt == before.attempt
+    if isinstance(before.doing, Alive) and not is_same:
         assert isinstance(event, WorkersGone | LaunchFailed), "a group only leaves when it is gone"
-        assert event.attempt == left.attempt
+        assert event.attempt == before.attempt
 
 
-def check_status(state: JobState) -> None:
-    """The status is what the rest of the state says, and what is not due any more is forgotten."""
-    group = state.group
-    waits = state.backoff is not None or state.placing is not None
-    begins = not waits and group is None and not state.status.terminal
-    assert (state.begin_again is not None) == begins
-    assert (state.backoff is not None) == (state.status is Status.BACKOFF)
-    assert (state.placing is not None) == (state.status in (Status.PROBING, Status.WAITING))
-    assert group is None or not waits
-    if group is None:
-        assert waits or state.status is Status.STARTING or state.status.terminal
-        assert not begins or state.directory is None
-        return
-    assert state.directory is not None
-    ending = group.killing or group.hang is not None or bool(state.drains and group.world_size)
-    if not ending and group.world_size is None:
-        assert state.status is Status.STARTING
-    elif not ending and group.deadline is None:
-        assert state.status is Status.RUNNING
-    else:
-        assert state.status is Status.STOPPING
-    assert group.deadline is not None or state.status is Status.RUNNING, "an answer may be lost"
+def check_doing(state: JobState) -> None:
+    """What the types do not say: how what the job does fits the rest of its state."""
+    match state.doing:
+        case Beginning():
+            assert state.directory is None
+        case Launching() | Stopping() | Lingering() | Killing():
+            assert state.directory is not None
+        case Running(workers=workers):
+            assert state.directory is not None
+            assert not state.drains
+            assert not workers.all_ended
+        case New():
+            raise AssertionError("a supervisor has started")
 
 
 def check_decision(before: JobState, decision: Decision, state: JobState) -> None:
     match decision:
         case StartWorkers(attempt):
             assert attempt == before.attempt + 1
-            assert state.group is not None
-            assert state.group.attempt == attempt
+            assert state.attempt == attempt
+            assert isinstance(state.doing, Launching)
         case DumpStacks(attempt) | SignalWorkers(attempt) | KillWorkers(attempt):
-            assert state.group is not None
-            assert attempt == state.group.attempt
-        case FinishJob(status):
-            assert status.terminal
-            assert state.group is None
+            assert attempt == state.attempt
+            assert isinstance(state.doing, Alive)
+        case FinishJob(status, code):
+            assert (state.status, state.exit_code) == (status, code)
+            assert isinstance(state.doing, Ended)
 
 
 @given(histories)

@@ -208,3 +208,10 @@ def test_of_those_that_feed_each_other_the_handlers_of_sigterm_get_it_first(
     coprocess = Pipes(frozenset({"there"}), frozenset({"back", "copy"}))
     tee = Pipes(frozenset({"copy"}), frozenset())
     assert left_alone({1: trainer, 2: coprocess, 3: tee}, handling) == waiting
+
+
+def test_survivors_of_a_group_whose_start_was_never_told_are_asked_to_stop_too() -> None:
+    history = started(policy())
+    history.stops()
+    assert ended(history, 1.0, WELL, LEFT) == [SignalWorkers]
+    assert history.state.deadline == history.policy.grace_period

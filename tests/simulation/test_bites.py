@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from itertools import chain
+from math import inf
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from supervisor import runtime
 from supervisor.adapters.stores.journal import FileJournal
 from supervisor.core import ending, machine, moves, placing
 from supervisor.core.budget import Budget, Charge
+from supervisor.core.doing import Alive, Ended, Failed, Killing
 from supervisor.core.events import DeadlineReached, WorkersGone, WorkersObserved
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.guesses import Guess, Guesses
@@ -21,7 +23,7 @@ from supervisor.core.moves import Outcome, finish, start
 from supervisor.core.placing import Shortage, choose
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.snapshots import Use, refusal
-from supervisor.core.state import JobState, Status
+from supervisor.core.state import JobState
 from supervisor.core.tactics import Course, Tactics, answer
 from supervisor.diagnosis.failure import Failure
 from supervisor.ports import Transition
@@ -69,9 +71,11 @@ def stale_observation_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
 def next_attempt_before_the_last_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     kill = ending.kill
 
-    def bug(state: JobState, at: float, reason: str, policy: RestartPolicy) -> Outcome:
-        killed, decisions = kill(state, at, reason, policy)
-        started, more = start(replace(killed, group=None), reason, at, policy)
+    def bug(
+        state: JobState, group: Alive, at: float, reason: str, policy: RestartPolicy
+    ) -> Outcome:
+        killed, decisions = kill(state, group, at, reason, policy)
+        started, more = start(killed, reason, at, policy)
         return started, (*decisions, *more)
 
     monkeypatch.setattr(machine, "kill", bug)
@@ -120,8 +124,8 @@ def writes_but_not_durably(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def kill_is_never_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     def bug(state: JobState, event: DeadlineReached, policy: RestartPolicy) -> Outcome:
-        if state.group is not None and state.group.killing and state.deadline is not None:
-            return replace(state, group=replace(state.group, deadline=None)), ()
+        if isinstance(state.doing, Killing):
+            return replace(state, doing=replace(state.doing, deadline=inf)), ()
         return machine._deadline_reached(state, event, policy)
 
     monkeypatch.setitem(machine._HANDLERS, DeadlineReached, bug)
@@ -234,9 +238,9 @@ def a_bad_machine_that_is_replaced_ends_the_job_for_good(monkeypatch: pytest.Mon
 def a_guess_without_a_restart_left_has_only_spent_its_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def bug(state: JobState, status: Status, code: ExitCode, reason: str) -> Outcome:
+    def bug(state: JobState, end: Ended, reason: str) -> Outcome:
         spent = "cannot be tried" in reason
-        return finish(state, status, ExitCode.BUDGET_SPENT if spent else code, reason)
+        return finish(state, Failed(ExitCode.BUDGET_SPENT) if spent else end, reason)
 
     monkeypatch.setattr(ending, "finish", bug)
 
