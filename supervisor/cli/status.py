@@ -14,7 +14,7 @@ from supervisor.core.events import WorkersGone
 from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import JobState, Status
 from supervisor.narrative import status_line
-from supervisor.narrative.devices import unit
+from supervisor.narrative.devices import lost, unit
 from supervisor.narrative.failures import at, certainty, doubted
 from supervisor.narrative.line import budget_used
 from supervisor.protocol.location import Uri
@@ -60,7 +60,7 @@ def show_status(place: Path | Uri) -> None:
         again = f"{state.livelock.times} times, each time after a new checkpoint"
         print_line(f"progress livelock: the same failure came {again}: {state.livelock.failure}")
     phase = policy.phases[state.phase]
-    for line in (*_rung(state, phase), *quarantined(state, phase)):
+    for line in (*_rung(state, phase), *_lost(job.history, phase), *quarantined(state, phase)):
         print_line(line)
 
 
@@ -85,6 +85,11 @@ def _last_end(history: History, state: JobState) -> Iterator[str]:
         yield f"last failure: {failure.cause}: {failure.root_cause}{at(failure)}"
         grounds = f" ({failure.grounds})" if failure.grounds else ""
         yield f"verdict {failure.verdict}{certainty(failure)}{grounds}"
+
+
+def _lost(history: History, phase: PhasePolicy) -> Iterator[str]:
+    for name, why in lost(history.transitions, history.state, phase).items():
+        yield f"lost at the last look: {unit(phase)} {name}: {why}"
 
 
 def _rung(state: JobState, phase: PhasePolicy) -> Iterator[str]:

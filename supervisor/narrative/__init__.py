@@ -124,13 +124,22 @@ def _tell_decision(decision: Any, t: Transition, policy: RestartPolicy) -> Itera
             yield main("backoff", text, seconds=seconds, reason=reason)
         case TellRecovery() | TellLivelock():
             yield from found(decision)
-        case FinishJob(status, code, reason):
-            level: Level = "error" if status is Status.FAILED else "info"
-            text = f"{status}, exit code {code:d}: {reason}"
-            yield main("job-ended", text, level, status=status, code=int(code), reason=reason)
-            if status is Status.FAILED and (failure := state.last_failure) is not None:
-                text = f"what to do: {failure.advice}"
-                yield main("advice", text, level, code=failure.rule, advice=failure.advice)
+        case FinishJob():
+            yield from _tell_end(decision, t, policy)
+
+
+def _tell_end(end: FinishJob, t: Transition, policy: RestartPolicy) -> Iterator[Line]:
+    """How the job ended, and what to do about it."""
+    status, code, reason = end.status, end.exit_code, end.reason
+    level: Level = "error" if status is Status.FAILED else "info"
+    text = f"{status}, exit code {code:d}: {reason}"
+    yield main("job-ended", text, level, status=status, code=int(code), reason=reason)
+    failure, remedy = t.after.last_failure, devices.remedy(t, policy)
+    if remedy is not None:
+        yield main("advice", f"what to do: {remedy}", level, code="wait-for-capacity", advice=remedy)
+    elif status is Status.FAILED and failure is not None:
+        text = f"what to do: {failure.advice}"
+        yield main("advice", text, level, code=failure.rule, advice=failure.advice)
 
 
 def _tell_order(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition) -> Iterator[Line]:

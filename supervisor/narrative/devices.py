@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from supervisor.core.decisions import ProbeDevices, StartWorkers
 from supervisor.core.events import DevicesProbed, QuarantineCleared, RungCompileFailed
+from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import PhasePolicy, RestartPolicy
+from supervisor.core.state import JobState, Status
 from supervisor.narrative.line import Line, budget_keys, budget_used, count, main
 from supervisor.ports import Transition
 
@@ -60,6 +62,38 @@ def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterat
     since = after.ladder.larger_since
     if since is not None and before.ladder.larger_since is None:
         yield main("larger-rung-seen", "a larger rung is there again: it is watched for a while")
+
+
+def lost(
+    transitions: Iterable[Transition], state: JobState, phase: PhasePolicy
+) -> Mapping[str, str]:
+    """Which units are neither there nor used, by the last look at each, and why."""
+    found: dict[str, str] = {}
+    for event in (t.event for t in transitions):
+        if isinstance(event, DevicesProbed):
+            found |= {bad.unit: bad.reason for bad in event.bad if not bad.found}
+            found = {name: why for name, why in found.items() if name not in event.healthy}
+    used = state.ladder.units(phase) if state.status is Status.RUNNING else ()
+    return {name: found[name] for name in phase.units if name in found and name not in used}
+
+
+def remedy(t: Transition, policy: RestartPolicy) -> str | None:
+    """What to do where the job ends because too few units are there; None: it does not."""
+    if not isinstance(t.event, DevicesProbed) or t.after.exit_code != ExitCode.NO_CAPACITY:
+        return None
+    phase, kept = policy.phases[t.before.phase], t.after.quarantine.units
+    gone = [bad.unit for bad in t.event.bad if bad.unit not in kept]
+    if not gone and not kept:
+        return None
+    kind = unit(phase)
+    parts = [f"have {kind} {', '.join(gone)} repaired or replaced"] if gone else []
+    if kept:
+        names = ", ".join(sorted(kept))
+        parts.append(f"clear {kind} {names}, if well again, by `supervise quarantine clear`")
+    return (
+        f"capacity is lacking: {'; '.join(parts)}; then run the same command again. To go on with "
+        "less, lower trainer.init.autorestart.min_num_devices"
+    )
 
 
 def rung_compile_failed(
