@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,12 +18,23 @@ from supervisor.protocol.location import Uri
 _Parsed = TypeVar("_Parsed")
 
 
+_ELSEWHERE = {
+    "--aot": "what compiles for a TPU that is not there is `supervise validate --aot v5e:2x4 "
+    "trainer.yaml`",
+    "doctor": "what checks the accelerators of this machine is `python -m deploy.acceptance`, in a "
+    "checkout; what checks a config before it runs is `supervise validate trainer.yaml`",
+}
+"""What people look for where it is not, and where it is."""
+
+
 class Parser(argparse.ArgumentParser):
-    """argparse with the exit code of sysexits.h for wrong usage."""
+    """argparse with the exit code of sysexits.h for wrong usage, and hints."""
 
     def error(self, message: str) -> NoReturn:
         """Print how the verb is used and what is wrong; ends with 64."""
         self.print_usage(sys.stderr)
+        meant = (word for word in _ELSEWHERE if re.search(rf"(?<![\w-]){word}(?!\w)", message))
+        message = "; ".join([message, *(_ELSEWHERE[word] for word in meant)])
         text = without_secrets(Redactor(os.environ).text(message))
         self.exit(ExitCode.USAGE, f"{self.prog}: {text}\n")
 

@@ -285,3 +285,20 @@ trainer:
         assert done.returncode == (0 if what == "validate" else 76), done.stderr
         assert done.stdout.count(UNTOLD) == told
         assert done.stdout.count("a hang cannot be noticed") == ("pattern" not in more)
+
+
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (["run", "--aot", "v5e:2x4", "c.yaml"], "`supervise validate --aot v5e:2x4 trainer.yaml`"),
+        (["doctor", "--accelerator"], "`python -m deploy.acceptance`, in a checkout"),
+        (["restart"], None),
+    ],
+)
+def test_what_is_elsewhere_is_told_where_it_is(
+    argv: list[str], hint: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="64"):
+        main(argv)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert (hint in last) if hint is not None else last.endswith(")"), last
