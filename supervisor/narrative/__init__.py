@@ -136,7 +136,9 @@ def _tell_end(end: FinishJob, t: Transition, policy: RestartPolicy) -> Iterator[
     yield main("job-ended", text, level, status=status, code=int(code), reason=reason)
     failure, remedy = t.after.last_failure, devices.remedy(t, policy)
     if remedy is not None:
-        yield main("advice", f"what to do: {remedy}", level, code="wait-for-capacity", advice=remedy)
+        yield main(
+            "advice", f"what to do: {remedy}", level, code="wait-for-capacity", advice=remedy
+        )
     elif status is Status.FAILED and failure is not None:
         text = f"what to do: {failure.advice}"
         yield main("advice", text, level, code=failure.rule, advice=failure.advice)
