@@ -25,10 +25,10 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from benchmarks.report import Report, options
+from supervisor.config.training.layout import Rung
+from supervisor.config.training.resolved import InitConfig
 from trainer.checkpoint import Checkpoints, restore
 from trainer.mesh import make_mesh
-from trainer.rungs import Rung
-from trainer.schema import InitConfig
 from trainer.state import Blueprint, TrainState
 from trainer.steps import steps_in
 

@@ -18,11 +18,11 @@ import jax
 import numpy as np
 
 from benchmarks.report import Report, options
+from supervisor.config.training.layout import rung
+from supervisor.config.training.resolved import InitConfig
 from trainer.feed import Feed
 from trainer.fixed_order import same_threads
 from trainer.mesh import make_mesh
-from trainer.rungs import rung
-from trainer.schema import InitConfig
 from trainer.state import Blueprint
 from trainer.step import jit_train_step
 

@@ -20,10 +20,10 @@ import numpy as np
 
 import trainer.step
 from benchmarks.report import Report, options
+from supervisor.config.training.layout import Rung
+from supervisor.config.training.resolved import InitConfig
 from trainer.feed import Feed
 from trainer.mesh import make_mesh
-from trainer.rungs import Rung
-from trainer.schema import InitConfig
 from trainer.state import Blueprint
 
 INIT = InitConfig.model_validate(

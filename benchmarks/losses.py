@@ -18,11 +18,11 @@ import yaml
 
 from benchmarks.contest import FailedError
 from benchmarks.training import Contestant, Training, training
+from supervisor.config.training.layout import Rung
+from supervisor.config.training.resolved import parse
 from supervisor.protocol import simulated
 from trainer.checkpoint import newest_step, restore
-from trainer.config import parse
 from trainer.mesh import make_mesh
-from trainer.rungs import Rung
 from trainer.state import Blueprint
 
 _DEVICES = 8

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from errno import EACCES, EDQUOT, EIO, ENAMETOOLONG, ENOSPC, EROFS, ESTALE
+from importlib.util import find_spec
 from pathlib import Path
 
 from supervisor.adapters.platforms.tpu_lock import LOCK
@@ -34,6 +35,7 @@ from supervisor.protocol.removal import Place
 from supervisor.protocol.segments import JOURNAL
 from supervisor.remote import cache_trust, reach
 
+_OF_THE_TRAINER = ("jax", "flax", "grain", "optax", "orbax")
 _MAX_FIRST_LINE = 256
 _MAX_NAME = 255
 _SHEBANG = re.compile(rb"#![ \t]*([^ \t\n]+)")
@@ -64,12 +66,25 @@ def check(prepared: Prepared) -> Checked:
         if plan.is_command
         for where, message in _program_problems(plan, prepared.job.source.name)
     ]
+    problems += _trainer_problems(prepared)
     problems += _platform_problems(prepared)
     problems += _device_problems(prepared)
     problems += _model_dir_problems(prepared, _existing(prepared.job.model_dir))
     if problems:
         raise prepared.refusal(problems)
     return Checked(reach(prepared.job), cache_trust(prepared.job))
+
+
+def _trainer_problems(prepared: Prepared) -> Iterator[Problem]:
+    """That our trainer is to be run, and what it imports is not installed."""
+    missing = [name for name in _OF_THE_TRAINER if find_spec(name) is None]
+    for index, plan in enumerate(prepared.plans):
+        if missing and not plan.is_command:
+            message = (
+                f"needs {', '.join(missing)} here: install the [trainer] extra, as in "
+                "pip install '.[trainer]' in a checkout"
+            )
+            yield prepared.job.problem(index, ("fit",), message)
 
 
 def _platform_problems(prepared: Prepared) -> Iterator[Problem]:

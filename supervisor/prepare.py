@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from supervisor.adapters.processes.trainer_check import check_trainer
 from supervisor.adapters.stores.bucket import bucket
 from supervisor.config.feasible_rungs import (
     FeasibleRungs,
@@ -20,10 +18,11 @@ from supervisor.config.feasible_rungs import (
 )
 from supervisor.config.load import Job, load_job
 from supervisor.config.plan import PhasePlan, plan_phases
-from supervisor.config.problems import ConfigError, Problem, key_path, shown, unknown_key
+from supervisor.config.problems import ConfigError, Problem, key_path, shown
 from supervisor.config.rule_checks import name_of
 from supervisor.config.schema import Phase
-from supervisor.config.secret_names import flags, is_hidden
+from supervisor.config.secret_names import flags
+from supervisor.config.training.check import Checked, check
 from supervisor.core.liveness import FIRST_INITIALISING
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.diagnosis.examples import failed
@@ -33,7 +32,6 @@ from supervisor.diagnosis.remedy import Remedy
 from supervisor.diagnosis.rules import RULES, Rule, in_a_bucket
 from supervisor.diagnosis.success import Success
 from supervisor.protocol.location import Uri
-from supervisor.protocol.messages import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ def own_rules(phase: Phase) -> tuple[Rule, ...]:
     return tuple(
         Rule(
             name=name_of(rule, number),
-            verdict=Verdict(rule.verdict),
+            verdict=rule.verdict,
             cause=rule.cause or f"rule {rule.name or number} of the config",
             reason=rule.reason or "The config says so.",
             advice=rule.advice or "See autorestart.rules in the config.",
@@ -82,7 +80,7 @@ def own_rules(phase: Phase) -> tuple[Rule, ...]:
             signals=tuple(rule.signal),
             exit_codes=tuple(rule.exit_code),
             stages=tuple(rule.stage),
-            remedy=None if rule.remedy is None else Remedy(rule.remedy),
+            remedy=rule.remedy,
             charge=Charge.NOTHING if rule.remedy == free else Charge.RESTARTS,
         )
         for number, rule in enumerate(phase.init.autorestart.rules, 1)
@@ -98,23 +96,22 @@ def places_of_rules(job: Job, index: int) -> tuple[str, ...]:
 
 
 def prepare(path: Path, overrides: Sequence[str]) -> Prepared:
-    """Read, check and resolve the config at `path`; starts nothing but the trainer's own check.
+    """Read, check and resolve the config at `path`; starts nothing.
 
     Raises:
         ConfigError: with everything that is wrong.
-        TrainerCheckError: our trainer's check gave no answer.
     """
     job = load_job(path, overrides)
-    answers = [_ask_trainer(job, index) for index in range(len(job.phases))]
+    checked = [_checked(job, index) for index in range(len(job.phases))]
     problems = [
-        problem
-        for index, answer in enumerate(answers)
-        for problem in _trainer_problems(job, index, answer)
+        job.problem(index, where, message)
+        for index, found in enumerate(checked)
+        for where, message in found.problems
     ]
     problems += _unreachable_signs(job)
     if problems:
         raise ConfigError(problems)
-    layouts = [_layouts(*pair) for pair in zip(job.phases, answers, strict=True)]
+    layouts = [_layouts(*pair) for pair in zip(job.phases, checked, strict=True)]
     problems = [
         job.source.problem((*job.locations[index], *where), message)
         for index, phase in enumerate(job.phases)
@@ -123,7 +120,7 @@ def prepare(path: Path, overrides: Sequence[str]) -> Prepared:
     if problems:
         raise ConfigError(problems)
     ladders = tuple(make_ladder(*pair) for pair in zip(job.phases, layouts, strict=True))
-    plans = plan_phases(job, [answer.get("resolved", {}) for answer in answers], ladders)
+    plans = plan_phases(job, [found.params for found in checked], ladders)
     ours = RULES if job.remote is None else in_a_bucket(RULES)
     rules = tuple((*own_rules(phase), *ours) for phase in job.phases)
     prepared = Prepared(job, plans, _policy(job, plans), ladders, rules)
@@ -158,42 +155,23 @@ def _unreachable_signs(job: Job) -> Iterator[Problem]:
             yield job.source.problem(location, f"cannot be looked for: {error}")
 
 
-def _ask_trainer(job: Job, index: int) -> dict[str, Any]:
-    """What our trainer says of a phase; nothing for a command."""
+def _checked(job: Job, index: int) -> Checked:
+    """What there is to say of a phase of our trainer; nothing of a command."""
     phase = job.phases[index]
     if phase.fit is None:
-        return {}
+        return Checked()
     trainer = phase.model_dump(mode="json", exclude_none=True, exclude={"start_from", "faults"})
-    trainer["init"].setdefault("checkpoint", {}).setdefault("directory", str(job.place))
+    trainer["init"]["checkpoint"].setdefault("directory", str(job.place))
     factor = devices_per_accelerator(phase)
-    return check_trainer(trainer, [factor * count for count in wanted(phase)])
+    return check(trainer, [factor * count for count in wanted(phase)])
 
 
-def _layouts(phase: Phase, answer: dict[str, Any]) -> Layouts:
+def _layouts(phase: Phase, checked: Checked) -> Layouts:
     """What the program of a phase does on each number of devices, or why it cannot."""
     if phase.fit is None:
         return command_layouts(phase)
     factor = devices_per_accelerator(phase)
-    told = (*answer["rungs"], *answer["unusable"])
-    return {one["num_devices"] // factor: one.get("reason", one) for one in told}
-
-
-def _trainer_problems(job: Job, index: int, answer: dict[str, Any]) -> list[Problem]:
-    """The trainer's complaints, at the lines of the file that they are about."""
-    problems = []
-    for error in answer.get("errors", []):
-        location = (*job.locations[index], *error["loc"][1:])
-        value, known = error.get("value"), error.get("known")
-        if known:
-            message = unknown_key(location, value, known)
-        elif is_hidden(location):
-            message = "cannot be used"  # the words of the check may quote the value
-        elif value is None:
-            message = error["message"]
-        else:
-            message = f"{error['message']} (value {shown(value, location)})"
-        problems.append(Problem(job.source.origin(location), key_path(location), message))
-    return problems
+    return {count // factor: layout for count, layout in checked.layouts.items()}
 
 
 def _policy(job: Job, plans: Sequence[PhasePlan]) -> RestartPolicy:
@@ -223,7 +201,7 @@ def _phase_policy(job: Job, index: int, plan: PhasePlan) -> PhasePolicy:
         max_total_restarts=restart.max_total_restarts,
         repeated_failure_limit=restart.repeated_failure_limit,
         reports_stages=not plan.is_command,
-        deadlines={Stage(name): limit for name, limit in restart.deadlines.items()},
+        deadlines=restart.deadlines,
         success=Success(
             exit_code=plan.success.exit_code,
             step=plan.success.step,

@@ -86,7 +86,7 @@ def _run(arguments: list[str], reporter: Reporter, drills: Drills, ready: Ready 
     # known to be good.
     import yaml
 
-    from trainer.config import parse
+    from supervisor.config.training.resolved import parse
     from trainer.termination import ignore_interrupts_of_supervised
 
     if len(arguments) != 1:

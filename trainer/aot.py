@@ -22,12 +22,11 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
+from supervisor.config.training.layout import rung
+from supervisor.config.training.resolved import TrainerConfig, parse
 from supervisor.protocol.shortening import beginning
-from trainer.config import parse
 from trainer.feed import Feed
 from trainer.mesh import make_mesh
-from trainer.rungs import rung
-from trainer.schema import TrainerConfig
 from trainer.state import Blueprint
 from trainer.step import jit_train_step
 

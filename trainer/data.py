@@ -14,9 +14,9 @@ import grain
 import numpy as np
 import numpy.typing as npt
 
-from trainer.records import DataError, Stream, read_stream
-from trainer.schema import DataloaderConfig
-from trainer.tokenizer import VOCABULARY_SIZE
+from supervisor.config.training.data_files import DataError
+from supervisor.config.training.sections import VOCABULARY_SIZE, DataloaderConfig
+from trainer.records import Stream, read_stream
 
 Batch = npt.NDArray[np.int32]
 """Token ids [global batch, sequence length + 1]: inputs and, one further, their targets."""

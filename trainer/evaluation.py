@@ -6,10 +6,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from supervisor.config.training.sections import ValidationConfig
 from trainer.data import Batch, validation_batches
 from trainer.executables import Executables
 from trainer.feed import Feed
-from trainer.schema import ValidationConfig
 from trainer.state import Blueprint, TrainState
 from trainer.step import jit_evaluation_loss
 

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from supervisor.config.training.layout import Rung
 from trainer.data import Batch
 from trainer.mesh import batch_sharding
-from trainer.rungs import Rung
 
 
 @dataclass(frozen=True, slots=True)

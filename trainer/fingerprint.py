@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.schema import InitConfig, StartFrom
+from supervisor.config.training.resolved import InitConfig, StartPoint
 
 Fingerprint = Mapping[str, Any]
 
@@ -34,7 +34,7 @@ def fingerprint(init: InitConfig) -> Fingerprint:
     return marks
 
 
-def fingerprint_across(init: InitConfig, source: StartFrom) -> Fingerprint:
+def fingerprint_across(init: InitConfig, source: StartPoint) -> Fingerprint:
     """What must be equal to start a phase from another one."""
     own = (
         *_NOT_IN_PARAMETERS,

@@ -29,8 +29,8 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, PartitionSpec
 
+from supervisor.config.training.resolved import InitConfig
 from trainer.mesh import AXES, batch_sharding
-from trainer.schema import InitConfig
 
 _THREADS = "PJRT_NPROC"
 """For how many processors XLA on CPU starts threads; never fewer than there are devices."""

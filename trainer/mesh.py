@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from trainer.rungs import Rung
+from supervisor.config.training.layout import Rung
 
 AXES = ("data", "fsdp")
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from trainer.schema import ModelConfig
+from supervisor.config.training.sections import ModelConfig
 
 
 class Decoder(nnx.Module):

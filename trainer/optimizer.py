@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import optax
 
-from trainer.schema import AdamW, Lion, OptimizerConfig, Sgd
+from supervisor.config.training.sections import AdamW, Lion, OptimizerConfig, Sgd
 
 
 def make_schedule(config: OptimizerConfig, max_steps: int) -> optax.Schedule:

@@ -15,11 +15,11 @@ from typing import NoReturn
 
 import yaml
 
+from supervisor.config.training.resolved import parse
 from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.environment import WorkerIdentity
 from supervisor.protocol.failure import write_failure_record
 from supervisor.protocol.messages import Stage
-from trainer.config import parse
 from trainer.evaluation import compiled_loss
 from trainer.prepare import prepare
 from trainer.voice import Voice

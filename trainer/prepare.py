@@ -16,16 +16,15 @@ from typing import Any
 
 import jax
 
+from supervisor.config.training.layout import Rung, infeasible, rung
+from supervisor.config.training.resolved import TrainerConfig, refusal
 from supervisor.protocol import environment
 from supervisor.protocol.adjustments import Adjustments
 from trainer import fixed_order
-from trainer.config import ConfigError
 from trainer.data import training_batches
 from trainer.executables import Executables
 from trainer.feed import Feed
 from trainer.mesh import make_mesh, require_devices
-from trainer.rungs import Rung, infeasible, rung
-from trainer.schema import TrainerConfig
 from trainer.state import Blueprint
 from trainer.step import jit_train_step
 from trainer.voice import Voice
@@ -63,7 +62,8 @@ def prepare(
     require_devices(num_devices)
     found = rung(config.init, jax.device_count(), adjustments.accumulation)
     if found is None:
-        raise ConfigError(infeasible(config.init, jax.device_count()))
+        problem = infeasible(config.init, jax.device_count())
+        raise refusal([problem] if problem is not None else [])
     init, loader = config.init, config.fit.train_dataloader
     executables = _executables(config, found, voice)
     executables.expect(_TRAIN_STEP)

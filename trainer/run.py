@@ -8,6 +8,8 @@ from typing import Any
 
 import jax
 
+from supervisor.config.training.layout import Rung
+from supervisor.config.training.resolved import InitConfig, StartPoint, TrainerConfig
 from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, Adjustments
 from supervisor.protocol.drills import Drills
 from supervisor.protocol.messages import Stage
@@ -20,9 +22,7 @@ from trainer.fingerprint import fingerprint, fingerprint_across
 from trainer.inflight import InFlight
 from trainer.loop import Loop
 from trainer.prepare import Prepared, prepare
-from trainer.rungs import Rung
 from trainer.save_policy import save_policy
-from trainer.schema import InitConfig, StartFrom, TrainerConfig
 from trainer.snapshot import Snapshots
 from trainer.state import Blueprint, TrainState
 from trainer.step import jit_all_finite, jit_skipped_step
@@ -181,7 +181,7 @@ def _start(
     return blueprint.fresh(), None
 
 
-def _from_other_phase(source: StartFrom, blueprint: Blueprint, say: Say) -> TrainState:
+def _from_other_phase(source: StartPoint, blueprint: Blueprint, say: Say) -> TrainState:
     """A fresh state, with what `source` says in place of its own."""
     names = ("params",) if source.load == "params" else ("params", "optimizer")
     wanted = {name: getattr(blueprint.abstract, name) for name in names}

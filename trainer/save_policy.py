@@ -22,7 +22,7 @@ from orbax.checkpoint.checkpoint_managers import (
     SaveDecisionPolicy,
 )
 
-from trainer.schema import CheckpointConfig
+from supervisor.config.training.resolved import CheckpointConfig
 
 _ASKED = 100
 """How often, at least, the clock is asked in an interval: a save comes at most 1% of it late."""

@@ -18,16 +18,15 @@ import jax
 import jax.numpy as jnp
 import yaml
 
+from supervisor.config.training.data_files import matching_files
+from supervisor.config.training.resolved import TrainerConfig, parse
 from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.environment import WorkerIdentity
 from supervisor.protocol.standby import Orders
 from trainer import placement
 from trainer.checkpoint import Checkpoints
-from trainer.config import parse
 from trainer.prepare import Prepared, prepare
-from trainer.schema import TrainerConfig
 from trainer.snapshot import Snapshots
-from trainer.sources import matching_files
 from trainer.steps import steps_in
 from trainer.voice import Voice
 

@@ -16,10 +16,10 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
+from supervisor.config.training.resolved import InitConfig
 from trainer.mesh import state_sharding
 from trainer.model import Decoder
 from trainer.optimizer import make_schedule, make_transformation
-from trainer.schema import InitConfig
 
 Params = nnx.State[Any, Any]
 

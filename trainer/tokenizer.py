@@ -11,8 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-END_OF_DOCUMENT = 256
-VOCABULARY_SIZE = 257
+from supervisor.config.training.sections import END_OF_DOCUMENT
 
 Tokens = npt.NDArray[np.uint16]
 

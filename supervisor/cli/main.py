@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
 from supervisor import __version__
-from supervisor.adapters.processes.trainer_check import TrainerCheckError
 from supervisor.adapters.telling.printing import UnprintableError, printing
 from supervisor.adapters.telling.tracebacks import redact_tracebacks
 from supervisor.cli.arguments import Commands, Parser
@@ -74,8 +73,6 @@ def _main(argv: Sequence[str], exclusion: Exclusion | None) -> int:
     except ConfigError as error:
         problems = map(Redactor(os.environ).problem, error.problems)
         return complain_of_all(ExitCode.INVALID_CONFIG, problems)
-    except TrainerCheckError as error:
-        return complain(ExitCode.INVALID_CONFIG, str(error))
     except KeyboardInterrupt:
         return complain(ExitCode.STOPPED, "interrupted before anything was started")
 

@@ -10,7 +10,7 @@ from supervisor.config.command import Command
 from supervisor.config.feasible_rungs import ladder_conflicts
 from supervisor.config.problems import Location, shown
 from supervisor.config.rule_checks import rule_conflicts
-from supervisor.config.schema import TRAINER_SECTIONS, Devices, Phase
+from supervisor.config.schema import Devices, Phase
 from supervisor.config.secret_names import is_hidden
 from supervisor.config.topology import parse_slice
 from supervisor.protocol.location import Uri
@@ -20,6 +20,12 @@ def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
     """What does not fit together inside a phase, with the key to change."""
     if phase.fit is None and phase.command is None:
         yield (), "needs either fit (our trainer) or command (any other program)"
+    if phase.fit is not None and phase.command is None:
+        yield from (
+            (("init", key), "is required for fit")
+            for key in ("model", "optimizer", "loop")
+            if getattr(phase.init, key) is None
+        )
     if phase.fit is not None and phase.command is not None:
         yield ("command",), "stands beside fit: keep command (any program) or fit (our trainer)"
     restart = phase.init.autorestart
@@ -116,9 +122,6 @@ def _ready_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
 
 def _command_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
     assert phase.command is not None
-    for key in TRAINER_SECTIONS:
-        if getattr(phase.init, key) is not None:
-            yield ("init", key), "belongs to our trainer; a command has its own"
     if phase.start_from is not None:
         yield ("start_from",), "belongs to our trainer; a command starts from what it likes"
     if phase.init.checkpoint.snapshot is not None:

@@ -17,9 +17,13 @@ class SuccessConfig(Section):
     """When the command has done its work; at most one of step, pattern and file."""
 
     exit_code: Annotated[int, Field(ge=0, le=255)] = 0
+    """Exit code of a program that has done its work."""
     step: Annotated[int, Field(ge=0)] | None = None
+    """Step that must be complete."""
     pattern: str | None = None
+    """Regular expression that a line of the output must match."""
     file: Annotated[str, AfterValidator(no_variable)] | None = None
+    """File, or object in a bucket, that must be there."""
 
     @field_validator("pattern")
     @classmethod
@@ -37,6 +41,7 @@ class ProgressConfig(Section):
     """How to read the step from the command's output: one group that holds its number."""
 
     pattern: str
+    """Regular expression with one group: `completed step: (\\d+)`."""
 
     @field_validator("pattern")
     @classmethod
@@ -74,16 +79,21 @@ class Command(Section):
     """Any program in place of our trainer."""
 
     argv: Annotated[list[str], Field(min_length=1), BeforeValidator(_words)]
+    """The program and its arguments, without a shell; may have placeholders such as {model_dir}."""
     env: dict[Annotated[str, Field(pattern=r"^[^=]+$")], str] = Field(default_factory=dict)
+    """Environment variables of the program."""
     env_file: Annotated[str, Field(min_length=1), AfterValidator(local_place)] | None = None
-    """A file on the machine, open to nobody else, with more variables: those that are secret."""
+    """File on the machine, open to nobody else, with more variables: those that are secret."""
     env_secrets: dict[VariableName, SecretVersion] = Field(default_factory=dict)
     """Variables whose values are in Google Secret Manager."""
     success: SuccessConfig | None = None
+    """When the program has done its work. Default: it exits with 0."""
     progress: ProgressConfig | None = None
+    """How to read the step from the output. Default: the program reports it, or nobody does."""
     bootstrap: bool = True
+    """Whether a Python program runs under the bootstrap, which reports for it."""
     preload: list[Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*$")]] | None = None
-    """The modules that a standby imports; left out: those that the program was seen to import."""
+    """Modules that a standby imports. Default: those that the program was seen to import."""
     global_batch: Annotated[int, Field(ge=1)] | None = None
     """Examples in a step over all devices: `{per_device_batch}` is one device's part."""
     elastic: bool = False

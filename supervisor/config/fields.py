@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from supervisor.config.sizes import parse_size
-from supervisor.protocol.duration import parse_duration
+from supervisor.config.quantities import DURATION_SCHEMA, SIZE_SCHEMA, parse_duration, parse_size
 from supervisor.protocol.location import Uri
+from supervisor.protocol.messages import Stage
 
 
 def _seconds(value: Any) -> Any:
@@ -19,24 +19,6 @@ def _seconds(value: Any) -> Any:
 
 def _bytes(value: Any) -> Any:
     return parse_size(value) if isinstance(value, str) else value
-
-
-def _is_steps(value: Any) -> bool:
-    return type(value) is int and value >= 1
-
-
-def steps(value: Any) -> Any:
-    """`value`, a number of steps."""
-    if not _is_steps(value):
-        raise ValueError("is not a number of steps")
-    return value
-
-
-def steps_or_duration(value: Any) -> Any:
-    """`value`, a number of steps or a duration."""
-    if not _is_steps(value) and not (isinstance(value, str) and parse_duration(value) > 0):
-        raise ValueError("is neither a number of steps nor a duration such as 5m")
-    return value
 
 
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{\w+\})")
@@ -70,23 +52,27 @@ def local_place(value: str) -> str:
     return value
 
 
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=7 * 86400)]
+Seconds = Annotated[
+    float,
+    BeforeValidator(_seconds),
+    Field(ge=0, le=7 * 86400),
+    WithJsonSchema(
+        {"anyOf": [{"type": "number", "minimum": 0, "maximum": 7 * 86400}, DURATION_SCHEMA]}
+    ),
+]
 """At most a week: more is a slip, and beyond what a wait of the operating system can hold."""
 
 
-Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=0, le=1 << 60)]
-
-
-StageName = Literal[
-    "STARTING",
-    "INITIALIZING",
-    "RESTORING",
-    "COMPILING",
-    "TRAINING",
-    "EVALUATING",
-    "SAVING",
-    "FINISHING",
+Bytes = Annotated[
+    int,
+    BeforeValidator(_bytes),
+    Field(ge=0, le=1 << 60),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, SIZE_SCHEMA]}),
 ]
+
+
+StageName = Annotated[Stage, Field(strict=False)]
+"""A stage by its name: strict models take nothing but members of an enum."""
 
 
 class Section(BaseModel):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from supervisor.config.checks import conflicts, conflicts_across
 from supervisor.config.overrides import apply_override
@@ -22,9 +20,9 @@ from supervisor.config.problems import (
     shown,
     unknown_key,
 )
-from supervisor.config.schema import Phase
-from supervisor.config.secret_names import is_hidden, is_secret
+from supervisor.config.schema import TRAINER_SECTIONS, Phase
 from supervisor.config.source import Source, read_source
+from supervisor.config.violations import in_data, violations
 from supervisor.host.state_folder import state_folder
 from supervisor.protocol.location import Uri
 
@@ -32,8 +30,7 @@ EXIT_CODE_PRESETS: dict[str, dict[int, int]] = {
     # XPK restarts on 42 and on 127 to 255, and takes everything else for the end.
     "xpk": {1: 42, 69: 42, 74: 42, 75: 42},
 }
-_TOO_SHORT = 5
-"""Characters: a number, `false`."""
+_OF_OUR_TRAINER = "belongs to our trainer; a command has its own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +56,7 @@ class Job:
 
     def problem(self, index: int, where: Location, message: str) -> Problem:
         """The problem of the phase `index` at a place of the schema."""
-        location = _in_data(self.source.data, self.locations[index], where)
-        return self.source.problem(location, message)
+        return _placed(self.source, self.locations[index], where, message)
 
     @property
     def place(self) -> Path | Uri:
@@ -81,33 +77,43 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
             apply_override(source, override)
     if problems:
         raise ConfigError(problems)
-    data = _mapping(source)
-    problems += _unknown_at_top(source, data)
+    job = _mapping(source)
+    problems += _unknown_at_top(source, job)
     exit_codes: Mapping[int, int] = {}
     locations: list[Location] = []
     phases: list[Phase] = []
     with _noting(problems):
-        exit_codes = _exit_codes(source, data.get("exit_codes"))
+        exit_codes = _exit_codes(source, job.get("exit_codes"))
     with _noting(problems):
-        locations = _phase_locations(source, data.get("trainer"))
+        locations = _phase_locations(source, job.get("trainer"))
     for location in locations:
+        data, misplaced = _of_a_command(_at(source.data, location))
+        problems += [
+            source.problem(
+                (*location, "init", key), "belongs to our trainer; a command has its own"
+            )
+            for key in misplaced
+        ]
         try:
-            phases.append(Phase.model_validate(_at(source.data, location)))
+            phases.append(Phase.model_validate(data))
         except ValidationError as error:
-            problems += _problems(source, location, error)
+            problems += [
+                source.problem((*location, *where), message)
+                for where, message in violations(error, Phase, data, location)
+            ]
         else:
             problems += [
-                source.problem(_in_data(source.data, location, where), message)
+                _placed(source, location, where, message)
                 for where, message in conflicts(phases[-1])
             ]
     if not problems:
         problems = [
-            source.problem(_in_data(source.data, locations[index], where), message)
+            _placed(source, locations[index], where, message)
             for index, where, message in conflicts_across(phases)
         ]
     if problems:
         raise ConfigError(problems)
-    source.data = _without_extensions(data)
+    source.data = _without_extensions(job)
     return Job(source, tuple(phases), tuple(locations), exit_codes)
 
 
@@ -190,80 +196,25 @@ def _at(data: Any, location: Location) -> Any:
     return data
 
 
+def _of_a_command(data: Any) -> tuple[Any, list[str]]:
+    """A phase without our trainer's sections, and which it has, if it runs a command: what stands
+    in them may follow another schema."""
+    init = data.get("init") if isinstance(data, dict) else None
+    if not isinstance(init, dict) or data.get("command") is None or data.get("fit") is not None:
+        return data, []
+    given = [key for key in TRAINER_SECTIONS if init.get(key) is not None]
+    own = {key: value for key, value in init.items() if key not in TRAINER_SECTIONS}
+    return {**data, "init": own}, given
+
+
+def _placed(source: Source, base: Location, where: Location, message: str) -> Problem:
+    """The problem at `where` in the phase at `base`."""
+    return source.problem((*base, *in_data(_at(source.data, base), where)), message)
+
+
 def _without_extensions(data: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if not key.startswith(_EXTENSION)}
 
 
 _EXTENSION = "x-"
 """Keys at the top that are for anchors alone, as in a file for Docker Compose."""
-_WORDS = {
-    "model_type": "is not a mapping",
-    "dict_type": "is not a mapping",
-    "list_type": "is not a list",
-}
-"""pydantic's words where they speak of classes."""
-
-
-def _problems(source: Source, base: Location, error: ValidationError) -> Iterator[Problem]:
-    for item in error.errors(include_url=False):
-        location = _in_data(source.data, base, item["loc"])
-        value = item["input"]
-        if item["type"] == "extra_forbidden":
-            known = known_keys(Phase, location[len(base) : -1])
-            yield source.problem(location, unknown_key(location, value, known))
-        elif item["type"] == "missing":
-            yield source.problem(location, "is required")
-        elif item["type"] == "string_type" and location[-3:-1] == ("command", "env"):
-            yield source.problem(location, _to_be_quoted(str(location[-1]), value))
-        elif item["type"] == "value_error" and is_hidden(location):
-            yield source.problem(location, "cannot be used")  # our own words quote the value
-        else:
-            message = _WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
-            text = f"{message[0].lower()}{message[1:]} (value {shown(value, location)})"
-            yield source.problem(location, text)
-
-
-def _to_be_quoted(name: str, value: Any) -> str:
-    """What is wrong with a variable whose value is no text; only what is too short for a secret
-    is shown."""
-    items = value if isinstance(value, list) else [value]
-    words = [json.dumps(item) for item in items if isinstance(item, int | float)]
-    is_shown = len(words) == len(items) and all(len(word) <= _TOO_SHORT for word in words)
-    text = ",".join(words) if words and is_shown and not is_secret(name) else "..."
-    return f"is no text, as a variable must be; quote it: {name}: '{text}'"
-
-
-def _in_data(data: Any, base: Location, relative: Sequence[str | int]) -> Location:
-    """A location in the schema, without the parts that the file does not have (a short form's)."""
-    location = list(base)
-    current = _at(data, base)
-    for index, part in enumerate(relative):
-        last = index == len(relative) - 1
-        inside = (isinstance(current, dict) and part in current) or (
-            isinstance(current, list) and isinstance(part, int) and part < len(current)
-        )
-        if inside:
-            current = current[part]
-            location.append(part)
-        elif last and isinstance(current, dict) and isinstance(part, str) and part.isidentifier():
-            location.append(part)
-    return tuple(location)
-
-
-def known_keys(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
-    """The keys that the schema knows at `location` below `model`."""
-    for part in location:
-        if isinstance(part, int):
-            continue
-        field = model.model_fields.get(part)
-        inner = _model_in(field.annotation) if field is not None else None
-        if inner is None:
-            return []
-        model = inner
-    return list(model.model_fields)
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
-        return annotation if issubclass(annotation, BaseModel) else None
-    return next((found for arg in get_args(annotation) if (found := _model_in(arg))), None)

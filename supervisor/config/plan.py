@@ -16,8 +16,9 @@ from supervisor.config.checks import phase_name
 from supervisor.config.command import Command, SuccessConfig
 from supervisor.config.feasible_rungs import FeasibleRungs
 from supervisor.config.load import Job
-from supervisor.config.schema import Fault, Phase
+from supervisor.config.schema import TRAINER_SECTIONS, Fault, Phase
 from supervisor.config.topology import SliceShape, parse_slice
+from supervisor.config.training.sections import Load
 from supervisor.protocol.location import Uri
 
 JAX_PLATFORMS = "JAX_PLATFORMS"
@@ -92,7 +93,7 @@ class PhasePlan:
 
 
 def plan_phases(
-    job: Job, trainer_sections: Sequence[dict[str, Any]], ladders: Sequence[FeasibleRungs]
+    job: Job, trainer_sections: Sequence[Mapping[str, Any]], ladders: Sequence[FeasibleRungs]
 ) -> tuple[PhasePlan, ...]:
     """The plan of every phase, from its ladder and from what our trainer's schema made of it: the
     trainer's own sections with their defaults; nothing for a command."""
@@ -109,7 +110,7 @@ def _plan(
     job: Job,
     index: int,
     directories: Sequence[Path | Uri],
-    sections: dict[str, Any],
+    sections: Mapping[str, Any],
     ladder: FeasibleRungs,
 ) -> PhasePlan:
     phase = job.phases[index]
@@ -166,14 +167,16 @@ def _checkpoints(job: Job, index: int, *, several: bool) -> Path | Uri:
 
 
 def _params(
-    job: Job, index: int, directories: Sequence[Path | Uri], sections: dict[str, Any]
+    job: Job, index: int, directories: Sequence[Path | Uri], sections: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The config of one phase with everything in it that was left to defaults."""
     phase = job.phases[index]
     params = phase.model_dump(mode="json", exclude_none=True)
     params["name"] = phase_name(phase, index)
-    owned = sections.get("trainer", {})
-    for section, value in owned.items():
+    if phase.command is not None:
+        for section in TRAINER_SECTIONS:
+            params["init"].pop(section, None)
+    for section, value in sections.items():
         if section == "init":
             params["init"].update(value)
         else:
@@ -191,7 +194,7 @@ def _start_from(job: Job, index: int, directories: Sequence[Path | Uri]) -> dict
     source = names.index(start.phase) if start is not None and start.phase else index - 1
     return {
         "directory": str(directories[source]),
-        "load": start.load if start is not None else "params",
+        "load": (start.load if start is not None else Load.PARAMS).value,
     }
 
 

@@ -11,15 +11,24 @@ from pydantic import (
     BeforeValidator,
     Field,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
 
 from supervisor.config.fields import Section, StageName
+from supervisor.config.judgement import Remedy, Verdict
 from supervisor.config.patterns import Pattern
 
-VerdictName = Literal["FATAL", "RESTART", "POLICY"]
-RemedyName = Literal["less-at-once", "roll-back", "wait", "wait-long", "wait-for-capacity"]
+VerdictName = Annotated[Verdict, Field(strict=False)]
+RemedyName = Literal[
+    Remedy.LESS_AT_ONCE,
+    Remedy.ROLL_BACK,
+    Remedy.WAIT,
+    Remedy.WAIT_LONG,
+    Remedy.WAIT_FOR_CAPACITY,
+]
+"""Remedies but the one that only a job in a bucket has."""
 
 
 def _exit_code(value: int) -> int:
@@ -34,7 +43,11 @@ def _exit_code(value: int) -> int:
 
 
 _NUMBERS = frozenset(signal.Signals)
-ExitCode = Annotated[int, AfterValidator(_exit_code)]
+ExitCode = Annotated[
+    int,
+    AfterValidator(_exit_code),
+    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 255}),
+]
 
 
 def _as_list(value: Any) -> Any:
@@ -68,14 +81,17 @@ class Example(Section):
     """A log (or a part of one) and how its process ended, with what must be made of it."""
 
     text: Annotated[str | None, Field(min_length=1)] = None
+    """The log, or a part of it."""
     exit_code: ExitCode | None = None
-    """1 where neither this nor the signal is given."""
+    """With which the process ended. Default: 1, if no signal is given."""
     signal: SignalName | None = None
+    """Signal that ended the process."""
     stage: StageName | None = None
+    """Stage in which it ended."""
     decides: bool | None = None
-    """Whether the rule must decide about it; None: it must, unless `expect` says what counts."""
+    """Whether the rule must decide about it. Default: it must, unless `expect` is given."""
     expect: VerdictName | None = None
-    """The verdict that it must get, whichever rule decides."""
+    """The verdict that the example must get, whichever rule decides."""
 
     @model_validator(mode="after")
     def _some_end(self) -> Self:
@@ -90,20 +106,31 @@ class RuleConfig(Section):
     """One rule of the user's own: what it matches (all that is given must), and what follows."""
 
     name: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")] = None
+    """Name of the rule in messages. Default: made from its number."""
     type: Annotated[list[str], BeforeValidator(_as_list)] = Field(default_factory=list)
+    """Exception type, or a list of them; `*` matches any text."""
     regex: str | None = None
+    """Regular expression that is searched for in the error and the output."""
     exit_code: Annotated[list[ExitCode], BeforeValidator(_as_list)] = Field(default_factory=list)
+    """Exit code, or a list of them."""
     signal: Annotated[list[str], BeforeValidator(_as_list)] = Field(default_factory=list)
+    """Signal that ended the process, such as SIGKILL, or a list of them."""
     stage: Annotated[list[StageName], BeforeValidator(_as_list)] = Field(default_factory=list)
+    """Stage in which it ended, or a list of them."""
     verdict: VerdictName
+    """What to do: RESTART, FATAL (end the job), or POLICY (restart with a remedy)."""
     certain: bool | None = None
-    """With verdict FATAL: whether it ends the job at once (None: it does), or is a guess."""
+    """With verdict FATAL: whether the job ends at once (the default), or after one more attempt."""
     remedy: RemedyName | None = None
     """With verdict POLICY: what is done about it beyond a restart."""
     cause: Annotated[str | None, Field(min_length=1)] = None
+    """Name of the cause in messages."""
     reason: Annotated[str | None, Field(min_length=1)] = None
+    """Why the verdict is right, for messages."""
     advice: Annotated[str | None, Field(min_length=1)] = None
+    """What a person should do, for messages."""
     examples: list[Annotated[Example, BeforeValidator(_as_example)]] = Field(default_factory=list)
+    """Logs on which the rule is tried when the config is read; text alone is short for one."""
 
     @field_validator("regex")
     @classmethod
@@ -127,7 +154,7 @@ class RuleConfig(Section):
     @classmethod
     def _certain_of_a_fatal(cls, value: bool | None, info: ValidationInfo) -> bool | None:
         verdict = info.data.get("verdict")
-        if value is not None and verdict is not None and verdict != "FATAL":
+        if value is not None and verdict is not None and verdict is not Verdict.FATAL:
             raise ValueError(
                 f"is only for verdict FATAL, not {verdict}: take it out, or make the verdict FATAL"
             )
@@ -141,6 +168,6 @@ class RuleConfig(Section):
 
     @model_validator(mode="after")
     def _remedy_of_a_policy(self) -> Self:
-        if self.remedy is not None and self.verdict != "POLICY":
+        if self.remedy is not None and self.verdict is not Verdict.POLICY:
             raise ValueError(f"a remedy needs verdict POLICY, not {self.verdict}")
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from supervisor.config.sizes import size_text
+from supervisor.config.quantities import size_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,11 @@
-"""The vocabulary of a decision about a failure: the verdict, and which budget it spends."""
+"""The vocabulary of a decision about a failure: the verdict, which budget it spends, and how far
+it may be trusted."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-
-class Verdict(StrEnum):
-    """What to do about a failure."""
-
-    RESTART = "RESTART"
-    FATAL = "FATAL"
-    POLICY = "POLICY"
-    """Its cause has a policy of its own. Where none is carried out yet, it is a restart."""
+from supervisor.config.judgement import Verdict as Verdict
 
 
 class Charge(StrEnum):

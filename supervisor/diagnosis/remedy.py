@@ -1,22 +1,3 @@
-"""What a policy does about a cause, where to try again as before would only repeat it."""
+"""Remedies are part of the config's vocabulary."""
 
-from __future__ import annotations
-
-from enum import StrEnum
-
-
-class Remedy(StrEnum):
-    """How the next attempt differs from the last one."""
-
-    LESS_AT_ONCE = "less-at-once"
-    """Once again as it was; then with less on the devices at a time; then never again."""
-    ROLL_BACK = "roll-back"
-    """From the newest checkpoint; where the same step fails twice, without its batch or never."""
-    WAIT = "wait"
-    """After a while, also the first time: what is in the way may be gone by then."""
-    WAIT_LONG = "wait-long"
-    """After a long while: somebody has to renew or refill something."""
-    WAIT_FOR_CAPACITY = "wait-for-capacity"
-    """After a long while and free of charge, until waiting is no use here."""
-    WAIT_FOR_STORAGE = "wait-for-storage"
-    """After a while and free of charge: not the program fails but what the job is kept in."""
+from supervisor.config.judgement import Remedy as Remedy

@@ -16,6 +16,7 @@ import psutil
 
 from supervisor.adapters.stores.journal import FileJournal
 from supervisor.adapters.stores.storage import LocalStorage
+from supervisor.config.training.resolved import parse
 from supervisor.core.decisions import StartWorkers
 from supervisor.core.events import SupervisorStarted, WorkerReported
 from supervisor.core.machine import step
@@ -26,7 +27,6 @@ from tests.chaos.storm import Outcome
 from tests.running import attempt_records, marked
 from tests.training.harness import assert_same_bits, blueprint
 from trainer.checkpoint import restore
-from trainer.config import parse
 
 _LEAVE_SNAPSHOTS = ("SIGKILL by itself", "SIGSTOP to the trainer", "hang after a step")
 """Faults at a step after which the next attempt may resume from memory."""

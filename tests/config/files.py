@@ -19,18 +19,29 @@ trainer:
 """
 """The smallest config of a command: a test changes one thing in it."""
 
-FIT = COMMAND.replace("  command: [python, train.py]\n", "  fit: {}\n")
+TRAINING = (
+    "model_dir: runs/x, model: {hidden_size: 16, num_layers: 1, num_heads: 4}, optimizer: {name: "
+    "sgd, learning_rate: 0.1}, loop: {max_steps: 9, global_batch_size: 8}"
+)
+"""What `init` needs for our trainer."""
+DATA = "{train_dataloader: {paths: stdlib}}"
+"""What `fit` needs."""
 
-PHASES = """\
+FIT = COMMAND.replace("model_dir: runs/x", f"<<: {{{TRAINING}}}").replace(
+    "  command: [python, train.py]\n", f"  fit: {DATA}\n"
+)
+"""The smallest config of our trainer, with the same lines."""
+
+PHASES = f"""\
 trainer:
 - trainer:
     name: first
-    init: {model_dir: runs/x, autorestart: {max_num_restarts: 1}}
-    fit: {}
+    init: {{{TRAINING}, autorestart: {{max_num_restarts: 1}}}}
+    fit: {DATA}
 - trainer:
     name: second
-    init: {model_dir: runs/x, autorestart: {max_num_restarts: 2}}
-    fit: {}
+    init: {{{TRAINING}, autorestart: {{max_num_restarts: 2}}}}
+    fit: {DATA}
 """
 
 

@@ -10,11 +10,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.config.load import EXIT_CODE_PRESETS, known_keys
+from supervisor.config.load import EXIT_CODE_PRESETS
 from supervisor.config.problems import ConfigError
 from supervisor.config.schema import Phase
+from supervisor.config.violations import known_keys
 from tests.config.files import (
     COMMAND,
+    DATA,
     FIT,
     PHASES,
     load,
@@ -162,7 +164,7 @@ MISTAKES = [
     ),
     (
         with_restart("max_num_restarts: 3\nrules: [{regex: x, verdict: MAYBE}]"),
-        "rules[0].verdict: input should be 'FATAL', 'RESTART' or 'POLICY' (value \"MAYBE\")",
+        "rules[0].verdict: input should be 'RESTART', 'FATAL' or 'POLICY' (value \"MAYBE\")",
     ),
     (
         with_restart("max_num_restarts: 3\nrules: [{verdict: FATAL}]"),
@@ -222,11 +224,17 @@ MISTAKES = [
     (with_init("checkpoint: {every: 1.5}"), "nor a duration such as 5m (value 1.5)"),
     (with_init("checkpoint: {every: {int: 1}}"), "c.yaml:4: trainer.init.checkpoint.every: is"),
     (with_init("checkpoint: {every: often}"), "every: 'often' is not a duration such as 30s"),
-    (with_init("checkpoint: {snapshot: {every: 5m}}"), "snapshot.every: is not a number of steps"),
-    (with_init("checkpoint: {snapshot: {every: 0}}"), "is not a number of steps (value 0)"),
+    (
+        with_init("checkpoint: {snapshot: {every: 5m}}"),
+        "snapshot.every: input should be a valid i",
+    ),
+    (
+        with_init("checkpoint: {snapshot: {every: 0}}"),
+        "every: input should be greater than 0 (value 0)",
+    ),
     (with_init("checkpoint: {snapshot: {}}"), "trainer.init.checkpoint.snapshot.every: is req"),
     (with_init("checkpoint: {snapshot: {every: 5}}"), "snapshot: snapshots in memory need our tr"),
-    (with_init("checkpoint: {keep: 0}"), "keep: input should be greater than or equal to 1"),
+    (with_init("checkpoint: {keep: 0}"), "keep: input should be greater than 0"),
     # --- places
     (COMMAND.replace("runs/x", "''"), "c.yaml:3: trainer.init.model_dir: string should have"),
     (COMMAND.replace("runs/x", "ftp://b/x"), "model_dir: is on no object store that is supported"),
@@ -258,9 +266,12 @@ MISTAKES = [
     (with_init("devices: {platform: tpu, type: v5e-0}"), "'v5e-0' is not a TPU type such as"),
     (with_init("devices: {platform: tpu, type: v4-8, count: 8}"), "v4-8 has 4 chips, not 8"),
     # --- fit or command
-    (FIT.replace("  fit: {}\n", ""), "c.yaml:1: trainer: needs either fit (our trainer) or co"),
+    (
+        FIT.replace(f"  fit: {DATA}\n", ""),
+        "c.yaml:1: trainer: needs either fit (our trainer) or co",
+    ),
     (FIT + "  command: [a]\n", "c.yaml:7: trainer.command: stands beside fit: keep command (any"),
-    (FIT.replace("{}", "3"), "c.yaml:6: trainer.fit: is not a mapping (value 3)"),
+    (FIT.replace(DATA, "3"), "c.yaml:6: trainer.fit: is not a mapping (value 3)"),
     (with_init("seed: 3"), "c.yaml:4: trainer.init.seed: belongs to our trainer; a command"),
     (with_init("model:\n  name: gpt"), "c.yaml:4: trainer.init.model: belongs to our trainer"),
     (with_command("[]"), "c.yaml:6: trainer.command: list should have at least 1 item"),
@@ -389,6 +400,7 @@ def test_every_problem_is_told_at_once() -> None:
         ["c.yaml:6", "trainer[0].trainer.init.model_dir"],
         ["c.yaml:7", "trainer[0].trainer.init.autorestart.max_num_restarts"],
         ["c.yaml:7", "trainer[0].trainer.init.autorestart.max_num_restart"],
+        ["c.yaml:8", "trainer[0].trainer.fit.train_dataloader"],
         ["c.yaml:9", "trainer[1].trainer"],
     ]
     assert "did you mean 'max_num_restarts'?" in found[4]

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.config.problems import ConfigError
-from tests.config.files import COMMAND, FIT, PHASES, load, problems, with_init
+from tests.config.files import COMMAND, DATA, FIT, PHASES, TRAINING, load, problems, with_init
 
 RESTARTS = "autorestart.max_num_restarts"
+FIVE = "{max_num_restarts: 5}"
+PATHS = "fit.train_dataloader.paths"
 
 
 @pytest.mark.parametrize(
@@ -26,7 +28,7 @@ RESTARTS = "autorestart.max_num_restarts"
         (PHASES, [f"trainer[0].init.{RESTARTS}=7", f"trainer.init.{RESTARTS}=0"], [0, 0]),
         (
             PHASES,
-            ["trainer[1]={init: {model_dir: runs/x, autorestart: {max_num_restarts: 5}}, fit: {}}"],
+            ["trainer[1]={" + f"init: {{{TRAINING}, autorestart: {FIVE}}}, fit: {DATA}" + "}"],
             [1, 5],
         ),
     ],
@@ -39,13 +41,13 @@ def test_it_is_above_the_file(config: str, options: list[str], values: list[int]
 @pytest.mark.parametrize(
     ("config", "option", "path", "value"),
     [
-        (FIT, "trainer.init.seed=1e-3", "init.seed", 0.001),
-        (FIT, "trainer.init.seed=off", "init.seed", "off"),
-        (FIT, "trainer.init.seed=", "init.seed", None),
-        (FIT, "trainer.init.model.a-b.c=[1, x]", "init.model", {"a-b": {"c": [1, "x"]}}),
-        (FIT, "trainer.init.seed=a=b", "init.seed", "a=b"),
+        (FIT, "trainer.init.optimizer.clip_norm=1e-3", "init.optimizer.clip_norm", 0.001),
+        (FIT, f"trainer.fit={DATA.replace('stdlib', 'off')}", PATHS, ("off",)),
+        (FIT, "trainer.fit.validation=", "fit.validation", None),
+        (FIT, "trainer.fit.train_dataloader.paths=[a, b]", PATHS, ("a", "b")),
+        (FIT, "trainer.fit.train_dataloader.paths=a=b", PATHS, ("a=b",)),
         (FIT, "trainer.init.checkpoint.every=5m", "init.checkpoint.every", "5m"),
-        (FIT.replace("fit: {}", "fit:"), "trainer.fit.x=1", "fit", {"x": 1}),
+        (FIT.replace(DATA, ""), "trainer.fit.train_dataloader.paths=x", PATHS, ("x",)),
         (FIT + "  faults: [{step: 1, hang: true}]", "trainer.faults[0].step=5", "faults.0.step", 5),
         (FIT, "trainer.faults=[{step: 4, hang: true}]", "faults.0.step", 4),
         (COMMAND, "trainer.command[1]=other.py", "command.argv.1", "other.py"),
@@ -139,9 +141,10 @@ def test_the_file_keeps_its_lines_beside_an_option() -> None:
 
 
 def test_phases_do_not_share_a_value() -> None:
-    first, second = load(PHASES, "trainer.init.model={a: [1]}").phases
-    assert first.init.model == second.init.model
-    assert first.init.model["a"] is not second.init.model["a"]
+    first, second = load(PHASES, "trainer.init.autorestart.deadlines={SAVING: 5}").phases
+    ours, theirs = first.init.autorestart.deadlines, second.init.autorestart.deadlines
+    assert ours == theirs
+    assert ours is not theirs
 
 
 @given(

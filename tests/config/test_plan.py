@@ -13,7 +13,7 @@ from supervisor.config.plan import PhasePlan, plan_phases
 from supervisor.host.state_folder import state_folder
 from tests.config.files import COMMAND, FIT, PHASES, load, with_command, with_init
 
-RESOLVED: dict[str, Any] = {"trainer": {"init": {"loop": {"max_steps": 9}}, "fit": {"x": 1}}}
+RESOLVED: dict[str, Any] = {"init": {"loop": {"max_steps": 9}}, "fit": {"x": 1}}
 """What our trainer's schema answers for a phase with `fit`."""
 LADDER = FeasibleRungs((RungLayout(4), RungLayout(2)))
 

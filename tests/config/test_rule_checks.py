@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.config.judgement import Verdict
 from supervisor.config.rule_checks import idle_patterns, rule_conflicts
 from supervisor.config.rules import RuleConfig
 from supervisor.diagnosis.rules import Rule, names_match
@@ -86,7 +87,7 @@ def test_what_a_rule_is_said_to_hide_it_hides(
     wide: list[str], narrow: list[str], name: str
 ) -> None:
     """Whatever type an error has: if the later rule is about it, so is the earlier one."""
-    rules = [RuleConfig(type=kinds, verdict="FATAL") for kinds in (wide, narrow)]
+    rules = [RuleConfig(type=kinds, verdict=Verdict.FATAL) for kinds in (wide, narrow)]
     parts = name.replace("*", "c").split(".")
     names = frozenset({"BaseException", *(".".join(parts[at:]) for at in range(len(parts)))})
     config = with_rules(*(f"{{type: {kinds}, verdict: FATAL}}" for kinds in (wide, narrow)))
@@ -117,7 +118,7 @@ def _rule(kinds: list[str]) -> Rule:
     ],
 )
 def test_a_pattern_that_says_nothing_is_a_warning(regex: str, told: str | None) -> None:
-    found = [*idle_patterns([RuleConfig(regex=regex, verdict="RESTART")])]
+    found = [*idle_patterns([RuleConfig(regex=regex, verdict=Verdict.RESTART)])]
     assert [where for where, _ in found] == ([] if told is None else [(0, "regex")])
     assert told is None or told in found[0][1]
     if told is not None:

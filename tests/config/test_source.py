@@ -212,5 +212,5 @@ def test_the_file_is_named_as_it_was_given(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_smallest_config_loads() -> None:
-    text = "trainer: {init: {model_dir: a, autorestart: {max_num_restarts: 0}}, fit: {}}"
+    text = "trainer: {init: {model_dir: a, autorestart: {max_num_restarts: 0}}, command: [a]}"
     assert load(text).phases[0].init.autorestart.max_num_restarts == 0

@@ -19,6 +19,7 @@ from tests.forked import forked
 
 INIT = "init: {model_dir: run, autorestart: {max_num_restarts: 0}}"
 PYTHON = sys.executable
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def command(text: str, init: str = INIT) -> str:
@@ -49,7 +50,10 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "argv as text": (command("{argv: python x.py}"), 'command.argv: is text, but no shell splits'),
     "one word": (command("['python there.py']"), "no program is called 'python there.py': write"),
     "a number": (command("[python, there.py, --lr, 1]"), "command[3]: input should be a valid str"),
-    "beside fit": (THERE + "  fit: {}\n", "c.yaml:3: trainer.command: stands beside fit: keep"),
+    "beside fit": (
+        THERE + "  fit: {train_dataloader: {paths: stdlib}}\n",
+        "c.yaml:3: trainer.command: stands beside fit: keep",
+    ),
     "neither": (f"trainer:\n  {INIT}\n", "trainer: needs either fit (our trainer) or command"),
     # --- rules
     "an example of a rule": (
@@ -220,6 +224,20 @@ def test_a_pipe_without_a_shell_is_told(
         assert main(["validate", written(tmp_path, text)]) == 0
         said = f"# {word!r} is given to the program as it stands: only a shell acts on it"
         assert (said in capfd.readouterr().out) == expected
+
+
+def test_our_trainer_needs_its_libraries(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = str(ROOT / "examples" / "quickstart.yaml")
+    place = f"--set=trainer.init.model_dir={tmp_path / 'run'}"
+    assert main(["validate", config, place]) == 0
+    monkeypatch.setitem(sys.modules, "optax", None)  # as if it were not installed
+    capfd.readouterr()
+    for what in ("validate", "run"):
+        assert main([what, config, place]) == 78
+        told = capfd.readouterr().err
+        assert "trainer.fit: needs optax here: install the [trainer] extra" in told
 
 
 def test_validate_leaves_no_trace_where_all_is_well(tmp_path: Path) -> None:

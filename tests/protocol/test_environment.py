@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.config.quantities import parse_duration
 from supervisor.protocol import environment
-from supervisor.protocol.duration import parse_duration
 from supervisor.protocol.environment import WorkerIdentity, scrubbed
 
 counts = st.integers(min_value=0, max_value=10**6)

@@ -16,52 +16,22 @@ import jax
 import numpy as np
 import yaml
 
+from supervisor.config.training.layout import Rung
+from supervisor.config.training.resolved import InitConfig, parse
 from supervisor.protocol.environment import scrubbed
 from supervisor.protocol.failure import FailureRecord, parse_failure_record
 from supervisor.protocol.location import Uri
 from tests.running import PATIENCE
+from tests.training.configs import Mapping as Mapping
+from tests.training.configs import tiny as tiny
 from trainer.bucket import path_of
 from trainer.checkpoint import restore
-from trainer.config import parse
 from trainer.mesh import make_mesh
-from trainer.rungs import Rung
-from trainer.schema import InitConfig
 from trainer.slots import HEADER, Slots
 from trainer.state import Blueprint, TrainState
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
-
-Mapping = dict[str, Any]
-
-
-def tiny(directory: Path | Uri | str, **loop: Any) -> Mapping:
-    """A config that trains in well under a second, with dropout and two key/value heads."""
-    return {
-        "trainer": {
-            "init": {
-                "model": {
-                    "hidden_size": 16,
-                    "num_layers": 1,
-                    "num_heads": 4,
-                    "num_kv_heads": 2,
-                    "mlp_size": 32,
-                    "dropout": 0.1,
-                },
-                "optimizer": {"name": "adamw", "learning_rate": 1e-2, "warmup_steps": 2},
-                "loop": {"max_steps": 17, "global_batch_size": 8, "log_every": 1} | loop,
-                "checkpoint": {"directory": str(directory), "every": 5, "keep": 2},
-            },
-            "fit": {
-                "train_dataloader": {"paths": "stdlib/json/*.py", "sequence_length": 16},
-                "validation": {
-                    "every": 4,
-                    "steps": 2,
-                    "dataloader": {"paths": "stdlib/json/tool.py", "sequence_length": 16},
-                },
-            },
-        }
-    }
 
 
 def blueprint(init: InitConfig, num_devices: int = 1, fsdp: int = 1) -> Blueprint:

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.config.training.layout import rung
+from supervisor.config.training.resolved import parse
+from supervisor.config.training.sections import LoopConfig
 from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.environment import ADJUST
-from trainer.config import parse
-from trainer.rungs import rung
-from trainer.schema import LoopConfig
 
 from .harness import MakeTrainer, tiny
 

@@ -18,6 +18,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
+from supervisor.config.problems import ConfigError
+from supervisor.config.training.resolved import StartPoint, parse
 from supervisor.protocol.committed import MARKER, METADATA, was_committed
 from supervisor.protocol.location import Uri
 from tests.emulators import Emulator
@@ -25,12 +27,10 @@ from tests.faulty_store import RESET, SILENCE, Asked, Fault, FaultyStore, answer
 from tests.running import PATIENCE
 from trainer import bucket, integrity
 from trainer.checkpoint import Checkpoints, newest_step, restore, restore_parts
-from trainer.config import ConfigError, parse
 from trainer.fence import FencedError
 from trainer.files import files_in
 from trainer.fingerprint import fingerprint, fingerprint_across
 from trainer.marked_steps import DAMAGED, MarkedSteps
-from trainer.schema import StartFrom
 from trainer.state import TrainState
 from trainer.steps import NoUsableCheckpointError, UnmarkedCheckpointError, steps_in
 
@@ -125,7 +125,7 @@ def test_what_is_saved_is_verified_and_restored_to_the_bit(
     manifest.verify(path_of(saver, 20))
     assert all(len(digest) == 32 for _, digest in manifest.files.values()), "MD5, as the store has"
     assert any(name.startswith("params/") for name in manifest.files)
-    shared = fingerprint_across(saver.init, StartFrom(directory=saver.place))
+    shared = fingerprint_across(saver.init, StartPoint(directory=saver.place))
     abstract = {"params": saver.blueprint.abstract.params}
     step, parts = restore_parts(saver.place, abstract, shared, print)
     assert step == 20
@@ -446,7 +446,7 @@ def test_on_a_mount_only_the_marker_counts_and_nothing_is_renamed(tmp_path: Path
 def test_a_place_that_cannot_be_saved_to_is_refused(place: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as error:
         parse(tiny(place))
-    assert error.value.problems[0].loc == ("trainer", "init", "checkpoint", "directory")
+    assert error.value.problems[0].key == "trainer.init.checkpoint.directory"
 
 
 def test_orbax_itself_saves_to_no_other_store(

@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.config.training.data_files import DataError, matching_files
+from supervisor.config.training.layout import Rung
+from supervisor.config.training.sections import END_OF_DOCUMENT, VOCABULARY_SIZE, DataloaderConfig
 from trainer.data import read_windows, training_batches, validation_batches
 from trainer.feed import Feed
 from trainer.mesh import make_mesh
-from trainer.records import DataError
-from trainer.rungs import Rung
-from trainer.schema import DataloaderConfig
-from trainer.sources import matching_files
-from trainer.tokenizer import END_OF_DOCUMENT, VOCABULARY_SIZE, decode, encode, pack
+from trainer.tokenizer import decode, encode, pack
 
 
 @given(st.text())

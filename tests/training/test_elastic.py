@@ -12,13 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from supervisor.config.training.layout import rung
+from supervisor.config.training.resolved import InitConfig, parse
 from trainer.checkpoint import Checkpoints
-from trainer.config import parse
 from trainer.feed import Feed
 from trainer.fingerprint import differences, fingerprint
 from trainer.mesh import make_mesh
-from trainer.rungs import rung
-from trainer.schema import InitConfig
 from trainer.state import Blueprint, TrainState
 from trainer.step import Metrics, jit_evaluation_loss, jit_train_step
 from trainer.steps import steps_in

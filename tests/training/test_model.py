@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from supervisor.config.training.sections import ModelConfig
 from trainer.model import Decoder, drop, fold, rotate
-from trainer.schema import ModelConfig
 
 
 def _model(**changes: Any) -> Decoder:

@@ -13,8 +13,8 @@ import jax
 import numpy as np
 import pytest
 
+from supervisor.config.training.resolved import parse
 from trainer.checkpoint import Checkpoints, newest_step
-from trainer.config import parse
 from trainer.data import training_batches
 from trainer.fingerprint import fingerprint
 from trainer.state import TrainState

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from orbax.checkpoint.checkpoint_managers import DecisionContext
 from orbax.checkpoint.options import MultiprocessingOptions
 
+from supervisor.config.training.resolved import CheckpointConfig
 from supervisor.protocol.committed import committed_steps
 from tests.running import Start
 from trainer.checkpoint import Checkpoints
 from trainer.save_policy import TimedPolicy, save_policy
-from trainer.schema import CheckpointConfig
 from trainer.steps import steps_in
 
 from .harness import assert_same_bits, final_state

@@ -20,11 +20,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from supervisor.config.training.resolved import parse
 from supervisor.protocol.environment import JOB
 from supervisor.protocol.snapshots import to_environment
 from tests.running import eventually
 from trainer.checkpoint import newest_step
-from trainer.config import parse
 from trainer.integrity import MANIFEST
 from trainer.layout import Layout, Written
 from trainer.snapshot import Snapshots

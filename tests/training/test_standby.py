@@ -14,9 +14,9 @@ from typing import Any, cast
 import pytest
 import yaml
 
+from supervisor.config.training.resolved import parse
 from supervisor.protocol import environment
 from supervisor.protocol.standby import OUTPUT, READY, UNUSABLE, Orders, send_orders
-from trainer.config import parse
 from trainer.standby import Ready, _stamps
 from trainer.state import TrainState
 

@@ -17,15 +17,15 @@ import optax
 import pytest
 from pydantic import TypeAdapter
 
-from trainer.config import parse
+from supervisor.config.training.layout import Rung
+from supervisor.config.training.resolved import InitConfig, parse
+from supervisor.config.training.sections import OptimizerConfig, ValidationConfig
 from trainer.data import Batch
 from trainer.evaluation import Evaluation
 from trainer.executables import Executables
 from trainer.feed import Feed
 from trainer.mesh import make_mesh
 from trainer.optimizer import make_schedule
-from trainer.rungs import Rung
-from trainer.schema import InitConfig, OptimizerConfig, ValidationConfig
 from trainer.state import Blueprint, TrainState
 from trainer.step import Metrics, jit_train_step
 from trainer.termination import Termination

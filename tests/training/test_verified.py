@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.config.training.resolved import StartPoint, parse
 from supervisor.diagnosis.failure import Evidence, RankEvidence, Verdict, WorkerExit
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
@@ -22,9 +23,7 @@ from trainer.checkpoint import (
     newest_step,
     restore_parts,
 )
-from trainer.config import parse
 from trainer.fingerprint import fingerprint, fingerprint_across
-from trainer.schema import StartFrom
 from trainer.state import TrainState
 from trainer.steps import NoUsableCheckpointError, steps_in
 
@@ -200,7 +199,7 @@ def _line(error: Exception) -> str:
 def test_another_phase_is_verified_and_left_alone(copy: Trainer) -> None:
     init = parse(copy.mapping).init
     abstract = {"params": blueprint(init).abstract.params}
-    shared = fingerprint_across(init, StartFrom(directory=copy.checkpoints))
+    shared = fingerprint_across(init, StartPoint(directory=copy.checkpoints))
     assert restore_parts(copy.checkpoints, abstract, shared, print)[0] == 12
     flip(copy.checkpoints / "12")
     with pytest.raises(NoUsableCheckpointError, match="left as it is"):
@@ -214,7 +213,7 @@ def test_a_phase_may_use_parameters_in_another_way() -> None:
     mapping = tiny(Path("/nowhere"), micro_batch_size=1)
     mapping["trainer"]["init"]["determinism"] = {"elastic": "bitwise"}
     init = parse(mapping).init
-    source = StartFrom(directory=Path("/nowhere"))
+    source = StartPoint(directory=Path("/nowhere"))
     left_out = fingerprint(init).keys() - fingerprint_across(init, source).keys()
     assert left_out == {
         "model.dropout",

@@ -39,7 +39,7 @@ def test_an_invalid_config_fails_with_a_record(make_trainer: MakeTrainer) -> Non
     trainer = make_trainer(max_stepps=3)
     assert trainer.run().returncode == 1
     exception = trainer.failure().exceptions[0]
-    assert exception.type == "trainer.config.ConfigError"
+    assert exception.type == "supervisor.config.problems.ConfigError"
     assert "trainer.init.loop.max_stepps" in exception.message
 
 

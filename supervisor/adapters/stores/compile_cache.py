@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from supervisor.config.sizes import size_text
+from supervisor.config.quantities import size_text
 from supervisor.core.compiled import SUFFIX, SUMS, is_entry
 from supervisor.core.retention import Kept, excess, limit_told
 from supervisor.protocol import private_folder, removal

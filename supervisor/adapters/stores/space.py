@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from supervisor.config.quantities import size_text
 from supervisor.config.schema import Limits
-from supervisor.config.sizes import size_text
 from supervisor.core import compiled
 from supervisor.core.events import LaunchFailed, WorkersGone
 from supervisor.core.retention import Kept, excess, limit_told

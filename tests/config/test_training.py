@@ -1,10 +1,7 @@
-"""The configuration check: what it refuses, what it fills in, which rungs it finds."""
+"""The check of our trainer's sections: what it refuses, what it fills in, which rungs it finds."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.check import check
-from trainer.config import parse
-from trainer.rungs import rung
-from trainer.schema import InitConfig, LoopConfig
-
-from .harness import Mapping, tiny
+from supervisor.config.training.check import Checked, check
+from supervisor.config.training.layout import rung
+from supervisor.config.training.resolved import InitConfig, parse
+from supervisor.config.training.sections import LoopConfig
+from tests.training.configs import Mapping, tiny
 
 
 def _with(path: str, value: Any) -> Mapping:
@@ -30,19 +26,23 @@ def _with(path: str, value: Any) -> Mapping:
     return mapping
 
 
+def _checked(mapping: Mapping, *counts: int) -> Checked:
+    return check(mapping["trainer"], counts)
+
+
 def test_the_first_record_of_each_file_is_looked_at(tmp_path: Path) -> None:
     data = tmp_path / "data.jsonl"
     data.write_text('{"ids": [1, 299, 300]}\n')
     mapping = _with("fit.train_dataloader", {"paths": str(data)})
-    (error,) = check(mapping)["errors"]
-    assert error["loc"][-2:] == ("train_dataloader", "paths")
-    assert "data.jsonl:1: no text in the field 'text'; set text_field" in error["message"]
+    ((where, message),) = _checked(mapping).problems
+    assert where[-2:] == ("train_dataloader", "paths")
+    assert "data.jsonl:1: no text in the field 'text'; set text_field" in message
     mapping["trainer"]["fit"]["train_dataloader"]["tokens_field"] = "ids"
     mapping["trainer"]["init"]["model"]["vocab_size"] = 300
-    (error,) = check(mapping)["errors"]
-    assert "data.jsonl:1: token id 300 at position 2" in error["message"]
+    ((_, message),) = _checked(mapping).problems
+    assert "data.jsonl:1: token id 300 at position 2" in message
     mapping["trainer"]["init"]["model"]["vocab_size"] = 301
-    assert not check(mapping)["errors"]
+    assert not _checked(mapping).problems
 
 
 def test_a_vocabulary_below_the_tokenizers_is_for_data_without_text(tmp_path: Path) -> None:
@@ -52,12 +52,12 @@ def test_a_vocabulary_below_the_tokenizers_is_for_data_without_text(tmp_path: Pa
     mapping["trainer"]["fit"] = {
         "train_dataloader": {"paths": str(data), "tokens_field": "ids", "sequence_length": 2}
     }
-    assert not check(mapping)["errors"]
+    assert not _checked(mapping).problems
 
 
-def _errors(path: str, value: Any) -> list[dict[str, Any]]:
-    errors: list[dict[str, Any]] = check(_with(path, value))["errors"]
-    return errors
+def _problems(path: str, value: Any) -> list[tuple[str, str]]:
+    found = _checked(_with(path, value)).problems
+    return [(".".join(map(str, where)), message) for where, message in found]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def _errors(path: str, value: Any) -> list[dict[str, Any]]:
         ("init.optimizer.learning_rate", float("nan"), "finite"),
         ("init.optimizer.warmup_steps", 18, "must not exceed loop.max_steps, 17"),
         ("init.checkpoint.every", "5 parsecs", "not a duration"),
-        ("init.checkpoint.every", 0, "number of steps, or a duration"),
+        ("init.checkpoint.every", 0, "neither a number of steps nor a duration"),
         ("init.checkpoint.directory", "checkpoints", "absolute"),
         ("init.seed", -1, "greater than or equal to 0"),
         ("fit.train_dataloader.paths", "no/such/*.txt", "matches no file"),
@@ -82,11 +82,9 @@ def _errors(path: str, value: Any) -> list[dict[str, Any]]:
     ],
 )
 def test_a_wrong_value_is_named_with_its_key(path: str, value: Any, message: str) -> None:
-    (error,) = _errors(path, value)
-    loc = ".".join(error["loc"]).removesuffix(".load")
-    assert loc == f"trainer.{path}"
-    assert message in error["message"]
-    json.dumps(error, allow_nan=False)
+    ((where, told),) = _problems(path, value)
+    assert where.removesuffix(".load") == path
+    assert message in told
 
 
 @pytest.mark.parametrize(
@@ -103,71 +101,65 @@ def test_a_wrong_value_is_named_with_its_key(path: str, value: Any, message: str
     ],
 )
 def test_an_unknown_key_comes_with_the_known_ones(section: str, known: str) -> None:
-    (error,) = _errors(f"{section}.typo", 1)
-    assert ".".join(error["loc"]) == f"trainer.{section}.typo"
-    assert known in error["known"]
-    assert "typo" not in error["known"]
+    ((where, told),) = _problems(f"{section}.qqqq", 1)
+    assert where == f"{section}.qqqq"
+    assert told.startswith("unknown key (value 1); known here: ")
+    assert known in told
 
 
 @pytest.mark.parametrize("key", ["init.autorestart", "init.model_dir", "faults", "name"])
 def test_the_supervisors_keys_are_its_own_business(key: str) -> None:
-    assert _errors(key, {"max_num_restarts": 3}) == []
+    assert _problems(key, {"max_num_restarts": 3}) == []
 
 
 def test_a_required_key_is_missed_by_its_name() -> None:
     mapping = tiny(Path("/tmp/checkpoints"))
     del mapping["trainer"]["init"]["optimizer"]["learning_rate"]
-    (error,) = check(mapping)["errors"]
-    assert error["loc"] == ("trainer", "init", "optimizer", "learning_rate")
-    assert error["message"] == "required"
+    assert _checked(mapping).problems == [(("init", "optimizer", "learning_rate"), "is required")]
 
 
 def test_an_exponent_without_a_point_is_a_number() -> None:
     """PyYAML reads 3e-4 as a string."""
-    resolved = check(_with("init.optimizer.learning_rate", "3e-4"))["resolved"]
-    assert resolved["trainer"]["init"]["optimizer"]["learning_rate"] == 3e-4
+    params = _checked(_with("init.optimizer.learning_rate", "3e-4")).params
+    assert params["init"]["optimizer"]["learning_rate"] == 3e-4
 
 
 def test_values_are_bounded_in_size() -> None:
-    (error,) = _errors("init.model.num_layers", "9" * 10_000)
-    assert len(json.dumps(error)) < 1000
+    ((_, told),) = _problems("init.model.num_layers", "9" * 10_000)
+    assert len(told) < 1000
 
 
 def test_an_indivisible_batch_is_an_error_that_says_what_would_do() -> None:
-    request = tiny(Path("/tmp/checkpoints"), global_batch_size=12) | {"device_counts": [8]}
-    (error,) = check(request)["errors"]
-    assert error["loc"] == ("trainer", "init", "loop", "global_batch_size")
-    assert error["value"] == 12
-    assert "use 16" in error["message"]
-    assert "1, 2, 3, 4, 6, 12" in error["message"]
+    mapping = tiny(Path("/tmp/checkpoints"), global_batch_size=12)
+    ((where, told),) = _checked(mapping, 8).problems
+    assert where == ("init", "loop", "global_batch_size")
+    assert told.startswith("is 12, which does not divide among 8 devices: use 16")
+    assert "1, 2, 3, 4, 6, 12" in told
 
 
 def test_what_is_resolved_has_the_defaults_and_is_stable() -> None:
-    counts = {"device_counts": [4, 3, 2]}
-    request = tiny(Path("/tmp/checkpoints")) | counts
-    answer = check(request)
-    assert answer["errors"] == []
-    init = answer["resolved"]["trainer"]["init"]
+    found = _checked(tiny(Path("/tmp/checkpoints")), 4, 3, 2)
+    assert not found.problems
+    init = found.params["init"]
     assert init["optimizer"]["b2"] == 0.95
     assert init["loop"]["micro_batch_size"] == 2
-    again = check(answer["resolved"] | counts)
-    assert again == answer
+    assert check(found.params, (4, 3, 2)) == found
 
 
 def test_the_ladder_leaves_out_what_does_not_divide_and_keeps_a_device_within_its_memory() -> None:
-    answer = check(tiny(Path("/tmp/checkpoints")) | {"device_counts": [4, 3, 2, 1]})
-    assert answer["unusable"] == [
-        {"num_devices": 3, "reason": "global_batch_size 8 does not divide among them"}
-    ]
-    assert answer["rungs"] == [
-        {
-            "num_devices": count,
-            "mesh": {"data": count, "fsdp": 1},
-            "per_device_batch": 2,
-            "accumulation": 4 // count,
-        }
-        for count in (4, 2, 1)
-    ]
+    found = _checked(tiny(Path("/tmp/checkpoints")), 4, 3, 2, 1)
+    assert found.layouts == {
+        3: "global_batch_size 8 does not divide among them",
+        **{
+            count: {
+                "num_devices": count,
+                "mesh": {"data": count, "fsdp": 1},
+                "per_device_batch": 2,
+                "accumulation": 4 // count,
+            }
+            for count in (4, 2, 1)
+        },
+    }
 
 
 def _training(**loop: Any) -> InitConfig:
@@ -183,9 +175,8 @@ def test_parameters_are_sharded_as_far_as_a_smaller_rung_can() -> None:
         (6, 3, 2),
         (4, 1, 4),
     ]
-    request = tiny(Path("/tmp/checkpoints"), fsdp=3) | {"device_counts": [4]}
-    (error,) = check(request)["errors"]
-    assert error["loc"] == ("trainer", "init", "loop", "fsdp")
+    ((where, _),) = _checked(tiny(Path("/tmp/checkpoints"), fsdp=3), 4).problems
+    assert where == ("init", "loop", "fsdp")
 
 
 @given(batch=st.integers(1, 512), micro=st.integers(1, 64) | st.none(), devices=st.integers(1, 64))
@@ -197,31 +188,30 @@ def test_every_rung_computes_the_global_batch(batch: int, micro: int | None, dev
         assert found.per_device_batch <= (micro or batch)
 
 
-def _bitwise(counts: list[int], **loop: Any) -> dict[str, Any]:
-    request = tiny(Path("/tmp/checkpoints"), **loop)
-    request["trainer"]["init"]["determinism"] = {"elastic": "bitwise"}
-    return check(request | {"device_counts": counts})
+def _bitwise(counts: list[int], **loop: Any) -> Checked:
+    mapping = tiny(Path("/tmp/checkpoints"), **loop)
+    mapping["trainer"]["init"]["determinism"] = {"elastic": "bitwise"}
+    return _checked(mapping, *counts)
+
+
+def _turns(checked: Checked) -> dict[int, tuple[int, int] | str]:
+    """For each number of devices what one of them holds, and how often; or why it is no rung."""
+    return {
+        count: one if isinstance(one, str) else (one["per_device_batch"], one["accumulation"])
+        for count, one in checked.layouts.items()
+    }
 
 
 def test_bitwise_keeps_the_micro_batches_of_the_full_rung() -> None:
-    answer = _bitwise([8, 6, 4, 3, 1], global_batch_size=24)
-    assert answer["errors"] == []
-    assert answer["resolved"]["trainer"]["init"]["loop"]["micro_batch_size"] == 3
-    spread = [
-        (one["num_devices"], one["per_device_batch"], one["accumulation"])
-        for one in answer["rungs"]
-    ]
-    assert spread == [(8, 3, 1), (4, 3, 2)]
+    found = _bitwise([8, 6, 4, 3, 1], global_batch_size=24)
+    assert not found.problems
+    assert found.params["init"]["loop"]["micro_batch_size"] == 3
     kept = "the 8 micro-batches that determinism.elastic: bitwise keeps do not divide among them"
     alone = "determinism.elastic: bitwise needs at least two, as one is compiled differently"
-    assert answer["unusable"] == [
-        {"num_devices": 6, "reason": kept},
-        {"num_devices": 3, "reason": kept},
-        {"num_devices": 1, "reason": alone},
-    ]
-    assert _bitwise([1], global_batch_size=24, micro_batch_size=3)["rungs"][0]["accumulation"] == 8
-    finer = _bitwise([8, 6, 4, 3], global_batch_size=24, micro_batch_size=1)
-    assert [one["accumulation"] for one in finer["rungs"]] == [3, 4, 6, 8]
+    assert _turns(found) == {8: (3, 1), 6: kept, 4: (3, 2), 3: kept, 1: alone}
+    assert _turns(_bitwise([1], global_batch_size=24, micro_batch_size=3)) == {1: (3, 8)}
+    finer = _turns(_bitwise([8, 6, 4, 3], global_batch_size=24, micro_batch_size=1))
+    assert finer == {8: (1, 3), 6: (1, 4), 4: (1, 6), 3: (1, 8)}
 
 
 @pytest.mark.parametrize(
@@ -235,25 +225,10 @@ def test_bitwise_keeps_the_micro_batches_of_the_full_rung() -> None:
 def test_bitwise_needs_a_micro_batch_for_every_rung_and_whole_states(
     counts: list[int], loop: dict[str, int], message: str
 ) -> None:
-    (error,) = _bitwise(counts, **loop)["errors"]
-    assert error["loc"][:3] == ("trainer", "init", "loop")
-    assert error["loc"][3] in (loop or {"micro_batch_size"})
-    assert message in error["message"]
-
-
-def test_the_check_runs_without_jax() -> None:
-    program = (
-        "import runpy, sys; runpy.run_module('trainer.check', run_name='__main__');"
-        "assert not {'jax', 'flax', 'grain', 'orbax'} & set(sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program],
-        input=json.dumps(tiny(Path("/tmp/checkpoints"))),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(done.stdout)["errors"] == []
+    ((where, told),) = _bitwise(counts, **loop).problems
+    assert where[:2] == ("init", "loop")
+    assert where[2] in (loop or {"micro_batch_size"})
+    assert message in told
 
 
 _ODD = [
@@ -274,7 +249,7 @@ _ODD = [
 
 
 @pytest.mark.parametrize("value", _ODD, ids=repr)
-def test_the_check_has_a_bounded_json_answer_to_anything(value: Any) -> None:
+def test_the_check_has_a_bounded_answer_to_anything(value: Any) -> None:
     keys = [
         "init",
         "init.model.num_layers",
@@ -288,5 +263,5 @@ def test_the_check_has_a_bounded_json_answer_to_anything(value: Any) -> None:
         "start_from",
     ]
     for key in keys:
-        answer = check(_with(key, value) | {"device_counts": [4]})
-        assert len(json.dumps(answer, allow_nan=False)) < 8000
+        found = _checked(_with(key, value), 4)
+        assert sum(len(told) for _, told in found.problems) < 8000

@@ -1,7 +1,6 @@
 """On which numbers of devices a config can train, and how the batch is spread on each.
 
-The global batch is what the config says on every rung: fewer devices take more turns. Without jax:
-the supervisor learns its ladder from the configuration check.
+The global batch is what the config says on every rung: fewer devices take more turns.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from trainer.config import Problem
-from trainer.schema import InitConfig
+from supervisor.config.problems import Location
+from supervisor.config.training.resolved import InitConfig
 
-_LOOP = ("trainer", "init", "loop")
+_LOOP = ("init", "loop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +79,8 @@ def _rung_or_reason(init: InitConfig, num_devices: int, full: int) -> Rung | str
     )
 
 
-def infeasible(init: InitConfig, num_devices: int) -> list[Problem]:
-    """Why `num_devices` cannot be the number of devices; nothing where it can."""
+def infeasible(init: InitConfig, num_devices: int) -> tuple[Location, str] | None:
+    """Return why `num_devices` cannot be the number of devices, by key; None where it can."""
     loop = init.loop
     batch = loop.global_batch_size
     if batch % num_devices:
@@ -89,18 +88,17 @@ def infeasible(init: InitConfig, num_devices: int) -> list[Problem]:
             count for count in range(1, min(batch, 2 * num_devices) + 1) if batch % count == 0
         ]
         multiple = -(-batch // num_devices) * num_devices
-        message = (
-            f"does not divide among {num_devices} devices: use {multiple}, or a number of devices "
-            f"out of {', '.join(map(str, counts))}"
+        return (*_LOOP, "global_batch_size"), (
+            f"is {batch}, which does not divide among {num_devices} devices: use {multiple}, or a "
+            f"number of devices out of {', '.join(map(str, counts))}"
         )
-        return [Problem((*_LOOP, "global_batch_size"), message, batch)]
     if num_devices % loop.fsdp:
-        message = f"must divide the number of devices, {num_devices}"
-        return [Problem((*_LOOP, "fsdp"), message, loop.fsdp)]
+        message = f"is {loop.fsdp}, but must divide the number of devices, {num_devices}"
+        return (*_LOOP, "fsdp"), message
     if init.is_bitwise and rung(init, num_devices) is None:
-        message = (
+        given = "" if loop.micro_batch_size is None else f" (value {loop.micro_batch_size})"
+        return (*_LOOP, "micro_batch_size"), (
             "must be given, and divide a device's share of the global batch, "
-            f"{batch // num_devices}, for determinism.elastic: bitwise"
+            f"{batch // num_devices}, for determinism.elastic: bitwise{given}"
         )
-        return [Problem((*_LOOP, "micro_batch_size"), message, loop.micro_batch_size)]
-    return []
+    return None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.config.sizes import parse_size, size_text
+from supervisor.config.quantities import parse_size, size_text
 
 
 @pytest.mark.parametrize(

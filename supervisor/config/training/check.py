@@ -1,0 +1,95 @@
+"""What is wrong with a phase of our trainer, its defaults, and what it does on each rung."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from supervisor.config.problems import Location
+from supervisor.config.training.data_files import DataError, check_first_records
+from supervisor.config.training.layout import Rung, infeasible, ladder
+from supervisor.config.training.resolved import InitConfig, TrainerConfig, look
+from supervisor.config.training.sections import DataloaderConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was found; where there are problems, no more than these."""
+
+    problems: Sequence[tuple[Location, str]] = ()
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """The trainer's sections with every default."""
+    layouts: Mapping[int, Mapping[str, Any] | str] = field(default_factory=dict)
+    """For a number of devices what the trainer does with it, or why it cannot."""
+
+
+def check(trainer: Mapping[str, Any], device_counts: Sequence[int] = ()) -> Checked:
+    """Check the phase in `trainer` for these numbers of devices, the full one first (none where it
+    is not known)."""
+    config, problems = look(trainer)
+    if config is not None and not problems:
+        problems = [*_unreadable(config)]
+    if config is None or problems:
+        return Checked(problems)
+    if not device_counts:
+        return Checked([*_unresolved(config.init)], _params(config))
+    config = _with_micro_batch(config, device_counts[0])
+    problem = infeasible(config.init, device_counts[0])
+    if problem is not None:
+        return Checked([problem])
+    found = ladder(config.init, device_counts)
+    layouts = {count: _layout(one) for count, one in found.items()}
+    return Checked((), _params(config), layouts)
+
+
+def _unreadable(config: TrainerConfig) -> Iterator[tuple[Location, str]]:
+    """Data files that cannot be read, or whose first record is not what the config says."""
+    fit, vocab_size = config.fit, config.init.model.vocab_size
+    loaders: list[tuple[tuple[str, ...], DataloaderConfig]]
+    loaders = [(("train_dataloader",), fit.train_dataloader)]
+    if fit.validation is not None:
+        loaders.append((("validation", "dataloader"), fit.validation.dataloader))
+    for where, loader in loaders:
+        try:
+            check_first_records(loader, vocab_size)
+        except (DataError, OSError) as error:
+            yield ("fit", *where, "paths"), str(error)
+
+
+def _unresolved(init: InitConfig) -> Iterator[tuple[Location, str]]:
+    """What cannot be known without the number of devices, and must be."""
+    if init.is_bitwise and init.loop.micro_batch_size is None:
+        yield (
+            ("init", "loop", "micro_batch_size"),
+            "must be given for determinism.elastic: bitwise where init.devices does not say how "
+            "many devices there are",
+        )
+
+
+def _with_micro_batch(config: TrainerConfig, num_devices: int) -> TrainerConfig:
+    """`config` where a device holds as much on a smaller rung as on the full one, unless it says
+    otherwise: shrinking must not run out of the memory that was enough before."""
+    loop = config.init.loop
+    if loop.micro_batch_size is not None:
+        return config
+    share = max(1, loop.global_batch_size // num_devices)
+    init = config.init.model_copy(
+        update={"loop": loop.model_copy(update={"micro_batch_size": share})}
+    )
+    return config.model_copy(update={"init": init})
+
+
+def _params(config: TrainerConfig) -> dict[str, Any]:
+    return config.model_dump(mode="json", exclude_none=True)
+
+
+def _layout(found: Rung | str) -> Mapping[str, Any] | str:
+    if isinstance(found, str):
+        return found
+    return {
+        "num_devices": found.num_devices,
+        "mesh": {"data": found.data, "fsdp": found.fsdp},
+        "per_device_batch": found.per_device_batch,
+        "accumulation": found.accumulation,
+    }

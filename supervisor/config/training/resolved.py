@@ -1,0 +1,188 @@
+"""A resolved phase of our trainer, as params.yaml holds it and the trainer reads it.
+
+What the supervisor owns (`model_dir`, `devices`, `autorestart`, `faults`, ...) is ignored here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, ValidationError
+
+from supervisor.config.problems import ConfigError, Location, Problem, key_path, shown
+from supervisor.config.training.data_files import matching_files
+from supervisor.config.training.sections import (
+    VOCABULARY_SIZE,
+    CheckpointSchedule,
+    DataloaderConfig,
+    DeterminismConfig,
+    Elasticity,
+    FitConfig,
+    Load,
+    LoopConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Seed,
+    TrainingSection,
+)
+from supervisor.config.violations import violations
+from supervisor.protocol.location import Uri
+
+_PATTERN = frozenset("*?[")
+
+
+def _place(value: object) -> Path | Uri:
+    if isinstance(value, Path | Uri):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("must be a directory, or a URI such as gs://BUCKET/PATH")
+    uri = Uri.parse(value)
+    if uri is not None and uri.scheme != "gs":
+        raise ValueError(
+            f"must be on gs:// or a file system, as Orbax cannot save to {uri.scheme}://: use a "
+            "bucket of gs://, or a mount of this one"
+        )
+    if uri is not None and not _PATTERN.isdisjoint(uri.path):
+        raise ValueError("must not hold *, ? or [: what removes old steps takes them for patterns")
+    return Path(value) if uri is None else uri
+
+
+Place = Annotated[Path | Uri, PlainValidator(_place), PlainSerializer(str, return_type=str)]
+
+
+class _Shared(BaseModel):
+    """A level of the file at which the supervisor has keys too."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
+
+
+class CheckpointConfig(CheckpointSchedule):
+    """When a checkpoint is saved, where, and how many are kept."""
+
+    directory: Place
+
+
+class StartPoint(TrainingSection):
+    """The phase whose newest checkpoint this one starts from, as the supervisor resolved it."""
+
+    directory: Place
+    load: Load = Load.PARAMS
+
+
+class InitConfig(_Shared):
+    """`trainer.init`: everything but the data."""
+
+    seed: Seed = 0
+    data_shuffle_seed: Seed = 1
+    model: ModelConfig
+    optimizer: OptimizerConfig
+    loop: LoopConfig
+    checkpoint: CheckpointConfig
+    determinism: DeterminismConfig = DeterminismConfig()
+
+    @property
+    def is_bitwise(self) -> bool:
+        """Whether the number of devices must not change a bit."""
+        return self.determinism.elastic is Elasticity.BITWISE
+
+
+class TrainerConfig(_Shared):
+    """`trainer`: one phase."""
+
+    init: InitConfig
+    fit: FitConfig
+    start_from: StartPoint | None = None
+
+
+def parse(mapping: Mapping[str, Any]) -> TrainerConfig:
+    """Return the phase in `mapping`, `{"trainer": {...}}`.
+
+    Raises:
+        ConfigError: with every problem found.
+    """
+    config, found = look(mapping.get("trainer"))
+    if config is None or found:
+        raise refusal(found)
+    return config
+
+
+def refusal(problems: Iterable[tuple[Location, str]]) -> ConfigError:
+    """Return the complaint about these problems of a phase, by key."""
+    return ConfigError(
+        [Problem("", key_path(("trainer", *where)), message) for where, message in problems]
+    )
+
+
+def look(trainer: Any) -> tuple[TrainerConfig | None, list[tuple[Location, str]]]:
+    """Return the phase in `trainer`, if it is one, and what is wrong with it, by key."""
+    try:
+        config = TrainerConfig.model_validate(trainer)
+    except ValidationError as error:
+        return None, list(violations(error, TrainerConfig, trainer))
+    return config, list(_contradictions(config))
+
+
+def _contradictions(config: TrainerConfig) -> Iterator[tuple[Location, str]]:
+    """Yield what no single field can see."""
+    init, model, optimizer = config.init, config.init.model, config.init.optimizer
+    if model.hidden_size % (2 * model.num_heads):
+        yield (
+            ("init", "model", "num_heads"),
+            f"is {model.num_heads}, but hidden_size {model.hidden_size} must be a multiple of 2 x "
+            "num_heads: rotary embeddings need heads of an even size",
+        )
+    if model.num_heads % model.num_kv_heads:
+        yield (
+            ("init", "model", "num_kv_heads"),
+            f"is {model.num_kv_heads}, but must divide num_heads, {model.num_heads}: query heads "
+            "share key/value heads in groups",
+        )
+    if model.vocab_size < VOCABULARY_SIZE and _reads_text(config.fit):
+        yield (
+            ("init", "model", "vocab_size"),
+            f"is {model.vocab_size}, but must be at least {VOCABULARY_SIZE}, the tokenizer's",
+        )
+    if optimizer.warmup_steps > init.loop.max_steps:
+        yield (
+            ("init", "optimizer", "warmup_steps"),
+            f"is {optimizer.warmup_steps}, but must not exceed loop.max_steps, "
+            f"{init.loop.max_steps}",
+        )
+    if init.loop.fsdp != 1 and init.is_bitwise:
+        yield (
+            ("init", "loop", "fsdp"),
+            f"is {init.loop.fsdp}, but must be 1 for determinism.elastic: bitwise, which computes "
+            "on the whole state on every device",
+        )
+    yield from _unusable_directory(init.checkpoint.directory)
+    yield from _unmatched(config.fit.train_dataloader, "train_dataloader")
+    if config.fit.validation is not None:
+        yield from _unmatched(config.fit.validation.dataloader, "validation", "dataloader")
+
+
+def _reads_text(fit: FitConfig) -> bool:
+    """Whether the tokenizer is ours."""
+    loaders = [fit.train_dataloader, *([fit.validation.dataloader] if fit.validation else [])]
+    return any(loader.tokens_field is None for loader in loaders)
+
+
+def _unusable_directory(directory: Path | Uri) -> Iterator[tuple[Location, str]]:
+    where = ("init", "checkpoint", "directory")
+    if isinstance(directory, Path) and not directory.is_absolute():
+        yield where, f"must be an absolute path (value {shown(str(directory))})"
+    if isinstance(directory, Uri) and find_spec("gcsfs") is None:
+        value = shown(str(directory))
+        yield where, f"needs gcsfs here: pip install '.[gcs]' in a checkout (value {value})"
+
+
+def _unmatched(loader: DataloaderConfig, *section: str) -> Iterator[tuple[Location, str]]:
+    for path in loader.paths:
+        if not matching_files(path):
+            yield (
+                ("fit", *section, "paths"),
+                "matches no file here: give an existing path, a glob that matches, or stdlib "
+                f"(value {shown(path)})",
+            )
