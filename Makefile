@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # What a test starts a thousand times need not be compiled a thousand times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install run test test-slow test-aot check simulate fuzz chaos vanishing mutants bench lock clean
+.PHONY: install run test test-slow test-aot check simulate fuzz chaos vanishing mutants bench schema lock clean
 
 install: $(STAMP)
 
@@ -81,6 +81,10 @@ bench-%: install
 
 # Needs uv on the PATH. The lock holds names, versions, markers and hashes; no addresses.
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11
+# The JSON Schema of trainer.yaml, which the package ships; a test holds it equal to the code.
+schema: install
+	$(BIN)/python -m supervisor.config.json_schema
+
 lock:
 	$(LOCK) --extra trainer --extra dev pyproject.toml -o requirements.lock
 	$(LOCK) --extra tpu --extra gcs --extra build pyproject.toml -o supervisor/provision/requirements-tpu.lock

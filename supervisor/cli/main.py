@@ -27,7 +27,7 @@ from supervisor.diagnosis.redaction import Redactor
 if TYPE_CHECKING:
     from supervisor.exclusion import Exclusion
 
-VERBS = ("run", "validate", "provision", "classify", "rules", "status", "quarantine")
+VERBS = ("run", "validate", "schema", "provision", "classify", "rules", "status", "quarantine")
 """In the order of `supervise --help`."""
 
 

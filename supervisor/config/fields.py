@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema
 
 from supervisor.config.quantities import DURATION_SCHEMA, SIZE_SCHEMA, parse_duration, parse_size
 from supervisor.protocol.location import Uri
@@ -73,6 +82,19 @@ Bytes = Annotated[
 
 StageName = Annotated[Stage, Field(strict=False)]
 """A stage by its name: strict models take nothing but members of an enum."""
+
+
+@dataclass(frozen=True)
+class Also:
+    """Tells editors of another form that a validator takes; `form` is its JSON Schema."""
+
+    form: dict[str, Any]
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Return the JSON Schema of either form."""
+        return {"anyOf": [self.form, handler(schema)]}
 
 
 class Section(BaseModel):

@@ -16,9 +16,10 @@ from pydantic import (
     model_validator,
 )
 
-from supervisor.config.fields import Section, StageName
+from supervisor.config.fields import Also, Section, StageName
 from supervisor.config.judgement import Remedy, Verdict
 from supervisor.config.patterns import Pattern
+from supervisor.protocol.messages import Stage
 
 VerdictName = Annotated[Verdict, Field(strict=False)]
 RemedyName = Literal[
@@ -43,11 +44,8 @@ def _exit_code(value: int) -> int:
 
 
 _NUMBERS = frozenset(signal.Signals)
-ExitCode = Annotated[
-    int,
-    AfterValidator(_exit_code),
-    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 255}),
-]
+_EXIT_CODE = {"type": "integer", "minimum": 0, "maximum": 255}
+ExitCode = Annotated[int, AfterValidator(_exit_code), WithJsonSchema(_EXIT_CODE)]
 
 
 def _as_list(value: Any) -> Any:
@@ -102,20 +100,26 @@ class Example(Section):
         return self
 
 
+ExampleOrText = Annotated[Example, BeforeValidator(_as_example), Also({"type": "string"})]
+Names = Annotated[list[str], BeforeValidator(_as_list), Also({"type": "string"})]
+ExitCodes = Annotated[list[ExitCode], BeforeValidator(_as_list), Also(_EXIT_CODE)]
+Stages = Annotated[list[StageName], BeforeValidator(_as_list), Also({"enum": [*Stage]})]
+
+
 class RuleConfig(Section):
     """One rule of the user's own: what it matches (all that is given must), and what follows."""
 
     name: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")] = None
     """Name of the rule in messages. Default: made from its number."""
-    type: Annotated[list[str], BeforeValidator(_as_list)] = Field(default_factory=list)
+    type: Names = Field(default_factory=list)
     """Exception type, or a list of them; `*` matches any text."""
     regex: str | None = None
     """Regular expression that is searched for in the error and the output."""
-    exit_code: Annotated[list[ExitCode], BeforeValidator(_as_list)] = Field(default_factory=list)
+    exit_code: ExitCodes = Field(default_factory=list)
     """Exit code, or a list of them."""
-    signal: Annotated[list[str], BeforeValidator(_as_list)] = Field(default_factory=list)
+    signal: Names = Field(default_factory=list)
     """Signal that ended the process, such as SIGKILL, or a list of them."""
-    stage: Annotated[list[StageName], BeforeValidator(_as_list)] = Field(default_factory=list)
+    stage: Stages = Field(default_factory=list)
     """Stage in which it ended, or a list of them."""
     verdict: VerdictName
     """What to do: RESTART, FATAL (end the job), or POLICY (restart with a remedy)."""
@@ -129,7 +133,7 @@ class RuleConfig(Section):
     """Why the verdict is right, for messages."""
     advice: Annotated[str | None, Field(min_length=1)] = None
     """What a person should do, for messages."""
-    examples: list[Annotated[Example, BeforeValidator(_as_example)]] = Field(default_factory=list)
+    examples: list[ExampleOrText] = Field(default_factory=list)
     """Logs on which the rule is tried when the config is read; text alone is short for one."""
 
     @field_validator("regex")

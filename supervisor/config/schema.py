@@ -21,6 +21,7 @@ from pydantic import (
 
 from supervisor.config.command import Command, words_needed
 from supervisor.config.fields import (
+    Also,
     Bytes,
     Seconds,
     Section,
@@ -145,7 +146,9 @@ class Autorestart(Section):
     """Waits between restarts; the first restart never waits."""
     deadlines: dict[StageName, Seconds] = Field(default_factory=dict)
     """How long a stage may take without a sign of life. Default: learned from the job."""
-    standby: Annotated[Literal["off", "imports", "ready"] | None, BeforeValidator(_off)] = None
+    standby: Annotated[
+        Literal["off", "imports", "ready"] | None, BeforeValidator(_off), Also({"const": False})
+    ] = None
     """Kind of process that waits to become the next worker. Default: the kind that suits."""
     prefetch: bool = True
     """Whether programs for other rungs are compiled while the job trains."""
@@ -338,7 +341,9 @@ class Phase(Section):
     """What is true of the job whichever program it runs."""
     fit: FitConfig | None = None
     """What our trainer trains on; or give `command`."""
-    command: Command | None = None
+    command: Annotated[
+        Command | None, Also({"type": "array", "items": {"type": "string"}, "minItems": 1})
+    ] = None
     """Any program in place of our trainer; a list is short for `argv` alone."""
     faults: list[Fault] = Field(default_factory=list)
     """Drills: real faults, each once per job."""
