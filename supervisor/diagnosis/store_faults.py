@@ -12,6 +12,11 @@ import re
 from collections.abc import Container
 from dataclasses import dataclass
 
+from supervisor.protocol.reading import UnreadableError, parse_object
+from supervisor.protocol.shortening import beginning
+
+_MAX_WORDS = 10_000
+
 
 class Meaning(enum.Enum):
     """What a fault is to the caller."""
@@ -131,6 +136,38 @@ RULES = (
         ),
     ),
 )
+
+
+class RefusedError(Exception):
+    """An answer of Google's JSON API that is an error."""
+
+    def __init__(self, status: int, content: bytes) -> None:
+        reason, message = "", beginning(content.decode(errors="replace"), _MAX_WORDS)
+        try:
+            told = parse_object(content, "an answer")["error"]
+            reason = str(told["errors"][0]["reason"])[:_MAX_WORDS]
+            message = beginning(str(told["message"]), _MAX_WORDS)
+        except (UnreadableError, TypeError, LookupError):
+            pass  # a proxy's words, or of a download
+        super().__init__(message)
+        self.fault = Fault(status, reason, message)
+
+
+def fault_of(error: BaseException) -> Fault:
+    """What `error` says, or the errors that led to it."""
+    chain = [error]
+    while (earlier := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(earlier)
+    types = tuple(f"{t.__module__}.{t.__qualname__}" for e in chain for t in type(e).__mro__)
+    for each in chain:
+        if isinstance(each, RefusedError):
+            return each.fault
+        answer = getattr(each, "response", None)
+        if isinstance(answer, dict):  # of botocore
+            status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            told = answer.get("Error", {})
+            return Fault(status, told.get("Code", ""), told.get("Message", ""), types)
+    return Fault(None, type(error).__name__, str(error), types)
 
 
 def ruling(fault: Fault) -> FaultRule | None:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from botocore.loaders import JSONFileLoader
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
@@ -301,3 +302,21 @@ def test_what_is_not_installed_is_told(emulator: Emulator, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=rf"pip install '\.\[{extra}\]'"):
         bucket(emulator.root)
+
+
+def test_clients_share_what_is_read_of_services(
+    s3: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is 12 MB each, and a supervisor has several."""
+    for name, value in s3.env.items():
+        monkeypatch.setenv(name, value)
+    bucket(s3.root).exists("x")
+    load, read = JSONFileLoader.load_file, []
+
+    def counted(loader: JSONFileLoader, path: str) -> object:
+        read.append(path)
+        return load(loader, path)
+
+    monkeypatch.setattr(JSONFileLoader, "load_file", counted)
+    bucket(s3.root).exists("x")
+    assert read == []

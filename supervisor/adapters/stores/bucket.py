@@ -16,11 +16,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from functools import partial
-from typing import Protocol, TypeVar
+from functools import cache, partial
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
-from supervisor.diagnosis.store_faults import Fault, Meaning, ruling
+from supervisor.diagnosis.store_faults import Fault, Meaning, RefusedError, fault_of, ruling
 from supervisor.host.retry import PassesError, Pauses, Retry
 from supervisor.ports import MAX_OBJECT, ConflictError, Listing, Objects, Stored, UnavailableError
 from supervisor.protocol.location import Uri
@@ -36,7 +36,6 @@ _MAX_ANSWER = 64 << 20
 """Bytes of a page of a listing, or of an error."""
 _MAX_LISTED = 1_000_000
 """Names directly below one place; what has more is not ours."""
-_MAX_WORDS = 10_000
 _CHUNK = 1 << 20
 _CONNECTIONS = 32
 """Kept open at most: as many as there are threads that ask at once."""
@@ -160,7 +159,7 @@ class _Bucket:
 
     def _judged(self, error: Exception, where: str) -> Exception:
         """What the port raises in the place of `error`; `PassesError`: try again."""
-        fault = _fault_of(error)
+        fault = fault_of(error)
         rule = ruling(fault)
         if rule is None:
             return error
@@ -181,38 +180,6 @@ def _words(fault: Fault, where: str, remedy: str) -> str:
     answer = " ".join(str(part) for part in (fault.status, fault.code) if part)
     said = beginning(" ".join(fault.message.split()), 300) or "no answer in time"
     return "; ".join(filter(None, [f"{where}: {answer}{': ' * bool(answer)}{said}", remedy]))
-
-
-class _RefusedError(Exception):
-    """An answer of Google's that is an error."""
-
-    def __init__(self, status: int, content: bytes) -> None:
-        reason, message = "", beginning(content.decode(errors="replace"), _MAX_WORDS)
-        try:
-            told = parse_object(content, "an answer")["error"]
-            reason = str(told["errors"][0]["reason"])[:_MAX_WORDS]
-            message = beginning(str(told["message"]), _MAX_WORDS)
-        except (UnreadableError, TypeError, LookupError):
-            pass  # a proxy's words, or of a download
-        super().__init__(message)
-        self.fault = Fault(status, reason, message)
-
-
-def _fault_of(error: BaseException) -> Fault:
-    """What `error` says, or the errors that led to it."""
-    chain = [error]
-    while (earlier := chain[-1].__cause__ or chain[-1].__context__) is not None:
-        chain.append(earlier)
-    types = tuple(f"{t.__module__}.{t.__qualname__}" for e in chain for t in type(e).__mro__)
-    for each in chain:
-        if isinstance(each, _RefusedError):
-            return each.fault
-        answer = getattr(each, "response", None)
-        if isinstance(answer, dict):  # of botocore
-            status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            told = answer.get("Error", {})
-            return Fault(status, told.get("Code", ""), told.get("Message", ""), types)
-    return Fault(None, type(error).__name__, str(error), types)
 
 
 def _within(seconds: float, call: Callable[[], _T]) -> _T:
@@ -331,7 +298,7 @@ class _Google:
             read = partial(answer.raw.read, decode_content=True)
             content = _up_to(limit, read, path, self._bound)
             if answer.status_code >= 400:
-                raise _RefusedError(answer.status_code, content)
+                raise RefusedError(answer.status_code, content)
             return answer.headers, content
 
 
@@ -355,7 +322,9 @@ class _Amazon:
             retries={"total_max_attempts": 1},
             max_pool_connections=_CONNECTIONS,
         )
-        self._client = botocore.session.Session().create_client("s3", config=config)
+        session = botocore.session.Session()
+        session.register_component("data_loader", _models())
+        self._client = session.create_client("s3", config=config)
         self._bucket = bucket
         self._bound = bound
 
@@ -391,6 +360,14 @@ class _Amazon:
             if not answer.get("IsTruncated") or len(found) > _MAX_LISTED:
                 return found
             page = {"ContinuationToken": answer["NextContinuationToken"]}
+
+
+@cache
+def _models() -> Any:
+    """What botocore reads of services: 12 MB that all clients of this process share."""
+    import botocore.session
+
+    return botocore.session.Session().get_component("data_loader")
 
 
 _KINDS: dict[str, tuple[str, str, Callable[[str, float, float], _Store]]] = {
