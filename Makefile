@@ -71,7 +71,7 @@ mutants: install
 	$(BIN)/python -m tests.mutation
 
 # Side by side with what people use instead, each peer in an environment of its own; then the
-# README's tables. An hour, on a machine with nothing else to do. QUICK=1 only shows that it works.
+# README's tables. Some hours, on a machine with nothing else to do. QUICK=1 only shows that it works.
 BENCHMARKS := $(filter-out __init__ contest losses orbax_loop peers report tables training trivial,$(basename $(notdir $(wildcard benchmarks/*.py))))
 bench: install $(BENCHMARKS:%=bench-%)
 	$(BIN)/python -m benchmarks.tables

@@ -49,7 +49,7 @@ _TAKES = 600.0
 def main() -> None:
     """Measure in turns, and report."""
     given = options(__doc__)
-    rounds, changes = (1, 4) if given.quick else (2, 50)
+    rounds, changes = (1, 4) if given.quick else (10, 50)
     report = Report("elastic")
     found: dict[str, list[float]] = {
         "same_rung": [],
@@ -78,9 +78,7 @@ def main() -> None:
     report.ratio("smaller_over_same_rung", "smaller_s", "same_rung_s")
     report.ratio("smaller_over_same_rung_standby", "smaller_standby_s", "same_rung_standby_s")
     report.ratio("prefetched_over_cold", "smaller_s", "smaller_cold_s")
-    report.ratio(
-        "while_prefetching_over_alone", "while_prefetching_steps_per_s", "alone_steps_per_s"
-    )
+    report.paired("while_prefetching_over_alone", rates["while_prefetching"], rates["alone"])
     storm = losses.storm(changes)
     report.figure("storm_changes", storm.changes)
     report.figure("storm_rung_changes", storm.rung_changes)

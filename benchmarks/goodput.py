@@ -4,9 +4,11 @@
 
 The quickstart's trainer under each contestant in turns, each time for the given seconds from its
 first step, in storms of SIGKILLs drawn by lot (a Poisson process with the given mean time between
-failures, at the same moments for all). A kill that finds nobody training hits nothing. A step that
-is done again does not count: useful steps per hour is how far the trainings have come together,
-scaled to an hour.
+failures). A kill that finds nobody training hits nothing. A step that is done again does not count:
+useful steps per hour is how far the training has come, scaled to an hour.
+
+A window is one storm. All contestants go through the same ones, each time in another order, and are
+compared with the simplest of them window by window: NAME_over_bash, with its confidence interval.
 """
 
 from __future__ import annotations
@@ -14,55 +16,68 @@ from __future__ import annotations
 import random
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.contest import FailedError
 from benchmarks.peers import UnavailableError
 from benchmarks.report import Report, options
-from benchmarks.training import PEERS, Contestant, training
+from benchmarks.training import DEFAULTS, PEERS, Contestant, training
 
+SIMPLEST = "bash"
 CONTESTANTS = (
     Contestant("supervise"),
     Contestant("supervise_snapshot", checkpoint={"snapshot": {"every": 1}}),
+    DEFAULTS,
     *PEERS,
 )
 _EVERY = 20
 """Steps between checkpoints."""
 
+Windows = dict[int, float]
+"""Useful steps per hour, by the number of the window."""
+
 
 def main() -> None:
     """Measure in turns, and report."""
     given = options(__doc__)
-    rounds, seconds, means = (1, 20.0, (10.0,)) if given.quick else (2, 40.0, (10.0, 30.0))
+    windows, seconds, means = (2, 20.0, (10.0,)) if given.quick else (10, 40.0, (10.0, 30.0))
     report = Report("goodput")
     for mean in means:
-        steps: dict[str, list[int]] = {contestant.name: [] for contestant in CONTESTANTS}
-        for turn in range(rounds):
-            kills = list(storm(mean, seconds, turn))
-            for contestant in CONTESTANTS:
+        found: dict[str, Windows] = {contestant.name: {} for contestant in CONTESTANTS}
+        for number in range(windows):
+            kills = list(storm(mean, seconds, number))
+            for contestant in in_turn(CONTESTANTS, number):
                 try:
-                    steps[contestant.name].append(_steps(contestant, seconds, kills))
+                    steps = _steps(contestant, seconds, kills)
                 except (UnavailableError, FailedError) as error:
-                    report.left_out[f"{contestant.name}_mtbf_{mean:g}s"] = str(error)
-        report.samples[f"steps_mtbf_{mean:g}s"] = steps
-        for name, come in steps.items():
-            if len(come) == rounds:
-                rate = 3600 * sum(come) / (rounds * seconds)
-                report.figure(f"{name}_mtbf_{mean:g}s_steps_per_hour", rate)
-        theirs = [f"{peer.name}_mtbf_{mean:g}s_steps_per_hour" for peer in PEERS]
-        report.most(f"best_peer_mtbf_{mean:g}s_steps_per_hour", theirs)
-        for name in ("supervise", "supervise_snapshot"):
-            report.ratio(
-                f"{name}_over_best_peer_mtbf_{mean:g}s",
-                f"{name}_mtbf_{mean:g}s_steps_per_hour",
-                f"best_peer_mtbf_{mean:g}s_steps_per_hour",
-            )
+                    report.left_out[f"{contestant.name}_mtbf_{mean:g}s_{number}"] = str(error)
+                else:
+                    found[contestant.name][number] = 3600 * steps / seconds
+        conclude(report, f"mtbf_{mean:g}s", found)
     report.finish(given.json)
 
 
+def in_turn(contestants: Sequence[Contestant], number: int) -> Sequence[Contestant]:
+    """In the order of the window `number`: each comes first as often as any other."""
+    first = number % len(contestants)
+    return (*contestants[first:], *contestants[:first])
+
+
+def conclude(report: Report, kind: str, found: Mapping[str, Windows]) -> None:
+    """The median of each contestant, and how it compares with the simplest in the windows that
+    both have gone through."""
+    for name, windows in found.items():
+        report.spread(f"{name}_{kind}", "steps_per_hour", list(windows.values()))
+        both = sorted(windows.keys() & found[SIMPLEST].keys())
+        if name != SIMPLEST and both:
+            theirs = [found[SIMPLEST][number] for number in both]
+            ours = [windows[number] for number in both]
+            report.paired(f"{name}_over_{SIMPLEST}_{kind}", ours, theirs)
+
+
 def storm(mean: float, seconds: float, turn: int = 0) -> Iterator[float]:
-    """The moments of the kills of that turn, in seconds from the first step."""
+    """The moments of the kills of that window, in seconds from the first step."""
     lots = random.Random(f"storm {turn} with a mean of {mean}")
     at = lots.expovariate(1 / mean)
     while at < seconds:

@@ -3,11 +3,13 @@
     python -m benchmarks.orbax_recovery [--quick] [--json FILE]
 
 The same script (`orbax_loop.py`) as a `command` of supervise, with a standby and without, and in a
-bash loop with the same compilation cache: once on the machine as it is, once beside twice as many
-busy processes as there are cores (`loaded`). All are killed in turns, with a checkpoint there and a
-standby ready. Seconds from the SIGKILL to the next completed step, as the script itself tells of
-it; `samples` has what supervise says that they were spent on. The first recovery of a run is not
-counted: a restored state is laid out as a new one is not, and its step is compiled once more.
+bash loop with the same compilation cache; and both as they come: supervise with the keys that it
+requires and no other (`defaults`), the loop without a cache (`bash_defaults`). Once on the machine
+as it is, once beside twice as many busy processes as there are cores (`loaded`). All are killed in
+turns, with a checkpoint there and a standby ready. Seconds from the SIGKILL to the next completed
+step, as the script itself tells of it; `samples` has what supervise says that they were spent on.
+The first recovery of a run is not counted: a restored state is laid out as a new one is not, and
+its step is compiled once more.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,9 +37,10 @@ _EVERY = 20
 _FRESH = 8
 """Steps since the newest checkpoint, at least, so that it is committed."""
 
-_SUPERVISE: Mapping[str, str] = {"imports": "imports", "off": "off"}
-_BASH = "bash"
-NAMES = (*_SUPERVISE, _BASH)
+_DEFAULTS = "defaults"
+_SUPERVISE = ("imports", "off", _DEFAULTS)
+_BASH, _BASH_DEFAULTS = "bash", "bash_defaults"
+NAMES = (*_SUPERVISE, _BASH, _BASH_DEFAULTS)
 
 
 def main() -> None:
@@ -61,7 +64,7 @@ def main() -> None:
             report.figure(f"{prefix}load", os.getloadavg()[0])
         for name, taken in seconds.items():
             report.spread(prefix + name, "s", taken)
-        for name in _SUPERVISE:
+        for name in (*_SUPERVISE, _BASH_DEFAULTS):
             report.ratio(f"{prefix}{name}_over_bash", f"{prefix}{name}_s", f"{prefix}{_BASH}_s")
     report.samples["told"] = {name: says for name, says in told.items() if says}
     report.finish(given.json)
@@ -74,13 +77,13 @@ def _one(name: str, kills: int) -> tuple[list[float], list[dict[str, Any]]]:
         step = run.wait_for_step(1)
         for number in range(1, kills + 2):
             run.wait_for_step(_next_save(step.number) + _FRESH, since=step.at)
-            if name == "imports":
+            if name in ("imports", _DEFAULTS):
                 _wait_for_standby(run, number)
             began = time.monotonic()
             last = run.kill_trainer()
             step = run.wait_for_step(0, since=began, not_by=[last.pid])
             seconds.append(step.at - began)
-        if name in _SUPERVISE:
+        if name in _SUPERVISE and name != _DEFAULTS:  # which does not know what a step looks like
             run.wait_for("what supervise tells", lambda: len(run.told_recoveries()) > kills)
         return seconds[1:], run.told_recoveries()[1:]
 
@@ -102,21 +105,23 @@ def _loop(name: str, folder: Path) -> Iterator[Training]:
     script = str(ROOT / "benchmarks" / "orbax_loop.py")
     argv = [sys.executable, "-P", script, str(place), str(folder / "steps")]
     environ = {"JAX_PLATFORMS": "cpu"}
-    if name == _BASH:
-        command = BASH.prepared(argv, folder)
-        environ |= cache(folder)
+    if name in _SUPERVISE:
+        command = supervise({"trainer": config(name, argv, folder)}, folder)
     else:
-        restart = {
-            "max_num_restarts": 1000,
-            "backoff": {"first": 0.0},
-            "standby": _SUPERVISE[name],
-        }
-        init = {"model_dir": str(folder / "run"), "autorestart": restart}
-        pattern = {"pattern": r"^step (\d+)"}
-        trainer = {"init": init, "command": {"argv": argv, "progress": pattern}}
-        command = supervise({"trainer": trainer}, folder)
+        command = BASH.prepared(argv, folder)
+        environ |= {} if name == _BASH_DEFAULTS else cache(folder)
     with running(command, environ, folder) as process:
         yield Training(process, folder)
+
+
+def config(name: str, argv: Sequence[str], folder: Path) -> dict[str, Any]:
+    """What supervise is told, by the name of the contestant."""
+    restart: dict[str, Any] = {"max_num_restarts": 1000}
+    command: dict[str, Any] = {"argv": list(argv)}
+    if name != _DEFAULTS:
+        restart |= {"backoff": {"first": 0.0}, "standby": name}
+        command["progress"] = {"pattern": r"^step (\d+)"}
+    return {"init": {"model_dir": str(folder / "run"), "autorestart": restart}, "command": command}
 
 
 @contextmanager

@@ -2,11 +2,16 @@
 
     python -m benchmarks.overhead [--quick] [--json FILE]
 
-Steps per second of the quickstart's trainer, bare and supervised in turns (without what is prepared
-in the background, which costs nothing once it waits); over the same time the share of one core that
-supervisor and guard take, and the memory that is theirs (PSS). Once with every tenth step printed,
-as the quickstart has it, and once with each of them: the supervisor reads all that is printed. Then
-the cost of a progress call that is not sent.
+Steps per second of the quickstart's trainer, bare and supervised in turns; over the same time the
+share of one core that what supervise adds takes, and its memory (PSS): supervisor, guard, and all
+that waits or prepares. Three settings:
+
+* `defaults`: nothing is set that need not be. Measured twice: from the first steps on, while a
+  standby is prepared and other rungs are compiled (`defaults_at_start`), and once all of it waits.
+* `supervised`: without standby and prefetch, so supervisor and guard alone.
+* `supervised_each_step`: the same where each step is printed, as the supervisor reads all of it.
+
+Then the cost of a progress call that is not sent.
 """
 
 from __future__ import annotations
@@ -14,7 +19,9 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -22,75 +29,133 @@ import psutil
 from benchmarks.contest import FailedError
 from benchmarks.peers import Peer
 from benchmarks.report import Report, options
-from benchmarks.training import Contestant, Step, Training, training
-from supervisor.host import guard
+from benchmarks.training import DEFAULTS, Contestant, Step, Training, training
 from supervisor.protocol.reporter import Reporter
 
 BARE = Contestant("bare", Peer("bare", (), lambda bin_, argv, folder: list(argv)))
 _QUIET = {"standby": "off", "prefetch": False}
 SUPERVISED = Contestant("supervised", autorestart=_QUIET)
 TALKATIVE = Contestant("supervised_each_step", autorestart=_QUIET)
+_AT_START = "defaults_at_start"
 _LOG_EVERY = 10
 
 _WARM = 20
 """Steps before the measurement."""
 _CALLS = 100_000
-_TALKATIVE_ROUNDS = 3
+_FEW = 3
+"""Rounds of what is no pair."""
+_PREPARING_TAKES = 900.0
+"""Seconds at most: it is done with what the training leaves of the processor."""
+_LAST_PREPARED = "Prefetching compile for num_devices=1 completed"
+
+
+@dataclass
+class Found:
+    """Of one setting, one value for each window."""
+
+    rates: list[float] = field(default_factory=list)
+    """Steps per second."""
+    shares: list[float] = field(default_factory=list)
+    """Percent of one core."""
+    memory: list[float] = field(default_factory=list)
+    """MB of PSS."""
 
 
 def main() -> None:
     """Measure in turns, and report."""
     given = options(__doc__)
-    rounds, seconds = (1, 5.0) if given.quick else (16, 10.0)
+    rounds, seconds = (1, 20.0) if given.quick else (16, 10.0)
     report = Report("overhead")
-    rates: dict[str, list[float]] = {BARE.name: [], SUPERVISED.name: []}
-    shares: dict[str, list[float]] = {SUPERVISED.name: [], TALKATIVE.name: []}
-    memory: list[float] = []
+    found = {c.name: Found() for c in (BARE, SUPERVISED, TALKATIVE, DEFAULTS)}
+    found[_AT_START] = Found()
     for turn in range(rounds):
-        pair = (BARE, SUPERVISED) if turn % 2 else (SUPERVISED, BARE)
-        for contestant in (*pair, TALKATIVE) if turn < _TALKATIVE_ROUNDS else pair:
-            log_every = 1 if contestant is TALKATIVE else _LOG_EVERY
-            with (
-                tempfile.TemporaryDirectory() as name,
-                training(
-                    contestant, Path(name), every=1000, max_steps=1_000_000, log_every=log_every
-                ) as run,
-            ):
-                run.wait_for_step(_WARM)
-                began = time.monotonic()
-                ours = _ours(run) if contestant is not BARE else []
-                before = _processor_time(ours)
-                time.sleep(seconds)
-                if ours:
-                    spent = _processor_time(ours) - before
-                    shares[contestant.name].append(100 * spent / (time.monotonic() - began))
-                    memory.append(sum(process.memory_full_info().pss for process in ours) / 1e6)
-                if contestant.name in rates:
-                    rates[contestant.name].append(_rate(run.steps(), began))
-    for name, values in rates.items():
-        report.spread(name, "steps_per_s", values)
-    report.ratio("steps_ratio", "supervised_steps_per_s", "bare_steps_per_s")
-    report.spread("supervisor_cpu", "percent", shares[SUPERVISED.name])
-    report.spread("supervisor_cpu_each_step", "percent", shares[TALKATIVE.name])
-    report.spread("supervisor_pss", "mb", memory)
+        trio = (BARE, SUPERVISED, DEFAULTS)
+        for contestant in (*(trio if turn % 2 else trio[::-1]), *(TALKATIVE,) * (turn < _FEW)):
+            with _trained(contestant) as run:
+                if contestant is DEFAULTS:
+                    _measured(run, seconds, found[_AT_START])
+                    if given.quick:
+                        report.left_out[DEFAULTS.name] = "preparing all takes long for a quick run"
+                        continue
+                    _prepared(run)
+                _measured(run, seconds, found[contestant.name])
+    conclude(report, found)
     report.spread("unsent_progress_call", "us", [_unsent() for _ in range(3 if given.quick else 9)])
     report.finish(given.json)
 
 
+def conclude(report: Report, found: Mapping[str, Found]) -> None:
+    """The figures of all settings; steps per second against the bare run of the same round."""
+    bare = found[BARE.name].rates
+    for name, one in found.items():
+        report.spread(name, "steps_per_s", one.rates)
+        if name != BARE.name:
+            report.spread(name, "cpu_percent", one.shares)
+            report.spread(name, "pss_mb", one.memory)
+            if len(one.rates) == len(bare):
+                report.paired(f"{name}_over_bare", one.rates, bare)
+
+
+@contextmanager
+def _trained(contestant: Contestant) -> Iterator[Training]:
+    log_every = 1 if contestant is TALKATIVE else _LOG_EVERY
+    with (
+        tempfile.TemporaryDirectory() as name,
+        training(
+            contestant, Path(name), every=1000, max_steps=1_000_000, log_every=log_every
+        ) as run,
+    ):
+        run.wait_for_step(_WARM)
+        yield run
+
+
+def _prepared(run: Training) -> None:
+    """Wait until there is nothing left to prepare."""
+    run.wait_for("prefetch", lambda: run.said(_LAST_PREPARED) > 0, _PREPARING_TAKES)
+    run.wait_for("a standby", lambda: run.said("a standby is ready") > 0, _PREPARING_TAKES)
+
+
+def _measured(run: Training, seconds: float, into: Found) -> None:
+    """One window."""
+    began, before = time.monotonic(), _processor_time(_ours(run))
+    time.sleep(seconds)
+    ended, ours = time.monotonic(), _ours(run)
+    into.rates.append(_rate(run.steps(), began))
+    if ours:
+        into.shares.append(100 * (_processor_time(ours) - before) / (ended - began))
+        into.memory.append(sum(map(_pss, ours)) / 1e6)
+
+
 def _ours(run: Training) -> list[psutil.Process]:
-    """Supervisor, guard and watcher."""
-    supervisor = psutil.Process(run.pid)
-    below = supervisor.children(recursive=True)  # the guard, and its watcher
-    guards = [child for child in below if guard.__file__ in child.cmdline()]
-    if not guards:
-        raise FailedError("the supervisor has no guard")
-    return [supervisor, *guards]
+    """All processes but those that train; none of a bare run."""
+    trains = {step.pid for step in run.steps()}
+    if run.pid in trains:
+        return []
+    top = psutil.Process(run.pid)
+    return [top, *(each for each in top.children(recursive=True) if each.pid not in trains)]
 
 
 def _processor_time(processes: Sequence[psutil.Process]) -> float:
-    """Seconds, of all threads: to the nanosecond, where `cpu_times` counts hundredths."""
-    threads = (path for each in processes for path in Path(f"/proc/{each.pid}/task").iterdir())
-    return sum(int((path / "schedstat").read_text().split()[0]) for path in threads) / 1e9
+    """Seconds, of all threads, and of the children that have ended.
+
+    Of what lives to the nanosecond: `cpu_times` counts hundredths.
+    """
+    spent = 0.0
+    for each in processes:
+        with suppress(psutil.NoSuchProcess, OSError):  # it has just ended: its parent counts it
+            threads = list(Path(f"/proc/{each.pid}/task").iterdir())
+            spent += (
+                sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+            )
+            times = each.cpu_times()
+            spent += times.children_user + times.children_system
+    return spent
+
+
+def _pss(process: psutil.Process) -> float:
+    with suppress(psutil.NoSuchProcess):
+        return float(process.memory_full_info().pss)
+    return 0.0
 
 
 def _rate(steps: Sequence[Step], since: float) -> float:

@@ -3,10 +3,12 @@
     python -m benchmarks.recovery [--quick] [--json FILE]
 
 The quickstart's trainer under supervise, with each kind of standby and with snapshots in memory,
-and under what people use instead. In each round every contestant is started once and its trainer
-killed some times, at steps drawn by lot but the same for all, once a checkpoint is a few steps old
-(and the standby, if it keeps one, is there). Seconds from the SIGKILL to the next completed step,
-as the trainer itself tells of it; `samples` has what supervise says that they were spent on.
+and under what people use instead, with the same caches; `defaults` and `bash_defaults` run as they
+come, with nothing set that need not be. In each round every contestant is started once and its
+trainer killed some times, at steps drawn by lot but the same for all, once a checkpoint is a few
+steps old (and the standby, if it keeps one, is there). Seconds from the SIGKILL to the next
+completed step, as the trainer itself tells of it; `samples` has what supervise says that they were
+spent on.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ from typing import Any
 from benchmarks.contest import FailedError
 from benchmarks.peers import UnavailableError
 from benchmarks.report import Report, options
-from benchmarks.training import PEERS, Contestant, Training, training
+from benchmarks.training import (
+    BASH_DEFAULTS,
+    DEFAULTS,
+    PEERS,
+    Contestant,
+    Training,
+    training,
+)
 
 _EVERY = 20
 """Steps between checkpoints."""
@@ -34,7 +43,9 @@ CONTESTANTS = (
     Contestant("ready_orbax", autorestart={"standby": "ready"}),
     Contestant("imports_snapshot", autorestart={"standby": "imports"}, checkpoint=_SNAPSHOT),
     Contestant("ready_snapshot", autorestart={"standby": "ready"}, checkpoint=_SNAPSHOT),
+    DEFAULTS,
     *PEERS,
+    BASH_DEFAULTS,
 )
 
 

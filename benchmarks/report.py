@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
@@ -20,6 +21,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+_T95 = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+"""Student's t for a two-sided interval of 95 %, by degrees of freedom from 1 on; beyond them the
+last, which is a little too wide."""
 _PACKAGES = ("jax", "jaxlib", "orbax-checkpoint", "flax")
 
 
@@ -48,6 +56,21 @@ class Report:
         """The figure NAME, one figure by another; nothing where either is missing."""
         if over in self.figures and self.figures.get(under):
             self.figures[name] = _rounded(self.figures[over] / self.figures[under])
+
+    def paired(self, name: str, over: Sequence[float], under: Sequence[float]) -> None:
+        """The figure NAME, how many times `under` `over` is, pair by pair: the geometric mean, with
+        NAME_low and NAME_high, between which it lies with a confidence of 95 %."""
+        pairs = zip(over, under, strict=True)
+        ratios = [math.log(a / b) for a, b in pairs]
+        self.samples[name] = [_rounded(math.exp(ratio)) for ratio in ratios]
+        if len(ratios) < 2:
+            return
+        mean = statistics.mean(ratios)
+        t = _T95[min(len(ratios) - 1, len(_T95)) - 1]
+        half = t * statistics.stdev(ratios) / math.sqrt(len(ratios))
+        self.figures[name] = _rounded(math.exp(mean))
+        self.figures[f"{name}_low"] = _rounded(math.exp(mean - half))
+        self.figures[f"{name}_high"] = _rounded(math.exp(mean + half))
 
     def least(self, name: str, of: Iterable[str]) -> None:
         """The figure NAME, the least of those among `of` that are there."""

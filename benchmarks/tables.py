@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,26 @@ _MARKED = re.compile(r"(<!-- benchmark: (\w+) -->\n).*?(<!-- end -->)", re.DOTAL
 class Table:
     """What of a benchmark's figures a person should see.
 
-    A cell is a template of figures, `{0_ms}` with the row's own name for `0`.
+    A cell is a template of figures, `{0_ms}` with the row's own name for `0`; or several, of which
+    the first is taken whose figures are all there. The last column says of how many measurements
+    the first cell is made.
     """
 
     head: tuple[str, ...]
     rows: Mapping[str, str]
     """By the name that the row's figures begin with: what it is called."""
-    cells: tuple[str, ...]
+    cells: tuple[str | tuple[str, ...], ...]
+    counted: str
+    """What is measured again and again."""
+    made_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The samples that rows are made of which have none of their own; (): of one measurement."""
+    least: int = 1
+    """Measurements without which a row decides nothing, and is not published."""
 
 
 _SPREAD = "{0_ms} ({0_least_ms} to {0_most_ms})"
+_SECONDS = "{0_s} ({0_least_s} to {0_most_s})"
+_INTERVAL = "{0} ({0_low} to {0_high})"
 _PEERS = {
     "bash": "bash `until`",
     "torchrun": "torchrun",
@@ -43,6 +53,8 @@ _PEERS = {
 }
 
 _BASH_WITH_CACHE = "bash `until`, with the compilation cache"
+_BASH_DEFAULTS = "bash `until`, as it comes: no compilation cache"
+_DEFAULTS = "supervise, as it comes"
 
 TABLES = {
     "recovery": Table(
@@ -53,21 +65,29 @@ TABLES = {
             "imports_snapshot": "supervise, standby `imports`, snapshots",
             "imports_orbax": "supervise, standby `imports`",
             "off_orbax": "supervise, no standby",
+            "defaults": _DEFAULTS,
             **{name: f"{what}, with the compilation cache" for name, what in _PEERS.items()},
+            "bash_defaults": _BASH_DEFAULTS,
         },
-        ("{0_s} ({0_least_s} to {0_most_s})", "{0_lost_steps}"),
+        (_SECONDS, "{0_lost_steps}"),
+        "kills",
     ),
     "orbax_recovery": Table(
         ("kill -9 of an Orbax script -> next step", "seconds: median (least to most)", "of bash"),
         {
             "imports": "supervise, standby `imports`",
             "off": "supervise, no standby",
+            "defaults": _DEFAULTS,
             "bash": _BASH_WITH_CACHE,
+            "bash_defaults": _BASH_DEFAULTS,
             "loaded_imports": "beside busy processes: supervise, standby `imports`",
             "loaded_off": "beside busy processes: supervise, no standby",
+            "loaded_defaults": f"beside busy processes: {_DEFAULTS}",
             "loaded_bash": f"beside busy processes: {_BASH_WITH_CACHE}",
+            "loaded_bash_defaults": f"beside busy processes: {_BASH_DEFAULTS}",
         },
-        ("{0_s} ({0_least_s} to {0_most_s})", "{0_over_bash}"),
+        (_SECONDS, "{0_over_bash}"),
+        "kills",
     ),
     "floor": Table(
         ("death of a trivial child -> the next one's first line", "ms: median (least to most)"),
@@ -79,43 +99,85 @@ TABLES = {
             "circus": "circus, looking every 0.1 s",
         },
         (_SPREAD,),
+        "deaths",
     ),
     "overhead": Table(
-        ("while nothing happens", ""),
+        ("while nothing happens", "median, or ratio (95 % interval)"),
         {
             "steps_ratio": "steps per second, supervised over bare",
             "supervisor_cpu_percent": "supervisor and guard, percent of one core",
             "supervisor_cpu_each_step_percent": "the same where the trainer prints each step",
             "supervisor_pss_mb": "supervisor and guard, MB (PSS)",
+            "defaults_over_bare": "as it comes: steps per second, supervised over bare",
+            "defaults_at_start_over_bare": "the same while standby and other rungs are prepared",
+            "defaults_cpu_percent": "as it comes: all but the trainer, percent of one core",
+            "defaults_at_start_cpu_percent": "the same while standby and other rungs are prepared",
+            "defaults_pss_mb": "as it comes: all but the trainer, MB (PSS)",
+            "supervised_over_bare": "no standby, no prefetch: steps per second over bare",
+            "supervised_cpu_percent": "the same: supervisor and guard, percent of one core",
+            "supervised_each_step_cpu_percent": "the same where the trainer prints each step",
+            "supervised_pss_mb": "the same: supervisor and guard, MB (PSS)",
             "unsent_progress_call_us": "a progress call that is not sent, microseconds",
         },
-        ("{0}",),
+        ((_INTERVAL, "{0}"),),
+        "windows",
+        made_of={"steps_ratio": ("bare_steps_per_s", "supervised_steps_per_s")},
     ),
     "goodput": Table(
-        ("useful steps per hour", "a failure every 10 s", "every 30 s"),
-        {"supervise_snapshot": "supervise, snapshots", "supervise": "supervise", **_PEERS},
-        ("{0_mtbf_10s_steps_per_hour}", "{0_mtbf_30s_steps_per_hour}"),
+        (
+            "a failure every",
+            "10 s: useful steps per hour",
+            "over bash `until` (95 % interval)",
+            "30 s: useful steps per hour",
+            "over bash `until` (95 % interval)",
+        ),
+        {
+            "supervise_snapshot": "supervise, snapshots",
+            "supervise": "supervise",
+            "defaults": _DEFAULTS,
+            **_PEERS,
+        },
+        tuple(
+            cell.format(mean)
+            for mean in ("mtbf_10s", "mtbf_30s")
+            for cell in (
+                "{{0_{0}_steps_per_hour}}",
+                "{{0_over_bash_{0}}} ({{0_over_bash_{0}_low}} to {{0_over_bash_{0}_high}})",
+            )
+        ),
+        "windows",
+        least=10,
     ),
     "elastic": Table(
-        ("fewer devices", ""),
+        ("fewer devices", "median (least to most), or ratio"),
         {
-            "same_rung_s": "restart on the same rung, seconds",
-            "smaller_s": "restart on a smaller rung, compile prefetched",
-            "smaller_cold_s": "the same without prefetch",
+            "same_rung": "restart on the same rung, seconds",
+            "smaller": "restart on a smaller rung, compile prefetched",
+            "smaller_cold": "the same without prefetch",
             "smaller_over_same_rung": "smaller over same rung",
             "prefetched_over_cold": "with prefetch over without",
-            "same_rung_standby_s": "restart on the same rung, with a standby",
-            "smaller_standby_s": "restart on a smaller rung, with a standby of the larger one",
-            "lost_device_s": "the same from the loss of the device",
-            "prefetch_s": "a prefetch beside the training, seconds",
+            "same_rung_standby": "restart on the same rung, with a standby",
+            "smaller_standby": "restart on a smaller rung, with a standby of the larger one",
+            "lost_device": "the same from the loss of the device",
+            "prefetch": "a prefetch beside the training, seconds",
             "while_prefetching_over_alone": "steps per second while prefetching over without",
-            "group_down_s": "one of 4 workers killed -> none left, seconds",
-            "group_next_step_s": "-> the next group's first step",
+            "group_down": "one of 4 workers killed -> none left, seconds",
+            "group_next_step": "-> the next group's first step",
             "storm_changes": "devices lost and returned in a storm",
             "storm_rung_changes": "changes of the rung in it",
             "storm_bit_identical": "1: parameters at its end as of an undisturbed run",
         },
-        ("{0}",),
+        ((_SECONDS, _INTERVAL, "{0}"),),
+        "measurements",
+        made_of={
+            "smaller_over_same_rung": ("smaller_s", "same_rung_s"),
+            "prefetched_over_cold": ("smaller_s", "smaller_cold_s"),
+            "while_prefetching_over_alone": (
+                "while_prefetching_steps_per_s",
+                "alone_steps_per_s",
+            ),
+            **{f"storm_{what}": () for what in ("changes", "rung_changes", "bit_identical")},
+        },
     ),
     "empty_disk": Table(
         ("start on an empty disk -> next optimizer step", "seconds: median (least to most)"),
@@ -123,7 +185,8 @@ TABLES = {
             "with_cache": "with the compilation cache from the bucket",
             "without_cache": "without it",
         },
-        ("{0_s} ({0_least_s} to {0_most_s})",),
+        (_SECONDS,),
+        "starts",
     ),
     "determinism": Table(
         (
@@ -138,6 +201,7 @@ TABLES = {
             "{0_4_relative_l2}, {0_2_relative_l2}",
             "{0_4_differing_percent}, {0_2_differing_percent}",
         ),
+        "steps",
     ),
     "checkpoint": Table(
         ("a state, ms", "of 60 MB", "of 200 MB", "of 1 GB"),
@@ -151,6 +215,7 @@ TABLES = {
             "restore_raw_copy": "a read of a file",
         },
         ("{0_60mb_ms}", "{0_200mb_ms}", "{0_1gb_ms}"),
+        "times each",
     ),
 }
 
@@ -176,24 +241,49 @@ def rewritten(text: str, results: Path) -> str:
 
 
 def _lines(table: Table, report: Mapping[str, Any]) -> Iterator[str]:
-    yield _line(table.head)
-    yield _line(("---",) * len(table.head))
-    for name, called in table.rows.items():
-        cells = [_filled(cell, name, report["figures"]) for cell in table.cells]
-        if any(cell is not None for cell in cells):
-            yield _line((called, *(cell or "" for cell in cells)))
+    rows = [row for name in table.rows if (row := _row(table, name, report)) is not None]
+    fewest = min((count for _, count in rows), default=0)
+    if fewest < table.least:
+        enough = f"it takes {table.least} {table.counted} for each row, and there are {fewest}"
+        yield f"Not published: {enough}."
+        return
+    yield _line((*table.head, f"n ({table.counted})"))
+    yield _line(("---",) * (len(table.head) + 1))
+    yield from (_line((*cells, str(count))) for cells, count in rows)
     machine = report["machine"]
     jax = machine["packages"]["jax"]
     yield ""
     yield f"({machine['cores']} cores of {machine['cpu']}, Python {machine['python']}, jax {jax}.)"
 
 
-def _filled(template: str, name: str, figures: Mapping[str, float]) -> str | None:
-    """The template with its figures in it; None where one of them is missing."""
-    wanted = re.findall(r"\{0(\w*)\}", template)
-    if any(name + rest not in figures for rest in wanted):
+def _row(table: Table, name: str, report: Mapping[str, Any]) -> tuple[tuple[str, ...], int] | None:
+    """The row's cells, and how many measurements it is made of; None where there is nothing."""
+    cells = [_filled(cell, name, report["figures"]) for cell in table.cells]
+    if not any(cells):
         return None
-    return re.sub(r"\{0(\w*)\}", lambda match: f"{figures[name + match[1]]:g}", template)
+    samples = report["samples"]
+    own = [name + rest for cell in table.cells for each in _each(cell) for rest in _figures(each)]
+    found = [figure for figure in table.made_of.get(name, own) if figure in samples]
+    count = min((len(samples[figure]) for figure in found), default=1)
+    if not found and table.made_of.get(name) != ():
+        count = 0  # of figures that somebody else's report has
+    return (table.rows[name], *(cell or "" for cell in cells)), count
+
+
+def _each(cell: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (cell,) if isinstance(cell, str) else cell
+
+
+def _figures(template: str) -> list[str]:
+    return re.findall(r"\{0(\w*)\}", template)
+
+
+def _filled(cell: str | tuple[str, ...], name: str, figures: Mapping[str, float]) -> str | None:
+    """The first template whose figures are all there, with them in it; None where there is none."""
+    for template in _each(cell):
+        if all(name + rest in figures for rest in _figures(template)):
+            return re.sub(r"\{0(\w*)\}", lambda match: f"{figures[name + match[1]]:g}", template)
+    return None
 
 
 def _line(cells: tuple[str, ...]) -> str:

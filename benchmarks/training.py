@@ -1,7 +1,8 @@
 """The quickstart's trainer under each contestant, and what a bystander sees of it.
 
 The same model, data and program for all: what `examples/quickstart.yaml` says.
-The peers get the compilation cache that they could have had; supervise gets what it brings.
+The peers get all caches that they could have had: JAX's, and the compiled steps that our trainer
+keeps. Contestants that are called defaults get nothing: they run as they come.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from typing import Any
 import yaml
 
 from benchmarks.contest import ROOT, running, supervise, wait_for
-from benchmarks.peers import TRAINING_PEERS, Peer, UnavailableError
+from benchmarks.peers import BASH, TRAINING_PEERS, Peer, UnavailableError
 from supervisor.config.plan import PhasePlan
 from supervisor.config.problems import ConfigError
 from supervisor.prepare import prepare
-from supervisor.protocol.environment import NUM_CPU_DEVICES
+from supervisor.protocol.environment import EXECUTABLES, NUM_CPU_DEVICES
 from tests.running import attempt_records
 
 _WITNESS = ROOT / "benchmarks" / "witness"
@@ -39,14 +40,19 @@ class Contestant:
     autorestart: Mapping[str, Any] = field(default_factory=dict)
     checkpoint: Mapping[str, Any] = field(default_factory=dict)
     init: Mapping[str, Any] = field(default_factory=dict)
+    is_default: bool = False
+    """Whether nothing is set that need not be: no cache for a peer, no pause for supervise."""
 
     @property
     def has_standby(self) -> bool:
         """Whether it keeps a process waiting."""
-        return bool(self.autorestart.get("standby", "off") != "off")
+        return self.peer is None and self.autorestart.get("standby") != "off"
 
 
 PEERS = tuple(Contestant(name, peer) for name, peer in TRAINING_PEERS.items())
+"""With the same caches as ours, wherever they can use them."""
+DEFAULTS = Contestant("defaults", is_default=True)
+BASH_DEFAULTS = Contestant("bash_defaults", BASH, is_default=True)
 
 
 @dataclass(frozen=True)
@@ -145,7 +151,8 @@ def training(
         params.write_text(yaml.safe_dump(plan.params, sort_keys=False))
         argv = [part.replace("{params}", str(params)) for part in plan.argv]
         command = contestant.peer.prepared(argv, folder)
-        environ |= {**plan.env, **_devices(plan), **cache(folder)}
+        environ |= {**plan.env, **_devices(plan)}
+        environ |= {} if contestant.is_default else {**cache(folder), **_executables(folder)}
     with running(command, environ, folder) as process:
         yield Training(process, folder)
 
@@ -161,8 +168,8 @@ def _config(
     init["model_dir"] = str(folder / "run")
     init["loop"] |= {"max_steps": max_steps, "log_every": log_every}
     init["checkpoint"] = {"every": every, "keep": 2, **contestant.checkpoint}
-    restart = {"max_num_restarts": 1000, "backoff": {"first": 0.0}}
-    init["autorestart"] = {**restart, **contestant.autorestart}
+    at_once = {} if contestant.is_default else {"backoff": {"first": 0.0}}
+    init["autorestart"] = {"max_num_restarts": 1000, **at_once, **contestant.autorestart}
     init |= contestant.init
     return {"trainer": trainer}
 
@@ -170,6 +177,11 @@ def _config(
 def _devices(plan: PhasePlan) -> dict[str, str]:
     """As many devices as supervise gives to the only worker."""
     return {NUM_CPU_DEVICES: str(plan.num_devices)}
+
+
+def _executables(folder: Path) -> dict[str, str]:
+    """Where our trainer keeps its compiled steps: it does so under whatever starts it."""
+    return {EXECUTABLES: str(folder / "compile_cache" / "executables")}
 
 
 def cache(folder: Path) -> dict[str, str]:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from benchmarks.floor import gaps
-from benchmarks.goodput import storm
-from benchmarks.report import Report
-from benchmarks.tables import TABLES, rewritten
+from benchmarks.goodput import CONTESTANTS, conclude, in_turn, storm
+from benchmarks.overhead import Found
+from benchmarks.overhead import conclude as conclude_overhead
+from benchmarks.report import _T95, Report
+from benchmarks.tables import RESULTS, TABLES, rewritten
+
+README = Path(__file__).parents[2] / "README.md"
 
 
 def test_a_figure_that_was_not_measured_is_in_no_conclusion(tmp_path: Path) -> None:
@@ -37,7 +44,8 @@ def test_a_table_is_rewritten_in_its_place(tmp_path: Path) -> None:
     report.finish(tmp_path / "floor.json")
     text = "before\n<!-- benchmark: floor -->\nold\n<!-- end -->\nafter\n"
     once = rewritten(text, tmp_path)
-    assert "| supervise | 20 (10 to 30) |" in once
+    assert "| supervise | 20 (10 to 30) | 3 |" in once
+    assert "| n (deaths) |" in once
     assert "old" not in once
     assert "bash" not in once
     assert once.startswith("before\n<!-- benchmark: floor -->\n|")
@@ -51,7 +59,7 @@ def test_what_was_not_measured_is_said_to_be(tmp_path: Path) -> None:
 
 
 def test_the_readme_has_a_place_for_each_table() -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    readme = README.read_text()
     for name in TABLES:
         assert f"<!-- benchmark: {name} -->\n" in readme
 
@@ -67,3 +75,108 @@ def test_a_storm_is_the_same_for_all() -> None:
     assert all(a < b for a, b in pairwise(kills))
     assert 70 < len(kills) < 130
     assert kills[-1] < 1000.0
+
+
+def test_the_tables_in_the_readme_are_those_of_the_results() -> None:
+    readme = README.read_text()
+    assert rewritten(readme, RESULTS) == readme, "run: python -m benchmarks.tables"
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 9, 30])
+def test_the_intervals_hold_95_percent(degrees: int) -> None:
+    """By integrating Student's density from 0 to the table's value."""
+    scale = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2))
+    scale /= math.sqrt(degrees * math.pi)
+    step = _T95[degrees - 1] / 20_000
+    middles = (step * (number + 0.5) for number in range(20_000))
+    within = sum((1 + x * x / degrees) ** (-(degrees + 1) / 2) for x in middles) * step * scale
+    assert 2 * within == pytest.approx(0.95, abs=1e-4)
+
+
+def test_pairs_are_compared_with_an_interval() -> None:
+    report = Report("x")
+    report.paired("r", [2.0, 8.0, 4.0], [1.0, 2.0, 1.0])
+    deviation = math.log(2) / math.sqrt(3)  # of log 2, log 4, log 4
+    mean = math.log(32) / 3
+    half = 4.303 * deviation / math.sqrt(3)
+    assert report.samples["r"] == [2.0, 4.0, 4.0]
+    assert report.figures["r"] == pytest.approx(math.exp(mean), rel=1e-3)
+    assert report.figures["r_low"] == pytest.approx(math.exp(mean - half), rel=1e-3)
+    assert report.figures["r_high"] == pytest.approx(math.exp(mean + half), rel=1e-3)
+
+
+def test_one_pair_decides_nothing() -> None:
+    report = Report("x")
+    report.paired("r", [2.0], [1.0])
+    assert report.figures == {}
+
+
+def goodput(tmp_path: Path, windows: int) -> str:
+    """The table of so many windows, in which torchrun is better than supervise."""
+    report = Report("goodput")
+    for mean in ("10", "30"):
+        rates = {"bash": 100.0, "supervise": 110.0, "torchrun": 150.0}
+        found = {
+            name: {number: rate + number for number in range(windows)}
+            for name, rate in rates.items()
+        }
+        conclude(report, f"mtbf_{mean}s", found)
+    report.finish(tmp_path / "goodput.json")
+    return rewritten("<!-- benchmark: goodput -->\n<!-- end -->", tmp_path)
+
+
+def test_goodput_of_few_windows_is_not_published(tmp_path: Path) -> None:
+    assert "Not published: it takes 10 windows for each row, and there are 9." in goodput(
+        tmp_path, 9
+    )
+
+
+def test_a_peer_that_is_better_stays_in(tmp_path: Path) -> None:
+    table = goodput(tmp_path, 10)
+    (torchrun,) = [line for line in table.splitlines() if line.startswith("| torchrun |")]
+    assert torchrun.endswith("| 10 |")
+    assert "| 154.5 | 1.479 (1.469 to 1.489) |" in torchrun
+    assert "| bash `until` | 104.5 |  | 104.5 |  | 10 |" in table
+    assert "| supervise | 114.5 |" in table
+
+
+def test_windows_are_paired_by_their_storm() -> None:
+    """A window that a contestant did not get through is left out of its pairs alone."""
+    report = Report("goodput")
+    conclude(report, "k", {"bash": {0: 10.0, 1: 20.0, 2: 40.0}, "supervise": {1: 22.0, 2: 44.0}})
+    assert report.samples["supervise_over_bash_k"] == [1.1, 1.1]
+    assert len(report.samples["bash_k_steps_per_hour"]) == 3
+
+
+def test_nobody_is_always_first() -> None:
+    orders = [in_turn(CONTESTANTS, number) for number in range(len(CONTESTANTS))]
+    assert {order[0].name for order in orders} == {one.name for one in CONTESTANTS}
+    names = sorted(one.name for one in CONTESTANTS)
+    assert all(sorted(one.name for one in order) == names for order in orders)
+
+
+def test_each_row_says_of_how_many_measurements_it_is(tmp_path: Path) -> None:
+    report = Report("elastic")
+    report.spread("smaller", "s", [1.0, 2.0, 3.0])
+    report.spread("same_rung", "s", [1.0, 2.0])
+    report.ratio("smaller_over_same_rung", "smaller_s", "same_rung_s")
+    report.figure("storm_changes", 50)
+    report.finish(tmp_path / "elastic.json")
+    table = rewritten("<!-- benchmark: elastic -->\n<!-- end -->", tmp_path)
+    assert "| restart on a smaller rung, compile prefetched | 2 (1 to 3) | 3 |" in table
+    assert "| smaller over same rung | 1.333 | 2 |" in table
+    assert "| devices lost and returned in a storm | 50 | 1 |" in table
+
+
+def test_overhead_is_that_of_all_that_waits_against_the_bare_run_beside_it() -> None:
+    report = Report("overhead")
+    found = {
+        "bare": Found(rates=[10.0, 12.0]),
+        "defaults": Found(rates=[9.0, 10.8], shares=[1.0, 2.0], memory=[300.0, 310.0]),
+        "supervised_each_step": Found(rates=[9.0], shares=[0.5], memory=[40.0]),
+    }
+    conclude_overhead(report, found)
+    assert report.figures["defaults_over_bare"] == pytest.approx(0.9)
+    assert report.figures["defaults_cpu_percent"] == 1.5
+    assert report.figures["defaults_pss_mb"] == 305.0
+    assert "supervised_each_step_over_bare" not in report.figures, "it has no pairs"

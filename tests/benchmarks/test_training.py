@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
-from benchmarks.training import PEERS, Contestant, training
+from benchmarks.orbax_recovery import config
+from benchmarks.peers import Peer
+from benchmarks.training import DEFAULTS, PEERS, Contestant, training
+from supervisor.prepare import prepare
 
 BASH = next(peer for peer in PEERS if peer.name == "bash")
 
@@ -16,3 +20,36 @@ def test_all_have_the_same_devices(contestant: Contestant, tmp_path: Path) -> No
     with training(contestant, tmp_path, every=1000, max_steps=1000) as run:
         run.wait_for("devices", lambda: run.said("cpu devices: ") > 0)
         assert run.said("4 cpu devices: data 4 x fsdp 1, 4 sequences a device") == 1
+
+
+CACHES = ("JAX_COMPILATION_CACHE_DIR", "SUPERVISE_EXECUTABLES")
+TELLS = Peer("tells", (), lambda bin_, argv, folder: ["sh", "-c", "env; echo all; sleep 60"])
+
+
+@pytest.mark.parametrize("is_default", [False, True])
+def test_a_peer_has_our_caches_unless_it_runs_as_it_comes(tmp_path: Path, is_default: bool) -> None:
+    contestant = Contestant("tells", TELLS, is_default=is_default)
+    with training(contestant, tmp_path, every=1000, max_steps=1000) as run:
+        run.wait_for("its environment", lambda: run.said("all\n") > 0)
+        assert [run.said(f"{name}={tmp_path}/") for name in CACHES] == [not is_default] * 2
+
+
+def test_defaults_are_what_a_user_gets_who_sets_nothing(tmp_path: Path) -> None:
+    with training(DEFAULTS, tmp_path, every=1000, max_steps=1000):
+        init = yaml.safe_load((tmp_path / "trainer.yaml").read_text())["trainer"]["init"]
+    assert init["autorestart"] == {"max_num_restarts": 1000}
+    assert DEFAULTS.has_standby
+
+
+def test_an_unmodified_script_is_told_of_in_as_few_words_as_possible(tmp_path: Path) -> None:
+    trainer = config("defaults", ["python", "train.py"], tmp_path)
+    assert trainer == {
+        "init": {
+            "model_dir": str(tmp_path / "run"),
+            "autorestart": {"max_num_restarts": 1000},
+        },
+        "command": {"argv": ["python", "train.py"]},
+    }
+    file = tmp_path / "c.yaml"
+    file.write_text(yaml.safe_dump({"trainer": trainer}))
+    assert prepare(file, ()).plans[0].is_command
