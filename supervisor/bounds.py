@@ -20,6 +20,7 @@ from supervisor.adapters.stores.compile_cache import CompileCache
 from supervisor.adapters.stores.space import Space
 from supervisor.config.schema import Limits
 from supervisor.core.events import WorkersStarted
+from supervisor.host.notice import Notice
 from supervisor.ports import CallLater, Transition
 
 _AFTER_START = 5.0
@@ -68,7 +69,13 @@ class Bounds:
             thread.start()
         except RuntimeError as error:  # there can be no more threads now
             if not self._is_refused:
-                self._tell(f"the limits of model_dir are not applied now ({error}): tried again")
+                self._tell(
+                    Notice(
+                        "limits-not-applied",
+                        f"the limits of model_dir are not applied now ({error}): tried again",
+                        reason=str(error),
+                    )
+                )
             self._is_refused = True
             return
         self._thread, self._is_refused = thread, False

@@ -27,6 +27,7 @@ from supervisor.core.clocks import Clocks
 from supervisor.core.events import Noticed, SilenceExcused
 from supervisor.core.exit_codes import ExitCode
 from supervisor.host.aside import aside
+from supervisor.host.notice import Notice
 from supervisor.ports import Clock, Storage
 from supervisor.protocol.environment import Owner
 from supervisor.protocol.location import Uri
@@ -181,7 +182,13 @@ def _claim(
         text = f"{home.directory / OWNER} cannot be written: {error.strerror}"
         raise ModelDirError(text) from error
     if foreign is not None:
-        notice(f"{home.directory / OWNER} was not ours: renamed to {foreign.name}")
+        notice(
+            Notice(
+                "file-set-aside",
+                f"{home.directory / OWNER} was not ours: renamed to {foreign.name}",
+                place=str(home.directory / OWNER),
+            )
+        )
 
 
 def _still_there(lock: DirectoryLock, home: Home) -> None:
@@ -207,7 +214,13 @@ def _restored(lock: DirectoryLock, home: Home, notice: Callable[[str], None]) ->
     """The workers commit nothing without the owner file."""
     with suppress(OSError):  # tried again at the next check
         if aside(str(home.directory)).ask(lambda: lock.restore(home.files)):
-            notice(f"{OWNER} was changed or deleted while the job runs: written again")
+            notice(
+                Notice(
+                    "file-restored",
+                    f"{OWNER} was changed or deleted while the job runs: written again",
+                    place=OWNER,
+                )
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,7 +219,13 @@ def _taken(
             yield _Taken(ownership, space, storage, journal, journal.read())
             return
         if not trust.shares:
-            reactor.post(Noticed(clock.now(), _COMPILED_STAYS, routine=True))
+            reactor.post(
+                Noticed(
+                    clock.now(),
+                    Notice("compiled-programs-kept-here", _COMPILED_STAYS),
+                    routine=True,
+                )
+            )
         mirror = brought(objects, prepared.job, trust, ownership.epoch, clock, notice)
 
         def give_up() -> bool:

@@ -31,6 +31,7 @@ from supervisor.bounds import Bounds
 from supervisor.core.decisions import FinishJob
 from supervisor.core.events import Noticed
 from supervisor.core.state import Status
+from supervisor.host.notice import Notice
 from supervisor.narrative.failures import failure_line
 from supervisor.ports import CallLater, Clock, Observer, Post, Storage, Transition
 from supervisor.prepare import Prepared
@@ -91,7 +92,13 @@ class _Isolated:
             self._is_off = True
             sys.excepthook(type(error), error, error.__traceback__)
             name = type(self._observer).__name__
-            self._tell(f"{name} failed ({error!r}): it is off, and the job goes on")
+            self._tell(
+                Notice(
+                    "observer-failed",
+                    f"{name} failed ({error!r}): it is off, and the job goes on",
+                    reason=repr(error),
+                )
+            )
 
 
 def _without_timers(observer: Observer, call_later: CallLater) -> Observer:

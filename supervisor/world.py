@@ -31,6 +31,7 @@ from supervisor.engines.launch import Launch
 from supervisor.engines.machine import Files
 from supervisor.engines.port import Engine
 from supervisor.exclusion import ModelDirError, Ownership
+from supervisor.host.notice import Notice
 from supervisor.ports import Clock, Storage
 from supervisor.prepare import Prepared
 from supervisor.protocol.attempts import attempt_folder, phase_folder
@@ -90,7 +91,13 @@ class LocalWorld:
         try:
             self._files.hear_requests(model_dir, heard, self._once)
         except OSError as error:
-            self._once(f"requests in {model_dir} cannot be heard: {error}")
+            self._once(
+                Notice(
+                    "request-unheard",
+                    f"requests in {model_dir} cannot be heard: {error}",
+                    reason=str(error),
+                )
+            )
         self._reactor.call_later(_HEAR_INTERVAL, self._hear_requests)
 
     def _once(self, text: str) -> None:

@@ -22,6 +22,7 @@ from supervisor.diagnosis.rules import RULES, STILL_RUNNING, Rule
 from supervisor.diagnosis.stores import is_of_a_store
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.weighing import Judgement, is_hearsay, weighed
+from supervisor.host.notice import Notice
 from supervisor.protocol.failure import FailureRecord
 from supervisor.protocol.messages import Stage, printable
 
@@ -88,7 +89,13 @@ def in_time(
         try:
             return ask(rules)
         except SlowPatternError as slow:
-            tell(f"{slow}: its rule is passed over; make the pattern simpler")
+            tell(
+                Notice(
+                    "pattern-slow",
+                    f"{slow}: its rule is passed over; make the pattern simpler",
+                    detail=slow.source,
+                )
+            )
             rules = tuple(rule for rule in rules if slow.source not in rule.patterns)
 
 

@@ -21,6 +21,7 @@ from supervisor.diagnosis.verdicts import (
 from supervisor.engines.group import WorkerGroup
 from supervisor.engines.launch import Launch
 from supervisor.engines.machine import Files
+from supervisor.host.notice import Notice
 from supervisor.protocol.failure import MAX_RECORD, FailureRecord, parse_failure_record
 
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL")
@@ -69,7 +70,13 @@ def judged(
         if failure is None:
             doubtful = doubt(evidence, redact)
     except Exception as error:  # an output may hold anything: a mistake of ours must stop no job
-        tell(f"{_told_mistake(error)}: this is a bug of supervise; please report it")
+        tell(
+            Notice(
+                "judging-failed",
+                f"{_told_mistake(error)}: this is a bug of supervise; please report it",
+                reason=str(error),
+            )
+        )
         done = succeeded(evidence, launch.success)
         failure = None if done else unjudged_failure(error, exits)
     return WorkersGone(
@@ -151,7 +158,14 @@ def _failure_record(files: Files, launch: Launch, rank: int, tell: Tell) -> Fail
     except FileNotFoundError:
         return None
     except OSError as error:
-        tell(f"the failure record of rank {rank} cannot be used: {error}")
+        tell(
+            Notice(
+                "evidence-unusable",
+                f"the failure record of rank {rank} cannot be used: {error}",
+                rank=rank,
+                reason=str(error),
+            )
+        )
         return None
 
 
@@ -169,7 +183,14 @@ def _stacks_of_crash(
     except FileNotFoundError:
         data = b""
     except OSError as error:
-        tell(f"the stacks of rank {rank} cannot be used: {error}")
+        tell(
+            Notice(
+                "evidence-unusable",
+                f"the stacks of rank {rank} cannot be used: {error}",
+                rank=rank,
+                reason=str(error),
+            )
+        )
         data = b""
     return data.decode("utf-8", "replace") or crashed[0].output
 
@@ -180,7 +201,14 @@ def _output(files: Files, launch: Launch, rank: int, tell: Tell) -> str:
     try:
         return files.evidence(path, launch.model_dir)
     except OSError as error:
-        tell(f"the output of rank {rank} is not judged: {error}")
+        tell(
+            Notice(
+                "evidence-unusable",
+                f"the output of rank {rank} is not judged: {error}",
+                rank=rank,
+                reason=str(error),
+            )
+        )
         return ""
 
 

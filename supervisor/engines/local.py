@@ -40,6 +40,7 @@ from supervisor.engines.survivors import Survivors
 from supervisor.engines.units import ProbeAnswer
 from supervisor.engines.unmatched import Unmatched
 from supervisor.engines.worker_environment import placed, ports_needed
+from supervisor.host.notice import Notice
 from supervisor.ports import Clock
 from supervisor.protocol.attempts import attempt_folder
 from supervisor.protocol.location import Uri
@@ -229,11 +230,24 @@ class LocalEngine:
         kinds = [worker.standby for worker in group.workers if worker.standby is not None]
         if len(group.workers) > 1 and kinds:
             of = f"{len(kinds)} of {len(group.workers)} workers"
-            self._mention(f"standbys ({kinds[0]}) take over as {of}")
+            self._mention(
+                Notice(
+                    "standby-used",
+                    f"standbys ({kinds[0]}) take over as {of}",
+                    kind=kinds[0],
+                    number=len(kinds),
+                )
+            )
         elif kinds:
-            self._mention(f"the standby ({kinds[0]}) takes over")
+            self._mention(
+                Notice(
+                    "standby-used", f"the standby ({kinds[0]}) takes over", kind=kinds[0], number=1
+                )
+            )
         for drill in group.drills:
-            self._notice(f"DRILL armed: {drill.describe()}")
+            self._notice(
+                Notice("drill-armed", f"DRILL armed: {drill.describe()}", detail=drill.describe())
+            )
 
     def _launch_failed(self, group: WorkerGroup, error: OSError, argv: tuple[str, ...]) -> None:
         """Not all of the workers could be started, and those that were are gone."""
@@ -283,7 +297,13 @@ class LocalEngine:
         failed = [worker for worker in group.workers if group.has_failed(worker)]
         for worker in failed:
             if worker in known:
-                self._notice(f"rank {worker.rank} has failed and does not end: it is killed")
+                self._notice(
+                    Notice(
+                        "rank-killed",
+                        f"rank {worker.rank} has failed and does not end: it is killed",
+                        rank=worker.rank,
+                    )
+                )
                 worker.process.signal(signal.SIGKILL)
         self._reactor.call_later(_EXIT_HANDLERS, lambda: self._end_those_that_failed(group, failed))
 
@@ -306,9 +326,24 @@ class LocalEngine:
         try:
             self._machine.dump_native_stacks(pid, launch.file(rank, "native-stacks.txt"))
         except OSError as error:
-            self._notice(f"the native stacks of rank {rank} cannot be taken: {error}")
+            self._notice(
+                Notice(
+                    "stacks-missing",
+                    f"the native stacks of rank {rank} cannot be taken: {error}",
+                    rank=rank,
+                    reason=str(error),
+                )
+            )
         where = attempt_folder(launch.attempt)
-        self._notice(f"rank {rank} (pid {pid}) is {found}; {busy}; its stacks are in {where}")
+        self._notice(
+            Notice(
+                "stacks-dumped",
+                f"rank {rank} (pid {pid}) is {found}; {busy}; its stacks are in {where}",
+                rank=rank,
+                pid=pid,
+                place=where,
+            )
+        )
 
     def _notice(self, text: str) -> None:
         self._reactor.post(Noticed(self._clock.now(), text))
@@ -320,7 +355,14 @@ class LocalEngine:
         try:
             return self._machine.newest_checkpoint(place)
         except OSError as error:
-            self._notice(f"{place} cannot be read: {error.strerror or error}")
+            self._notice(
+                Notice(
+                    "place-unreadable",
+                    f"{place} cannot be read: {error.strerror or error}",
+                    place=str(place),
+                    reason=error.strerror,
+                )
+            )
             return None
 
     # --- ending -----------------------------------------------------------------------------
@@ -340,13 +382,24 @@ class LocalEngine:
             self._reactor.forget(worker.pipe.read_end)
             self._reactor.forget(worker.process.pidfd)
             if not worker.close(max(0.0, end - self._clock.now())):
-                self._notice("somebody outside this job still holds the worker's output open")
+                self._notice(
+                    Notice(
+                        "output-held",
+                        "somebody outside this job still holds the worker's output open",
+                    )
+                )
         if all(ended.clean for ended in group.exits):
             self._unmatched.look(group.launch, group.outputs, self._clock.now(), over=True)
         pending = group.launch.pending_drills()
         for drill in group.drills:
             if drill not in pending:
-                self._notice(f"DRILL fired, as the config asks: {drill.describe()}")
+                self._notice(
+                    Notice(
+                        "drill-fired",
+                        f"DRILL fired, as the config asks: {drill.describe()}",
+                        detail=drill.describe(),
+                    )
+                )
         group.is_closed = True
         self._group = None
 

@@ -24,6 +24,7 @@ from supervisor.engines.launch import Launch, Start
 from supervisor.engines.machine import Machine, MainLoop
 from supervisor.engines.throttle import Throttle
 from supervisor.engines.worker_environment import placed
+from supervisor.host.notice import Notice
 from supervisor.ports import Clock
 from supervisor.protocol import environment
 from supervisor.protocol.removal import Place
@@ -116,7 +117,8 @@ class Prefetcher:
             return
         if (why_not := _impossible(plan)) is not None:
             if len(plan.rungs) > 1:
-                self._once(self._tell, f"compiles for other rungs are not prefetched: {why_not}")
+                text = f"compiles for other rungs are not prefetched: {why_not}"
+                self._once(self._tell, Notice("prefetch-off", text, reason=why_not))
             return
         for program in _programs(launch):
             if program not in self._settled:
@@ -144,7 +146,8 @@ class Prefetcher:
         available = self._machine.available_memory()
         if available < _NEEDED:
             needed = f"{program} has to wait until {_NEEDED >> 20} MiB of memory are free"
-            self._once(self._warn, needed)
+            waits = Notice("prefetch-waits", needed, num_devices=program.num_devices)
+            self._once(self._warn, waits)
             return
         own = launch.directory.parent / f"prefetch{program.num_devices}"
         launch = replace(launch, num_devices=program.num_devices, units=(), directory=own)
@@ -162,7 +165,14 @@ class Prefetcher:
         self._running = compilation
         self._reactor.watch(process.pidfd, lambda: self._ended(compilation))
         self._reactor.call_later(_WATCH_INTERVAL, lambda: self._watch(compilation))
-        self._tell(f"{program} begins, pid {process.pid}")
+        self._tell(
+            Notice(
+                "prefetch-began",
+                f"{program} begins, pid {process.pid}",
+                pid=process.pid,
+                num_devices=program.num_devices,
+            )
+        )
 
     def _watch(self, compilation: _Compilation) -> None:
         """See that it does not take the time or the memory that others need."""
@@ -196,7 +206,13 @@ class Prefetcher:
         program, now = compilation.program, self._clock.now()
         if ended.clean:
             self._settled.add(program)
-            self._tell(f"{program} completed successfully.")
+            self._tell(
+                Notice(
+                    "prefetch-done",
+                    f"{program} completed successfully.",
+                    num_devices=program.num_devices,
+                )
+            )
         elif compilation.too_much is not None:
             self._failed(program, compilation.too_much)
         else:
@@ -224,7 +240,14 @@ class Prefetcher:
         if self._failures[program] >= _TRIES:
             self._settled.add(program)
             again = "it is left to the restart that needs it"
-        self._warn(f"{program} failed: {why}; {again}")
+        self._warn(
+            Notice(
+                "prefetch-failed",
+                f"{program} failed: {why}; {again}",
+                num_devices=program.num_devices,
+                reason=why,
+            )
+        )
 
     def _once(self, say: Callable[[str], None], text: str) -> None:
         if text not in self._said:

@@ -15,6 +15,7 @@ from supervisor.engines.launch import Start
 from supervisor.engines.machine import Machine, MainLoop
 from supervisor.engines.prefetch import Prefetcher
 from supervisor.engines.standby import Standbys, Taken, choose, why_never
+from supervisor.host.notice import Notice
 from supervisor.ports import Clock
 from supervisor.protocol import environment
 
@@ -110,4 +111,10 @@ class Preparations:
         try:
             self._probe.prepare(plan)
         except OSError as error:
-            self._warn(f"nothing waits to look at the devices: {error}")
+            self._warn(
+                Notice(
+                    "prober-failed",
+                    f"nothing waits to look at the devices: {error}",
+                    reason=str(error),
+                )
+            )

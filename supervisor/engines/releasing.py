@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from supervisor.adapters.platforms.accelerators import Holder
 from supervisor.engines.holders import each_told
 from supervisor.engines.machine import MainLoop
+from supervisor.host.notice import Notice
 from supervisor.ports import Clock
 
 _PAUSE = 0.2
@@ -72,4 +73,4 @@ class Releasing:
 
     def _say(self, what: str, holders: Iterable[Holder]) -> None:
         for line in each_told(holders, self._redact):
-            self._tell(f"{line}: {what}")
+            self._tell(Notice("device-in-use", f"{line}: {what}", reason=what))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from supervisor.core.snapshots import Use, refusal
 from supervisor.engines.handles import Memory
 from supervisor.engines.machine import Channels
+from supervisor.host.notice import Notice
 
 
 class SnapshotKeeper:
@@ -57,14 +58,22 @@ class SnapshotKeeper:
             return
         self._size_told = True
         size = sum(memory.size for memory in self._memories) / 1e6
-        self._tell(f"snapshots in memory: two of them take {size:.1f} MB of this host's memory")
+        self._tell(
+            Notice(
+                "snapshots-size",
+                f"snapshots in memory: two of them take {size:.1f} MB of this host's memory",
+                bytes=int(size * 1e6),
+            )
+        )
 
     @property
     def _is_empty(self) -> bool:
         return all(memory.is_empty for memory in self._memories)
 
     def _drop(self, why: str) -> None:
-        self._warn(f"the snapshots in memory are dropped: {why}")
+        self._warn(
+            Notice("snapshots-dropped", f"the snapshots in memory are dropped: {why}", reason=why)
+        )
         for memory in self._memories:
             memory.empty()
 
@@ -80,7 +89,13 @@ class SnapshotKeeper:
             for memory in self._memories:
                 memory.close()
             self._memories = []
-            self._warn(f"there are no snapshots: no memory can be made for them: {error}")
+            self._warn(
+                Notice(
+                    "snapshots-off",
+                    f"there are no snapshots: no memory can be made for them: {error}",
+                    reason=str(error),
+                )
+            )
 
 
 def _above(step: int | None, other: int | None) -> bool:

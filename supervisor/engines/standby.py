@@ -20,6 +20,7 @@ from supervisor.engines.handles import Process
 from supervisor.engines.launch import Start
 from supervisor.engines.machine import Machine, MainLoop
 from supervisor.engines.python_program import becomes_python, bootstrapped, interpreter_part
+from supervisor.host.notice import Notice
 from supervisor.protocol import environment
 from supervisor.protocol.removal import Place
 from supervisor.protocol.standby import MAX_REASON, READY, UNUSABLE, Mode, Orders
@@ -188,11 +189,21 @@ class Standbys:
         for standby in [one for one in self._standbys if one.is_ready and one.phase == phase]:
             standby.release()
             if (condition := self._machine.state(standby.process.pid)) in _OF_NO_USE:
-                self._warn(f"the standby is {condition}: a cold start")
+                self._warn(
+                    Notice(
+                        "standby-lost",
+                        f"the standby is {condition}: a cold start",
+                        reason=condition,
+                    )
+                )
                 self._discard(standby)
                 continue
             if not fits(standby.start, start):
-                self._tell("the standby does not fit the next attempt: a cold start")
+                self._tell(
+                    Notice(
+                        "standby-unfit", "the standby does not fit the next attempt: a cold start"
+                    )
+                )
                 self.discard()
                 break
             self._reactor.forget(standby.descriptor)
@@ -200,7 +211,13 @@ class Standbys:
             try:
                 standby.become(start, descriptors)
             except OSError as error:
-                self._warn(f"the standby is gone ({error}): a cold start")
+                self._warn(
+                    Notice(
+                        "standby-lost",
+                        f"the standby is gone ({error}): a cold start",
+                        reason=str(error),
+                    )
+                )
                 self._end(standby.process)
                 continue
             return Taken(standby.process, standby.mode)
@@ -209,7 +226,7 @@ class Standbys:
     def give_up(self, phase: str, why: str) -> None:
         """Do without more of them for the rest of the phase."""
         if self._given_up != phase:
-            self._warn(f"no standby: {why}")
+            self._warn(Notice("standby-failed", f"no standby: {why}", reason=why))
         self._given_up = phase
 
     def discard(self) -> None:
@@ -229,7 +246,14 @@ class Standbys:
             self._discard(standby)
             self.give_up(standby.phase, trouble)
         elif standby.is_ready:
-            self._tell(f"a standby is ready ({standby.mode}), pid {standby.process.pid}")
+            self._tell(
+                Notice(
+                    "standby-ready",
+                    f"a standby is ready ({standby.mode}), pid {standby.process.pid}",
+                    kind=standby.mode,
+                    pid=standby.process.pid,
+                )
+            )
 
     def _end(self, process: Process) -> None:
         process.signal(SIGKILL)

@@ -15,6 +15,7 @@ from supervisor.engines.launch import Launch, Start
 from supervisor.engines.machine import Compilations, Machine
 from supervisor.engines.preparing import Preparations
 from supervisor.engines.python_program import has_bootstrap
+from supervisor.host.notice import Notice
 from supervisor.protocol import environment
 from supervisor.protocol.messages import Message, SigtermMessage, StepMessage
 from supervisor.protocol.standby import OUTPUT, Mode
@@ -50,7 +51,13 @@ class WorkerStarter:
         values = launch.values(newest)
         argv, why_not = launch.command_line(values)
         if why_not is not None:
-            self._notice(f"the program runs as it is, without the bootstrap: {why_not}")
+            self._notice(
+                Notice(
+                    "bootstrap-left-out",
+                    f"the program runs as it is, without the bootstrap: {why_not}",
+                    reason=why_not,
+                )
+            )
         inherited = launch.inherited(self._environ, values)
         if launch.plan.is_command and not has_bootstrap(argv):
             # It tears lines, but reaches the Python programs of any wrapper; ours flushes itself.
@@ -75,7 +82,14 @@ class WorkerStarter:
             undo.callback(output.abandon)
             pipe = self._machine.progress(
                 lambda message: self._heard(group, rank, message),
-                lambda why: self._notice(f"a message of rank {rank} was refused: {why}"),
+                lambda why: self._notice(
+                    Notice(
+                        "message-refused",
+                        f"a message of rank {rank} was refused: {why}",
+                        rank=rank,
+                        reason=why,
+                    )
+                ),
             )
             undo.callback(pipe.abandon)
             env = {**start.env, **pipe.to_environment()}

@@ -19,6 +19,7 @@ from supervisor.diagnosis.failure import Survivor
 from supervisor.engines.group import WorkerGroup
 from supervisor.engines.machine import MainLoop
 from supervisor.host import tree
+from supervisor.host.notice import Notice
 from supervisor.ports import Clock
 
 _LOOK_AGAIN = 0.05
@@ -78,14 +79,18 @@ class Survivors:
         deaf: list[tuple[int, tree.Stat]] = []
         for worker in self._group.workers:
             if foreground := self._processes.waited_for(worker.process.pid):
-                self._tell(f"rank {worker.rank} {_SHELL_WAITS}")
+                self._tell(
+                    Notice("sigterm-reaction", f"rank {worker.rank} {_SHELL_WAITS}", reason="shell")
+                )
                 deaf += foreground
             else:
                 by_reaction[self._processes.reaction(worker.process.pid)].append(worker.rank)
             worker.process.signal(SIGTERM)
         for what, ranks in by_reaction.items():
             if what is not Reaction.UNKNOWN:
-                self._tell(f"{_ranks(ranks)} {what}")
+                self._tell(
+                    Notice("sigterm-reaction", f"{_ranks(ranks)} {what}", reason=what.name.lower())
+                )
         self._pass_on(deaf, "is waited for")
         self.follow()
 
@@ -129,11 +134,18 @@ class Survivors:
         if not self._allowance.take(self._clock.now()):
             self._untold += 1
             if self._untold == 1:
-                self._tell("more processes live on, and get SIGTERM too: not each is told")
+                self._tell(
+                    Notice(
+                        "process-lives-on",
+                        "more processes live on, and get SIGTERM too: not each is told",
+                    )
+                )
             return
         more, self._untold = self._untold, 0
         before = f", as were {more} before it that were not told" if more else ""
-        self._tell(f"{who}, and was sent SIGTERM too{before}: it {what}")
+        self._tell(
+            Notice("process-lives-on", f"{who}, and was sent SIGTERM too{before}: it {what}")
+        )
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from supervisor.adapters.processes.output import OutputReader
 from supervisor.core.events import WorkersGone
 from supervisor.engines.launch import Launch
+from supervisor.host.notice import Notice
 from supervisor.ports import Transition
 
 _FIRST_MINUTES = 180.0
@@ -65,8 +66,9 @@ class Unmatched:
             last = self._redact(next(output.last_line for output in outputs if output.lines))[
                 :_SHOWN
             ]
-            self._tell(
+            text = (
                 f"trainer.command.progress.pattern {pattern!r} found no step in the first {lines} "
                 "lines of output: no step is known, and a hang in training is not noticed; "
                 f"correct the pattern, whose one group is the step; the last line is {last!r}"
             )
+            self._tell(Notice("pattern-unmatched", text, detail=pattern))

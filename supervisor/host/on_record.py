@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from supervisor.host import tree
+from supervisor.host.notice import Notice
 from supervisor.host.record import Entry, Record, proven
 
 
@@ -85,7 +86,13 @@ class OnRecord:
         if self._record is not None:
             with self._telling():
                 if self._record.restore():
-                    self._tell("processes.jsonl was changed by somebody: it is written again")
+                    self._tell(
+                        Notice(
+                            "file-restored",
+                            "processes.jsonl was changed by somebody: it is written again",
+                            place="processes.jsonl",
+                        )
+                    )
                 self._record.note(below)
 
     def proves(self, pid: int, seen: tree.Stat) -> bool:
@@ -104,5 +111,12 @@ class OnRecord:
             yield
         except OSError as error:
             if not self._is_told:
-                self._tell(f"processes.jsonl cannot be written: {error.strerror}")
+                self._tell(
+                    Notice(
+                        "file-unwritable",
+                        f"processes.jsonl cannot be written: {error.strerror}",
+                        place="processes.jsonl",
+                        reason=error.strerror,
+                    )
+                )
             self._is_told = True

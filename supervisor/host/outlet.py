@@ -16,6 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from errno import EDQUOT, ENOSPC
 
+from supervisor.host.notice import Notice
+
 FLUSH_PATIENCE = 3.0
 """Seconds that a reader gets for what is left at the end."""
 
@@ -125,7 +127,9 @@ class Outlet:
         except Exception as error:
             self._shut()
             why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-            self._tell(f"standard output is not used any more: {why}")
+            self._tell(
+                Notice("stdout-lost", f"standard output is not used any more: {why}", reason=why)
+            )
 
     def _show_some(self, parts: Sequence[Part]) -> None:
         """Show `parts`.
@@ -143,7 +147,13 @@ class Outlet:
             if error.errno not in _MAY_PASS:
                 raise
             if not self._is_broken:
-                self._tell(f"standard output cannot be written: {error.strerror}")
+                self._tell(
+                    Notice(
+                        "stdout-unwritable",
+                        f"standard output cannot be written: {error.strerror}",
+                        reason=error.strerror,
+                    )
+                )
             self._is_broken = True
         finally:
             self._done(left)

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from supervisor.host.notice import Notice
+
 TELL_AFTER = 5.0
 """Seconds after which they are named."""
 GIVE_UP_AFTER = 60.0
@@ -89,10 +91,11 @@ class Patience:
         if self._waited >= TELL_AFTER and not self._told:
             self._told = True
             left = GIVE_UP_AFTER - TELL_AFTER
-            self._tell(
+            text = (
                 f"{described(who())} does not end although it is killed; unless it is gone in "
                 f"{left:.0f} s, this run ends"
             )
+            self._tell(Notice("process-unkillable", text, pids=list(who()), seconds=left))
 
     def _watch(self, pids: Iterable[int]) -> None:
         seen = _standing_still(pids)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from supervisor.host.notice import Notice
 from supervisor.host.retry import Pauses
 from supervisor.host.waiting import has_ended
 from supervisor.ports import Announcement, Source, Starter
@@ -91,7 +92,13 @@ class PreemptionWatch:
                 if failures == _TELL_AFTER:
                     why = shown(_reason(error), self._redact)
                     who = shown(str(source), self._redact)
-                    self._tell(f"{who} does not answer ({why}); it is asked again and again")
+                    self._tell(
+                        Notice(
+                            "preemption-unheard",
+                            f"{who} does not answer ({why}); it is asked again and again",
+                            reason=why,
+                        )
+                    )
             else:
                 failures = 0
                 pause = source.pause

@@ -17,6 +17,7 @@ from supervisor.host import cgroups, tree
 from supervisor.host.birth import become_subreaper
 from supervisor.host.guard_process import spawn
 from supervisor.host.line import Line, NoGuardError, Started, packed
+from supervisor.host.notice import Notice
 from supervisor.host.on_record import OnRecord
 from supervisor.host.orphans import Orphans
 from supervisor.host.record import Record
@@ -263,7 +264,13 @@ class Guard:
     def _without_cgroups(self, number: int) -> None:
         """Start without cgroups from now on. What is in one already is still killed by it."""
         why = f"{self._cgroup}: {os.strerror(number)}"
-        self._tell(f"processes are started without cgroups from now on: {why}")
+        self._tell(
+            Notice(
+                "cgroups-off",
+                f"processes are started without cgroups from now on: {why}",
+                reason=why,
+            )
+        )
         self._line.send("contain", "")
         self._uses_cgroup = False
 
@@ -330,7 +337,13 @@ class Guard:
         self._line.close()
         watcher = self._line.watcher
         if self._line.broken is not None:
-            self._tell(f"the guard process failed: {self._line.broken}")
+            self._tell(
+                Notice(
+                    "guard-lost",
+                    f"the guard process failed: {self._line.broken}",
+                    reason=str(self._line.broken),
+                )
+            )
         self._losses += 1
         if self._cgroup is not None:
             for path in Path(self._cgroup).glob("*/"):
@@ -346,7 +359,13 @@ class Guard:
         lives = not self._is_dead
         if not self._end_is_told:
             self._end_is_told = True
-            self._tell(_UNHEARD.format(self.pid) if lives else _KILLED)
+            self._tell(
+                Notice(
+                    "guard-lost",
+                    _UNHEARD.format(self.pid) if lives else _KILLED,
+                    reason="unheard" if lives else "killed",
+                )
+            )
         if lives:
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         return has_ended(self.pidfd, _TO_DIE)

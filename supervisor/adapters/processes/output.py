@@ -26,6 +26,7 @@ from typing import Protocol
 from supervisor.config.patterns import Pattern, SlowPatternError
 from supervisor.core.search_time import SearchTime
 from supervisor.diagnosis.digest import LogDigest
+from supervisor.host.notice import Notice
 from supervisor.protocol import writing
 from supervisor.protocol.reading import opened
 
@@ -215,10 +216,11 @@ class _Search:
     def _tell_once(self, source: str) -> None:
         if not self._is_told:
             self._is_told = True
-            self._tell(
+            text = (
                 f"the pattern {source!r} is slow: lines are passed over, so that it takes no more "
                 "than a tenth of the time; make it simpler"
             )
+            self._tell(Notice("pattern-slow", text, detail=source))
 
     def _search(self, pattern: Pattern, line: str) -> re.Match[str] | None:
         try:
@@ -226,13 +228,20 @@ class _Search:
         except SlowPatternError as error:
             self._slow += 1
             if self._slow == 1:
-                self._tell(f"{error}: the line is passed over; make the pattern simpler")
+                self._tell(
+                    Notice(
+                        "pattern-slow",
+                        f"{error}: the line is passed over; make the pattern simpler",
+                        detail=pattern.source,
+                    )
+                )
             elif self._slow == _MAX_SLOW:
                 self._pattern = None
-                self._tell(
+                text = (
                     f"the pattern {pattern.source!r} took too long in {_MAX_SLOW} lines: it is not "
                     "looked for any more in this attempt"
                 )
+                self._tell(Notice("pattern-off", text, detail=pattern.source))
         return None
 
 
@@ -275,7 +284,14 @@ class OutputFile:
         except OSError as error:
             self._lost += len(rest)
             if not self._failed:
-                self._on_error(f"{self._path.name} cannot be written: {error.strerror}")
+                self._on_error(
+                    Notice(
+                        "file-unwritable",
+                        f"{self._path.name} cannot be written: {error.strerror}",
+                        place=self._path.name,
+                        reason=error.strerror,
+                    )
+                )
             self._failed = True
 
     def evidence(self) -> str:

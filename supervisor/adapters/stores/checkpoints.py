@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.host.notice import Notice
 from supervisor.protocol.committed import committed_steps
 from supervisor.protocol.location import Uri
 from supervisor.protocol.mounts import is_posix
@@ -88,7 +89,14 @@ class Looks:
             if not self._failed:
                 where = f" ({error.filename})" if error.filename else ""
                 why = f"{error.strerror or error}{where}"
-                self._on_error(f"{self._place} cannot be watched: {why}")
+                self._on_error(
+                    Notice(
+                        "checkpoints-unwatched",
+                        f"{self._place} cannot be watched: {why}",
+                        place=str(self._place),
+                        reason=why,
+                    )
+                )
             self._failed = True
             return None
         self._failed = False

@@ -33,6 +33,7 @@ from typing import BinaryIO
 from supervisor.config.quantities import size_text
 from supervisor.core.compiled import SUFFIX, SUMS, is_entry
 from supervisor.core.retention import Kept, excess, limit_told
+from supervisor.host.notice import Notice
 from supervisor.protocol import private_folder, removal
 from supervisor.protocol.reading import UnreadableError, opened, read
 from supervisor.protocol.removal import Place
@@ -100,7 +101,14 @@ class CompileCache:
         """Take over what the worker has compiled, which is gone, and remove what is not whole."""
         for name, why in self._take_over().items():
             removal.file(Place.COMPILED, self._live / name, below=self._directory)
-            self._tell(f"the compilation of {_program(name)} was not kept: {why}")
+            self._tell(
+                Notice(
+                    "compilation-not-kept",
+                    f"the compilation of {_program(name)} was not kept: {why}",
+                    program=_program(name),
+                    reason=why,
+                )
+            )
 
     def _take_over(self) -> dict[str, str]:
         """Take over what is whole; returns why the other entries are not (yet), by name."""
@@ -137,7 +145,14 @@ class CompileCache:
                 self._write_sums()
                 freed = sum(one.size for one in deleted)
                 what = f"{len(deleted)} of {len(kept)} compiled programs"
-                self._tell(limit_told(what, freed, "compile_cache", limit))
+                self._tell(
+                    Notice(
+                        "limit-applied",
+                        limit_told(what, freed, "compile_cache", limit),
+                        detail="compile_cache",
+                        bytes=freed,
+                    )
+                )
 
     def _is_there(self) -> bool:
         """Whether there is a cache.
@@ -192,7 +207,14 @@ class CompileCache:
 
     def _remove(self, name: str, why: str) -> None:
         self._delete(name)
-        self._tell(f"the cached compilation of {_program(name)} {why}: removed")
+        self._tell(
+            Notice(
+                "compilation-removed",
+                f"the cached compilation of {_program(name)} {why}: removed",
+                program=_program(name),
+                reason=why,
+            )
+        )
 
     @contextlib.contextmanager
     def _best_effort(self) -> Iterator[None]:
@@ -202,7 +224,13 @@ class CompileCache:
             if not self._has_complained:
                 self._has_complained = True
                 why = f"{error.strerror} ({error.filename})" if error.strerror else str(error)
-                self._tell(f"the compilation cache cannot be used: {why}")
+                self._tell(
+                    Notice(
+                        "compile-cache-off",
+                        f"the compilation cache cannot be used: {why}",
+                        reason=why,
+                    )
+                )
 
 
 def _entries(directory: Path) -> dict[str, _Stamp]:

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from supervisor.host.notice import Notice
 from supervisor.ports import MAX_OBJECT, Objects
 from supervisor.protocol import attempts, removal
 from supervisor.protocol.reading import UnreadableError, read
@@ -29,10 +30,22 @@ def read_growing(objects: Objects, path: str, tell: Callable[[str], None]) -> by
     """
     merge = merged(objects.list(f"{path}{SUFFIX}").objects)
     for name in merge.torn:
-        tell(f"{path}: the segment {name} does not hold as many bytes as it should: left out")
+        tell(
+            Notice(
+                "bucket-object-left-out",
+                f"{path}: the segment {name} does not hold as many bytes as it should: left out",
+                place=str(path),
+            )
+        )
     if merge.beyond:
         missing = f"bytes {merge.end} to {merge.beyond[0].start}"
-        tell(f"{path}: {missing} are missing in the bucket: what comes after them is left out")
+        tell(
+            Notice(
+                "bucket-object-left-out",
+                f"{path}: {missing} are missing in the bucket: what comes after them is left out",
+                place=str(path),
+            )
+        )
     if merge.end > MAX_OBJECT:
         raise UnreadableError(path, f"has {merge.end} bytes in the bucket, more than {MAX_OBJECT}")
     data = bytearray()
@@ -70,7 +83,13 @@ def fetch(objects: Objects, folder: Path, set_aside: str, tell: Callable[[str], 
             if name.startswith("."):
                 continue  # nothing of ours: see `adapters.stores.mirror`
             if not _is_a_name(name):
-                tell(f"an object in {place} has a name that no file of ours has: left out")
+                tell(
+                    Notice(
+                        "bucket-object-left-out",
+                        f"an object in {place} has a name that no file of ours has: left out",
+                        place=str(place),
+                    )
+                )
                 continue
             target = folder / place / name
             if _size(target) != size:
@@ -85,7 +104,13 @@ def _bring(
     here = _content(target, folder)
     if here is not None and (there is None or not _continues(here, there)):
         aside = removal.rename(target, f".{target.name}.{set_aside}")
-        tell(f"{target.name} here is not the bucket's, and was set aside: {aside}")
+        tell(
+            Notice(
+                "file-set-aside",
+                f"{target.name} here is not the bucket's, and was set aside: {aside}",
+                place=target.name,
+            )
+        )
         here = None
     if there is not None and len(there) > len(here or b""):
         _write(folder, target, there)

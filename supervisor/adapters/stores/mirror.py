@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from supervisor.host.notice import Notice
 from supervisor.host.record import NAME as PROCESSES
 from supervisor.ports import Objects, Storage
 from supervisor.protocol import attempts, removal
@@ -138,11 +139,17 @@ class Mirror:
                 self._asked = time.monotonic()
         except OSError as error:
             if self._error is None:
-                self._tell(f"the bucket cannot be written, which is tried again: {_words(error)}")
+                self._tell(
+                    Notice(
+                        "bucket-unwritable",
+                        f"the bucket cannot be written, which is tried again: {_words(error)}",
+                        reason=_words(error),
+                    )
+                )
             self._error = error
         else:
             if self._error is not None:
-                self._tell("the bucket can be written again")
+                self._tell(Notice("bucket-writable", "the bucket can be written again"))
             self._error = None
 
     def _extend(self, path: str) -> None:
@@ -191,7 +198,13 @@ class Mirror:
         except UnreadableError as error:
             if path not in self._refused:
                 self._refused.add(path)
-                self._tell(f"not copied to the bucket: {error}")
+                self._tell(
+                    Notice(
+                        "bucket-copy-failed",
+                        f"not copied to the bucket: {error}",
+                        reason=str(error),
+                    )
+                )
             return
         self._objects.write(path, data)
         self._written[path] = stamp
@@ -206,7 +219,13 @@ class Mirror:
             except UnreadableError as error:
                 if name not in self._refused:
                     self._refused.add(name)
-                    self._tell(f"a request in the bucket cannot be heard: {error}")
+                    self._tell(
+                        Notice(
+                            "request-unheard",
+                            f"a request in the bucket cannot be heard: {error}",
+                            reason=str(error),
+                        )
+                    )
                 continue
             folder = self._folder / _REQUESTS
             folder.mkdir(exist_ok=True)

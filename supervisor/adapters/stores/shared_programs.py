@@ -17,6 +17,7 @@ from supervisor.core.compiled import (
     macs_table,
     parse_macs,
 )
+from supervisor.host.notice import Notice
 from supervisor.ports import MAX_OBJECT, Objects
 from supervisor.protocol import private_folder, removal, secret_file
 from supervisor.protocol.reading import UnreadableError, read
@@ -71,7 +72,13 @@ class SharedPrograms:
         try:
             private_folder.make(self._cache)
         except PermissionError as error:
-            tell(f"no compiled programs are taken from the bucket: {error}")
+            tell(
+                Notice(
+                    "bucket-programs-refused",
+                    f"no compiled programs are taken from the bucket: {error}",
+                    reason=str(error),
+                )
+            )
             return
         there = self._objects.list(FOLDER).objects
         macs = parse_macs(self._beside(MACS, there)) if self._trust.key is not None else {}
@@ -84,7 +91,14 @@ class SharedPrograms:
             if self._trust.key is not None and name not in macs:
                 refused.append(name)
             elif size > room:
-                tell(f"the compiled program {name} in the bucket is not taken: it is beyond {_KEY}")
+                tell(
+                    Notice(
+                        "bucket-programs-refused",
+                        f"the compiled program {name} in the bucket is not taken: "
+                        f"it is beyond {_KEY}",
+                        reason=_KEY,
+                    )
+                )
             elif not self._take(name, size, macs.get(name, "")):
                 refused.append(name)
             else:
@@ -92,10 +106,11 @@ class SharedPrograms:
         if refused:
             key = "not signed with the key in compile_cache.key_file"
             why = key if self._trust.key is not None else "not what was there a moment ago"
-            tell(
+            text = (
                 f"{len(refused)} of the compiled programs in the bucket are not used, as they are "
                 f"{why}: {', '.join(refused[:3])}"
             )
+            tell(Notice("bucket-programs-refused", text, reason=why))
 
     def update(self) -> None:
         """Have in the bucket what is here, signed if there is a key, and no others that were.

@@ -25,6 +25,7 @@ from supervisor.config.schema import Limits
 from supervisor.core import compiled
 from supervisor.core.events import LaunchFailed, WorkersGone
 from supervisor.core.retention import Kept, excess, limit_told
+from supervisor.host.notice import Notice
 from supervisor.ports import Storage, Transition
 from supervisor.protocol import attempts, removal, writing
 from supervisor.protocol.removal import Place
@@ -125,7 +126,14 @@ class Space:
             freed = self._delete(Place.OUTPUT, self._sizes(attempt.path, Place.OUTPUT))
             self._without_output.add(attempt.path)
             if freed:
-                self._tell(f"the disk is full: deleted the output of attempt {attempt}: {freed} B")
+                self._tell(
+                    Notice(
+                        "disk-full",
+                        f"the disk is full: deleted the output of attempt {attempt}: {freed} B",
+                        attempt=attempt,
+                        bytes=freed,
+                    )
+                )
                 return True
         return False
 
@@ -157,7 +165,14 @@ class Space:
             if len(deleted) > 1:
                 begin = first.number if first.phase == last.phase else first
                 which = f"{len(deleted)} attempts, {begin} to {last}"
-            self._tell(limit_told(f"the {what} of {which}", freed, what, limit))
+            self._tell(
+                Notice(
+                    "limit-applied",
+                    limit_told(f"the {what} of {which}", freed, what, limit),
+                    detail=what,
+                    bytes=freed,
+                )
+            )
 
     def _executables(self, limit: int) -> None:
         folder = self._model_dir
@@ -173,7 +188,14 @@ class Space:
         ]
         deleted = {Path(one.name): one.size for one in excess(kept, limit)}
         if freed := self._delete(Place.EXECUTABLE, deleted):
-            self._tell(limit_told("compiled steps", freed, "executables", limit))
+            self._tell(
+                Notice(
+                    "limit-applied",
+                    limit_told("compiled steps", freed, "executables", limit),
+                    detail="executables",
+                    bytes=freed,
+                )
+            )
 
     def _logs_of_helpers(self) -> None:
         """Empty those that are too large: whoever writes them appends, and lives as long as it
@@ -189,7 +211,13 @@ class Space:
                         below = self._model_dir
                         writing.opened(path, new=True, create=False, below=below).close()
                         size = size_text(status.st_size)
-                        self._tell(f"emptied {path}, which had {size}: what wrote it has a fault")
+                        self._tell(
+                            Notice(
+                                "file-emptied",
+                                f"emptied {path}, which had {size}: what wrote it has a fault",
+                                place=str(path),
+                            )
+                        )
                     except OSError as error:
                         self._tell_once(path, f"cannot be emptied: {error.strerror}")
 
@@ -264,7 +292,7 @@ class Space:
     def _tell_once(self, path: Path, text: str) -> None:
         if path not in self._refused:
             self._refused.add(path)
-            self._tell(f"{path} {text}")
+            self._tell(Notice("room-not-made", f"{path} {text}", place=str(path), reason=text))
 
 
 def _is_log_of_helper(path: Path) -> bool:

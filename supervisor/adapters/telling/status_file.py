@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 from supervisor.core.policy import RestartPolicy
+from supervisor.host.notice import Notice
 from supervisor.ports import Storage, Transition
 
 STATUS = "status.json"
@@ -43,5 +44,12 @@ class StatusFile:
             self._is_broken = False
         except OSError as error:
             if not self._is_broken:
-                self._on_error(f"{STATUS} cannot be written: {error.strerror or error}")
+                self._on_error(
+                    Notice(
+                        "file-unwritable",
+                        f"{STATUS} cannot be written: {error.strerror or error}",
+                        place=STATUS,
+                        reason=error.strerror,
+                    )
+                )
             self._is_broken = True

@@ -23,6 +23,7 @@ from supervisor.core.events import (
     WorkersStarted,
 )
 from supervisor.core.state import JobState, Status
+from supervisor.host.notice import Notice
 from supervisor.ports import Storage, Transition
 from supervisor.protocol.reading import UnreadableError, parse_object
 from supervisor.protocol.segments import ATTEMPTS
@@ -93,7 +94,14 @@ class Summary:
             self._broken.discard(name)
         except OSError as error:
             if name not in self._broken:
-                self._on_error(f"{name} cannot be written: {error.strerror or error}")
+                self._on_error(
+                    Notice(
+                        "file-unwritable",
+                        f"{name} cannot be written: {error.strerror or error}",
+                        place=name,
+                        reason=error.strerror,
+                    )
+                )
             self._broken.add(name)
 
     def _take(self, transition: Transition) -> bool:
