@@ -15,6 +15,7 @@ from tests.corpus_report import report
 from tests.emulators import Emulator, gcs_emulator, s3_emulator
 from tests.forked import forked
 from tests.running import (
+    JSON,
     Result,
     Start,
     children,
@@ -113,7 +114,7 @@ def supervise(start: Start, tmp_path: Path) -> Iterator[Callable[..., Result]]:
         if prefix:
             return start(config, *options, env=env, prefix=prefix).result()
         path = written(tmp_path, config)
-        done = forked("run", path, *options, env={**os.environ, **mark, **(env or {})})
+        done = forked("run", path, *JSON, *options, env={**os.environ, **mark, **(env or {})})
         return Result(done.returncode, done.stdout, done.stderr, tmp_path / "run")
 
     with leaving_nothing() as mark:

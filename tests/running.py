@@ -28,8 +28,9 @@ from supervisor.narrative.catalogue import COMMON, kinds
 
 TOY = str(Path(__file__).parent / "processes" / "toy.py")
 MARK = "SUPERVISE_TEST_RUN"
+TEXT = ("--log-format", "text")
+"""Options of a run whose standard output is for people; else `Result.events` reads it."""
 JSON = ("--log-format", "json")
-"""Options by which a run tells events that `Result.events` reads."""
 CATALOGUE = kinds()
 PATIENCE = 300.0
 """Seconds for what happens anyhow: so slow a machine may be. Only a failure takes them."""
@@ -40,9 +41,15 @@ class Result:
     """What a finished `supervise run` leaves for a person to see."""
 
     code: int
-    out: str
+    raw: str
+    """Its standard output as it is: events, unless it was started with `*TEXT`."""
     err: str
     model_dir: Path
+
+    @property
+    def out(self) -> str:
+        """Its standard output as people read it."""
+        return "".join(map(as_text, self.raw.splitlines(keepends=True)))
 
     @property
     def log(self) -> str:
@@ -57,13 +64,12 @@ class Result:
 
     @property
     def attempts(self) -> int:
-        """How many attempts were started in all."""
+        """How many attempts were started in all, as run.log tells."""
         return self.log.count("starting attempt ")
 
     def events(self, *names: str, **keys: object) -> list[dict[str, Any]]:
-        """What the supervisor told, of these names (none: all) and with these keys, in order; of a
-        run that was started with `*JSON`."""
-        return [each for each in events_in(self.out) if _is_one(each, names, keys)]
+        """What the supervisor told, of these names (none: all) and with these keys, in order."""
+        return [each for each in events_in(self.raw) if _is_one(each, names, keys)]
 
     def event(self, name: str, **keys: object) -> dict[str, Any]:
         """The one event of this name and with these keys."""
@@ -84,6 +90,17 @@ def events_in(out: str) -> list[dict[str, Any]]:
         assert keys <= set(CATALOGUE[event["event"]].keys), f"not in the catalogue: {event}"
         assert COMMON.keys() <= event.keys()
     return told
+
+
+def as_text(line: str) -> str:
+    """A line of standard output as people read it; one that is no event stays as it is."""
+    if not line.startswith('{"time": '):
+        return line
+    event = json.loads(line)
+    if event["event"] == "output":
+        return f"{event['text']}\n"
+    mark = "" if event["level"] == "info" else f"{event['level'].upper()}: "
+    return f"{event['time']} [{event['source']}] {mark}{event['text']}\n"
 
 
 def _is_one(event: dict[str, Any], names: Sequence[str], keys: dict[str, object]) -> bool:
@@ -108,18 +125,22 @@ class Running:
         self.process = process
         self.model_dir = model_dir
         self._out = b""
+        self._unread = b""
+        """What of it is no whole line yet."""
+        self._said = ""
+        """The rest of it, as people read it."""
 
     def wait_for(self, text: str, timeout: float = PATIENCE) -> str:
-        """Read its standard output until `text` occurs."""
+        """Read its standard output until `text` occurs in what people would read."""
         end = time.monotonic() + timeout
-        while text.encode() not in self._out:
+        while text not in (said := self._said + self._unread.decode(errors="replace")):
             self._read(end - time.monotonic(), text)
-        return self._out.decode(errors="replace")
+        return said
 
     def wait_for_event(
         self, name: str, timeout: float = PATIENCE, **keys: object
     ) -> dict[str, Any]:
-        """Read its standard output, which is `*JSON`, until such an event is told."""
+        """Read its standard output until such an event is told."""
         end = time.monotonic() + timeout
         while True:
             whole = self._out[: self._out.rfind(b"\n") + 1].decode()
@@ -133,8 +154,14 @@ class Running:
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, timeout))
         chunk = os.read(self.process.stdout.fileno(), 65536) if ready else b""
-        assert chunk, f"no {wanted!r} in:\n{self._out.decode(errors='replace')}"
+        assert chunk, f"no {wanted!r} in:\n{self._said}"
+        self._take(chunk)
+
+    def _take(self, chunk: bytes) -> None:
         self._out += chunk
+        whole, end, self._unread = (self._unread + chunk).rpartition(b"\n")
+        lines = (whole + end).decode(errors="replace").splitlines(keepends=True)
+        self._said += "".join(map(as_text, lines))
 
     def listen(self, seconds: float) -> None:
         """Read its standard output for so long, or until it ends."""
@@ -145,7 +172,7 @@ class Running:
             chunk = os.read(self.process.stdout.fileno(), 65536) if ready else b""
             if ready and not chunk:
                 return
-            self._out += chunk
+            self._take(chunk)
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
@@ -289,7 +316,7 @@ def starting(folder: Path) -> Iterator[Start]:
     ) -> Running:
         command = [sys.executable, "-m", "supervisor", "run", str(written(folder, config))]
         process = subprocess.Popen(
-            [*prefix, *command, *options],
+            [*prefix, *command, *JSON, *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.forked import forked
-from tests.running import JSON, Result, Running, Start, command_config
+from tests.running import TEXT, Result, Running, Start, command_config
 
 Supervise = Callable[..., Result]
 
@@ -311,8 +311,15 @@ def test_nonsense_for_a_config_is_refused_without_a_traceback(
     assert "Traceback" not in result.err
 
 
+def test_log_lines_as_text(supervise: Supervise, model_dir: Path) -> None:
+    result = supervise(command_config(model_dir), *TEXT)
+    ours = [line for line in result.raw.splitlines(keepends=True) if " [" in line]
+    assert "".join(ours) == result.log
+    assert "all done\n" in result.raw
+
+
 def test_log_lines_as_json(supervise: Supervise, model_dir: Path) -> None:
-    result = supervise(command_config(model_dir), *JSON)
+    result = supervise(command_config(model_dir))
     assert result.event("workers-started")["source"] == "attempt 1"
     said = result.log.splitlines()
     told = [each for each in result.events() if each["event"] != "output"]
@@ -331,7 +338,7 @@ def test_each_line_of_json_is_json_whatever_the_program_prints(
 ) -> None:
     config = command_config(model_dir)
     config["trainer"]["command"]["argv"] = [sys.executable, "-c", ODD]
-    result = supervise(config, *JSON)
+    result = supervise(config)
     output = result.events("output", attempt=1, rank=0, stream="output")
     lines = [event["text"] for event in output]
     assert lines[:3] == ["no text \\xff\x00 \x1b[31m 'quoted' \"twice\" \u20ac", "{", "10%\r20%"]
