@@ -300,7 +300,8 @@ def test_one_that_cannot_be_seen_only_delays_who_has_the_lock_file(public: Path)
     """A container that was killed and starts again is another pid namespace; the process that
     opened the directory has ended, and a child of it holds on."""
     elsewhere = {**Identity.of_this_process().to_json(), "namespace": "pid:[1]", "since": "2025"}
-    with holding(DIRECTORY_HOLDER, str(public), str(os.geteuid()), "", "child"):
+    with holding(DIRECTORY_HOLDER, str(public), str(os.geteuid()), "", "child") as opener:
+        opener.wait(60)
         (public / OWNER).write_text(json.dumps(elsewhere))
         with pytest.raises(LockHeldError, match="since 2025"):
             DirectoryLock(public, 0.2)  # a supervisor of that time has no other lock

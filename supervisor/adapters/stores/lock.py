@@ -23,7 +23,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Collection
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
@@ -203,8 +203,9 @@ def _locked(descriptor: int) -> bool:
 # --- who holds the lock of the directory ----------------------------------------------------------
 
 
-def _holders(status: os.stat_result) -> list[int] | None:
-    """The processes that took a `flock` on the file of `status`; None: nobody can look.
+def _holders(status: os.stat_result) -> dict[int, int] | None:
+    """The processes that took a `flock` on the file of `status`, with their users; None: nobody can
+    look.
 
     Not seen are those of another pid namespace, and one that has ended since: the lock is then held
     by whoever has inherited the descriptor.
@@ -223,7 +224,7 @@ def _holders(status: os.stat_result) -> list[int] | None:
             found.setdefault(place, []).append(int(fields[4]))
     # Btrfs shows another device number here than `stat` does.
     pids = found.get(device) or [pid for pids in found.values() for pid in pids]
-    return [pid for pid in pids if _user(pid) is not None]
+    return {pid: user for pid in pids if (user := _user(pid)) is not None}
 
 
 class _Holder(Enum):
@@ -237,7 +238,9 @@ class _Holder(Enum):
     """An older supervisor, which owns it."""
 
 
-def _held_by(holders: list[int] | None, record: dict[str, Any], status: os.stat_result) -> _Holder:
+def _held_by(
+    holders: dict[int, int] | None, record: dict[str, Any], status: os.stat_result
+) -> _Holder:
     """Who may have locked the directory of `status`, whose lock file is ours.
 
     An older supervisor is the process that `record` names, or one that could write model_dir as we
@@ -248,8 +251,8 @@ def _held_by(holders: list[int] | None, record: dict[str, Any], status: os.stat_
         writers = {0, os.geteuid(), status.st_uid}
         alive = named is not None and not named.is_dead
         may_own = any(
-            _user(pid) in writers or (alive and named is not None and named.pid == pid)
-            for pid in holders
+            user in writers or (alive and named is not None and named.pid == pid)
+            for pid, user in holders.items()
         )
         return _Holder.OWNER if may_own else _Holder.READER
     unseen = _Holder.OWNER if record.keys().isdisjoint(_SINCE_LOCK_FILE) else _Holder.LEFTOVER
@@ -272,8 +275,8 @@ def _user(pid: int) -> int | None:
     return None if told["State"][0] in "ZX" else int(told["Uid"][0])
 
 
-def _told_of_readers(directory: Path, holders: list[int] | None) -> str:
-    whose = ", ".join(f"pid {pid} of uid {_user(pid)}" for pid in holders or ())
+def _told_of_readers(directory: Path, holders: dict[int, int] | None) -> str:
+    whose = ", ".join(f"pid {pid} of uid {user}" for pid, user in (holders or {}).items())
     who = whose or "a process that cannot be seen from here"
     return (
         f"{directory} is locked by {who}, which is no supervisor: ignored; it keeps out nobody but "
@@ -321,7 +324,7 @@ def _told(record: dict[str, Any]) -> str | None:
     return f"{identity}, since {since}" if identity is not None else None
 
 
-def _who(directory: Path, holders: Sequence[int] = ()) -> str:
+def _who(directory: Path, holders: Collection[int] = ()) -> str:
     record = _record(directory)
     identity, who = _identity(record), _told(record)
     if identity is None or identity.is_dead:  # whoever holds it has not written so yet
