@@ -19,6 +19,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,16 @@ class Skipped(Exception):  # noqa: N818
     """The check cannot run on this machine; the text says why."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """What a process has said that made steps on some of the devices."""
+
+    up: dict[str, Any]
+    done: dict[str, Any]
+    files: tuple[str, ...]
+    """The device files that it had open."""
+
+
 class Bench:
     """What a check has at hand."""
 
@@ -67,6 +78,8 @@ class Bench:
         self.hardware = f"{count} simulated devices" if platform == "cpu" else platform
         self.runtime = ""
         self.seen: list[str] = []
+        self.stepped: dict[tuple[int, ...], Stepped] = {}
+        """What steps on some of the devices came to, for the checks after (`common.stepped`)."""
         self.work = Path(tempfile.mkdtemp(prefix="supervise-acceptance-"))
         self._mark = uuid.uuid4().hex
         self._children: list[Child] = []

@@ -35,13 +35,36 @@ class Check:
 
 CHECKS: dict[str, Check] = {}
 """All of them by name."""
-_LAST = ("preempt",)
-"""It waits until the machine is gone."""
-
-
-def in_order() -> list[str]:
-    """The names of all checks as they are run: what may wait for a day comes last."""
-    return sorted(CHECKS, key=lambda name: name in _LAST)
+ORDER = (
+    "short-list",  # nothing is started
+    "no-accelerator",
+    "devices",
+    "rungs",
+    "chip-files",  # uses what `rungs` has started
+    "memory-ahead",  # likewise
+    "gpu-names",
+    "mig",
+    "hidden",
+    "probe-apart",
+    "two-processes",
+    "busy",
+    "exclusive",
+    "mps",
+    "lock-file",
+    "memory-freed",
+    "beside-preallocation",
+    "probe",
+    "kills",
+    "workers",
+    "lost-peer",
+    "standby",
+    "ready-standby",
+    "shrink-regrow",
+    "run-time-memory",  # what it leaves behind must spoil no other check
+    "xid",  # after all that might have caused one
+    "preempt",  # until the machine is gone
+)
+"""All of them as they are run."""
 
 
 def check(
@@ -55,6 +78,7 @@ def check(
     """Make a function a check."""
 
     def added(run: Callable[[Bench], None]) -> Callable[[Bench], None]:
+        assert name in ORDER, f"{name} has no place in the order"
         assert name not in CHECKS, f"two checks are called {name}"
         CHECKS[name] = Check(name, platforms, expected, source, seconds, run, per_kill)
         return run

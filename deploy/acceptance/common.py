@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from deploy.acceptance.bench import Bench, Child, Failed, Skipped
+from deploy.acceptance.bench import Bench, Child, Failed, Skipped, Stepped
 from deploy.acceptance.checks import check
 from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
@@ -28,6 +28,8 @@ from supervisor.engines.worker_environment import visible
 from supervisor.prepare import prepare
 from supervisor.protocol import simulated
 from supervisor.protocol.environment import NUM_CPU_DEVICES
+
+_NO_BACKEND = ("backend-unseen", "backend-missing")
 
 
 def shown(bench: Bench, places: list[int]) -> dict[str, str]:
@@ -70,6 +72,24 @@ def sizes(bench: Bench) -> list[int]:
     if bench.slice is not None:
         return list(bench.slice.sizes())
     return [bench.count, *(size for size in (8, 4, 2, 1) if size < bench.count)]
+
+
+def stepped(bench: Bench, places: list[int]) -> Stepped:
+    """Have a process make steps on these devices: only once for all checks that ask for them.
+
+    Raises:
+        Failed, Skipped: see `checked_step` and `shown`.
+    """
+    key = tuple(places)
+    if key not in bench.stepped:
+        child = bench.device("step", shown(bench, places), stays=True)
+        up = child.told("up")
+        bench.expect(up["found"] == len(places), f"jax sees {up['found']}")
+        done = checked_step(child, bench)
+        files = {h.pid: h.devices for h in accelerators.holders()}.get(child.pid, ())
+        bench.stepped[key] = Stepped(up, done, files)
+        bench.end()
+    return bench.stepped[key]
 
 
 def checked_step(child: Child, bench: Bench) -> dict[str, Any]:
@@ -152,15 +172,12 @@ def rungs(bench: Bench) -> None:
     for places in aligned(bench):
         began = time.monotonic()
         try:
-            child = bench.device("step", shown(bench, places))
-            up = child.told("up")
-            bench.expect(up["found"] == len(places), f"jax sees {up['found']}")
-            checked_step(child, bench)
+            stepped(bench, places)
             told = "well"
         except (Failed, Skipped) as error:
             told = f"NOT WELL: {error}"
             wrong.append(places)
-        bench.end()
+        bench.end()  # what a failed one has left
         bench.see(f"{len(places)}: {places}: {told} ({time.monotonic() - began:.1f} s)")
     bench.expect(not wrong, f"not well: {wrong}")
 
@@ -273,21 +290,34 @@ def _wait_until_idle(pid: int, bench: Bench) -> None:
     "tpu",
     "gpu",
     "cpu",
-    expected="jax fails loudly where a platform is asked for that is not there, and our rules do "
-    "not take that for a certain error of the program",
+    expected="jax fails loudly where a platform is asked for that is not there, and our rules "
+    "call that `no such backend` (backend-unseen, backend-missing), and no certain error of the "
+    "program",
     source="jax/_src/xla_bridge.py (jax 0.10.2): an explicit JAX_PLATFORMS never falls back; "
     "JAX_PLATFORMS=cuda without a GPU ends in a bare AssertionError there",
 )
 def no_accelerator(bench: Bench) -> None:
     """The other platform than the one that this machine has."""
     absent = "cuda" if bench.platform in ("cpu", "tpu") else "tpu"
-    child = bench.device("hold", {"JAX_PLATFORMS": absent})
+    expect_no_backend(bench, {"JAX_PLATFORMS": absent})
+
+
+def expect_no_backend(bench: Bench, env: dict[str, str]) -> None:
+    """That jax ends with an error in this environment, and that our rules know which."""
+    child = bench.device("hold", env)
     code = child.wait()
-    bench.see(f"JAX_PLATFORMS={absent}: exit code {code}: {child.last_line}")
+    bench.see(f"{env}: exit code {code}: {child.last_line}")
     bench.expect(code != 0, "it ended well without the platform")
     bench.expect(code > 0, f"it died of signal {-code}")
-    verdict = judged(bench, child, code)
-    bench.expect(not verdict.get("certain"), f"judged as certain: {verdict.get('cause')}")
+    expect_named_as_no_backend(bench, judged(bench, child, code))
+
+
+def expect_named_as_no_backend(bench: Bench, verdict: dict[str, Any]) -> None:
+    """That a missing backend is judged as one, and as no certain error of the program."""
+    rule, cause = verdict.get("rule"), verdict.get("cause")
+    known = rule in _NO_BACKEND and cause == "no such backend"
+    bench.expect(known, f"judged by {rule} as {cause!r}, and not as 'no such backend'")
+    bench.expect(not verdict.get("certain"), f"judged as certain: {cause}")
 
 
 def judged(bench: Bench, child: Child, code: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ with `at` and `time`: first `up`, with the devices, then what `do` comes to.
 
 * `hold`: keep the devices until it is killed.
 * `step`: a few steps of training on all devices, whose gradients need a collective, and products of
-  known matrices, compared bit by bit.
+  known matrices, compared bit by bit. Then it keeps the devices until it is killed if it `stays`.
 * `train`: steps without end.
 * `join`: the same as `step` with the other processes of `JAX_COORDINATOR_ADDRESS`; rank `dies`
   kills itself instead, and the others wait for it in a collective.
@@ -75,6 +75,8 @@ def main() -> None:
         _train(devices)
     else:
         _step(devices)
+        if asked.get("stays"):
+            signal.pause()
 
 
 def _described(device: Any) -> dict[str, Any]:

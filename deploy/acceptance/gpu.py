@@ -8,16 +8,17 @@ from collections.abc import Sequence
 
 from deploy.acceptance.bench import Bench, Child, Failed, Skipped
 from deploy.acceptance.checks import check
-from deploy.acceptance.common import checked_step, judged
+from deploy.acceptance.common import checked_step, expect_no_backend, judged
 from deploy.acceptance.jobs import take_over
 from deploy.acceptance.machine import SMI
-from supervisor.adapters.platforms import accelerators
 
 _GUIDE = "CUDA Programming Guide, 5.2.1.1"
 _MEMORY = "jax, docs/gpu_memory_allocation.rst: 75% of a GPU's memory is preallocated"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _CONTEXT = 64
 """MiB: less than the context of any process."""
+_BUS_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+"""That of nvidia-smi."""
 _WELL = "trains"
 _EXCLUSIVE = f"nvidia-smi's manual: EXCLUSIVE_PROCESS lets one process have a context ({_GUIDE})"
 
@@ -42,6 +43,25 @@ def used(bench: Bench, gpu: int) -> int:
     return int(asked(bench, "memory.used")[gpu][0])
 
 
+def used_by_gpu(bench: Bench) -> list[int]:
+    """MiB in use of each GPU."""
+    return [int(row[0]) for row in asked(bench, "memory.used")]
+
+
+def raised(before: list[int], now: list[int]) -> list[int]:
+    """The GPUs on which a process has taken memory in between."""
+    return [
+        gpu for gpu, (old, new) in enumerate(zip(before, now, strict=True)) if new > old + _CONTEXT
+    ]
+
+
+def end_and_free(bench: Bench, before: list[int]) -> None:
+    """End the processes, and wait until their memory is free."""
+    bench.end()
+    while raised(before, used_by_gpu(bench)):
+        bench.expect(bench.left > 0, "the memory of a process that was killed is not free in time")
+
+
 def held(bench: Bench, **env: str) -> Child:
     """A process that holds the GPUs that `env` shows."""
     child = bench.device("hold", env)
@@ -54,22 +74,24 @@ def held(bench: Bench, **env: str) -> Child:
     "gpu",
     expected="a GPU is found by its index, by its UUID and by the beginning of that, and is the "
     "same one each time",
-    source=_GUIDE,
+    source=f"{_GUIDE}; {_MEMORY}, by which nvidia-smi tells whose memory was taken",
     seconds=240.0,
 )
 def gpu_names(bench: Bench) -> None:
-    """The kernel's files say which one it is."""
-    for index, uuid in asked(bench, "index", "uuid"):
-        files = set()
+    """Which GPU a process has is told by the memory that it takes there."""
+    names = asked(bench, "index", "uuid")
+    bench.expect(names, f"{SMI} lists no GPU")
+    for place, (index, uuid) in enumerate(names):
         for name in (index, uuid, uuid[: len("GPU-") + 8]):
-            child = held(bench, **{_VISIBLE: name, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
-            up = child.told("up")
-            opened = {h.pid: h.devices for h in accelerators.holders()}.get(child.pid, ())
-            files.add(opened)
-            bench.see(f"{name}: {up['found']} device(s), files {', '.join(opened) or 'none'}")
+            before = used_by_gpu(bench)
+            up = held(bench, **{_VISIBLE: name, **_BUS_ORDER}).told("up")
+            taken = raised(before, used_by_gpu(bench))
+            bench.see(f"{name}: {up['found']} device(s), memory taken on GPU {taken}")
             bench.expect(up["found"] == 1, f"{name} shows {up['found']}")
-            bench.end()
-        bench.expect(len(files) == 1, f"GPU {index} is several by its names: {files}")
+            bench.expect(
+                taken == [place], f"{name} is GPU {place}, and memory was taken on {taken}"
+            )
+            end_and_free(bench, before)
 
 
 @check(
@@ -77,7 +99,6 @@ def gpu_names(bench: Bench) -> None:
     "gpu",
     expected="one MIG instance is found by its name; of two, a process sees one",
     source=f"{_GUIDE}: only single MIG instance enumeration is supported",
-    seconds=120.0,
 )
 def mig(bench: Bench) -> None:
     """By the names that nvidia-smi -L tells."""
@@ -97,7 +118,6 @@ def mig(bench: Bench) -> None:
     expected="after SIGKILL of a process that had preallocated, the memory is free again within "
     "10 s, and the next one gets as much",
     source=_MEMORY,
-    seconds=120.0,
 )
 def memory_freed(bench: Bench) -> None:
     """By nvidia-smi."""
@@ -124,7 +144,6 @@ def memory_freed(bench: Bench) -> None:
     expected="beside a process that preallocates 75% a second one cannot have as much: a standby "
     "there must not initialise a backend unless the memory is divided",
     source=_MEMORY,
-    seconds=120.0,
 )
 def beside_preallocation(bench: Bench) -> None:
     """The second one as it is, then without preallocation."""
@@ -163,19 +182,17 @@ def ready_standby(bench: Bench) -> None:
     "gpu",
     expected="a process that is shown other GPUs leaves no context on the trainer's",
     source=f"{_GUIDE}: what is not in the list is not visible",
-    seconds=120.0,
 )
 def probe_apart(bench: Bench) -> None:
     """By the memory that is in use."""
     if bench.count < 2:
         raise Skipped("there is only one GPU")
-    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    before = [used(bench, gpu) for gpu in (0, 1)]
-    held(bench, **{_VISIBLE: "1", **order})
-    during = [used(bench, gpu) for gpu in (0, 1)]
-    bench.see(f"MiB in use on GPU 0 and 1, with a process on GPU 1 alone: {before} -> {during}")
-    bench.expect(during[1] - before[1] > _CONTEXT, "the process took nothing on its own GPU")
-    bench.expect(during[0] - before[0] < _CONTEXT, "it has a context on the other one")
+    before = used_by_gpu(bench)
+    held(bench, **{_VISIBLE: "1", **_BUS_ORDER})
+    during = used_by_gpu(bench)
+    bench.see(f"MiB in use, with a process on GPU 1 alone: {before} -> {during}")
+    taken = raised(before, during)
+    bench.expect(taken == [1], f"memory was taken on GPU {taken}, and not on GPU 1 alone")
 
 
 @check(
@@ -203,18 +220,41 @@ def exclusive(bench: Bench) -> None:
 @check(
     "mps",
     "gpu",
-    expected="under MPS two processes share a GPU, and each sees it as device 0",
-    source="NVIDIA, Multi-Process Service: docs.nvidia.com/deploy/topics/topic_5_2_1.html",
+    expected="under MPS two processes train on one GPU at the same time, each sees it as device 0, "
+    "and MPS names both as its clients",
+    source="NVIDIA, Multi-Process Service: docs.nvidia.com/deploy/topics/topic_5_2_1.html; "
+    "nvidia-cuda-mps-control's manual: get_server_list, get_client_list",
     seconds=90.0,
 )
 def mps(bench: Bench) -> None:
     """Only where its daemon runs."""
-    if not _runs("nvidia-cuda-mps-control", bench):
-        raise Skipped("no MPS daemon runs: nvidia-cuda-mps-control -d, then again")
-    env = {"XLA_CLIENT_MEM_FRACTION": ".4"}
-    both = [held(bench, **env).told("up")["found"] for _ in range(2)]
-    bench.see(f"devices seen: {both}")
-    bench.expect(both[0] == both[1], "the two see different GPUs")
+    if not _runs(_MPS, bench):
+        raise Skipped(f"no MPS daemon runs: {_MPS} -d, then again")
+    env = {"XLA_CLIENT_MEM_FRACTION": ".4", _VISIBLE: "0"}
+    both = [bench.device("train", env) for _ in range(2)]
+    for child in both:
+        devices = child.told("up")["devices"]
+        bench.expect([each["id"] for each in devices] == [0], f"it sees {devices}")
+        child.told("step")
+    clients = _clients(bench)
+    lives = [child.process.poll() is None for child in both]
+    bench.see(f"clients of MPS: {len(clients)}; both train: {all(lives)}")
+    bench.expect(all(lives), "one of the two ended")
+    bench.expect({child.pid for child in both} <= clients, "not both are clients of MPS")
+
+
+def _clients(bench: Bench) -> set[int]:
+    """The processes that use MPS, as it tells itself."""
+    servers = _numbers(bench, "get_server_list")
+    return {pid for server in servers for pid in _numbers(bench, f"get_client_list {server}")}
+
+
+def _numbers(bench: Bench, command: str) -> list[int]:
+    said = bench.said(["sh", "-c", f"echo {command} | {_MPS}"]) or ""
+    return [int(line) for line in said.split() if line.isdecimal()]
+
+
+_MPS = "nvidia-cuda-mps-control"
 
 
 def _runs(name: str, bench: Bench) -> bool:
@@ -224,18 +264,14 @@ def _runs(name: str, bench: Bench) -> bool:
 @check(
     "hidden",
     "gpu",
-    expected="where CUDA_VISIBLE_DEVICES hides every GPU jax fails, and our rules do not take that "
-    "for a certain error of the program",
+    expected="where CUDA_VISIBLE_DEVICES hides every GPU jax fails, and our rules call that `no "
+    "such backend`, and no certain error of the program",
     source=_GUIDE,
     seconds=60.0,
 )
 def hidden(bench: Bench) -> None:
     """By an invalid index."""
-    child = bench.device("hold", {_VISIBLE: "-1"})
-    code = child.wait()
-    bench.see(f"exit code {code}: {child.last_line}")
-    bench.expect(code != 0, "it found a GPU")
-    bench.expect(not judged(bench, child, code).get("certain"), "judged as certain")
+    expect_no_backend(bench, {_VISIBLE: "-1"})
 
 
 @check(

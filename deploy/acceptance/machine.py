@@ -33,7 +33,7 @@ START = 180.0
 """Seconds in which the first process must be up."""
 _KINDS = {kind: one.name for one in GENERATIONS.values() for kind in one.kinds}
 REMEDIES = {
-    "tpu": "is libtpu installed (pip install '.[tpu]'), and does nobody else hold the chips?",
+    "tpu": "is libtpu installed (docs/tpu.md), and does nobody else hold the chips?",
     "gpu": "does nvidia-smi list it, and is jax's plugin installed (docs/gpu.md)?",
     "cpu": "is jax installed (pip install '.[trainer]')?",
 }

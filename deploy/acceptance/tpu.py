@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deploy.acceptance.bench import DEVICE, Bench, Failed, Skipped
 from deploy.acceptance.checks import check
-from deploy.acceptance.common import checked_step, shown, sizes
+from deploy.acceptance.common import shown, sizes, stepped
 from supervisor.adapters.platforms import accelerators
 from supervisor.protocol.environment import SHARES_TPU
 
@@ -34,22 +34,17 @@ _LOCK_SOURCE = "openxla, tpu_initialize_util.cc: TryAcquireTpuLock"
 )
 def chip_files(bench: Bench) -> None:
     """One process for each chip, after one that sees all."""
-    together = bench.device("hold").told("up")["devices"]
+    together = stepped(bench, list(range(bench.count))).up["devices"]
     known = {each["id"]: each["hardware_id"] for each in together}
     bench.see(f"local_hardware_id by id, where all chips are seen: {known}")
-    bench.end()
     files: dict[int, tuple[str, ...]] = {}
     for place in range(bench.count):
-        child = bench.device("hold", shown(bench, [place]))
-        up = child.told("up")
-        child.told("holding")
-        files[place] = {h.pid: h.devices for h in accelerators.holders()}.get(child.pid, ())
-        first = up["devices"][0]
+        alone = stepped(bench, [place])
+        files[place], first = alone.files, alone.up["devices"][0]
         bench.see(
             f"TPU_VISIBLE_CHIPS={place}: {', '.join(files[place]) or 'no file seen'}, coords "
             f"{first['coords']}, local_hardware_id {first['hardware_id']}"
         )
-        bench.end()
     opened = [each for those in files.values() for each in those]
     bench.expect(all(len(those) == 1 for those in files.values()), f"not one each: {files}")
     bench.expect(len(set(opened)) == len(opened), f"a file for several chips: {files}")
@@ -190,8 +185,7 @@ def memory_ahead(bench: Bench) -> None:
     """By libtpu of this machine, in a process that sees no chip."""
     if bench.slice is None or bench.slice.topology is None:
         raise Skipped("it is not known which TPU this is")
-    done = checked_step(bench.device("step"), bench)
-    bench.end()
+    done = stepped(bench, list(range(bench.count))).done
     topology = bench.slice.described()
     env = {"JAX_PLATFORMS": "tpu,cpu", "TPU_SKIP_MDS_QUERY": "1", **_SEVERAL}
     ahead = bench.device("ahead", env, topology=topology).told("done")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from deploy.acceptance import tpu
+from deploy.acceptance import gpu, tpu
 from deploy.acceptance.bench import Bench, Child, Failed
-from deploy.acceptance.common import check_gpu_places
+from deploy.acceptance.common import check_gpu_places, expect_named_as_no_backend
 from deploy.acceptance.jobs import expect_regrown
 from supervisor.adapters.platforms import accelerators
 from supervisor.adapters.platforms.accelerators import Holder
@@ -81,3 +83,107 @@ def test_a_regrowth_is_from_a_checkpoint_and_uncharged(bench: Bench) -> None:
         expect_regrown(bench, "starting attempt 3 from committed step 8 (attempt 2 failed)")
     with pytest.raises(Failed, match="checkpoint"):
         expect_regrown(bench, "starting attempt 3 from the beginning (nothing is charged)")
+
+
+@pytest.mark.parametrize("rule", ["backend-unseen", "backend-missing"])
+def test_a_missing_backend_is_to_be_judged_as_one(bench: Bench, rule: str) -> None:
+    right = {"rule": rule, "cause": "no such backend", "certain": False}
+    expect_named_as_no_backend(bench, right)
+    for wrong in ({"rule": "unknown"}, {"cause": "an unknown error"}, {"certain": True}):
+        with pytest.raises(Failed, match="judged"):
+            expect_named_as_no_backend(bench, {**right, **wrong})
+
+
+class Scripted(Bench):
+    """A bench with GPUs whose processes are scripts, and whose tools are scripts in `tools`."""
+
+    def __init__(self, tools: Path, *scripts: str) -> None:
+        super().__init__("gpu", 2)
+        self._tools, self._scripts = tools, scripts
+        self.begin(60.0)
+
+    def device(self, do: str, env: object = None, **more: object) -> Child:
+        script = self._scripts[len(list(self._tools.glob("*.pid"))) % len(self._scripts)]
+        child = self.start(["sh", "-c", f"{UP}; {script}"])
+        (self._tools / f"{child.pid}.pid").write_text(f"{child.pid}\n")
+        return child
+
+
+UP = """echo '{"at": "up", "found": 1, "devices": [{"id": 0}]}'"""
+HOLDS = """echo '{"at": "holding"}'; exec sleep 1000"""
+TRAINS = """echo '{"at": "step"}'; exec sleep 1000"""
+SMI = """\
+#!/bin/sh
+case "$*" in
+*index,uuid*) echo "0, GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"; exit;;
+esac
+for file in {tools}/*.pid; do
+    kill -0 $(cat $file) && exec echo "{during}"
+done 2> {tools}/errors
+printf '450\\n451\\n'
+"""
+
+
+def tool(tools: Path, name: str, text: str) -> None:
+    (tools / name).write_text(text)
+    (tools / name).chmod(0o755)
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of tools that are found first."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("during", "taken"), [("9000\n451", None), ("450\n9000", r"\[1\]"), ("450\n451", r"\[\]")]
+)
+def test_a_gpu_by_its_names_is_the_one_whose_memory_is_taken(
+    tools: Path, during: str, taken: str | None
+) -> None:
+    tool(tools, "nvidia-smi", SMI.format(tools=tools, during=during))
+    bench = Scripted(tools, HOLDS)
+    try:
+        if taken is None:
+            gpu.gpu_names(bench)
+            assert len(bench.seen) == 3
+        else:
+            with pytest.raises(Failed, match=f"0 is GPU 0, and memory was taken on {taken}"):
+                gpu.gpu_names(bench)
+    finally:
+        bench.close()
+
+
+MPS = """\
+#!/bin/sh
+read command
+case "$command" in
+get_server_list) echo 77;;
+"get_client_list 77") cat {tools}/*.pid | head -n {clients};;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("clients", "second", "why"),
+    [
+        (2, TRAINS, None),
+        (1, TRAINS, "not both are clients of MPS"),
+        (2, "exit 3", "it ended with 3"),
+    ],
+)
+def test_mps_has_both_processes_as_clients_at_once(
+    tools: Path, clients: int, second: str, why: str | None
+) -> None:
+    tool(tools, "nvidia-cuda-mps-control", MPS.format(tools=tools, clients=clients))
+    bench = Scripted(tools, TRAINS, second)
+    bench.start(["bash", "-c", "exec -a nvidia-cuda-mps-control sleep 1000"])
+    try:
+        if why is None:
+            gpu.mps(bench)
+        else:
+            with pytest.raises(Failed, match=why):
+                gpu.mps(bench)
+    finally:
+        bench.close()

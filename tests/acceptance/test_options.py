@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from deploy.acceptance import machine
-from deploy.acceptance.__main__ import main
 from deploy.acceptance.bench import ROOT, Bench
-from deploy.acceptance.checks import CHECKS, in_order
+from deploy.acceptance.checks import CHECKS, ORDER
+from deploy.acceptance.command import main
 from supervisor.adapters.platforms import accelerators
 
 
@@ -28,9 +28,11 @@ def test_what_makes_no_sense_is_refused_at_once(
     assert why in capsys.readouterr().err
 
 
-def test_the_check_that_waits_for_a_day_is_the_last() -> None:
-    assert in_order()[-1] == "preempt"
-    assert sorted(in_order()) == sorted(CHECKS)
+def test_every_check_has_its_place_and_what_another_one_uses_comes_before_it() -> None:
+    assert sorted(ORDER) == sorted(CHECKS)
+    assert ORDER[-1] == "preempt", "it may wait for a day"
+    for user in ("chip-files", "memory-ahead"):
+        assert ORDER.index("rungs") < ORDER.index(user)
 
 
 @pytest.mark.parametrize(("kills", "bound"), [(1, 420.0), (20, 420.0), (100, 2100.0)])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.acceptance.__main__ import main
+from deploy.acceptance.command import main
 from deploy.acceptance.output import CannotWrite, Output
 from deploy.acceptance.results import Report, Result, seen_where
 from deploy.acceptance.scrub import Scrub

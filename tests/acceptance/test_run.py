@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import deploy.acceptance.__main__  # noqa: F401  # makes all checks known
+import deploy.acceptance.command  # noqa: F401  # makes all checks known
 from deploy.acceptance.bench import MARK, ROOT, Bench
 from deploy.acceptance.checks import CHECKS, Check, run_all
 from deploy.acceptance.results import Report
@@ -97,6 +97,31 @@ def test_interrupted_it_leaves_nothing_and_writes_what_it_has(
         ("skipped", "interrupted"),
         ("skipped", "interrupted before it"),
     ]
+
+
+INTERRUPTS_AN_IMPORT = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "deploy.acceptance.tpu":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def test_interrupted_before_it_has_begun_it_says_so_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTS_AN_IMPORT)
+    done = subprocess.run(
+        command(tmp_path),
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 130
+    assert (done.stdout, done.stderr) == ("", "interrupted before any check began\n")
 
 
 def results_of(run: Callable[[Bench], None], seconds: float = 60.0) -> tuple[str, str, int]:

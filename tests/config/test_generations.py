@@ -62,6 +62,21 @@ def test_everything_that_asks_for_a_generation_finds_it(name: str) -> None:
             assert all(int(side) % 4 == 0 for side in topology.split("x"))
 
 
+def test_the_page_of_tpus_says_of_each_generation_what_the_table_does() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tpu.md").read_text()
+    for name, known in GENERATIONS.items():
+        (row,) = (line for line in page.splitlines() if line.startswith(f"| {name} "))
+        _, _, counts, host, parts, workers, _ = (cell.strip() for cell in row.split("|"))
+        whole = max(known.parts)
+        assert counts == ("2 for each chip" if known.counted_per_chip == 2 else "chips")
+        assert f"{whole} chips" in host
+        assert ("2 devices" in host) == (known.devices_per_chip == 2)
+        assert parts == ", ".join(str(n) for n in known.parts if n < whole)
+        several = {n for chips in known.parts for n in shares(name, chips)} - {1}
+        assert (workers == "no") == (not several)
+        assert all(str(n) in workers for n in several)
+
+
 def test_the_readme_names_every_generation() -> None:
     root = Path(__file__).parents[2]
     for page in ("README.md",):

@@ -92,44 +92,55 @@ def test_what_is_known_only_when_it_runs_is_not_looked_for(
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_list_of_gpus_that_is_too_short_is_refused_by_run_too(
-    tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("variable", "devices", "shown", "too_few", "wrong", "why", "right"),
+    [
+        (
+            "CUDA_VISIBLE_DEVICES",
+            {"platform": "gpu", "count": 4},
+            "2,GPU-8932f937",
+            "shows 2 of the 4 GPUs that init.devices.count asks for (value '2,GPU-8932f937'): name "
+            "as many, or lower the count",
+            "0,1,2,2",
+            "names 2 twice",
+            "0,1,2,3",
+        ),
+        (
+            "TPU_VISIBLE_CHIPS",
+            {"platform": "tpu", "type": "v5e-8"},
+            "0,1,2,3",
+            "shows 4 of the 8 chips that init.devices asks for (value '0,1,2,3'): name as many, "
+            "unset it, or ask for 4",
+            "9,a,-1",
+            "has '9', which is no chip of a TPU host",
+            "7,6,5,4,3,2,1,0",
+        ),
+    ],
+)
+def test_a_list_that_shows_other_devices_than_the_job_is_to_have_is_refused(
+    tmp_path: Path,
+    model_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    devices: dict[str, Any],
+    shown: str,
+    too_few: str,
+    wrong: str,
+    why: str,
+    right: str,
 ) -> None:
     job = command_config(model_dir, "true")
-    job["trainer"]["init"]["devices"] = {"platform": "gpu", "count": 4}
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-8932f937")
+    job["trainer"]["init"]["devices"] = devices
+    monkeypatch.setenv(variable, shown)
     done = validate(tmp_path, job)
     assert done.returncode == 78
-    assert (
-        "trainer.init.devices: CUDA_VISIBLE_DEVICES in the environment shows 2 of the 4 GPUs that "
-        "init.devices.count asks for (value '2,GPU-8932f937'): name as many, or lower the count"
-    ) in done.stderr
+    assert f"trainer.init.devices: {variable} in the environment {too_few}" in done.stderr
     assert "Traceback" not in done.stderr
-    job["trainer"]["command"]["env"] = {"CUDA_VISIBLE_DEVICES": "0,1,2,2"}
+    job["trainer"]["command"]["env"] = {variable: wrong}
     done = validate(tmp_path, job)
     assert done.returncode == 78
-    assert "command.env.CUDA_VISIBLE_DEVICES: names 2 twice" in done.stderr
-    job["trainer"]["command"]["env"] = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
-    assert validate(tmp_path, job).returncode == 0
-
-
-def test_a_list_of_tpu_chips_that_shows_others_than_the_job_is_to_have_is_refused(
-    tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = command_config(model_dir, "true")
-    job["trainer"]["init"]["devices"] = {"platform": "tpu", "type": "v5e-8"}
-    monkeypatch.setenv("TPU_VISIBLE_CHIPS", "0,1,2,3")
-    done = validate(tmp_path, job)
-    assert done.returncode == 78
-    assert (
-        "trainer.init.devices: TPU_VISIBLE_CHIPS in the environment shows 4 of the 8 chips that "
-        "init.devices asks for (value '0,1,2,3'): name as many, unset it, or ask for 4"
-    ) in done.stderr
-    job["trainer"]["command"]["env"] = {"TPU_VISIBLE_CHIPS": "9,a,-1"}
-    done = validate(tmp_path, job)
-    assert done.returncode == 78
-    assert "command.env.TPU_VISIBLE_CHIPS: has '9', which is no chip of a TPU host" in done.stderr
-    job["trainer"]["command"]["env"] = {"TPU_VISIBLE_CHIPS": "7,6,5,4,3,2,1,0"}
+    assert f"command.env.{variable}: {why}" in done.stderr
+    job["trainer"]["command"]["env"] = {variable: right}
     assert validate(tmp_path, job).returncode == 0
 
 
