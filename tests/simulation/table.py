@@ -1,0 +1,247 @@
+"""What every event leads to, whatever the job does: found by exploring the decision core.
+
+    python -m tests.simulation.table
+
+writes docs/states.md: nothing there is typed by hand. The exploration starts with a new job and
+applies an example of every event to every state that differs from those seen before in what the
+core branches on (`_shape`), until no new one comes. Times and numbers of attempts are no part of
+that, so the states are few.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+from supervisor.core.budget import Charge
+from supervisor.core.decisions import Decision, TellLivelock, TellRecovery
+from supervisor.core.doing import (
+    Alive,
+    Doing,
+    Ended,
+    Hang,
+    Killing,
+    New,
+    Probing,
+    cause_of,
+    workers_of,
+)
+from supervisor.core.events import (
+    BadUnit,
+    CheckpointCommitted,
+    DeadlineReached,
+    DevicesProbed,
+    Event,
+    LaunchFailed,
+    MaintenanceAnnounced,
+    Noticed,
+    PhaseBegun,
+    QuarantineCleared,
+    RungCompileFailed,
+    SaveMeasured,
+    SilenceExcused,
+    StopRequested,
+    StopSource,
+    SupervisorStarted,
+    WorkerReported,
+    WorkersGone,
+    WorkersObserved,
+    WorkersStarted,
+)
+from supervisor.core.liveness import Silence
+from supervisor.core.machine import step
+from supervisor.core.policy import PhasePolicy, RestartPolicy
+from supervisor.core.state import JobState
+from supervisor.diagnosis.failure import Failure, Survivor, Verdict, WorkerExit
+from supervisor.diagnosis.success import Success
+from supervisor.protocol.messages import Stage, StepMessage
+
+PUBLISHED = Path(__file__).parents[2] / "docs" / "states.md"
+
+Cell = tuple[str, str]
+"""The names of what the job does, and of the event."""
+Result = tuple[str, tuple[str, ...]]
+"""What the job does next, and what is decided."""
+Table = Mapping[Cell, frozenset[Result]]
+
+_UNITS = ("0", "1", "2", "3")
+_POLICY = RestartPolicy(
+    phases=(
+        PhasePolicy("a", 2, 1, Success(step=10), rungs=(4, 2), units=_UNITS),
+        PhasePolicy("b", 1, 1, Success()),
+    ),
+    preemption_notice=600.0,
+    regrow_at_checkpoint=True,
+)
+_LONG = 100_000.0
+"""Seconds after which every wait of the policy is over."""
+
+_KILLED = Failure("killed", Verdict.RESTART, "sigkill", "why", "what", "SIGKILL", 0, "SIGKILL")
+_FAILURES = (
+    _KILLED,
+    replace(_KILLED, charge=Charge.PREEMPTIONS),
+    replace(_KILLED, hardware=True),
+    replace(_KILLED, verdict=Verdict.FATAL, rule="assertion", certain=True),
+    replace(_KILLED, verdict=Verdict.FATAL, rule="oom", certain=True, per_rung=True),
+)
+_ENDS = (
+    (),
+    (WorkerExit(0, code=0),),
+    (WorkerExit(0, code=1),),
+    (WorkerExit(0, code=0), WorkerExit(1, code=0)),
+    (WorkerExit(0, code=0), WorkerExit(1, code=1)),
+    (WorkerExit(0, signal="SIGTERM"), WorkerExit(1, signal="SIGTERM")),
+)
+_LEFT = (Survivor(7, "sleep 3600"),)
+
+
+def explore() -> Table:
+    """Everything that can follow from an event, for each thing that a job can do."""
+    found: dict[Cell, set[Result]] = defaultdict(set)
+    pending, seen = deque([(JobState(), 0.0)]), set[object]()
+    while pending:
+        state, now = pending.popleft()
+        for event in _events(state, now):
+            after, decisions = step(state, event, _POLICY)
+            found[cell(state, event)].add(result(after, decisions))
+            if (shape := _shape(after)) not in seen:
+                seen.add(shape)
+                pending.append((after, max(now, event.at) + 1.0))
+    return {cell: frozenset(results) for cell, results in found.items()}
+
+
+def cell(before: JobState, event: Event) -> Cell:
+    """The cell of the table that one transition belongs to."""
+    return _name(before.doing), _name(event)
+
+
+def result(after: JobState, decisions: Iterable[Decision]) -> Result:
+    """The result of one transition; what is only told is left out."""
+    done = (each for each in decisions if not isinstance(each, TellRecovery | TellLivelock))
+    return _name(after.doing), tuple(_name(decision) for decision in done)
+
+
+def _name(value: object) -> str:
+    return type(value).__name__
+
+
+def _shape(state: JobState) -> object:
+    """What the core branches on, without times and without what only counts."""
+    doing, ladder, drain = state.doing, state.ladder, state.drain
+    return (
+        type(doing),
+        _shape_of_group(doing, state) if isinstance(doing, Alive) else (),
+        (doing.short_since is None, doing.suspicion is None) if isinstance(doing, Probing) else (),
+        (doing.exit_code, drain is None) if isinstance(doing, Ended) else (),
+        (state.phase, state.directory is None, ladder.is_shrunk(_POLICY.phases[state.phase])),
+        drain is not None and not isinstance(doing, Ended),
+        min(state.budget.failures, 2),
+        len(ladder.struck),
+    )
+
+
+def _shape_of_group(group: Alive, state: JobState) -> object:
+    workers, cause, drain = workers_of(group), cause_of(group), state.drain
+    shape = (
+        type(cause),
+        isinstance(cause, Hang) and cause.asked,
+        drain is None or drain.begins is None,
+    )
+    if isinstance(group, Killing) or workers is None:
+        return (*shape, isinstance(group, Killing) and group.abandoned, workers is None)
+    looks = (state.ladder.look_at is None, state.ladder.larger_since is None)
+    return (*shape, workers.exits, bool(workers.survivors), looks, state.longest_save is None)
+
+
+def _events(state: JobState, now: float) -> Iterator[Event]:
+    """Examples of every event that fits the state; what is late or foreign changes nothing."""
+    attempt, phase = state.attempt, state.phase
+    for once in (True, False):
+        yield SupervisorStarted(now, "job", _POLICY, None, once=once)
+    if isinstance(state.doing, New):
+        return
+    yield PhaseBegun(now, phase, "20300101_000000_restartable", None)
+    yield WorkersStarted(now, attempt, (1, 2))
+    yield WorkerReported(now, attempt, 0, StepMessage(1))
+    yield Noticed(now, "a notice")
+    yield MaintenanceAnnounced(now, "maintenance")
+    yield SilenceExcused(now, 1.0)
+    yield CheckpointCommitted(now + _LONG, phase, 1)
+    yield SaveMeasured(now, attempt, 1.0)
+    yield RungCompileFailed(now, phase, 2, "it is too large")
+    yield QuarantineCleared(now, ())
+    yield from (StopRequested(now, source) for source in (StopSource.PERSON, StopSource.PREEMPTION))
+    yield DeadlineReached(state.due if state.due is not None else now + _LONG)
+    yield DeadlineReached(now, Silence(attempt, Stage.TRAINING, 600.0))
+    for exits in _ENDS:
+        yield WorkersObserved(now, attempt, (1, 2), exits)
+        yield WorkersObserved(now, attempt, (1, 2), exits, _LEFT)
+    yield from (LaunchFailed(now, attempt, failure) for failure in _FAILURES)
+    yield from (WorkersGone(now, attempt, each, None, 1, None) for each in (None, *_FAILURES))
+    for healthy in (_UNITS, _UNITS[:2], ()):
+        bad = tuple(BadUnit(unit, "it is gone", found=False) for unit in _UNITS[len(healthy) :])
+        yield DevicesProbed(now, state.looks, healthy, bad)
+        yield DevicesProbed(now + _LONG, state.looks, healthy, bad)
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def page(table: Table) -> str:
+    """docs/states.md."""
+    kinds = [kind.__name__ for kind in get_args(Doing)]
+    lines = [_HEAD, "```mermaid", "stateDiagram-v2", "    [*] --> New"]
+    lines += _edges(table)
+    lines += [f"    {end.__name__} --> [*]" for end in get_args(Ended)]
+    lines += ["```", "", _TABLE_HEAD]
+    for kind in kinds:
+        rows = list(_rows(table, kind))
+        lines += [f"## {kind}", "", "| event | next | decisions |", "|---|---|---|", *rows, ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _edges(table: Table) -> Iterator[str]:
+    events: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for (kind, event), results in table.items():
+        restarted = event == SupervisorStarted.__name__ and kind != New.__name__
+        for after, _ in results:
+            if after != kind and not restarted:
+                events[kind, after].add(event)
+    order = [kind.__name__ for kind in get_args(Doing)]
+    for kind, after in sorted(events, key=lambda edge: (order.index(edge[0]), *edge)):
+        yield f"    {kind} --> {after} : {', '.join(sorted(events[kind, after]))}"
+
+
+def _rows(table: Table, kind: str) -> Iterator[str]:
+    for event in (event.__name__ for event in get_args(Event)):
+        results = sorted(table.get((kind, event), ()))
+        for after, decisions in results:
+            if after != kind or decisions:
+                yield f"| {event} | {after} | {', '.join(decisions)} |"
+
+
+_HEAD = """\
+# What a job does, and what changes that
+
+Generated by `python -m tests.simulation.table` from the decision core; a test keeps it current.
+The boxes are the variants of `supervisor/core/doing.py`, the arrows are named after the events of
+`supervisor/core/events.py`. A supervisor that starts (`SupervisorStarted`) finds the job in any of
+them; where it leads is in the tables only.
+"""
+_TABLE_HEAD = """\
+One table for each variant: every event that can lead to another one, or to a decision. An event
+that is not in a table changes at most what a job knows, not what it does.
+"""
+
+
+def main() -> None:
+    """Write the page."""
+    PUBLISHED.write_text(page(explore()), encoding="utf-8")
+    print(f"wrote {PUBLISHED}")
+
+
+if __name__ == "__main__":
+    main()

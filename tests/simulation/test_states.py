@@ -1,0 +1,58 @@
+"""The states that simulated jobs go through: as data they come back from JSON as they were, and
+docs/states.md tells each transition between them."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+from pydantic import TypeAdapter
+
+from supervisor.core.doing import Doing, New
+from supervisor.core.state import JobState
+from supervisor.ports import Transition
+from tests.simulation.simulation import Simulation
+from tests.simulation.table import PUBLISHED, Table, cell, explore, page, result
+
+_SEEDS = 60
+"""Simulated histories in which a job does everything that it can."""
+
+
+@pytest.fixture(scope="module")
+def transitions() -> list[Transition]:
+    found = []
+    for seed in range(_SEEDS):
+        simulation = Simulation(seed)
+        simulation.run()
+        found += [moment.what for moment in simulation.moments]
+    return [transition for transition in found if isinstance(transition, Transition)]
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    return explore()
+
+
+def test_a_state_comes_back_from_json_as_it_was(transitions: list[Transition]) -> None:
+    adapter = TypeAdapter(JobState)
+    states = {repr(state): state for state in (each.after.durable() for each in transitions)}
+    for state in states.values():
+        assert adapter.validate_json(adapter.dump_json(state)) == state
+    assert {type(state.doing) for state in states.values()} == {*get_args(Doing)} - {New}
+
+
+def test_the_page_of_states_is_current(table: Table) -> None:
+    told = PUBLISHED.read_text(encoding="utf-8")
+    assert told == page(table), "write it again: python -m tests.simulation.table"
+
+
+def test_the_page_of_states_has_every_transition(
+    table: Table, transitions: list[Transition]
+) -> None:
+    untold = {
+        (cell(t.before, t.event), result(t.after, t.decisions))
+        for t in transitions
+        if result(t.after, t.decisions)[1] or type(t.after.doing) is not type(t.before.doing)
+        if result(t.after, t.decisions) not in table[cell(t.before, t.event)]
+    }
+    assert not untold
