@@ -31,8 +31,8 @@ from supervisor.protocol import removal
 from supervisor.protocol.removal import Place
 from supervisor.protocol.shortening import beginning
 from trainer import private_files
+from trainer.log import WorkerLog
 from trainer.surroundings import digest, surroundings
-from trainer.voice import Voice
 
 _SUFFIX = ".executable"
 _TRIAL = ".trial"
@@ -57,10 +57,10 @@ class Executables:
         self,
         directory: Path | None,
         config: Mapping[str, Any],
-        voice: Voice,
+        log: WorkerLog,
     ) -> None:
         """`config` is what decides the programs besides `surroundings`. Needs the backend."""
-        self._voice = voice
+        self._log = log
         self._directory = self._usable(directory) if directory is not None else None
         self._key = digest(json.dumps([surroundings(), dict(config)], sort_keys=True).encode())
         self._thread = ThreadPoolExecutor(1, "executables")
@@ -90,14 +90,14 @@ class Executables:
         if loaded is not None:
             compiled, seconds = loaded
             if _abstract(compiled.args_info) == _abstract((arguments, {})):
-                self._voice.obtained(seconds, name, EXECUTABLE)
+                self._log.obtained(seconds, name, EXECUTABLE)
                 return _OnTrial(compiled, self._path(name).with_suffix(_TRIAL))
             self._drop(name, "it takes other arguments")
         began = time.perf_counter()
         lowered = function.lower(*arguments)
         with _CacheHits() as hits:
             compiled = lowered.compile()
-        self._voice.obtained(time.perf_counter() - began, name, CACHE if hits.found else "")
+        self._log.obtained(time.perf_counter() - began, name, CACHE if hits.found else "")
         if not hits.found and self._directory is not None:
             self._keeping.append(self._thread.submit(self._keep, name, compiled))
         ready: Callable[..., Any] = compiled
@@ -109,7 +109,7 @@ class Executables:
         try:
             private_files.make(directory)
         except OSError as error:
-            self._voice.say(f"executables are neither loaded nor kept: {error}")
+            self._log.warn(f"executables are neither loaded nor kept: {error}")
             return None
         return directory
 
@@ -154,7 +154,7 @@ class Executables:
                 removal.file(Place.EXECUTABLE, one, below=path.parent)
         except OSError as error:
             why += f"; it could not be removed: {error}"
-        self._voice.say(f"{name}: the executable is not used, and removed: {beginning(why, 200)}")
+        self._log.warn(f"{name}: the executable is not used, and removed: {beginning(why, 200)}")
 
     def _keep(self, name: str, compiled: Any) -> None:
         path = self._path(name)
@@ -165,7 +165,7 @@ class Executables:
             ]
             private_files.write(path, pickle.dumps((serialized, *shapes)))
         except (OSError, ValueError, NotImplementedError, jax.errors.JaxRuntimeError) as error:
-            self._voice.say(f"{name}: the executable could not be kept: {error}")
+            self._log.warn(f"{name}: the executable could not be kept: {error}")
             return
         found = path.parent.glob(f"{self._prefix(name)}*{_SUFFIX}")
         for old in sorted(found, key=lambda one: one.stat().st_mtime, reverse=True)[_KEPT:]:

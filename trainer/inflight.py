@@ -14,6 +14,7 @@ import jax
 
 from supervisor.protocol.drills import Drills
 from supervisor.protocol.reporter import Reporter
+from trainer.log import WorkerLog, log
 from trainer.step import Metrics
 
 
@@ -53,8 +54,7 @@ class InFlight:
         """Step `step` passes over its batch; those before it complete first."""
         self.drain()
         text = f"step {step}: its batch is skipped, because it gave NaN or Inf before"
-        print(text, flush=True)
-        self._reporter.notice(text)
+        WorkerLog(self._reporter).warn(text)
         self._reporter.step(step)
         self._drills.after_step(step)
 
@@ -78,10 +78,9 @@ class InFlight:
 
     def _log(self, step: int, metrics: Metrics) -> None:
         now = time.monotonic()
-        rate = ""
+        keys = {name: float(metrics[name]) for name in ("loss", "learning_rate")}
         if self._logged is not None:
             since, at = self._logged
-            rate = f"  {(step - since) / (now - at):.2f} steps/s"
+            keys["steps_per_second"] = (step - since) / (now - at)
+        log.info("step-completed", step=step, **keys)
         self._logged = step, now
-        loss, learning_rate = float(metrics["loss"]), float(metrics["learning_rate"])
-        print(f"step {step}  loss {loss:.4f}  lr {learning_rate:.2e}{rate}", flush=True)

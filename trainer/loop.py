@@ -19,6 +19,7 @@ from trainer.checkpoint import Checkpoints
 from trainer.evaluation import Evaluation
 from trainer.feed import Feed
 from trainer.inflight import InFlight, NotFiniteError
+from trainer.log import log
 from trainer.snapshot import Snapshots
 from trainer.state import TrainState
 from trainer.termination import Termination
@@ -94,7 +95,7 @@ class Loop:
         self.reporter.stage(Stage.EVALUATING, self.step)
         loss = evaluation.run(self.state, termination.requested)
         if loss is not None:
-            print(f"step {self.step}  validation loss {loss:.4f}", flush=True)
+            log.info("evaluated", step=self.step, loss=loss)
             self.reporter.evaluated(self.step, {"loss": loss})
         self.reporter.stage(Stage.TRAINING, self.step)
 
@@ -131,5 +132,5 @@ class Loop:
     def _tell_committed(self, *, wait: bool = False) -> None:
         step = self.checkpoints.committed(wait=wait)
         if step is not None:
-            print(f"step {step}  checkpoint committed", flush=True)
+            log.info("checkpoint-committed", step=step, seconds=self.checkpoints.took)
             self.reporter.saved(step, self.checkpoints.took)

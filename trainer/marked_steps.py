@@ -23,6 +23,7 @@ from trainer import bucket
 from trainer.files import files_in
 from trainer.integrity import MANIFEST
 from trainer.ledger import Ledger
+from trainer.log import log
 from trainer.steps import (
     REMOVED,
     Say,
@@ -94,7 +95,7 @@ class MarkedSteps:
         if not (is_killed or is_evicted):
             return False
         place = Place.KILLED_SAVE if is_killed else Place.STEP
-        print(f"removing {entry}: {REMOVED[place]}", flush=True)
+        log.info("step-removed", path=str(entry), reason=REMOVED[place])
         try:
             if is_killed:
                 self._remove(place, entry, lambda: True)

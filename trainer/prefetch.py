@@ -21,8 +21,8 @@ from supervisor.protocol.environment import WorkerIdentity
 from supervisor.protocol.failure import write_failure_record
 from supervisor.protocol.messages import Stage
 from trainer.evaluation import compiled_loss
+from trainer.log import WorkerLog
 from trainer.prepare import prepare
-from trainer.voice import Voice
 
 USAGE = "usage: python -P -m trainer.prefetch PARAMS.yaml"
 
@@ -32,7 +32,7 @@ def prefetch(params: Path) -> None:
     config = parse(yaml.safe_load(params.read_text(encoding="utf-8")))
     identity = WorkerIdentity.from_environment()
     num_devices = identity.num_devices if identity is not None else None
-    prepared = prepare(config, num_devices, Adjustments.from_environment(), Voice())
+    prepared = prepare(config, num_devices, Adjustments.from_environment(), WorkerLog())
     steps = [prepared.train_step]
     if config.fit.validation is not None:
         blueprint, feed, executables = prepared.blueprint, prepared.feed, prepared.executables

@@ -24,10 +24,10 @@ from trainer import fixed_order
 from trainer.data import training_batches
 from trainer.executables import Executables
 from trainer.feed import Feed
+from trainer.log import WorkerLog
 from trainer.mesh import make_mesh, require_devices
 from trainer.state import Blueprint
 from trainer.step import jit_train_step
-from trainer.voice import Voice
 
 _TRAIN_STEP = "train step"
 
@@ -37,7 +37,7 @@ class Prepared:
     """Everything but the state. `tokens` is the abstract batch. `batches` gives the one iterator
     over the training data, which is read when it is asked for the first time."""
 
-    voice: Voice
+    log: WorkerLog
     feed: Feed
     blueprint: Blueprint
     tokens: jax.ShapeDtypeStruct
@@ -50,7 +50,7 @@ def prepare(
     config: TrainerConfig,
     num_devices: int | None,
     adjustments: Adjustments,
-    voice: Voice,
+    log: WorkerLog,
 ) -> Prepared:
     """Prepare to train `config` on the devices of this process; returns while the step is compiled.
 
@@ -65,13 +65,13 @@ def prepare(
         problem = infeasible(config.init, jax.device_count())
         raise refusal([problem] if problem is not None else [])
     init, loader = config.init, config.fit.train_dataloader
-    executables = _executables(config, found, voice)
+    executables = _executables(config, found, log)
     executables.expect(_TRAIN_STEP)
     feed = Feed(make_mesh(found), found)
     blueprint = Blueprint.of(init, feed.mesh)
     tokens = feed.abstract(loader.sequence_length + 1)
     return Prepared(
-        voice=voice,
+        log=log,
         feed=feed,
         blueprint=blueprint,
         tokens=tokens,
@@ -87,7 +87,7 @@ def prepare(
     )
 
 
-def _executables(config: TrainerConfig, found: Rung, voice: Voice) -> Executables:
+def _executables(config: TrainerConfig, found: Rung, log: WorkerLog) -> Executables:
     """The steps of `config` on `found`, by everything of them that goes into a program."""
     init, validation = config.init, config.fit.validation
     decides = {
@@ -101,4 +101,4 @@ def _executables(config: TrainerConfig, found: Rung, voice: Voice) -> Executable
         "evaluation length": validation and validation.dataloader.sequence_length,
     }
     directory = os.environ.get(environment.EXECUTABLES)
-    return Executables(Path(directory) if directory else None, decides, voice)
+    return Executables(Path(directory) if directory else None, decides, log)

@@ -20,6 +20,7 @@ from trainer.checkpoint import Checkpoints, restore_parts
 from trainer.evaluation import Evaluation
 from trainer.fingerprint import fingerprint, fingerprint_across
 from trainer.inflight import InFlight
+from trainer.log import WorkerLog, log
 from trainer.loop import Loop
 from trainer.prepare import Prepared, prepare
 from trainer.save_policy import save_policy
@@ -27,7 +28,6 @@ from trainer.snapshot import Snapshots
 from trainer.state import Blueprint, TrainState
 from trainer.step import jit_all_finite, jit_skipped_step
 from trainer.steps import Say, steps_in
-from trainer.voice import Voice
 
 
 def train(
@@ -45,9 +45,9 @@ def train(
         DevicesDiffer: the backend does not have `num_devices` (None: any number will do).
         ConfigError: the config cannot be trained on the devices found.
     """
-    voice = prepared.voice if prepared is not None else Voice()
-    voice.reporter = reporter
-    checkpoints = _checkpoints(config.init, voice.say)
+    told = prepared.log if prepared is not None else WorkerLog()
+    told.reporter = reporter
+    checkpoints = _checkpoints(config.init, told.warn)
     reporter.stage(Stage.INITIALIZING)
     if prepared is None:
         fixed_order.same_threads(config.init)
@@ -61,18 +61,18 @@ def train(
     reporter.devices(device.platform, jax.device_count(), device.device_kind)
     adjustments = Adjustments.from_environment()
     if prepared is None:
-        prepared = prepare(config, num_devices, adjustments, voice)
+        prepared = prepare(config, num_devices, adjustments, told)
     blueprint, feed, batches = prepared.blueprint, prepared.feed, prepared.batches()
     loop = config.init.loop
     inflight = max(1, loop.max_inflight_computations // adjustments.inflight)
     reporter.adjustable(list(_adjustable(config, feed.rung, inflight, adjustments)))
-    print(_layout(feed.rung, device.platform), flush=True)
+    log.info("mesh-chosen", platform=device.platform, **_mesh(feed.rung))
 
     reporter.stage(Stage.RESTORING)
-    snapshots = Snapshots.of(blueprint, voice.say)
+    snapshots = Snapshots.of(blueprint, told.warn)
     begun = _resume(snapshots, checkpoints, batches)
     snapshot = begun is not None
-    state, restored = begun or _start(config, checkpoints, blueprint, batches, voice.say)
+    state, restored = begun or _start(config, checkpoints, blueprint, batches, told.warn)
     reporter.restored(restored, snapshot=snapshot)
     step = restored or 0
 
@@ -121,17 +121,16 @@ def _is_complete(config: TrainerConfig, checkpoints: Checkpoints, reporter: Repo
     step = checkpoints.verified()
     if step is None or step < max_steps:
         return False
-    print(f"nothing to do: step {step} is committed, max_steps is {max_steps}", flush=True)
+    log.info("already-complete", step=step, max_steps=max_steps)
     reporter.restored(step)
     reporter.stage(Stage.FINISHING, step)
     return True
 
 
-def _layout(found: Rung, platform: str) -> str:
-    return (
-        f"{found.num_devices} {platform} devices: data {found.data} x fsdp {found.fsdp}, "
-        f"{found.per_device_batch} sequences a device at a time, accumulation {found.accumulation}"
-    )
+def _mesh(rung: Rung) -> dict[str, int]:
+    """What is told of the mesh that `rung` is trained on."""
+    names = ("num_devices", "data", "fsdp", "per_device_batch", "accumulation")
+    return {name: getattr(rung, name) for name in names}
 
 
 def _adjustable(
@@ -155,7 +154,7 @@ def _resume(
         return None
     step, state, position = found
     batches.set_state(position)
-    print(f"resumed from the snapshot of step {step} in memory", flush=True)
+    log.info("snapshot-restored", step=step)
     return state, step
 
 
@@ -173,11 +172,11 @@ def _start(
     if restored is not None:
         step, state, position = restored
         batches.set_state(position)
-        print(f"restored step {step} from {directory}", flush=True)
+        log.info("checkpoint-restored", step=step, directory=str(directory))
         return state, step
     if config.start_from is not None:
         return _from_other_phase(config.start_from, blueprint, say), None
-    print(f"fresh start: no committed checkpoint in {directory}", flush=True)
+    log.info("started-afresh", directory=str(directory))
     return blueprint.fresh(), None
 
 
@@ -187,6 +186,6 @@ def _from_other_phase(source: StartPoint, blueprint: Blueprint, say: Say) -> Tra
     wanted = {name: getattr(blueprint.abstract, name) for name in names}
     shared = fingerprint_across(blueprint.config, source)
     step, parts = restore_parts(source.directory, wanted, shared, say)
-    loaded = ", ".join(names)
-    print(f"fresh start with {loaded} of step {step} from {source.directory}", flush=True)
+    place = str(source.directory)
+    log.info("phase-loaded", parts=", ".join(names), step=step, directory=place)
     return replace(blueprint.fresh(), **parts)

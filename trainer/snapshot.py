@@ -27,6 +27,7 @@ from trainer.checkpoint import Position
 from trainer.distributed import all_have
 from trainer.fingerprint import fingerprint
 from trainer.layout import Layout, Written, sizes, to_bytes
+from trainer.log import log
 from trainer.slots import DamagedRecordError, Header, Slots
 from trainer.state import Blueprint, TrainState
 from trainer.steps import Say
@@ -57,7 +58,7 @@ class Snapshots:
             return None
         memory = snapshot_memory()
         if not all_have(None if memory is None else 0):
-            print("no snapshots are taken: no supervisor has memory for them", flush=True)
+            log.info("snapshots-off")
             return None
         assert memory is not None
         return cls(memory, wanted.every, blueprint, say)

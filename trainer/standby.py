@@ -25,10 +25,10 @@ from supervisor.protocol.environment import WorkerIdentity
 from supervisor.protocol.standby import Orders
 from trainer import placement
 from trainer.checkpoint import Checkpoints
+from trainer.log import WorkerLog
 from trainer.prepare import Prepared, prepare
 from trainer.snapshot import Snapshots
 from trainer.steps import steps_in
-from trainer.voice import Voice
 
 _Stamps = list[tuple[str, int, int]]
 
@@ -55,7 +55,7 @@ class Ready:
         data = _stamps(config)
         num_devices = _num_devices(os.environ)
         adjustments = Adjustments.from_environment()
-        prepared = prepare(config, num_devices, adjustments, Voice())
+        prepared = prepare(config, num_devices, adjustments, WorkerLog())
         _rehearse(prepared)
         platform = jax.devices()[0].platform
         visible = placement.visible()

@@ -29,6 +29,7 @@ from supervisor.protocol.removal import NotOursError, Place
 from trainer import bucket, integrity
 from trainer.integrity import MANIFEST, OTHERS, DamagedError
 from trainer.ledger import FOREIGN, Ledger
+from trainer.log import log
 from trainer.verification import MARK
 
 Say = Callable[[str], None]
@@ -368,7 +369,7 @@ class RenamedSteps:
     def _remove(self, entry: Path, say: Say) -> None:
         """What the ledger names."""
         place = Place.KILLED_SAVE if TEMPORARY in entry.name else Place.STEP
-        print(f"removing {entry}: {REMOVED[place]}", flush=True)
+        log.info("step-removed", path=str(entry), reason=REMOVED[place])
         try:
             removal.tree(place, entry, below=self.directory, is_ours=lambda: True)
         except NotOursError as error:

@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from trainer import surroundings
 from trainer.executables import CACHE, EXECUTABLE, Executables
-from trainer.voice import Voice
+from trainer.log import WorkerLog
 
 from . import harness  # noqa: F401  (sets the devices)
 
@@ -23,7 +23,7 @@ EVERYWHERE = NamedSharding(jax.make_mesh((4,), ("data",)), PartitionSpec())
 COMPILED = ""
 
 
-class _Listener(Voice):
+class _Listener(WorkerLog):
     """Hears what is said, and where a step came from."""
 
     __slots__ = ("said", "source")
@@ -33,7 +33,7 @@ class _Listener(Voice):
         self.said = said
         self.source = "nothing"
 
-    def say(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         self.said.append(text)
 
     def obtained(self, seconds: float, name: str, source: str) -> None:

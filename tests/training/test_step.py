@@ -24,12 +24,12 @@ from trainer.data import Batch
 from trainer.evaluation import Evaluation
 from trainer.executables import Executables
 from trainer.feed import Feed
+from trainer.log import WorkerLog
 from trainer.mesh import make_mesh
 from trainer.optimizer import make_schedule
 from trainer.state import Blueprint, TrainState
 from trainer.step import Metrics, jit_train_step
 from trainer.termination import Termination
-from trainer.voice import Voice
 
 from .harness import assert_same_bits, tiny
 
@@ -161,7 +161,7 @@ def test_an_evaluation_repeats_itself_and_is_left_on_request(termination: Termin
     config = ValidationConfig.model_validate(
         {"every": 4, "steps": 2, "dataloader": {"paths": "stdlib/json/tool.py"}}
     )
-    executables = Executables(None, {}, Voice())
+    executables = Executables(None, {}, WorkerLog())
     evaluation, state = Evaluation(config, blueprint, feed, executables), blueprint.fresh()
     loss = evaluation.run(state, termination.requested)
     assert loss is not None
