@@ -107,7 +107,7 @@ def test_one_that_cannot_prepare_says_why(make_trainer: MakeTrainer) -> None:
     trainer = make_trainer(num_devices=3)
     waiting = Waiting(trainer, "ready")
     said = waiting.connection.recv(1000)
-    assert said.startswith(UNUSABLE + b"ConfigError: invalid configuration")
+    assert said.startswith(UNUSABLE + b"ConfigError: trainer.init.loop.global_batch_size: is 8")
     assert waiting.process.wait(10) == 0
 
 
