@@ -78,7 +78,8 @@ def main() -> None:
     report.ratio("smaller_over_same_rung", "smaller_s", "same_rung_s")
     report.ratio("smaller_over_same_rung_standby", "smaller_standby_s", "same_rung_standby_s")
     report.ratio("prefetched_over_cold", "smaller_s", "smaller_cold_s")
-    report.paired("while_prefetching_over_alone", rates["while_prefetching"], rates["alone"])
+    pairs = {name: dict(enumerate(values)) for name, values in rates.items()}
+    report.paired("while_prefetching_over_alone", pairs["while_prefetching"], pairs["alone"])
     storm = losses.storm(changes)
     report.figure("storm_changes", storm.changes)
     report.figure("storm_rung_changes", storm.rung_changes)

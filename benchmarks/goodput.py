@@ -69,11 +69,8 @@ def conclude(report: Report, kind: str, found: Mapping[str, Windows]) -> None:
     both have gone through."""
     for name, windows in found.items():
         report.spread(f"{name}_{kind}", "steps_per_hour", list(windows.values()))
-        both = sorted(windows.keys() & found[SIMPLEST].keys())
-        if name != SIMPLEST and both:
-            theirs = [found[SIMPLEST][number] for number in both]
-            ours = [windows[number] for number in both]
-            report.paired(f"{name}_over_{SIMPLEST}_{kind}", ours, theirs)
+        if name != SIMPLEST:
+            report.paired(f"{name}_over_{SIMPLEST}_{kind}", windows, found[SIMPLEST])
 
 
 def storm(mean: float, seconds: float, turn: int = 0) -> Iterator[float]:

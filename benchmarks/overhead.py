@@ -53,8 +53,8 @@ _LAST_PREPARED = "Prefetching compile for num_devices=1 completed"
 class Found:
     """Of one setting, one value for each window."""
 
-    rates: list[float] = field(default_factory=list)
-    """Steps per second."""
+    rates: dict[int, float] = field(default_factory=dict)
+    """Steps per second, by the number of the round."""
     shares: list[float] = field(default_factory=list)
     """Percent of one core."""
     memory: list[float] = field(default_factory=list)
@@ -71,14 +71,16 @@ def main() -> None:
     for turn in range(rounds):
         trio = (BARE, SUPERVISED, DEFAULTS)
         for contestant in (*(trio if turn % 2 else trio[::-1]), *(TALKATIVE,) * (turn < _FEW)):
-            with _trained(contestant) as run:
-                if contestant is DEFAULTS:
-                    _measured(run, seconds, found[_AT_START])
-                    if given.quick:
-                        report.left_out[DEFAULTS.name] = "preparing all takes long for a quick run"
-                        continue
-                    _prepared(run)
-                _measured(run, seconds, found[contestant.name])
+            try:
+                with _trained(contestant) as run:
+                    if contestant is DEFAULTS:
+                        _measure(run, turn, seconds, found[_AT_START])
+                        if given.quick:
+                            raise FailedError("to prepare all takes too long for a quick run")
+                        _prepared(run)
+                    _measure(run, turn, seconds, found[contestant.name])
+            except FailedError as error:
+                report.left_out[f"{contestant.name}_{turn}"] = str(error)
     conclude(report, found)
     report.spread("unsent_progress_call", "us", [_unsent() for _ in range(3 if given.quick else 9)])
     report.finish(given.json)
@@ -88,12 +90,11 @@ def conclude(report: Report, found: Mapping[str, Found]) -> None:
     """The figures of all settings; steps per second against the bare run of the same round."""
     bare = found[BARE.name].rates
     for name, one in found.items():
-        report.spread(name, "steps_per_s", one.rates)
+        report.spread(name, "steps_per_s", list(one.rates.values()))
         if name != BARE.name:
             report.spread(name, "cpu_percent", one.shares)
             report.spread(name, "pss_mb", one.memory)
-            if len(one.rates) == len(bare):
-                report.paired(f"{name}_over_bare", one.rates, bare)
+            report.paired(f"{name}_over_bare", one.rates, bare)
 
 
 @contextmanager
@@ -115,12 +116,12 @@ def _prepared(run: Training) -> None:
     run.wait_for("a standby", lambda: run.said("a standby is ready") > 0, _PREPARING_TAKES)
 
 
-def _measured(run: Training, seconds: float, into: Found) -> None:
-    """One window."""
+def _measure(run: Training, turn: int, seconds: float, into: Found) -> None:
+    """One window of the round `turn`."""
     began, before = time.monotonic(), _processor_time(_ours(run))
     time.sleep(seconds)
     ended, ours = time.monotonic(), _ours(run)
-    into.rates.append(_rate(run.steps(), began))
+    into.rates[turn] = _rate(run.steps(), began)
     if ours:
         into.shares.append(100 * (_processor_time(ours) - before) / (ended - began))
         into.memory.append(sum(map(_pss, ours)) / 1e6)

@@ -57,11 +57,14 @@ class Report:
         if over in self.figures and self.figures.get(under):
             self.figures[name] = _rounded(self.figures[over] / self.figures[under])
 
-    def paired(self, name: str, over: Sequence[float], under: Sequence[float]) -> None:
-        """The figure NAME, how many times `under` `over` is, pair by pair: the geometric mean, with
-        NAME_low and NAME_high, between which it lies with a confidence of 95 %."""
-        pairs = zip(over, under, strict=True)
-        ratios = [math.log(a / b) for a, b in pairs]
+    def paired(self, name: str, over: Mapping[int, float], under: Mapping[int, float]) -> None:
+        """The figure NAME, how many times `under` `over` is: the geometric mean, with NAME_low and
+        NAME_high, between which it lies with a confidence of 95 %.
+
+        Pairs have the same number; what only one of them has is in no pair.
+        """
+        both = sorted(over.keys() & under.keys())
+        ratios = [math.log(over[number] / under[number]) for number in both]
         self.samples[name] = [_rounded(math.exp(ratio)) for ratio in ratios]
         if len(ratios) < 2:
             return

@@ -95,7 +95,7 @@ def test_the_intervals_hold_95_percent(degrees: int) -> None:
 
 def test_pairs_are_compared_with_an_interval() -> None:
     report = Report("x")
-    report.paired("r", [2.0, 8.0, 4.0], [1.0, 2.0, 1.0])
+    report.paired("r", {1: 2.0, 2: 8.0, 3: 4.0, 5: 9.0}, {1: 1.0, 2: 2.0, 3: 1.0, 4: 7.0})
     deviation = math.log(2) / math.sqrt(3)  # of log 2, log 4, log 4
     mean = math.log(32) / 3
     half = 4.303 * deviation / math.sqrt(3)
@@ -107,7 +107,7 @@ def test_pairs_are_compared_with_an_interval() -> None:
 
 def test_one_pair_decides_nothing() -> None:
     report = Report("x")
-    report.paired("r", [2.0], [1.0])
+    report.paired("r", {1: 2.0}, {1: 1.0})
     assert report.figures == {}
 
 
@@ -171,12 +171,12 @@ def test_each_row_says_of_how_many_measurements_it_is(tmp_path: Path) -> None:
 def test_overhead_is_that_of_all_that_waits_against_the_bare_run_beside_it() -> None:
     report = Report("overhead")
     found = {
-        "bare": Found(rates=[10.0, 12.0]),
-        "defaults": Found(rates=[9.0, 10.8], shares=[1.0, 2.0], memory=[300.0, 310.0]),
-        "supervised_each_step": Found(rates=[9.0], shares=[0.5], memory=[40.0]),
+        "bare": Found(rates={0: 10.0, 1: 12.0, 3: 1.0}),
+        "defaults": Found(rates={0: 9.0, 1: 10.8}, shares=[1.0, 2.0], memory=[300.0, 310.0]),
+        "supervised_each_step": Found(rates={0: 9.0}, shares=[0.5], memory=[40.0]),
     }
     conclude_overhead(report, found)
     assert report.figures["defaults_over_bare"] == pytest.approx(0.9)
     assert report.figures["defaults_cpu_percent"] == 1.5
     assert report.figures["defaults_pss_mb"] == 305.0
-    assert "supervised_each_step_over_bare" not in report.figures, "it has no pairs"
+    assert "supervised_each_step_over_bare" not in report.figures, "one pair decides nothing"

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from benchmarks.orbax_recovery import config
+from benchmarks.overhead import _ours
 from benchmarks.peers import Peer
 from benchmarks.training import DEFAULTS, PEERS, Contestant, training
 from supervisor.prepare import prepare
@@ -53,3 +54,15 @@ def test_an_unmodified_script_is_told_of_in_as_few_words_as_possible(tmp_path: P
     file = tmp_path / "c.yaml"
     file.write_text(yaml.safe_dump({"trainer": trainer}))
     assert prepare(file, ()).plans[0].is_command
+
+
+def test_all_that_is_not_the_trainer_counts_as_ours(tmp_path: Path) -> None:
+    """What waits and what prepares, too; here a shell with two children, of which one trains."""
+    script = 'sleep 60 & sleep 60 & echo "1.0 $! 1" >> "$BENCHMARK_WITNESS"; wait'
+    peer = Peer("shell", (), lambda bin_, argv, folder: ["sh", "-c", script])
+    with training(Contestant("shell", peer), tmp_path, every=1000, max_steps=1000) as run:
+        trainer = run.wait_for_step(1).pid
+        pids = {process.pid for process in _ours(run)}
+        assert {run.pid} < pids
+        assert trainer not in pids
+        assert len(pids) == 2
