@@ -53,8 +53,8 @@ class Checked:
     trust: Trust
 
 
-def check(prepared: Prepared) -> Checked:
-    """See that the job can be started here.
+def check(prepared: Prepared, patience: float = 60.0) -> Checked:
+    """See that the job can be started here; a bucket has `patience` seconds to answer.
 
     Raises:
         ConfigError: it never can be, with everything that was found.
@@ -72,7 +72,7 @@ def check(prepared: Prepared) -> Checked:
     problems += _model_dir_problems(prepared, _existing(prepared.job.model_dir))
     if problems:
         raise prepared.refusal(problems)
-    return Checked(reach(prepared.job), cache_trust(prepared.job))
+    return Checked(reach(prepared.job, patience), cache_trust(prepared.job))
 
 
 def _trainer_problems(prepared: Prepared) -> Iterator[Problem]:
@@ -107,7 +107,8 @@ def _device_problems(prepared: Prepared) -> Iterator[Problem]:
     of it jaxlib refuses."""
     for index, plan in enumerate(prepared.plans):
         environ = {**os.environ, **plan.secrets, **plan.env}
-        if plan.platform == "gpu" and all(environ.get(name) for name in gpus.FRACTIONS):
+        stored = plan.env_secrets  # of which `validate` knows the names alone
+        if plan.platform == "gpu" and all(n in stored or environ.get(n) for n in gpus.FRACTIONS):
             message = f"{' and '.join(gpus.FRACTIONS)} are both set: jaxlib refuses that; unset one"
             yield prepared.job.problem(index, ("init", "devices"), message)
         name = visible_chips.variable(environ) if plan.platform == "tpu" else gpus.VISIBLE
@@ -288,7 +289,7 @@ def notes(prepared: Prepared, lock: Path = LOCK) -> list[str]:
         "XLA_CLIENT_MEM_FRACTION=.45"
         for plan in prepared.plans
         if plan.platform == "gpu" and plan.standby == "ready"
-        if (part := gpus.share({**os.environ, **plan.env})) is not None
+        if (part := gpus.share({**os.environ, **plan.secrets, **plan.env})) is not None
         and not gpus.fits_twice(part)
     ]
     told += [

@@ -23,8 +23,9 @@ _LEASE_BOUND = 10.0
 the bucket was away."""
 
 
-def reach(job: Job) -> Objects | None:
-    """The bucket that the job is in, seen to answer; None where it is in a directory.
+def reach(job: Job, patience: float) -> Objects | None:
+    """Return the bucket that the job is in, seen to answer within `patience` seconds; None where
+    the job is in a directory.
 
     Raises:
         ConfigError: it can never be used as it is.
@@ -33,10 +34,11 @@ def reach(job: Job) -> Objects | None:
     if job.remote is None:
         return None
     try:
-        objects = bucket(job.remote)
+        objects = bucket(job.remote, patience)
         objects.list("")
     except UnavailableError as error:
-        raise ModelDirError(f"{job.remote} cannot be reached: {error.strerror}") from error
+        why = str(error.strerror).removeprefix(f"{job.remote}: ")
+        raise ModelDirError(f"{job.remote} cannot be reached: {why}") from error
     except (OSError, ImportError) as error:
         location = (*job.locations[0], "init", "model_dir")
         message = f"cannot be used: {getattr(error, 'strerror', None) or error}"

@@ -25,6 +25,9 @@ from supervisor.given import with_env_files
 from supervisor.preflight import check, notes, unwatched
 from supervisor.prepare import Prepared, prepare
 
+_PATIENCE = 6.0
+"""Seconds for a bucket to answer: a person waits for it, as nobody does for `run`."""
+
 
 def add_parser(commands: Commands) -> None:
     """Add the parser of the verb."""
@@ -55,7 +58,7 @@ def run(options: Namespace) -> int:
 def _validate_here(prepared: Prepared) -> int:
     """Also check what `run` checks on this machine before it starts anything."""
     try:
-        check(prepared)
+        check(prepared, _PATIENCE)
     except ModelDirError as error:
         code = complain(ExitCode.CANNOT_WRITE, prepared.redactor(os.environ).text(str(error)))
         return prepared.job.exit_codes.get(code, code)

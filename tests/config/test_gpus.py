@@ -91,17 +91,32 @@ def test_what_xla_takes_when_a_process_begins(settings: dict[str, str], part: fl
     assert fits_twice(part or 0.0) == (part in (None, 0.4))
 
 
-def test_both_names_of_the_part_of_the_memory_are_refused_as_jaxlib_would(tmp_path: Path) -> None:
-    config = tmp_path / "job.yaml"
-    command = with_command("argv: ['true']")
-    config.write_text(with_init("devices: {platform: gpu, count: 1}", command))
-    done = subprocess.run(
-        [sys.executable, "-m", "supervisor", "run", str(config)],
-        cwd=tmp_path,
-        env=os.environ | dict.fromkeys(FRACTIONS, ".4"),
+@pytest.mark.parametrize("verb", ["run", "validate"])
+def test_both_names_of_the_part_of_the_memory_are_refused_as_jaxlib_would(
+    verb: str, tmp_path: Path
+) -> None:
+    done = _supervise(verb, tmp_path, "argv: ['true']", dict.fromkeys(FRACTIONS, ".4"))
+    assert done.returncode == 78, done.stdout + done.stderr
+    assert "are both set: jaxlib refuses that; unset one" in done.stderr + done.stdout
+
+
+def test_validate_knows_the_names_of_what_is_in_a_secret_store(tmp_path: Path) -> None:
+    secret = f"argv: ['true']\nenv_secrets: {{{FRACTIONS[0]}: projects/p/secrets/s/versions/1}}"
+    done = _supervise("validate", tmp_path, secret, {FRACTIONS[1]: ".4"})
+    assert done.returncode == 78, done.stdout + done.stderr
+    assert "are both set: jaxlib refuses that; unset one" in done.stderr
+
+
+def _supervise(
+    verb: str, folder: Path, command: str, environ: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    config = folder / "job.yaml"
+    config.write_text(with_init("devices: {platform: gpu, count: 1}", with_command(command)))
+    return subprocess.run(
+        [sys.executable, "-m", "supervisor", verb, str(config)],
+        cwd=folder,
+        env=os.environ | environ,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 78, done.stdout + done.stderr
-    assert "are both set: jaxlib refuses that; unset one" in done.stderr + done.stdout

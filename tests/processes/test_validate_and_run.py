@@ -246,6 +246,23 @@ def test_validate_leaves_no_trace_where_all_is_well(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == sorted({*before, Path(path)})
 
 
+def test_validate_soon_tells_that_a_bucket_needs_credentials(tmp_path: Path) -> None:
+    """`run` asks for a minute whether they come."""
+    path = written(tmp_path, model_dir("gs://no-such-bucket-of-ours/x"))
+    gone = {"HOME": str(tmp_path), "GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "none")}
+    done = subprocess.run(
+        [PYTHON, "-m", "supervisor", "validate", path],
+        env={**os.environ, **gone},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    assert done.returncode == 74
+    assert "gs://no-such-bucket-of-ours/x cannot be reached: DefaultCred" in done.stderr
+    assert "give this host credentials: for gs:// Google's application default" in done.stderr
+
+
 def test_a_config_may_come_from_a_pipe(tmp_path: Path) -> None:
     for what, text, code in (
         ("validate", THERE, 0),
