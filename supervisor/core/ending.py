@@ -17,12 +17,8 @@ from supervisor.core.doing import (
     Failed,
     Hang,
     Killing,
-    Launching,
-    Lingering,
     MakesWay,
     Probing,
-    Running,
-    Stopping,
     Workers,
     cause_of,
     workers_of,
@@ -40,7 +36,6 @@ from supervisor.core.placing import (
     evidence,
     go_on,
     lost,
-    seen_while_running,
     settle,
     suspect,
     wait,
@@ -85,6 +80,12 @@ def ended_well(state: JobState, workers: Workers, policy: RestartPolicy) -> bool
     return workers.all_ended and all(
         ended.code == code and not ended.told_to_stop for ended in workers.exits
     )
+
+
+def some_failed(exits: tuple[WorkerExit, ...], state: JobState, policy: RestartPolicy) -> bool:
+    """Whether any of these ends is a failure."""
+    success = policy.phases[state.phase].success
+    return any(ended.code != success.exit_code for ended in exits)
 
 
 def told_ends(exits: tuple[WorkerExit, ...]) -> str:
@@ -206,22 +207,11 @@ def _blamed(state: JobState, failure: Failure, at: float, policy: RestartPolicy)
     return replace(state, quarantine=quarantine)
 
 
-def devices_probed(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> Outcome:
-    """What a look at the devices found: the rung of the next attempt, and who pays for the last."""
-    if event.number != state.looks:
-        return state, ()
-    match state.doing:
-        case Launching() | Running() | Stopping() | Lingering():
-            return seen_while_running(evidence(state, event, policy), event, policy), ()
-        case Probing() as probing:
-            return _probed(evidence(state, event, policy), probing, event, policy)
-        case _:
-            return state, ()
-
-
-def _probed(
+def probed(
     state: JobState, probing: Probing, event: DevicesProbed, policy: RestartPolicy
 ) -> Outcome:
+    """What a look at the devices found: the rung of the next attempt, and who pays for the last."""
+    state = evidence(state, event, policy)
     unknown = event.problem is not None
     found = state.ladder.units(policy.phases[state.phase]) if unknown else event.healthy
     since = event.at if probing.short_since is None else probing.short_since

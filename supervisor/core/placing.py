@@ -53,10 +53,11 @@ def probe(
 ) -> Outcome:
     """Look at all devices."""
     probing = Probing(reason, at + policy.probe_timeout, short_since, suspicion)
-    return _look(replace(rested(state, at), doing=probing), None, reason)
+    return look(replace(rested(state, at), doing=probing), None, reason)
 
 
-def _look(state: JobState, units: tuple[str, ...] | None, reason: str) -> Outcome:
+def look(state: JobState, units: tuple[str, ...] | None, reason: str) -> Outcome:
+    """Look at `units`; None: at all devices."""
     state = replace(state, looks=state.looks + 1)
     return state, (ProbeDevices(state.looks, state.attempt, state.phase, units, reason),)
 
@@ -148,45 +149,3 @@ def _short(state: JobState, phase: PhasePolicy, units: Collection[str]) -> str:
 
 def _unit(phase: PhasePolicy) -> str:
     return "host" if phase.workers_are_units else "device"
-
-
-# --- growing while an attempt runs ---------------------------------------------------------------
-
-
-def looks_for_more(state: JobState, policy: RestartPolicy) -> bool:
-    """Whether a running attempt may make way for a larger rung."""
-    phase = policy.phases[state.phase]
-    return policy.regrow_at_checkpoint and state.ladder.is_shrunk(phase)
-
-
-def look_for_more(state: JobState, at: float, policy: RestartPolicy) -> Outcome:
-    """Look at the units that the running attempt does not use."""
-    phase = policy.phases[state.phase]
-    quarantine = state.quarantine.expired(at)
-    taken = {*state.ladder.units(phase), *quarantine.units}
-    spare = tuple(unit for unit in phase.units if unit not in taken)
-    ladder = replace(state.ladder, look_at=at + policy.regrow_interval)
-    state = replace(state, quarantine=quarantine, ladder=ladder)
-    if not spare:
-        return state, ()
-    reason = f"whether more than {state.ladder.num_devices(phase)} devices can be used again"
-    return _look(state, spare, reason)
-
-
-def seen_while_running(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> JobState:
-    """The state after a look at spare units."""
-    phase, ladder = policy.phases[state.phase], state.ladder
-    if ladder.look_at is None or event.problem is not None:
-        return state
-    units = usable(state, {*event.healthy, *ladder.units(phase)})
-    placement = ladder.place(phase, units)
-    larger = placement is not None and placement.num_devices > (ladder.num_devices(phase) or 0)
-    since = ladder.larger_since if ladder.larger_since is not None else event.at
-    return replace(state, ladder=replace(ladder, larger_since=since if larger else None))
-
-
-def makes_way(state: JobState, at: float, policy: RestartPolicy) -> bool:
-    """Whether a larger rung has been well for long enough to stop a running attempt for it."""
-    since = state.ladder.larger_since
-    hold = policy.regrow_after * 2.0 ** min(state.ladder.flaps, 6)
-    return since is not None and at - since >= hold

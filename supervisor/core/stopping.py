@@ -1,4 +1,7 @@
-"""Stopping a group that could go on: somebody asks for it, it hangs, or it makes way."""
+"""Stopping a group that could go on: somebody asks for it, or it hangs.
+
+How a group makes way for a larger rung is in `regrowing`.
+"""
 
 from __future__ import annotations
 
@@ -114,12 +117,6 @@ def ask_to_stop(
     elif isinstance(group, Lingering) and ended_well(state, group.workers, policy):
         group = replace(group, deadline=inf)  # it was for survivors that nobody asks to stop
     return signal(replace(state, drain=drain), group, reason, at, policy, cause, grace)
-
-
-def make_way(state: JobState, group: Running, at: float, policy: RestartPolicy) -> Outcome:
-    """Ask the group to stop, because a larger rung can be used."""
-    reason = "a larger rung has been well for a while, and the next attempt uses it"
-    return signal(state, group, reason, at, policy, MakesWay(state.budget.highest))
 
 
 def signal(

@@ -12,7 +12,7 @@ import pytest
 
 from supervisor import runtime
 from supervisor.adapters.stores.journal import FileJournal
-from supervisor.core import ending, machine, moves, placing
+from supervisor.core import ending, machine, moves, placing, running
 from supervisor.core.budget import Budget, Charge
 from supervisor.core.doing import Alive, Ended, Failed, Killing
 from supervisor.core.events import DeadlineReached, WorkersGone, WorkersObserved
@@ -63,7 +63,7 @@ def stale_gone_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stale_observation_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     def bug(state: JobState, event: WorkersObserved, policy: RestartPolicy) -> Outcome:
-        return machine._workers_observed(state, replace(event, attempt=state.attempt), policy)
+        return running.workers_observed(state, replace(event, attempt=state.attempt), policy)
 
     monkeypatch.setitem(machine._HANDLERS, WorkersObserved, bug)
 
@@ -78,7 +78,7 @@ def next_attempt_before_the_last_is_gone(monkeypatch: pytest.MonkeyPatch) -> Non
         started, more = start(killed, reason, at, policy)
         return started, (*decisions, *more)
 
-    monkeypatch.setattr(machine, "kill", bug)
+    monkeypatch.setattr(running, "kill", bug)
 
 
 def same_step_is_progress_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,155 @@
+"""An attempt lives: its workers start, report, and end one by one.
+
+A stop belongs to the attempt, not to its first process: a shell that dies of SIGTERM leaves a
+trainer behind that is still to save, and so does a launcher that exits with code 0 on it. And a
+command that puts its work into the background exits with code 0 at once: that is no success. So
+survivors, live processes that workers which have ended had started, get time to end as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+from supervisor.core.decisions import Decision, TellRecovery
+from supervisor.core.doing import (
+    Alive,
+    Asked,
+    Hang,
+    Killing,
+    Launching,
+    Lingering,
+    Running,
+    Stopping,
+    WorkerEnded,
+    Workers,
+    cause_of,
+)
+from supervisor.core.ending import ended_well, kill, some_failed, told_ends
+from supervisor.core.events import WorkerReported, WorkersObserved, WorkersStarted
+from supervisor.core.moves import Outcome
+from supervisor.core.policy import RestartPolicy
+from supervisor.core.recovery import Recovery
+from supervisor.core.regrowing import begin_to_look
+from supervisor.core.state import JobState
+from supervisor.core.stopping import ask_to_stop, signal
+from supervisor.diagnosis.failure import WorkerExit
+from supervisor.protocol.messages import RestoredMessage, StageMessage, StepMessage
+
+_SIGTERM_CODE = 128 + 15
+"""The exit code by which a shell tells that its program died of SIGTERM."""
+
+
+def workers_started(state: JobState, event: WorkersStarted, policy: RestartPolicy) -> Outcome:
+    """Every worker runs."""
+    if not isinstance(state.doing, Launching) or state.attempt != event.attempt:
+        return state, ()
+    workers, deadline = Workers(len(event.pids)), state.doing.deadline
+    recovery = state.recovery.started(event.began, event.at, standby=event.standby)
+    goodput = state.goodput.trains(event.at)
+    state = replace(state, recovery=recovery, goodput=goodput)
+    phase = policy.phases[state.phase]
+    if phase.reports_stages:
+        limits = phase.limits(tries_again=not state.initialises_again)
+        state = replace(state, liveness=state.liveness.started(event.at, limits))
+    if state.drains:
+        return ask_to_stop(state, Stopping(workers, Asked(), deadline), event.at, policy)
+    return replace(begin_to_look(state, event.at, policy), doing=Running(workers)), ()
+
+
+def worker_reported(state: JobState, event: WorkerReported, policy: RestartPolicy) -> Outcome:
+    """A worker said where it is."""
+    if not isinstance(state.doing, Alive) or state.attempt != event.attempt:
+        return state, ()
+    limits = policy.phases[state.phase].limits(tries_again=not state.initialises_again)
+    liveness = state.liveness.heard(event.message, event.at, limits)
+    recovery, decisions = _recovering(state, event)
+    goodput = state.goodput.trains(event.at) if decisions else state.goodput
+    return replace(state, liveness=liveness, recovery=recovery, goodput=goodput), decisions
+
+
+def _recovering(state: JobState, event: WorkerReported) -> tuple[Recovery, tuple[Decision, ...]]:
+    """How far the recovery has got: a completed step ends it."""
+    recovery, doing = state.recovery, state.liveness
+    if recovery.mark is None:
+        return recovery, ()
+    match event.message:
+        case StageMessage():
+            return recovery.left(doing.stage, event.at, inferred=doing.inferred), ()
+        case RestoredMessage(step):
+            return replace(recovery, restored=step or 0), ()
+        case StepMessage():
+            whole, step = recovery.left(doing.stage, event.at), event.message.earliest
+            return Recovery(), (TellRecovery(event.attempt, step, whole.parts, whole.lost),)
+        case _:
+            return recovery, ()
+
+
+def workers_observed(state: JobState, event: WorkersObserved, policy: RestartPolicy) -> Outcome:
+    """Which workers live, and which have ended: the first one that failed ends them all."""
+    if state.attempt != event.attempt:
+        return state, ()
+    decisions: tuple[Decision, ...] = ()
+    if isinstance(state.doing, Launching):  # the answer to StartWorkers was lost: this is as good
+        started = WorkersStarted(event.at, event.attempt, event.pids)
+        state, decisions = workers_started(state, started, policy)
+    match state.doing:
+        case Killing(seen=seen) as killing:
+            return replace(state, doing=replace(killing, seen=max(seen, len(event.exits)))), ()
+        case Lingering(workers=workers) as group:
+            group = replace(group, workers=replace(workers, survivors=event.survivors))
+            if event.survivors:
+                return replace(state, doing=group), ()
+            return kill(state, group, event.at, told_ends(workers.exits), policy)
+        case Running() | Stopping() as group:
+            state, more = _ends_observed(state, group, event, policy)
+            is_over = isinstance(state.doing, Killing)  # then nobody is left to be asked to stop
+            return state, (more if is_over else (*decisions, *more))
+        case _:
+            return state, ()
+
+
+def _ends_observed(
+    state: JobState, group: Running | Stopping, event: WorkersObserved, policy: RestartPolicy
+) -> Outcome:
+    workers, before = replace(group.workers, survivors=event.survivors), group.workers.exits
+    group = replace(group, workers=workers)
+    if len(event.exits) <= len(before):
+        return replace(state, doing=group), ()
+    if not before and not isinstance(cause_of(group), Hang):
+        state = replace(state, recovery=state.recovery.died(event.at))
+    workers = replace(workers, exits=event.exits)
+    group = replace(group, workers=workers)
+    if workers.all_ended:
+        return _survive(state, group, event.at, policy)
+    if not state.drains and some_failed(workers.exits, state, policy):
+        # One for all: the others would hang in a collective. They get the time to say farewell.
+        cause = cause_of(group) or WorkerEnded()
+        group = Stopping(workers, cause, deadline=event.at + policy.farewell)
+    return replace(state, doing=group), ()
+
+
+def _survive(
+    state: JobState, group: Running | Stopping, at: float, policy: RestartPolicy
+) -> Outcome:
+    """Every worker has ended: the survivors get the time that is theirs, then they are killed."""
+    workers = group.workers
+    if not workers.survivors:
+        return kill(state, group, at, told_ends(workers.exits), policy)
+    if isinstance(group, Stopping) and state.ends_group:
+        return replace(state, doing=Lingering(workers, group.cause, group.deadline)), ()
+    if ended_well(state, workers, policy):
+        waits = Lingering(workers, WorkerEnded(), at + policy.survivors_wait)
+        return replace(state, doing=waits), ()
+    code = policy.phases[state.phase].success.exit_code
+    if all(_by_sigterm(ended) or ended.code == code for ended in workers.exits):
+        who = "its first process" if len(workers.exits) == 1 else "its workers"
+        reason = f"{who} ended on a SIGTERM that the supervisor did not send"
+        earlier = group.deadline if isinstance(group, Stopping) else inf
+        lingering = Lingering(workers, WorkerEnded(), earlier)
+        return signal(state, lingering, reason, at, policy, WorkerEnded())
+    return kill(state, group, at, told_ends(workers.exits), policy)
+
+
+def _by_sigterm(ended: WorkerExit) -> bool:
+    return ended.told_to_stop or ended.signal == "SIGTERM" or ended.code == _SIGTERM_CODE
