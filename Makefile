@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+LIBTPU := .libtpu
 
 # What a test starts a thousand times need not be compiled a thousand times.
 unexport PYTHONDONTWRITEBYTECODE
@@ -26,13 +27,15 @@ test: install check
 	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 # The storms and the longest runs of real training, one after the other: what compiles in the
-# background gets a tenth of a core beside another of these. Here XLA optimises. CI does both.
+# background gets a tenth of a core beside another of these. Here XLA optimises. CI does both. Where
+# `test-aot` has installed libtpu, its answers are held against our tables, too: in a minute.
 test-slow: install
 	XLA_FLAGS= $(BIN)/python -m pytest -m slow
+	$(if $(wildcard $(LIBTPU)/.installed),PYTHONPATH=$(CURDIR)/$(LIBTPU) $(BIN)/python -m pytest -m slow -k "not compiled" tests/aot)
 
 # What the real libtpu answers without a chip: every generation and slice of one host is compiled, and
-# its own errors are read. It is locked like the rest, and 213 MB: installed beside the environment.
-LIBTPU := .libtpu
+# its own errors are read. It is locked like the rest, and 213 MB: installed beside the environment,
+# and not in CI. Run it after a change of the tables, of placement or of the lock.
 test-aot: install $(LIBTPU)/.installed
 	PYTHONPATH=$(CURDIR)/$(LIBTPU) $(BIN)/python -m pytest -m "" -n 2 tests/aot tests/processes/test_ahead_of_time.py
 

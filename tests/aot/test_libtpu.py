@@ -25,9 +25,12 @@ from tests.config.test_plan import plans
 from tests.end_to_end.test_training import config
 from tests.processes.test_ahead_of_time import validate
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None, reason="needs libtpu: make test-aot"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("libtpu") is None, reason="needs libtpu: make test-aot"
+    ),
+]
 LOCK = Path("/tmp/libtpu_lockfile")  # libtpu's own
 NO_CHIP = "NOT_FOUND: TPU initialization failed: No "
 IN_USE = "ABORTED: Internal error when accessing libtpu multi-process lockfile"
