@@ -26,7 +26,6 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import SaveDecisionPolicy
 
 from supervisor.protocol.location import Uri
-from supervisor.protocol.shortening import beginning
 from trainer import distributed, integrity
 from trainer.bucket import path_of
 from trainer.fence import Fence, FencedError
@@ -336,7 +335,7 @@ def _load(
         if _MISMATCH.search(str(error)):
             raise CheckpointMismatchError(_mismatch(path, str(error))) from error
         if manifest is None and _suggests_damage(error):
-            first = beginning(next(iter(str(error).splitlines()), ""), 300)
+            first = next(iter(str(error).splitlines()), "")
             raise DamagedError(f"cannot be restored: {type(error).__name__}: {first}") from error
         raise
 

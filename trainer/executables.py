@@ -29,7 +29,6 @@ from jax.experimental import serialize_executable
 
 from supervisor.protocol import removal
 from supervisor.protocol.removal import Place
-from supervisor.protocol.shortening import beginning
 from trainer import private_files
 from trainer.log import WorkerLog
 from trainer.surroundings import digest, surroundings
@@ -154,7 +153,7 @@ class Executables:
                 removal.file(Place.EXECUTABLE, one, below=path.parent)
         except OSError as error:
             why += f"; it could not be removed: {error}"
-        self._log.warn(f"{name}: the executable is not used, and removed: {beginning(why, 200)}")
+        self._log.warn(f"{name}: the executable is not used, and removed: {why}")
 
     def _keep(self, name: str, compiled: Any) -> None:
         path = self._path(name)

@@ -21,7 +21,6 @@ import jax
 import jax.numpy as jnp
 
 from supervisor.protocol.environment import JOB
-from supervisor.protocol.shortening import beginning
 from supervisor.protocol.snapshots import snapshot_memory
 from trainer.checkpoint import Position
 from trainer.distributed import all_have
@@ -135,7 +134,7 @@ class Snapshots:
 
     def _give_up(self, error: Exception) -> None:
         self._given_up = True
-        first = beginning(next(iter(str(error).splitlines()), ""), 200)
+        first = next(iter(str(error).splitlines()), "")
         self._say(f"no more snapshots are taken: {type(error).__name__}: {first}")
         self._slots.clear()
 

@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from supervisor.protocol.shortening import beginning
 
 _SIZE = 256
-_MAX_REASON = 300
+_MAX_REASON = 3000
 
 Faults = dict[int, str]
 """What is wrong with devices, by their place."""

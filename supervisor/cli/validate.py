@@ -20,10 +20,15 @@ from supervisor.config.feasible_rungs import FeasibleRungs, RungLayout
 from supervisor.config.plan import PhasePlan
 from supervisor.config.topology import SliceShape, parse_topology
 from supervisor.core.exit_codes import ExitCode
+from supervisor.diagnosis.redaction import Redactor
 from supervisor.exclusion import ModelDirError
 from supervisor.given import with_env_files
 from supervisor.preflight import check, notes, unwatched
 from supervisor.prepare import Prepared, prepare
+from supervisor.protocol.shortening import beginning
+
+_MAX_PROBLEM = 400
+"""Characters of what a compiler says."""
 
 _PATIENCE = 6.0
 """Seconds for a bucket to answer: a person waits for it, as nobody does for `run`."""
@@ -95,15 +100,15 @@ def compile_ahead(prepared: Prepared, whole: SliceShape) -> bool:
         parts = [SliceShape(whole.generation, rung.num_devices) for rung in ladder.rungs]
         answers = ahead_of_time.compile_ahead(plan.params, [part.described() for part in parts])
         found = [*zip(ladder.rungs, answers, strict=True)]
-        for line in _table([_row(rung) | _compiled(answer) for rung, answer in found]):
+        for line in _table([_row(rung) | _compiled(answer, redactor) for rung, answer in found]):
             print(f"#   {redactor.text(line)}")
         good = good and "problem" not in found[0][1]
     return good
 
 
-def _compiled(answer: Mapping[str, Any]) -> dict[str, str]:
+def _compiled(answer: Mapping[str, Any], redactor: Redactor) -> dict[str, str]:
     if "problem" in answer:
-        return {"result": f"FAILED: {answer['problem']}"}
+        return {"result": f"FAILED: {beginning(redactor.text(answer['problem']), _MAX_PROBLEM)}"}
     used = f"{answer['bytes'] / 2**30:.3f} GiB"
     return {"result": f"{used} on each device, compiled in {answer['seconds']:.1f} s"}
 

@@ -9,8 +9,17 @@ from supervisor.engines.group import Member, WorkerGroup
 from supervisor.engines.machine import Compilations, MainLoop
 from supervisor.engines.snapshots import SnapshotKeeper
 from supervisor.ports import Clock
-from supervisor.protocol.messages import Message, RestoredMessage, SavedMessage, StepMessage
+from supervisor.protocol.messages import (
+    Message,
+    NoticeMessage,
+    RestoredMessage,
+    SavedMessage,
+    StepMessage,
+)
+from supervisor.protocol.shortening import beginning
 
+_MAX_SHOWN = 300
+"""Characters of a notice."""
 _READING_PAUSE = 0.5
 """Seconds, once the job is on its way: who reads each step at once is awake ten times a second."""
 
@@ -25,13 +34,16 @@ class Hearing:
         compile_cache: Compilations,
         snapshots: SnapshotKeeper,
         look_ahead: Callable[[WorkerGroup], None],
+        redact: Callable[[str], str],
     ) -> None:
-        """`look_ahead` is called after each look at a pipe."""
+        """`look_ahead` is called after each look at a pipe; `redact` takes the secrets out of what
+        workers tell people."""
         self._reactor = reactor
         self._clock = clock
         self._compile_cache = compile_cache
         self._snapshots = snapshots
         self._look_ahead = look_ahead
+        self._redact = redact
 
     def begin(self, group: WorkerGroup, worker: Member) -> None:
         """Read the pipe of `worker` from now on."""
@@ -46,6 +58,8 @@ class Hearing:
             case StepMessage() if group.has_compiled:
                 group.has_compiled = False
                 self._compile_cache.take_over()
+            case NoticeMessage(text):
+                message = NoticeMessage(beginning(self._redact(text), _MAX_SHOWN))
             case RestoredMessage(_, snapshot):
                 self._snapshots.restored(snapshot=snapshot)
             case SavedMessage(_, seconds):

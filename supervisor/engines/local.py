@@ -87,7 +87,9 @@ class LocalEngine:
         self._ahead = Preparations(
             reactor, clock, machine, probe, self._notice, self._mention, redact
         )
-        self._hearing = Hearing(reactor, clock, compile_cache, self._snapshots, self._ahead.look)
+        self._hearing = Hearing(
+            reactor, clock, compile_cache, self._snapshots, self._ahead.look, redact
+        )
         self._starter = WorkerStarter(
             machine, environ, mirror, compile_cache, self._ahead, self._hearing.heard, self._notice
         )

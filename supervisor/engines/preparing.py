@@ -42,7 +42,7 @@ class Preparations:
         self._machine = machine
         self._warn = warn
         self._probe = probe
-        self._standbys = Standbys(reactor, machine, warn, tell)
+        self._standbys = Standbys(reactor, machine, warn, tell, redact)
         self._prefetcher = Prefetcher(reactor, clock, machine, warn, tell, redact)
 
     @property

@@ -23,6 +23,7 @@ from supervisor.engines.python_program import becomes_python, bootstrapped, inte
 from supervisor.host.notice import Notice
 from supervisor.protocol import environment
 from supervisor.protocol.removal import Place
+from supervisor.protocol.shortening import beginning
 from supervisor.protocol.standby import MAX_REASON, READY, UNUSABLE, Mode, Orders
 
 Choice = Mode | None
@@ -45,6 +46,8 @@ _OF_ONE_ATTEMPT = {
 }
 """The placeholders that no two attempts have the same values for, and what to do without."""
 
+_MAX_SHOWN = 500
+"""Characters of why a standby is of no use."""
 _IMPORTS_TAKE = 1 << 30
 """Bytes: jax, flax, optax and orbax hold 181 MB; other people's programs import more."""
 _OF_NO_USE = ("stopped", "tracing-stop", "zombie", "dead", "gone")
@@ -125,12 +128,15 @@ class Standbys:
         machine: Machine,
         warn: Callable[[str], None],
         tell: Callable[[str], None],
+        redact: Callable[[str], str],
     ) -> None:
-        """`warn` a person of what is not as it should be, `tell` what is."""
+        """`warn` a person of what is not as it should be, `tell` what is; `redact` takes the
+        secrets out of what a standby says."""
         self._reactor = reactor
         self._machine = machine
         self._warn = warn
         self._tell = tell
+        self._redact = redact
         self._standbys: list[_Standby] = []
         self._given_up: str | None = None
         self._ending: list[Process] = []
@@ -244,7 +250,7 @@ class Standbys:
         trouble = standby.read()
         if trouble is not None:
             self._discard(standby)
-            self.give_up(standby.phase, trouble)
+            self.give_up(standby.phase, beginning(self._redact(trouble), _MAX_SHOWN))
         elif standby.is_ready:
             self._tell(
                 Notice(

@@ -15,6 +15,10 @@ from supervisor.core.events import BadUnit
 from supervisor.engines.worker_environment import visible
 from supervisor.protocol import simulated
 from supervisor.protocol.environment import NUM_CPU_DEVICES
+from supervisor.protocol.shortening import beginning
+
+_MAX_SHOWN = 300
+"""Characters of what is wrong with a unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,9 @@ class ProbeAnswer:
 
     def redacted(self, redact: Callable[[str], str]) -> ProbeAnswer:
         """The same without the secrets that `redact` takes out: an error may tell some."""
-        bad = tuple(replace(unit, reason=redact(unit.reason)) for unit in self.bad)
+        bad = tuple(
+            replace(unit, reason=beginning(redact(unit.reason), _MAX_SHOWN)) for unit in self.bad
+        )
         return replace(self, bad=bad, problem=self.problem and redact(self.problem))
 
 

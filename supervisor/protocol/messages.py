@@ -22,7 +22,11 @@ MAX_LINE = 4096
 """PIPE_BUF on Linux: writes of up to this size are atomic, so lines never mix."""
 
 MAX_STEP = 2**62
-MAX_NOTICE = 300
+MAX_NOTICE = 2000
+"""Characters of a notice that are sent, where its line has room for them. People read fewer: the
+supervisor takes the secrets out before it cuts a notice (`supervisor.engines.hearing`)."""
+_MAX_NOTICE_OF_WIDE = 300
+"""The same where each character takes twelve bytes of the line."""
 """Characters of a notice: fits in a line even if JSON makes each of them two surrogates."""
 _MAX_TEXT = 80
 _MAX_NAMES = 16
@@ -199,6 +203,8 @@ def encode(message: Message) -> bytes:
     line = _line(body)
     if len(line) > MAX_LINE and "metrics" in body:
         line = _line({**body, "metrics": {}})
+    if len(line) > MAX_LINE and "text" in body:
+        line = _line({**body, "text": beginning(body["text"], _MAX_NOTICE_OF_WIDE)})
     return line
 
 

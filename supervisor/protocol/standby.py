@@ -33,7 +33,7 @@ the environment variable that is to hold its number."""
 READY = b"R"
 UNUSABLE = b"U"
 """What a standby says: one of these, the latter with a reason of up to `MAX_REASON` characters."""
-MAX_REASON = 500
+MAX_REASON = 4000
 _SIZE = 8
 _MAX_DESCRIPTORS = 8
 

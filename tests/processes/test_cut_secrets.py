@@ -16,6 +16,8 @@ from tests.running import Result, Start
 Supervise = Callable[..., Result]
 
 SECRET = "Zq7-correct-horse-battery-staple-9x"
+PHRASE = "Zq7 correct horse battery staple 9x"
+"""A secret of several words: to leave out the word that would be cut does not save it."""
 SHOWN = 12
 """Characters of the secret before the place where the text is cut."""
 
@@ -89,17 +91,20 @@ def test_no_part_of_it_is_told_of_an_announcement(
 NOTICE = f"""
 import os
 from supervisor.protocol.reporter import Reporter
-Reporter.connect().notice({"x " * 145!r} + os.environ["DB_PASSWORD"] + " is long")
+Reporter.connect().notice({"x " * 140!r} + os.environ["DB_PASSWORD"] + " is long")
 os._exit(3)
 """
-"""What a worker says is cut by the worker itself: here after 10 characters of the secret."""
+"""What a worker says is cut: here after 20 characters of the secret."""
 
 
-def test_no_part_of_it_is_told_by_a_worker(supervise: Supervise, model_dir: Path) -> None:
+@pytest.mark.parametrize("secret", [SECRET, PHRASE], ids=["word", "words"])
+def test_no_part_of_it_is_told_by_a_worker(
+    supervise: Supervise, model_dir: Path, secret: str
+) -> None:
     config = shell_config(model_dir, python(NOTICE), {"max_num_restarts": 0})
-    result = supervise(config, env={"DB_PASSWORD": SECRET})
+    result = supervise(config, env={"DB_PASSWORD": secret})
     assert "x x x x" in result.log
-    assert SECRET[: SHOWN // 2] not in written(model_dir)
+    assert secret[: SHOWN // 2] not in written(model_dir)
 
 
 DEVICE_1_IS_BROKEN = """
@@ -116,9 +121,12 @@ if "trainer.probe" in sys.orig_argv:
 """
 
 
-@pytest.mark.parametrize(("filler", "told"), [(4, "xxxx [redacted]"), (265, "xxxx")])
+@pytest.mark.parametrize(
+    ("filler", "told", "secret"),
+    [(4, "xxxx [redacted]", SECRET), (265, "xxxx", PHRASE)],
+)
 def test_no_part_of_it_is_told_of_a_broken_device(
-    supervise: Supervise, model_dir: Path, tmp_path: Path, filler: int, told: str
+    supervise: Supervise, model_dir: Path, tmp_path: Path, filler: int, told: str, secret: str
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(DEVICE_1_IS_BROKEN)
     root = str(Path(__file__).parents[2])
@@ -127,11 +135,11 @@ def test_no_part_of_it_is_told_of_a_broken_device(
     config = shell_config(model_dir, script, {"max_num_restarts": 1, "min_num_devices": 1})
     config["trainer"]["command"]["env"] = {"COUNT": "{num_devices}"}
     config["trainer"]["init"]["devices"] = {"platform": "cpu", "count": 2}
-    env = {"DB_PASSWORD": SECRET, "PYTHONPATH": f"{tmp_path}:{root}", "FILLER": str(filler)}
+    env = {"DB_PASSWORD": secret, "PYTHONPATH": f"{tmp_path}:{root}", "FILLER": str(filler)}
     result = supervise(config, env=env)
     assert result.code == 0, result.log
     assert told in result.log
-    assert SECRET[: SHOWN // 2] not in written(model_dir)
+    assert secret[: SHOWN // 2] not in written(model_dir)
 
 
 def test_no_part_of_a_secret_longer_than_any_line_is_told(

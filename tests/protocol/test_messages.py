@@ -77,7 +77,7 @@ def test_metrics_that_do_not_fit_are_dropped_and_the_step_stays() -> None:
 
 def test_a_notice_is_cut_off_where_it_is_too_long() -> None:
     shortened = NoticeMessage("a " * (MAX_NOTICE // 2))
-    assert decode(encode(NoticeMessage("a " * 999))) == shortened
+    assert decode(encode(NoticeMessage("a " * 9999))) == shortened
 
 
 class Integer:
