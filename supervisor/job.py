@@ -46,7 +46,6 @@ from supervisor.engines.devices import DeviceProbe
 from supervisor.engines.local import LocalEngine
 from supervisor.engines.port import Engine
 from supervisor.engines.this_host import ThisHost
-from supervisor.engines.unmatched import phases_with_steps
 from supervisor.exclusion import (
     Check,
     Exclusion,
@@ -141,10 +140,11 @@ def run_job(
             prepared.job.model_dir / compiled.FOLDER,
             lambda text: reactor.post(Noticed(clock.now(), text)),
         )
+        past = journal, history
         observers = observers_of(
-            prepared, clock, reactor, storage, space, cache, history, log, shown, complain, stack
+            prepared, clock, reactor, storage, space, cache, *past, log, shown, complain, stack
         )
-        known = phases_with_steps(history.transitions)
+        known = frozenset(history.past.stepped)
         history.transitions.clear()  # of thousands of attempts they are some tens of MB
         simulation = prepared.job.model_dir / simulated.FILE
         host = ThisHost(guard, simulation)
@@ -215,7 +215,7 @@ def _taken(
             text = f"{prepared.job.place} cannot be locked: {error.strerror}"
             raise ModelDirError(text) from error
         if objects is None:
-            journal = FileJournal(storage)
+            journal = FileJournal(storage, tell=notice)
             yield _Taken(ownership, space, storage, journal, journal.read())
             return
         if not trust.shares:
@@ -234,7 +234,7 @@ def _taken(
             return reactor.has(StopRequested)
 
         storage = MirroredStorage(storage, mirror, give_up)
-        journal = FileJournal(storage)
+        journal = FileJournal(storage, tell=notice)
         history = journal.read()
         mirror.begin()
         stack.callback(_let_go, mirror, ownership.check, complain)

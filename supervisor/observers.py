@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.adapters.stores.compile_cache import CompileCache
-from supervisor.adapters.stores.journal import History
+from supervisor.adapters.stores.journal import FileJournal, History, JournalError
 from supervisor.adapters.stores.space import Space
 from supervisor.adapters.telling.console import JsonConsole, PlainConsole
 from supervisor.adapters.telling.runlog import Console, LogFormat, RunLog, as_json
@@ -37,6 +38,10 @@ from supervisor.ports import CallLater, Clock, Observer, Post, Storage, Transiti
 from supervisor.prepare import Prepared
 from supervisor.whereabouts import Whereabouts
 
+T = TypeVar("T")
+_SUMMARY = "summary"
+"""The name of its view in the journal."""
+
 
 class Observers:
     """Observers that can harm neither the job nor one another, and their timers."""
@@ -56,6 +61,11 @@ class Observers:
         """Add the observer that `make` returns; it sets its timers by what `make` is given."""
         self._isolated.append(_Isolated(make, self._call_later, self._tell))
 
+    def view_of(self, observer: Observer, view: Callable[[], T]) -> Callable[[], T | None]:
+        """Return `view`, something that `observer` tells of itself; None once that is off."""
+        (found,) = (each for each in self._isolated if each.observer is observer)
+        return partial(found.ask, view)
+
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""
         for isolated in self._isolated:
@@ -74,24 +84,28 @@ class _Isolated:
         self._call_later = call_later
         self._tell = tell
         self._is_off = False
-        self._observer = make(self._later)
+        self.observer = make(self._later)
 
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""
-        self._try(partial(self._observer.observe, transition))
+        self._try(partial(self.observer.observe, transition))
 
     def _later(self, delay: float, callback: Callable[[], None]) -> None:
         self._call_later(delay, partial(self._try, callback))
 
-    def _try(self, act: Callable[[], None]) -> None:
+    def ask(self, view: Callable[[], T]) -> T | None:
+        """What `view`, of the observer, returns; None where it is off."""
+        return self._try(view)
+
+    def _try(self, act: Callable[[], T]) -> T | None:
         if self._is_off:
-            return
+            return None
         try:
-            act()
+            return act()
         except Exception as error:
             self._is_off = True
             sys.excepthook(type(error), error, error.__traceback__)
-            name = type(self._observer).__name__
+            name = type(self.observer).__name__
             self._tell(
                 Notice(
                     "observer-failed",
@@ -99,6 +113,7 @@ class _Isolated:
                     reason=repr(error),
                 )
             )
+        return None
 
 
 def _without_timers(observer: Observer, call_later: CallLater) -> Observer:
@@ -160,6 +175,7 @@ def observers_of(
     storage: Storage,
     space: Space,
     cache: CompileCache,
+    journal: FileJournal,
     history: History,
     log: RunLog,
     shown: Screen,
@@ -178,12 +194,12 @@ def observers_of(
         reactor.post(Noticed(clock.now(), text))
 
     job, plans, policy = prepared.job, prepared.plans, prepared.policy
-    summary = Summary(storage, plans, warn)
-    summary.replay(history.transitions)
-    space.replay(history.transitions)
+    summary = _summary(Summary(storage, plans, warn), journal, history, warn)
+    space.recall(history.past)
     limits = job.phases[0].init.limits
     observers = Observers(reactor.call_later, notice)
     observers.add(log, summary, space)
+    journal.keep(_SUMMARY, observers.view_of(summary, summary.view))
     observers.add_with_timers(partial(Bounds, limits, space, cache, notice))
     observers.add_with_timers(
         lambda call_later: Whereabouts(plans, job.model_dir, call_later, warn, notice)
@@ -199,3 +215,18 @@ def observers_of(
     if not os.path.samestat(os.fstat(1), os.fstat(2)):
         observers.add(FailureLine(str(job.place), complain))
     return observers
+
+
+def _summary(
+    summary: Summary, journal: FileJournal, history: History, warn: Callable[[str], None]
+) -> Summary:
+    """Have the summary know what was before this supervisor."""
+    views = history.snapshot.views if history.snapshot is not None else {}
+    if history.snapshot is None or summary.restore(views.get(_SUMMARY)):
+        summary.replay(history.transitions)
+        return summary
+    try:
+        summary.replay(journal.everything(history))
+    except JournalError as error:
+        warn(f"the summary lacks what cannot be read: {error}")
+    return summary

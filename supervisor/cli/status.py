@@ -10,7 +10,6 @@ from pathlib import Path
 from supervisor.adapters.stores.journal import History
 from supervisor.cli.arguments import Commands, add_model_dir
 from supervisor.cli.job_view import exit_code_of, print_line, quarantined, view
-from supervisor.core.events import WorkersGone
 from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import JobState, Status
 from supervisor.narrative import status_line
@@ -67,12 +66,7 @@ def show_status(place: Path | Uri) -> None:
 def _last_end(history: History, state: JobState) -> Iterator[str]:
     """What went wrong last, if anything did: an attempt that ended as it was asked to, and says no
     more than that, did not fail."""
-    ends = (
-        (t.event, t.before.drains)
-        for t in reversed(history.transitions)
-        if isinstance(t.event, WorkersGone)
-    )
-    end, asked = next(ends, (None, False))
+    end, asked = history.past.last_end, history.past.was_asked
     if state.status is Status.SUCCEEDED:
         if end is not None and end.doubt is not None:
             yield doubted(end.doubt)

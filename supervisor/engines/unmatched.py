@@ -5,24 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from supervisor.adapters.processes.output import OutputReader
-from supervisor.core.events import WorkersGone
 from supervisor.engines.launch import Launch
 from supervisor.host.notice import Notice
-from supervisor.ports import Transition
 
 _FIRST_MINUTES = 180.0
 """Seconds of output without a step in it: much of that may be imports and compilation."""
 _SHOWN = 120
 """Characters of a line that a person is shown."""
-
-
-def phases_with_steps(transitions: Sequence[Transition]) -> frozenset[int]:
-    """The phases of a job in which an attempt has told a step."""
-    return frozenset(
-        t.before.phase
-        for t in transitions
-        if isinstance(t.event, WorkersGone) and t.event.step is not None
-    )
 
 
 class Unmatched:

@@ -92,7 +92,7 @@ def test_another_host_gets_what_the_job_needs_to_go_on(
     assert objects.objects[f"{PHASE}/attempts/0001/rank0.log"].data == b"step 1\n"
     assert not [path for path in objects.objects if "compile_cache" in path]
     assert f"{PHASE}/attempts.jsonl" not in objects.objects, "it grows: it is in segments"
-    assert fetched(objects, tmp_path / "there") == []
+    fetched(objects, tmp_path / "there")
     assert contents(tmp_path / "there") == needed
 
 
@@ -283,3 +283,24 @@ def test_a_large_file_is_not_written_for_every_line(
     assert len(objects.objects[log].data) < (folder / log).stat().st_size
     mirror.close()
     assert objects.objects[log].data == (folder / log).read_bytes()
+
+
+def test_a_journal_that_was_compacted_is_in_the_bucket_behind_its_archive(
+    objects: MemoryObjects, folder: Path, opened: Open, tmp_path: Path
+) -> None:
+    storage = MirroredStorage(LocalStorage(folder), opened(), lambda: False)
+    for generation in range(3):
+        storage.append("journal.jsonl", b"a record\n" * 100, durable=True)
+        storage.make_directory("journal")
+        archived = (folder / "journal.jsonl").read_bytes()
+        storage.replace(f"journal/{generation}.jsonl", archived)
+        storage.replace("journal.jsonl", b"a snapshot\n")
+        storage.append("journal.jsonl", b"and more\n", durable=True)
+        there = read_growing(objects, "journal.jsonl", print)
+        assert there == b"a snapshot\nand more\n" == (folder / "journal.jsonl").read_bytes()
+        assert objects.read(f"journal/{generation}.jsonl").data == archived
+    late = Segment(1, 0, 4, generation=9)
+    objects.write(f"journal.jsonl.parts/{late.name}", b"old\n")
+    opened(epoch=2).flush("journal.jsonl", lambda: False)
+    fetched(objects, tmp_path / "there")
+    assert (tmp_path / "there" / "journal.jsonl").read_bytes() == b"a snapshot\nand more\n"

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from supervisor.adapters.stores.space import MAX_LOG, Space
 from supervisor.config.schema import Limits
 from supervisor.core.events import WorkersGone
 from supervisor.core.state import JobState
+from supervisor.history.past import Past
 from supervisor.ports import Transition
 from tests.core.history import RETRY
 from tests.foreign import fingerprint
@@ -77,6 +79,11 @@ def without_rights(folder: Path, mode: int) -> Iterator[None]:
         folder.chmod(before)
 
 
+def past(*transitions: Transition) -> Past:
+    """What these leave to know."""
+    return reduce(Past.after, transitions, Past())
+
+
 def outputs(model_dir: Path) -> list[int]:
     """Which attempts still have their output."""
     return sorted(int(path.parent.name) for path in model_dir.glob("*/attempts/*/rank0.log"))
@@ -112,7 +119,7 @@ def test_phases_that_the_journal_does_not_have_are_somebody_elses(
         attempt(tmp_path, number, SECOND)
     before = fingerprint(tmp_path / FIRST)
     looked_up, told = (spaced(tmp_path, said, SECOND) for _ in range(2))
-    told.replay([failed(1, SECOND)])
+    told.recall(past(failed(1, SECOND)))
     assert looked_up.free()
     told.keep_within(limits(outputs=0, records=0))
     while told.free() or looked_up.free():
@@ -126,7 +133,7 @@ def test_the_last_that_failed_keeps_its_output_on_a_full_disk_as_long_as_there_i
 ) -> None:
     for number in (1, 2, 3, 4):
         attempt(tmp_path, number)
-    space.replay([failed(2)])
+    space.recall(past(failed(2)))
     space.make_room()
     assert outputs(tmp_path) == [2, 4]
     space.make_room()
@@ -216,7 +223,7 @@ def test_the_newest_attempt_and_the_last_failed_one_stay(tmp_path: Path, space: 
     """The newest one runs, or has ended a moment ago and nobody has said yet that it failed."""
     for number in (1, 2, 3, 4):
         attempt(tmp_path, number)
-    space.replay([failed(1), failed(2)])
+    space.recall(past(failed(1), failed(2)))
     space.keep_within(limits(outputs=0, records=0))
     assert outputs(tmp_path) == [2, 4]
     space.observe(failed(4, SECOND))

@@ -14,12 +14,10 @@ from typing import Any
 
 import psutil
 
-from supervisor.adapters.stores.journal import FileJournal
+from supervisor.adapters.stores.journal import FileJournal, JournalError
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.config.training.resolved import parse
 from supervisor.core.decisions import StartWorkers
-from supervisor.core.events import SupervisorStarted, WorkerReported
-from supervisor.core.machine import step
 from supervisor.core.state import Status
 from tests.chaos import hostile
 from tests.chaos.job import SECRET, Job
@@ -147,10 +145,10 @@ def _overlaps(job: Job) -> str:
 
 
 def _attempts(job: Job) -> str:
-    history = FileJournal(LocalStorage(job.model_dir)).read()
+    journal = FileJournal(LocalStorage(job.model_dir))
     decided = [
         decision.attempt
-        for transition in history.transitions
+        for transition in journal.everything(journal.look())
         for decision in transition.decisions
         if isinstance(decision, StartWorkers)
     ]
@@ -162,17 +160,10 @@ def _attempts(job: Job) -> str:
 
 
 def _replay(job: Job) -> str:
-    history = FileJournal(LocalStorage(job.model_dir)).read()
-    policy = None
-    for transition in history.transitions:
-        if isinstance(transition.event, SupervisorStarted):
-            policy = transition.event.policy
-        assert policy is not None
-        if isinstance(transition.event, WorkerReported):
-            continue  # its decision is only told, and follows from reports that are not kept
-        after, decisions = step(transition.before, transition.event, policy)
-        if decisions != transition.decisions or after != transition.after:
-            return f"not at {transition.event}"
+    try:
+        history = FileJournal(LocalStorage(job.model_dir)).read()  # sees to it that all follows
+    except JournalError as error:
+        return str(error)
     if history.state.status is not Status.SUCCEEDED:
         return f"it ends in {history.state.status}"
     return ""

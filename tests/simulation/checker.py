@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from supervisor.adapters.stores.journal import FileJournal, History, _replay
+from supervisor.adapters.stores.journal import FileJournal, History
 from supervisor.core.events import SupervisorStarted, WorkersGone
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.machine import step
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState
+from supervisor.history.record import Turn, parse
 from supervisor.ports import Transition
 from supervisor.protocol.segments import JOURNAL
 from tests.simulation.disk import FakeStorage
@@ -22,11 +23,11 @@ class Checker:
     def __init__(self, storage: FakeStorage, host: Host) -> None:
         self._storage = storage
         self._host = host
-        self._read = 0
-        """How far the journal was followed, in bytes."""
+        self._read = b""
+        """What of the journal was followed."""
         self._folded = History()
         self._accounts: list[tuple[int, JobState, Ledger]] = [(0, JobState(), Ledger())]
-        """After each line: where it ends, the state that its replay gives, and the account."""
+        """After each record: its number, the state that it leads to, and the account."""
 
     @property
     def ledger(self) -> Ledger:
@@ -69,15 +70,18 @@ class Checker:
     def _follow_journal(self) -> None:
         """Fold in what was appended since, exactly as replaying it will."""
         data = self._storage.content.get(JOURNAL, b"")
-        for line in data[self._read :].splitlines(keepends=True):
-            told = len(self._folded.transitions)
-            _replay(self._folded, 0, line)
-            self._read += len(line)
+        if not data.startswith(self._read):  # it was compacted
+            self._read, self._folded = b"", History()
+        for line in data[len(self._read) :].splitlines(keepends=True):
+            record, written = parse(line, JOURNAL, 0)
+            self._folded.take(record, written, JOURNAL)
             account = self.ledger
-            for transition in self._folded.transitions[told:]:
-                assert self._folded.policy is not None
-                account = account.after(transition, self._folded.policy, self._require)
-            self._accounts.append((self._read, self._folded.state, account))
+            if record.number > self._accounts[-1][0]:
+                for transition in self._folded.transitions[-1:] if isinstance(record, Turn) else ():
+                    assert self._folded.policy is not None
+                    account = account.after(transition, self._folded.policy, self._require)
+                self._accounts.append((record.number, self._folded.state, account))
+        self._read = data
 
     def _require(self, holds: bool, what: str) -> None:
         if not holds:
@@ -87,15 +91,16 @@ class Checker:
 
     def recovered(self, history: History) -> None:
         """A new supervisor has read the journal: of what was durable nothing may be missing."""
-        size = len(self._storage.content.get(JOURNAL, b""))
-        if size > self._read:
+        if history.number > self._accounts[-1][0]:
             self._follow_journal()
-        while self._accounts[-1][0] > size:
+        while self._accounts[-1][0] > history.number:
             self._accounts.pop()
-        end, state, _ = self._accounts[-1]
-        self._require(end == size, "the journal was cut in the middle of a line")
-        self._require(history.state == state, "replay gives another state than was written")
-        self._read, self._folded = end, history
+        number, state, _ = self._accounts[-1]
+        self._require(number == history.number, "a record is missing")
+        durable = history.state.durable()
+        self._require(durable == state.durable(), "replay gives another state than was written")
+        self._read, self._folded = b"", History()
+        self._follow_journal()
 
     def ended(self, state: JobState, world: FakeWorld, policy: RestartPolicy) -> None:
         """A supervisor ended by itself."""

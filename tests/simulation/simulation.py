@@ -131,7 +131,8 @@ class Simulation:
 
     def _command(self, world: FakeWorld) -> ExitCode:
         clock = self._host.clock
-        journal = FileJournal(self._storage)
+        after = self._rng.choice((5, 40, 1000))
+        journal = FileJournal(self._storage, compact_after=after, tell=self._tell)
         history = journal.read()
         self._checker.recovered(history)
         if history.config is None:

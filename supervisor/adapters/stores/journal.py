@@ -1,77 +1,82 @@
-"""The journal: every event that changed the job, with the decisions it led to, one JSON line each.
+"""The journal's file: the truth about a job, and the segments that its older records move to.
 
-It is the truth: the state of a job is what folding `machine.step` over its events gives. A last
-line without its end is what a crash in the middle of a write leaves; it is cut off and told. A
-record is written whole or not at all, and only behind the one before it: where the file is not what
-this supervisor left (removed, cut, written to by another), it stops rather than write what cannot
-be replayed.
+`journal.jsonl` begins with a snapshot where it has grown long before, so that it opens in a moment
+after any time. What was before is in `journal/`, in segments that are never written again; each
+begins with the snapshot that names the one before it. Nothing is deleted.
 
-Lines of kind `config` keep the resolved config, so that a changed one can be told as a diff.
+A last line without its end is what a crash in the middle of a write leaves; it is cut off and told.
+A record is written whole or not at all, and only behind the one before it: where the file is not
+what this supervisor left (removed, cut, written to by another), it stops rather than write what
+cannot be replayed. To compact, the segment is written first and the journal replaced then: whoever
+is killed in between leaves a segment that nobody names, and does it again.
+
+What the records say: see `supervisor.history`.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
-from functools import cache
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from supervisor.core.decisions import Decision
-from supervisor.core.events import Event, PhaseBegun, SupervisorStarted
-from supervisor.core.machine import step
-from supervisor.core.policy import RestartPolicy
+from supervisor.core.recovery import Recovery
 from supervisor.core.state import JobState
+from supervisor.history.encoding import encode
+from supervisor.history.fold import History as History
+from supervisor.history.record import (
+    REMEDY,
+    Snapshot,
+    Turn,
+    line_of_config,
+    line_of_snapshot,
+    line_of_turn,
+    parse,
+)
+from supervisor.history.record import DamagedJournalError as DamagedJournalError
+from supervisor.history.record import JournalError as JournalError
+from supervisor.history.writer import writer
 from supervisor.ports import Storage, Transition
-from supervisor.protocol.attempts import is_phase_folder
-from supervisor.protocol.messages import printable
-from supervisor.protocol.reading import UnreadableError, parse_object
-from supervisor.protocol.segments import JOURNAL
+from supervisor.protocol.reading import UnreadableError
+from supervisor.protocol.segments import ARCHIVE, JOURNAL
 
-FORMAT = 1
 _MAX_JOURNAL = 256 << 20
-"""Bytes; ten thousand attempts write a tenth of it."""
-_MAX_NAME = 80
-_REMEDY = "move it away to begin a new record, or bring back a copy that is whole"
-
-_EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
-_DECISIONS: dict[str, type] = {kind.__name__: kind for kind in get_args(Decision)}
-_adapter: Callable[[type], TypeAdapter[Any]] = cache(TypeAdapter)
-"""One for each kind that occurs: all of them cost each command a seventh of its start."""
-
-
-class JournalError(Exception):
-    """The journal cannot be read or written: without it nothing may be started."""
-
-
-class DamagedJournalError(JournalError):
-    """What is in the journal's place is none, which only a person can mend."""
-
-
-@dataclass(slots=True)
-class History:
-    """What a journal tells: the state it leads to, and how it got there."""
-
-    state: JobState = field(default_factory=JobState)
-    config: list[dict[str, Any]] | None = None
-    """The resolved config of each phase, as last recorded."""
-    transitions: list[Transition] = field(default_factory=list)
-    policy: RestartPolicy | None = None
-    """In force since the last supervisor started; None: there was none."""
-    torn: int = 0
-    """Bytes of an incomplete last line."""
+"""Bytes; one that was never compacted has a tenth of it after ten thousand attempts."""
+COMPACT_AFTER = 1000
+"""Records that make a segment: half a megabyte, and a fifth of a second to read."""
+_VIEW = Callable[[], Any]
 
 
 class FileJournal:
     """The journal of a model_dir."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        compact_after: int = COMPACT_AFTER,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """`tell` is told where it cannot be compacted, which is tried again."""
         self._storage = storage
-        self._size: int | None = None
-        """Where the journal ends, once it was read."""
+        self._compact_after = compact_after
+        self._tell = tell
+        self._views: dict[str, _VIEW] = {}
+        self._size = 0
+        """Where the journal ends."""
+        self._records = 0
+        """How many are in it since it was compacted, or since that was last tried."""
+        self._now: History | None = None
+        """Where the journal stands, without its transitions; None: it was not read."""
+        self._state: dict[str, Any] | None = None
+        """The durable state as JSON; None: the next record tells all of it."""
+
+    def keep(self, name: str, view: _VIEW) -> None:
+        """Have what `view` returns, JSON, in every snapshot, under `name`; None: nothing."""
+        self._views[name] = view
+
+    # --- writing ----------------------------------------------------------------------------------
 
     def append(self, transition: Transition, *, durable: bool) -> None:
         """See `ports.Journal`.
@@ -79,33 +84,77 @@ class FileJournal:
         Raises:
             JournalError: it could not be written.
         """
-        self._write(
-            {
-                "time": transition.wall.isoformat(),
-                "event": _encode(transition.event),
-                "decisions": [_encode(decision) for decision in transition.decisions],
-            },
-            durable=durable,
+        now = self._standing()
+        if now.number and (now.is_outdated or self._records >= self._compact_after):
+            self._compact(now, transition.wall)
+        state = encode(transition.after.durable(), JobState)
+        known = self._state or {}
+        turn = Turn(
+            now.number + 1,
+            writer(),
+            transition.wall,
+            transition.event,
+            transition.decisions,
+            {name: value for name, value in state.items() if known.get(name, ...) != value},
         )
+        self._write(line_of_turn(turn), durable=durable)
+        now.note(transition)
+        self._state = state
 
     def record_config(self, wall: datetime, config: list[dict[str, Any]], diff: list[str]) -> None:
         """Keep the resolved config of every phase, and how it differs from the one before."""
-        self._write({"time": wall.isoformat(), "config": config, "diff": diff}, durable=True)
+        now = self._standing()
+        line = line_of_config(now.number + 1, writer(), wall, config, diff)
+        self._write(line, durable=True)
+        now.number, now.config = now.number + 1, config
 
-    def _write(self, body: dict[str, Any], *, durable: bool) -> None:
-        line = json.dumps({"v": FORMAT, **body}, separators=(",", ":")).encode() + b"\n"
+    def _standing(self) -> History:
+        if self._now is None:
+            self.read()
+        assert self._now is not None
+        return self._now
+
+    def _write(self, line: bytes, *, durable: bool) -> None:
         try:
             self._storage.append(JOURNAL, line, at=self._size, durable=durable)
         except OSError as error:
             raise JournalError(f"{JOURNAL} cannot be written: {error.strerror}") from error
-        if self._size is not None:
-            self._size += len(line)
+        self._size += len(line)
+        self._records += 1
 
-    def _cut(self, whole: bytes) -> None:
+    def _compact(self, now: History, wall: datetime) -> None:
+        """Move all records to a segment. What goes wrong with it costs nothing but time."""
+        self._records = 0
         try:
-            self._storage.replace(JOURNAL, whole)
+            data = self._storage.read(JOURNAL, _MAX_JOURNAL)
+            if len(data) != self._size:
+                return  # whoever appends next is told
+            archived = archived_name(now, data)
+            self._storage.make_directory(ARCHIVE, durable=True)
+            self._storage.replace(archived, data)
+            snapshot = self._snapshot(now, wall, archived)
+            line = line_of_snapshot(snapshot, writer())
+            self._storage.replace(JOURNAL, line)
         except OSError as error:
-            raise JournalError(f"{JOURNAL} cannot be mended: {error.strerror}") from error
+            self._tell(f"{JOURNAL} cannot be compacted, which is tried again: {error.strerror}")
+            return
+        self._size, self._state = len(line), encode(snapshot.state, JobState)
+        now.number, now.snapshot, now.is_outdated = snapshot.number, snapshot, False
+
+    def _snapshot(self, now: History, wall: datetime, archived: str) -> Snapshot:
+        views = {name: view() for name, view in self._views.items()}
+        return Snapshot(
+            now.number + 1,
+            wall,
+            now.state.durable(),
+            now.past,
+            now.policy,
+            now.config,
+            archived,
+            {name: view for name, view in views.items() if view is not None},
+        )
+
+    # --- reading ----------------------------------------------------------------------------------
 
     def read(self) -> History:
         """The job's history; a torn last line is cut off the file.
@@ -116,7 +165,19 @@ class FileJournal:
         history, whole, rest = self._look()
         if rest:
             self._cut(whole)
-        self._size = len(whole)
+        self._size, self._records = len(whole), len(history.transitions)
+        self._now = History(
+            history.state,
+            history.config,
+            [],
+            history.policy,
+            past=history.past,
+            number=history.number,
+            snapshot=history.snapshot,
+            is_outdated=history.is_outdated,
+        )
+        is_known = history.number and not history.is_outdated
+        self._state = encode(history.state.durable(), JobState) if is_known else None
         return history
 
     def look(self) -> History:
@@ -127,95 +188,86 @@ class FileJournal:
         """
         return self._look()[0]
 
+    def everything(self, history: History) -> Iterator[Transition]:
+        """All transitions that led to `history`, which was read: the archived ones first.
+
+        Raises:
+            JournalError: a segment is missing, or cannot be read.
+        """
+        segments: list[str] = []
+        archived = history.snapshot.archived if history.snapshot is not None else None
+        while archived is not None:
+            segments.append(archived)
+            archived = self._named_by(archived)
+        for name in reversed(segments):
+            yield from follow(self._content(name) or b"", name, checked=False).transitions
+        yield from history.transitions
+
+    def _named_by(self, name: str) -> str | None:
+        """The segment before the segment `name`."""
+        first, _, _ = (self._content(name) or b"").partition(b"\n")
+        record, _ = parse(first, f"{name} line 1", 1)
+        before = record.archived if isinstance(record, Snapshot) else None
+        if before is not None and before >= name:
+            raise DamagedJournalError(f"{name} names {before} as the segment before it: {REMEDY}")
+        return before
+
     def _look(self) -> tuple[History, bytes, bytes]:
         """The history, the whole lines that tell it, and what follows on them."""
-        try:
-            data = self._storage.read(JOURNAL, _MAX_JOURNAL)
-        except FileNotFoundError:
-            return History(), b"", b""
-        except UnreadableError as error:
-            raise DamagedJournalError(f"{JOURNAL} {error.why}: {_REMEDY}") from error
-        except OSError as error:
-            raise JournalError(f"{JOURNAL} cannot be read: {error.strerror}") from error
+        data = self._content(JOURNAL) or b""
         end = data.rfind(b"\n") + 1
-        history = History(torn=len(data) - end)
-        for number, line in enumerate(data[:end].splitlines(), start=1):
-            _replay(history, number, line)
+        history = follow(data[:end], JOURNAL)
+        history.torn = len(data) - end
+        if history.past.reached is not None:
+            recovery = Recovery(reached=history.past.reached)
+            history.state = replace(history.state, recovery=recovery)
         return history, data[:end], data[end:]
+
+    def _content(self, name: str) -> bytes | None:
+        try:
+            return self._storage.read(name, _MAX_JOURNAL)
+        except FileNotFoundError as error:
+            if name == JOURNAL:
+                return None
+            raise JournalError(f"{name} is missing: the records in it cannot be told") from error
+        except UnreadableError as error:
+            raise DamagedJournalError(f"{name} {error.why}: {REMEDY}") from error
+        except OSError as error:
+            raise JournalError(f"{name} cannot be read: {error.strerror}") from error
+
+    def _cut(self, whole: bytes) -> None:
+        try:
+            self._storage.replace(JOURNAL, whole)
+        except OSError as error:
+            raise JournalError(f"{JOURNAL} cannot be mended: {error.strerror}") from error
 
 
 def phases_on_record(storage: Storage) -> Sequence[str]:
     """The folders of the phases that the journal has, oldest first; none where it cannot be read,
     which whoever reads it next is told."""
     try:
-        transitions = FileJournal(storage).look().transitions
+        return FileJournal(storage).look().past.directories
     except JournalError:
         return ()
-    folders = (transition.after.directory for transition in transitions)
-    return tuple(dict.fromkeys(folder for folder in folders if folder is not None))
 
 
-def _replay(history: History, number: int, line: bytes) -> None:
-    """Fold one line into `history`."""
-    where = f"{JOURNAL} line {number}"
-    try:
-        body = parse_object(line, where)
-        if body["v"] != FORMAT:
-            found = printable(str(body["v"])[:20])
-            raise DamagedJournalError(f"{where} has format {found}, not {FORMAT}: {_REMEDY}")
-        if "config" in body:
-            history.config = _config(body["config"])
-            return
-        event: Event = _decode(_EVENTS, body["event"])
-        wall = datetime.fromisoformat(body["time"])
-        decisions: tuple[Decision, ...] = tuple(
-            _decode(_DECISIONS, item) for item in body["decisions"]
-        )
-    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
-        why = f"{where} is damaged: {_what_is_wrong(error)}; {_REMEDY}"
-        raise DamagedJournalError(why) from error
-    if isinstance(event, PhaseBegun) and not is_phase_folder(event.directory):
-        found = printable(repr(event.directory[:_MAX_NAME]))
-        why = f"{where} says that a phase has the folder {found}, which no phase can have"
-        raise DamagedJournalError(f"{why}: {_REMEDY}")
-    if isinstance(event, SupervisorStarted):
-        history.policy = event.policy
-    if history.policy is None:
-        raise DamagedJournalError(f"{where} comes before any SupervisorStarted: {_REMEDY}")
-    before = history.state
-    try:
-        history.state, _ = step(before, event, history.policy)
-    except Exception as error:  # a line that nobody of us wrote: no state that we know leads there
-        why = f"{where} does not follow from those before it; {_REMEDY}"
-        raise DamagedJournalError(why) from error
-    history.transitions.append(Transition(event, before, history.state, decisions, wall))
+def follow(lines: bytes, name: str, *, checked: bool = True) -> History:
+    """The history that the whole `lines` of the file `name` tell.
+
+    Raises:
+        DamagedJournalError: one of them is damaged; or does not follow, where that is `checked`.
+    """
+    history = History()
+    for place, line in enumerate(lines.splitlines(), start=1):
+        where = f"{name} line {place}"
+        record, written = parse(line, where, history.number + 1)
+        history.take(record, written, where, checked=checked)
+    if checked:
+        history.check_sound(name)
+    return history
 
 
-def _what_is_wrong(error: Exception) -> str:
-    match error:
-        case UnreadableError():
-            return f"it {error.why}"
-        case KeyError():
-            return f"{printable(repr(error.args[0])[:_MAX_NAME])} is missing in it, or unknown"
-        case ValidationError():
-            first = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, first["loc"])) or "its event"
-            return f"{printable(place[:_MAX_NAME])} is not as we write it ({first['msg']})"
-        case _:
-            return "it is not as we write it"
-
-
-def _config(told: Any) -> list[dict[str, Any]]:
-    if not isinstance(told, list) or not all(isinstance(phase, dict) for phase in told):
-        raise TypeError("not a list of phases")
-    return told
-
-
-def _encode(value: Event | Decision) -> dict[str, Any]:
-    kind = type(value)
-    return {"kind": kind.__name__, **_adapter(kind).dump_python(value, mode="json")}
-
-
-def _decode(kinds: dict[str, type], body: dict[str, Any]) -> Any:
-    fields = dict(body)
-    return _adapter(kinds[fields.pop("kind")]).validate_python(fields)
+def archived_name(history: History, data: bytes) -> str:
+    """The segment that holds `data`, all lines that led to `history`: its last record, so that
+    later segments have later names, and a sum of the content."""
+    return f"{ARCHIVE}/{history.number:012d}-{hashlib.sha256(data).hexdigest()[:8]}.jsonl"

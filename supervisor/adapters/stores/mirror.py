@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from supervisor.host.notice import Notice
@@ -27,7 +28,7 @@ from supervisor.ports import Objects, Storage
 from supervisor.protocol import attempts, removal
 from supervisor.protocol.reading import UnreadableError, opened, read
 from supervisor.protocol.removal import Place
-from supervisor.protocol.segments import JOURNAL, OF_A_PHASE, SUFFIX, Segment, extended
+from supervisor.protocol.segments import ARCHIVE, JOURNAL, OF_A_PHASE, SUFFIX, Segment, extended
 
 _INTERVAL = 5.0
 _PATIENCE = 120.0
@@ -78,6 +79,8 @@ class Mirror:
         self._error: OSError | None = None
         self._wanted = threading.Event()
         self._changed = threading.Condition()
+        self._replaced = threading.Lock()
+        """Held while a file that else only grows is replaced, or read."""
         self._is_ending = False
         self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
 
@@ -89,6 +92,13 @@ class Mirror:
     def wake(self) -> None:
         """There is something new."""
         self._wanted.set()
+
+    def replace(self, path: str, replace: Callable[[], None]) -> None:
+        """Have `replace` make another of the file `path`, which else only grows."""
+        with self._replaced:
+            replace()
+            if (stream := self._streams.get(path)) is not None:
+                self._streams[path] = _Stream(stream.generation + 1)
 
     def flush(self, path: str, give_up: Callable[[], bool], patience: float = _PATIENCE) -> None:
         """Return once the file `path`, which only grows, is in the bucket as far as it is now.
@@ -153,35 +163,40 @@ class Mirror:
             self._error = None
 
     def _extend(self, path: str) -> None:
-        stream = self._streams.setdefault(path, _Stream())
         file = self._folder / path
-        try:
-            size = file.stat().st_size
-        except FileNotFoundError:
-            return
-        if (plan := extended(stream.segments, self._epoch, size)) is None:
-            return
-        segment, kept = plan
-        with opened(file, below=self._folder) as source:
-            source.seek(segment.start)
-            data = source.read(segment.size)
+        with self._replaced:
+            stream = self._streams.setdefault(path, _Stream())
+            try:
+                size = file.stat().st_size
+            except FileNotFoundError:
+                return
+            plan = extended(stream.segments, self._epoch, size, stream.generation)
+            if plan is None:
+                return
+            segment, kept = plan
+            with opened(file, below=self._folder) as source:
+                source.seek(segment.start)
+                data = source.read(segment.size)
         if len(data) < segment.size:
             return  # it was cut meanwhile, which its writer finds out
+        if path == JOURNAL and not stream.segments:
+            for archived in self._below(ARCHIVE):  # what it names must be there before it
+                self._replace(archived)
         self._objects.write(f"{path}{SUFFIX}/{segment.name}", data)
         obsolete = stream.segments[len(kept) :]
         with self._changed:
             stream.segments = (*kept, segment)
             self._changed.notify_all()
         if not kept:
-            self._forget_earlier(path)
+            self._forget_earlier(path, segment)
         for each in obsolete:
             self._forget(Place.SEGMENT, f"{path}{SUFFIX}/{each.name}")
 
-    def _forget_earlier(self, path: str) -> None:
-        """All of the file is there in one piece: what earlier owners wrote of it is of no use."""
+    def _forget_earlier(self, path: str, whole: Segment) -> None:
+        """All of the file is there in one piece: what was written of it before is of no use."""
         for name in self._objects.list(f"{path}{SUFFIX}").objects:
             segment = Segment.parse(name)
-            if segment is not None and segment.epoch < self._epoch:
+            if segment is not None and segment.writing < whole.writing:
                 self._forget(Place.SEGMENT, f"{path}{SUFFIX}/{name}")
 
     def _replace(self, path: str) -> None:
@@ -254,6 +269,7 @@ class Mirror:
             if name not in (JOURNAL, PROCESSES):  # processes are of this host
                 yield name
         yield from self._below("drills")
+        yield from self._below(ARCHIVE)
         for phase in self._phases():
             for name in _files(self._folder / phase):
                 if name not in OF_A_PHASE:
@@ -275,7 +291,9 @@ class Mirror:
 class _Stream:
     """What of a file that grows is in the bucket."""
 
-    def __init__(self) -> None:
+    def __init__(self, generation: int = 0) -> None:
+        """`generation` counts how often the file was replaced."""
+        self.generation = generation
         self.segments: tuple[Segment, ...] = ()
 
 
@@ -295,7 +313,10 @@ class MirroredStorage:
 
     def replace(self, path: str, data: bytes) -> None:
         """See `ports.Storage`. It is in the bucket some seconds later."""
-        self._storage.replace(path, data)
+        if path == JOURNAL:
+            self._mirror.replace(path, partial(self._storage.replace, path, data))
+        else:
+            self._storage.replace(path, data)
 
     def append(
         self, path: str, data: bytes, *, at: int | None = None, durable: bool = False

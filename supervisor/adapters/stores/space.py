@@ -25,6 +25,7 @@ from supervisor.config.schema import Limits
 from supervisor.core import compiled
 from supervisor.core.events import LaunchFailed, WorkersGone
 from supervisor.core.retention import Kept, excess, limit_told
+from supervisor.history.past import Past
 from supervisor.host.notice import Notice
 from supervisor.ports import Storage, Transition
 from supervisor.protocol import attempts, removal, writing
@@ -90,11 +91,9 @@ class Space:
         if isinstance(event, WorkersGone | LaunchFailed) and event.failure is not None:
             self._last_failed = event.attempt
 
-    def replay(self, transitions: Sequence[Transition]) -> None:
-        """Take in the transitions of earlier supervisors."""
-        self._phases = ()
-        for transition in transitions:
-            self.observe(transition)
+    def recall(self, past: Past) -> None:
+        """Take in what was before this supervisor."""
+        self._phases, self._last_failed = past.directories, past.last_failed
 
     @property
     def is_short(self) -> bool:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from enum import IntEnum
 from typing import Any
 
 from supervisor.config.plan import PhasePlan
@@ -23,6 +24,7 @@ from supervisor.core.events import (
     WorkersStarted,
 )
 from supervisor.core.state import JobState, Status
+from supervisor.history.encoding import EncodingError, decode, encode
 from supervisor.host.notice import Notice
 from supervisor.ports import Storage, Transition
 from supervisor.protocol.reading import UnreadableError, parse_object
@@ -32,6 +34,12 @@ LAST = 100
 """Attempts whose records are in summary.json."""
 _LARGEST = 1 << 30
 """Bytes of attempts.jsonl: some hundred thousand attempts."""
+
+
+class _View(IntEnum):
+    """The form of `Summary.view`; another one is read from the archived journal instead."""
+
+    FORMAT = 1
 
 
 class Summary:
@@ -56,6 +64,7 @@ class Summary:
 
     def _begin(self, directory: str | None) -> None:
         """Begin with the attempts of the phase in `directory`; None: none has begun."""
+        self._directory = directory
         path = f"{directory}/{ATTEMPTS}" if directory is not None else None
         self._older = _Older(self._storage, path)
         self._ended: Counter[str] = Counter()
@@ -63,10 +72,44 @@ class Summary:
         self._livelock: TellLivelock | None = None
         """The last one that was told."""
 
-    def replay(self, transitions: Sequence[Transition]) -> None:
+    def replay(self, transitions: Iterable[Transition]) -> None:
         """Take in the transitions of earlier supervisors."""
         for transition in transitions:
             self._take(transition)
+
+    def view(self) -> dict[str, Any]:
+        """All that it keeps, as JSON, for `restore`."""
+        return {
+            "v": _View.FORMAT,
+            "directory": self._directory,
+            "ended": self._ended,
+            "attempts": self._attempts,
+            "livelock": encode(self._livelock, TellLivelock | None),
+            "waiting": self._older.waiting,
+        }
+
+    def restore(self, view: object) -> bool:
+        """Take up a view of an earlier supervisor's; False: it is none, and nothing has changed."""
+        match view:
+            case {
+                "v": _View.FORMAT,
+                "directory": str() | None as directory,
+                "ended": dict(ended),
+                "attempts": list(attempts),
+                "livelock": livelock,
+                "waiting": list(waiting),
+            } if all(map(_is_record, [*attempts, *waiting])) and _are_counts(ended):
+                try:
+                    last = decode(livelock, TellLivelock | None)
+                except EncodingError:
+                    return False
+            case _:
+                return False
+        self._begin(directory)
+        self._ended, self._attempts, self._livelock = Counter(ended), list(attempts), last
+        for record in waiting:
+            self._older.add(record)
+        return True
 
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""
@@ -184,6 +227,11 @@ class _Older:
         line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
         self._waiting[record["attempt"]] = line
 
+    @property
+    def waiting(self) -> list[dict[str, Any]]:
+        """The records that may not be in the file yet."""
+        return [parse_object(line, ATTEMPTS) for line in self._waiting.values()]
+
     def write(self) -> None:
         """Have all of it in the file.
 
@@ -222,6 +270,14 @@ class _Older:
             if isinstance(attempt, int):
                 self._waiting.pop(attempt, None)
         return b"" if data.endswith(b"\n") or not data else b"\n"
+
+
+def _is_record(body: object) -> bool:
+    return isinstance(body, dict) and type(body.get("attempt")) is int
+
+
+def _are_counts(body: dict[Any, Any]) -> bool:
+    return all(type(count) is int and count >= 0 for count in body.values())
 
 
 def _status(record: dict[str, Any]) -> str:

@@ -1,0 +1,260 @@
+"""Turns the values of the decision core into JSON and back, by nothing but their types.
+
+A dataclass becomes an object with all of its fields. Where several dataclasses are possible, the
+object also names its class, as `kind` (a constant field of that name names it itself). So the
+journal follows whatever shape `JobState`, the events and the decisions have, and what is read back
+is exactly what was written.
+
+Reading is strict: a field that the class does not have, or a value of another type, is an error
+with its place. Only a field that is missing takes its default: older records do not have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+KIND = "kind"
+_MAX_NAME = 80
+T = TypeVar("T")
+
+
+class EncodingError(ValueError):
+    """A JSON value that is not what is written of the type; the text says where and why."""
+
+    def __init__(self, why: str, *place: str) -> None:
+        """`why` goes on from the `place`: the names of fields, from the outermost on."""
+        self.why = why
+        self.place = place
+        super().__init__(f"{'.'.join(place) or 'it'} {why}")
+
+    def inside(self, name: str) -> EncodingError:
+        """The same error, seen from the value that has it in its field `name`."""
+        return EncodingError(self.why, name[:_MAX_NAME], *self.place)
+
+
+class _Codec(NamedTuple):
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+def encode(value: Any, kind: Any) -> Any:
+    """The JSON value of `value`, which has the type `kind`."""
+    return _codec(kind).encode(value)
+
+
+def decode(body: Any, kind: Any) -> Any:
+    """The value of type `kind` that is `body` in JSON.
+
+    Raises:
+        EncodingError: it is none.
+    """
+    return _codec(kind).decode(body)
+
+
+def patched(value: T, changes: Mapping[str, Any], kind: Any) -> T:
+    """`value`, a dataclass, with the fields of `changes` as they are there in JSON.
+
+    Raises:
+        EncodingError: they are not of their types.
+    """
+    hints = _hints(kind)
+    decoded = {}
+    for name, body in changes.items():
+        if name not in hints:
+            raise EncodingError("is unknown", name[:_MAX_NAME])
+        try:
+            decoded[name] = _codec(hints[name]).decode(body)
+        except EncodingError as error:
+            raise error.inside(name) from None
+    return replace(value, **decoded)  # type: ignore[type-var]
+
+
+def difference(one: Any, other: Any, place: str = "") -> tuple[str, Any, Any] | None:
+    """The first place in which two JSON values differ, and what each has there; None: in none."""
+    if type(one) is type(other) is dict:
+        for key in sorted(one.keys() | other.keys()):
+            inner = f"{place}.{key}" if place else key
+            if (found := difference(one.get(key), other.get(key), inner)) is not None:
+                return found
+        return None
+    if type(one) is type(other) is list and len(one) == len(other):
+        for index, pair in enumerate(zip(one, other, strict=True)):
+            if (found := difference(*pair, f"{place}[{index}]")) is not None:
+                return found
+        return None
+    return None if repr(one) == repr(other) else (place, one, other)  # repr: nan is not itself
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+@cache
+def _codec(kind: Any) -> _Codec:
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return _union(args)
+    if origin is Literal:
+        return _literal(args)
+    if origin is tuple and args[1:] == (...,):
+        return _sequence(_codec(args[0]))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _mapping(*map(_codec, args))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _enum(kind)
+    if isinstance(kind, type) and is_dataclass(kind):
+        return _dataclass(kind)
+    raise TypeError(f"{kind} cannot be kept in the journal: give `encoding` a codec for it")
+
+
+def _checked(*allowed: type, convert: Callable[[Any], Any] = lambda body: body) -> _Codec:
+    """Of a type that JSON has itself."""
+
+    def decode(body: Any) -> Any:
+        if type(body) not in allowed:
+            raise EncodingError(f"is {_named(body)}, not {_WORDS[allowed[0]]}")
+        return convert(body)
+
+    return _Codec(lambda value: value, decode)
+
+
+def _enum(kind: type[Enum]) -> _Codec:
+    def decode(body: Any) -> Enum:
+        try:
+            return kind(body)
+        except ValueError:
+            raise EncodingError(f"is {_named(body)}, no {kind.__name__}") from None
+
+    return _Codec(lambda value: value.value, decode)
+
+
+def _sequence(inner: _Codec) -> _Codec:
+    def decode(body: Any) -> tuple[Any, ...]:
+        if type(body) is not list:
+            raise EncodingError(f"is {_named(body)}, not a list")
+        return tuple([inner.decode(each) for each in body])
+
+    return _Codec(lambda value: [inner.encode(each) for each in value], decode)
+
+
+def _mapping(key: _Codec, inner: _Codec) -> _Codec:
+    def encode(value: Mapping[Any, Any]) -> dict[str, Any]:
+        return {key.encode(name): inner.encode(each) for name, each in value.items()}
+
+    def decode(body: Any) -> dict[Any, Any]:
+        if type(body) is not dict:
+            raise EncodingError(f"is {_named(body)}, not an object")
+        return {key.decode(name): inner.decode(each) for name, each in body.items()}
+
+    return _Codec(encode, decode)
+
+
+def _union(args: tuple[Any, ...]) -> _Codec:
+    kinds = [kind for kind in args if kind is not NoneType]
+    inner = _codec(kinds[0]) if len(kinds) == 1 else _tagged(tuple(kinds))
+    if len(kinds) == len(args):
+        return inner
+    return _Codec(
+        lambda value: None if value is None else inner.encode(value),
+        lambda body: None if body is None else inner.decode(body),
+    )
+
+
+def _tagged(kinds: tuple[type, ...]) -> _Codec:
+    """One of several dataclasses."""
+    if not all(map(is_dataclass, kinds)):
+        raise TypeError(f"one of {kinds}: nothing tells in JSON which it is")
+    by_name: dict[str, Any] = {_tag(kind): kind for kind in kinds}
+
+    def encode(value: Any) -> dict[str, Any]:
+        kind: Any = type(value)
+        return {KIND: _tag(kind), **_codec(kind).encode(value)}
+
+    def decode(body: Any) -> Any:
+        if type(body) is not dict:
+            raise EncodingError(f"is {_named(body)}, not an object")
+        name = body.get(KIND)
+        kind = by_name.get(name) if isinstance(name, str) else None
+        if kind is None:
+            raise EncodingError(f"is {_named(name)}, which is unknown", KIND)
+        return _codec(kind).decode({key: each for key, each in body.items() if key != KIND})
+
+    return _Codec(encode, decode)
+
+
+@cache
+def _tag(kind: Any) -> str:
+    """What names the class among others: a constant field `kind` of its own, or its name."""
+    is_constant = get_origin(_hints(kind).get(KIND)) is Literal
+    return str(get_args(_hints(kind)[KIND])[0]) if is_constant else str(kind.__name__)
+
+
+def _literal(allowed: tuple[Any, ...]) -> _Codec:
+    def decode(body: Any) -> Any:
+        if not any(type(body) is type(each) and body == each for each in allowed):
+            raise EncodingError(f"is {_named(body)}, not one of {allowed}")
+        return body
+
+    return _Codec(lambda value: value, decode)
+
+
+def _dataclass(kind: Any) -> _Codec:
+    @cache
+    def known() -> dict[str, tuple[_Codec, Field[Any]]]:  # only now: a class may hold its own kind
+        hints = _hints(kind)
+        return {field.name: (_codec(hints[field.name]), field) for field in fields(kind)}
+
+    def encode(value: Any) -> dict[str, Any]:
+        return {name: codec.encode(getattr(value, name)) for name, (codec, _) in known().items()}
+
+    def decode(body: Any) -> Any:
+        if type(body) is not dict:
+            raise EncodingError(f"is {_named(body)}, not an object")
+        there = known()
+        values = {}
+        for name, each in body.items():
+            if name not in there:
+                raise EncodingError("is unknown", name[:_MAX_NAME])
+            try:
+                values[name] = there[name][0].decode(each)
+            except EncodingError as error:
+                raise error.inside(name) from None
+        for name, (_, field) in there.items():
+            if name not in values and field.default is MISSING and field.default_factory is MISSING:
+                raise EncodingError("is missing", name)
+        return kind(**values)
+
+    return _Codec(encode, decode)
+
+
+def _named(body: Any) -> str:
+    """A value in JSON, for a person."""
+    if isinstance(body, dict | list):
+        return _WORDS[type(body)]
+    return repr(body)[:_MAX_NAME]
+
+
+_WORDS = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    NoneType: "null",
+    dict: "an object",
+    list: "a list",
+}
+_PLAIN: dict[Any, _Codec] = {
+    str: _checked(str),
+    int: _checked(int),
+    float: _checked(float, int, convert=float),
+    bool: _checked(bool),
+    NoneType: _checked(NoneType),
+}

@@ -1,0 +1,218 @@
+"""Follows a journal, record by record: what was recorded wins, and is checked.
+
+Recorded decisions and states are the history; no rule of today is asked where the job stands. Only
+what this very version wrote must also follow from its own rules: where it does not, the file was
+changed. Records of format 1 kept no state, so it is folded from their events, and the decisions
+that they kept must not contradict it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from supervisor.core.decisions import Decision, FinishJob, StartWorkers, TellLivelock, TellRecovery
+from supervisor.core.events import VOLATILE, PhaseBegun, SupervisorStarted
+from supervisor.core.exit_codes import ExitCode
+from supervisor.core.machine import step
+from supervisor.core.policy import RestartPolicy
+from supervisor.core.state import JobState
+from supervisor.history.encoding import EncodingError, difference, encode, patched
+from supervisor.history.past import Past
+from supervisor.history.record import (
+    REMEDY,
+    ConfigRecord,
+    DamagedJournalError,
+    Record,
+    Snapshot,
+    Turn,
+    what_is_wrong,
+)
+from supervisor.history.upcasters import FORMAT
+from supervisor.history.writer import writer
+from supervisor.ports import Transition
+from supervisor.protocol.attempts import is_phase_folder
+from supervisor.protocol.messages import printable
+
+_MAX_SHOWN = 80
+
+
+class ContradictionError(DamagedJournalError):
+    """What a record says does not follow from the records before it; it can be read, though."""
+
+
+@dataclass(slots=True)
+class History:
+    """What a journal tells: the state it leads to, and how it got there."""
+
+    state: JobState = field(default_factory=JobState)
+    config: list[dict[str, Any]] | None = None
+    """The resolved config of each phase, as last recorded."""
+    transitions: list[Transition] = field(default_factory=list)
+    """Those since the snapshot that the journal begins with."""
+    policy: RestartPolicy | None = None
+    """In force since the last supervisor started; None: there was none."""
+    torn: int = 0
+    """Bytes of an incomplete last line."""
+    past: Past = field(default_factory=Past)
+    number: int = 0
+    """That of the last record; 0: there is none."""
+    snapshot: Snapshot | None = None
+    """What the journal begins with, where older records are archived."""
+    is_outdated: bool = False
+    """Whether some records are of an older format."""
+
+    def take(self, record: Record, written: int, where: str, *, checked: bool = True) -> None:
+        """Fold in one more record, which is in the place `where` and of format `written`.
+
+        `checked`: also see to it that it follows from those before it.
+
+        Raises:
+            ContradictionError: it does not.
+            DamagedJournalError: it cannot.
+        """
+        self._count(record, where)
+        self.is_outdated |= written != FORMAT
+        match record:
+            case ConfigRecord():
+                self.config = record.config
+            case Snapshot():
+                self._begin_with(record, where)
+            case Turn():
+                self._turn(record, where, checked=checked)
+
+    def _count(self, record: Record, where: str) -> None:
+        begins = self.number == 0 and isinstance(record, Snapshot) and record.number > 0
+        if record.number != self.number + 1 and not begins:
+            why = f"is record {_shown(record.number)} where {self.number + 1} should be"
+            what = "records are missing, or there twice"
+            raise DamagedJournalError(f"{where} {why}: {what}; {REMEDY}")
+        self.number = record.number
+
+    def _begin_with(self, snapshot: Snapshot, where: str) -> None:
+        self.state, self.past, self.config = snapshot.state, snapshot.past, snapshot.config
+        self.policy, self.snapshot = snapshot.policy, snapshot
+        self.transitions.clear()
+        for directory in (*snapshot.past.directories, snapshot.state.directory):
+            _check_directory(directory, where)
+
+    def note(self, transition: Transition) -> None:
+        """Fold in a transition that is recorded now."""
+        if isinstance(transition.event, SupervisorStarted):
+            self.policy = transition.event.policy
+        self.number += 1
+        self.state, self.past = transition.after.durable(), self.past.after(transition)
+
+    def check_sound(self, name: str) -> None:
+        """See to it that a job can stand where the journal `name` ends: what is shown of it, and
+        what is decided next, rests on that.
+
+        Raises:
+            DamagedJournalError: none can.
+        """
+        state, policy = self.state, self.policy
+        if policy is None:
+            return
+        is_known = state.exit_code is None or state.exit_code in set(ExitCode)
+        if not 0 <= state.phase < len(policy.phases) or state.attempt < 0 or not is_known:
+            raise DamagedJournalError(f"{name} ends in a state in which no job can be; {REMEDY}")
+
+    def _turn(self, turn: Turn, where: str, *, checked: bool) -> None:
+        event = turn.event
+        if isinstance(event, PhaseBegun):
+            _check_directory(event.directory, where)
+        if isinstance(event, SupervisorStarted):
+            self.policy = event.policy
+        if self.policy is None:
+            raise DamagedJournalError(f"{where} comes before any SupervisorStarted; {REMEDY}")
+        before = self.state
+        if turn.changes is None:
+            after, follows = _next(before, turn, self.policy, where)
+            contradiction = _contradiction(turn.decisions, follows) if checked else None
+        else:
+            after = _recorded(before, turn.changes, where)
+            _check_directory(after.directory, where)
+            checked = checked and turn.by == writer() and not isinstance(event, VOLATILE)
+            contradiction = _disagreement(before, turn, after, self.policy) if checked else None
+        if contradiction is not None:
+            place, recorded, due = contradiction
+            raise ContradictionError(
+                f"{where} ({type(event).__name__}) does not follow from those before it: "
+                f"{place} is recorded as {_shown(recorded)}, and {_shown(due)} follows, by the "
+                f"same version; the file was changed, or is damaged: {REMEDY}"
+            )
+        self.state = after
+        transition = Transition(event, before, after, turn.decisions, turn.wall)
+        self.transitions.append(transition)
+        self.past = self.past.after(transition)
+
+
+def _recorded(before: JobState, changes: dict[str, Any], where: str) -> JobState:
+    try:
+        return patched(before, changes, JobState)
+    except (EncodingError, ValueError, TypeError) as error:
+        why = f"{where} is damaged: {what_is_wrong(error)}; {REMEDY}"
+        raise DamagedJournalError(why) from error
+
+
+def _next(
+    before: JobState, turn: Turn, policy: RestartPolicy, where: str
+) -> tuple[JobState, tuple[Decision, ...]]:
+    try:
+        return step(before, turn.event, policy)
+    except Exception as error:  # a line that nobody of us wrote: no state that we know leads there
+        why = f"{where} does not follow from those before it; {REMEDY}"
+        raise DamagedJournalError(why) from error
+
+
+_Contradiction = tuple[str, Any, Any] | None
+"""A place in a record, what is there, and what should be."""
+
+
+def _disagreement(
+    before: JobState, turn: Turn, after: JobState, policy: RestartPolicy
+) -> _Contradiction:
+    """How a turn of this very version differs from what its rules make of the event."""
+    try:
+        state, decisions = step(before, turn.event, policy)
+    except Exception as error:
+        return "the event", type(turn.event).__name__, f"{type(error).__name__}"
+    told, due = _imperative(turn.decisions), _imperative(decisions)
+    if told == due and after == state.durable():
+        return None
+    return difference(
+        {"decisions": _encoded(told), "state": encode(after, JobState)},
+        {"decisions": _encoded(due), "state": encode(state.durable(), JobState)},
+    )
+
+
+def _imperative(decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
+    """Without what only tells of times, which are of no durable state."""
+    return tuple(each for each in decisions if not isinstance(each, TellRecovery | TellLivelock))
+
+
+def _encoded(decisions: tuple[Decision, ...]) -> list[Any]:
+    return [encode(decision, Decision) for decision in decisions]
+
+
+def _contradiction(told: tuple[Decision, ...], follows: tuple[Decision, ...]) -> _Contradiction:
+    """What of recorded decisions cannot be true in the state that was folded without them."""
+    recorded, due = _fixed(told), _fixed(follows)
+    return None if recorded == due else ("what is decided", recorded, due)
+
+
+def _fixed(decisions: tuple[Decision, ...]) -> str:
+    """Attempt numbers and exit codes: no later version may see them otherwise."""
+    found = [f"attempt {each.attempt}" for each in decisions if isinstance(each, StartWorkers)]
+    found += [f"exit code {each.exit_code}" for each in decisions if isinstance(each, FinishJob)]
+    return ", ".join(found) or "nothing of the kind"
+
+
+def _check_directory(directory: str | None, where: str) -> None:
+    if directory is not None and not is_phase_folder(directory):
+        why = f"{where} says that a phase has the folder {_shown(directory)}"
+        raise DamagedJournalError(f"{why}, which no phase can have: {REMEDY}")
+
+
+def _shown(value: Any) -> str:
+    return printable(str(value) if isinstance(value, str) else repr(value))[:_MAX_SHOWN]

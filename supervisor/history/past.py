@@ -1,0 +1,51 @@
+"""What is asked of a job's past over and over: kept beside its state, so that no command reads
+thousands of records for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from supervisor.core.decisions import TellRecovery
+from supervisor.core.events import LaunchFailed, WorkersGone
+from supervisor.ports import Transition
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A fold over all transitions of a job."""
+
+    directories: tuple[str, ...] = ()
+    """The folders of its phases, oldest first."""
+    last_failed: int | None = None
+    """The number of the last attempt that failed."""
+    stepped: tuple[int, ...] = ()
+    """The phases in which an attempt has told a step."""
+    last_end: WorkersGone | None = None
+    """How the last attempt ended."""
+    was_asked: bool = False
+    """Whether the job was stopping then."""
+    reached: int | None = None
+    """The last step that was run before a recovery that is not over."""
+
+    def after(self, transition: Transition) -> Past:
+        """After one more."""
+        event, before, after = transition.event, transition.before, transition.after
+        past = self
+        if after.directory is not None and after.directory not in past.directories:
+            past = replace(past, directories=(*past.directories, after.directory))
+        if isinstance(event, WorkersGone | LaunchFailed) and event.failure is not None:
+            past = replace(past, last_failed=event.attempt)
+        if isinstance(event, WorkersGone):
+            past = past._ended(event, before.phase, was_asked=before.drains)
+        told = any(isinstance(decision, TellRecovery) for decision in transition.decisions)
+        if told or after.phase != before.phase:
+            past = replace(past, reached=None)
+        return past
+
+    def _ended(self, event: WorkersGone, phase: int, *, was_asked: bool) -> Past:
+        known = [step for step in (self.reached, event.step) if step is not None]
+        stepped = self.stepped
+        if event.step is not None and phase not in stepped:
+            stepped = (*stepped, phase)
+        reached = max(known, default=None)
+        return replace(self, last_end=event, was_asked=was_asked, stepped=stepped, reached=reached)

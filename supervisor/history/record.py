@@ -1,0 +1,206 @@
+"""The records of the journal, one JSON line each, and their texts.
+
+A `Turn` is an event, the decisions that it led to, and what changed in the durable state. A
+`ConfigRecord` keeps the resolved config. A `Snapshot` is all that has to be known of the records
+before it, which are in an archived segment. Each names its number and the version that wrote it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from supervisor.core.decisions import Decision
+from supervisor.core.events import Event
+from supervisor.core.policy import RestartPolicy
+from supervisor.core.state import JobState
+from supervisor.history.encoding import EncodingError, decode, encode
+from supervisor.history.past import Past
+from supervisor.history.upcasters import FORMAT, UPCASTERS, upcast
+from supervisor.protocol.messages import printable
+from supervisor.protocol.reading import UnreadableError, parse_object
+
+REMEDY = "move it away to begin a new record, or bring back a copy that is whole"
+_MAX_SHOWN = 80
+
+
+class JournalError(Exception):
+    """The journal cannot be read or written: without it nothing may be started."""
+
+
+class DamagedJournalError(JournalError):
+    """What is in the journal's place is none, which only a person can mend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of the decision core."""
+
+    number: int
+    by: str
+    wall: datetime
+    event: Event
+    decisions: tuple[Decision, ...]
+    changes: dict[str, Any] | None
+    """The fields of the durable state that are new, as JSON; None: they were not recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRecord:
+    """The resolved config of each phase."""
+
+    number: int
+    config: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Where the job stands, and what has to be known of how it got there."""
+
+    number: int
+    wall: datetime
+    state: JobState
+    past: Past
+    policy: RestartPolicy | None = None
+    config: list[dict[str, Any]] | None = None
+    archived: str | None = None
+    """The file, relative to model_dir, of the records before this one; None: there are none."""
+    views: Mapping[str, Any] = field(default_factory=dict)
+    """What others keep of those records, by their names, as JSON."""
+    repaired: str = ""
+    """What `supervise repair` did, where it has written this."""
+
+
+Record = Turn | ConfigRecord | Snapshot
+
+
+def line_of_turn(turn: Turn) -> bytes:
+    """The line of a turn."""
+    return _line(
+        turn.number,
+        turn.by,
+        turn.wall,
+        event=encode(turn.event, Event),
+        decisions=[encode(decision, Decision) for decision in turn.decisions],
+        state=turn.changes,
+    )
+
+
+def line_of_config(
+    number: int, by: str, wall: datetime, config: list[dict[str, Any]], diff: list[str]
+) -> bytes:
+    """The line of a config, with how it differs from the one before, for people."""
+    return _line(number, by, wall, config=config, diff=diff)
+
+
+def line_of_snapshot(snapshot: Snapshot, by: str) -> bytes:
+    """The line of a snapshot."""
+    body = {
+        "state": encode(snapshot.state, JobState),
+        "past": encode(snapshot.past, Past),
+        "policy": encode(snapshot.policy, RestartPolicy | None),
+        "config": snapshot.config,
+        "archived": snapshot.archived,
+        "views": dict(snapshot.views),
+    }
+    if snapshot.repaired:
+        body["repaired"] = snapshot.repaired
+    return _line(snapshot.number, by, snapshot.wall, snapshot=body)
+
+
+def _line(number: int, by: str, wall: datetime, **body: Any) -> bytes:
+    told = {"v": FORMAT, "by": by, "n": number, "time": wall.isoformat(), **body}
+    return json.dumps(told, separators=(",", ":")).encode() + b"\n"
+
+
+def parse(line: bytes, where: str, number: int) -> tuple[Record, int]:
+    """The record in `line`, and the format that it was written in.
+
+    `number` is that of the record in a format that did not number them.
+
+    Raises:
+        DamagedJournalError: it is none; `where` names the file and the line.
+    """
+    try:
+        body = parse_object(line, where)
+        written = body["v"]
+        if type(written) is not int or written not in (FORMAT, *UPCASTERS):
+            raise DamagedJournalError(f"{where} {_unknown_format(written, body.get('by'))}")
+        return _record(upcast(body), number), written
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+        why = f"{where} is damaged: {what_is_wrong(error)}; {REMEDY}"
+        raise DamagedJournalError(why) from error
+
+
+def _unknown_format(written: Any, by: Any) -> str:
+    found = printable(str(written)[:20])
+    if type(written) is not int or written <= FORMAT:
+        return f"has format {found}, which there is not: {REMEDY}"
+    who = f" ({printable(by[:_MAX_SHOWN])})" if isinstance(by, str) else ""
+    return (
+        f"has format {found}, which a newer version of supervise has written{who}; this one knows "
+        f"formats up to {FORMAT}: run that version, or a later one"
+    )
+
+
+def _record(body: dict[str, Any], number: int) -> Record:
+    number = body.get("n", number)
+    if type(number) is not int:
+        raise EncodingError("is no whole number", "n")
+    if "config" in body:
+        return ConfigRecord(number, config_of(body["config"]))
+    wall = datetime.fromisoformat(body["time"])
+    if "snapshot" in body:
+        return _snapshot(number, wall, body["snapshot"])
+    by, changes = body["by"], body.get("state")
+    if not isinstance(by, str) or not isinstance(changes, dict | None):
+        raise EncodingError("is not as we write it", "state" if isinstance(by, str) else "by")
+    return Turn(
+        number,
+        by,
+        wall,
+        decode(body["event"], Event),
+        decode(body["decisions"], tuple[Decision, ...]),
+        changes,
+    )
+
+
+def _snapshot(number: int, wall: datetime, body: Any) -> Snapshot:
+    archived, views = body["archived"], body["views"]
+    repaired = body.get("repaired", "")
+    if not isinstance(archived, str | None) or not isinstance(views, dict):
+        raise EncodingError("is not as we write it", "snapshot")
+    return Snapshot(
+        number,
+        wall,
+        decode(body["state"], JobState),
+        decode(body["past"], Past),
+        decode(body["policy"], RestartPolicy | None),
+        config_of(body["config"]) if body["config"] is not None else None,
+        archived,
+        views,
+        repaired if isinstance(repaired, str) else "",
+    )
+
+
+def config_of(told: Any) -> list[dict[str, Any]]:
+    """`told` as the config of each phase; TypeError: it is none."""
+    if not isinstance(told, list) or not all(isinstance(phase, dict) for phase in told):
+        raise TypeError("not a list of phases")
+    return told
+
+
+def what_is_wrong(error: Exception) -> str:
+    """Why a line is none of ours, in words."""
+    match error:
+        case UnreadableError():
+            return f"it {error.why}"
+        case KeyError():
+            return f"{printable(repr(error.args[0])[:_MAX_SHOWN])} is missing in it"
+        case EncodingError():
+            return printable(str(error))
+        case _:
+            return "it is not as we write it"

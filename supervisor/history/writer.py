@@ -1,0 +1,28 @@
+"""Names the version of the decision core that writes a record.
+
+Only what this very version wrote must follow from its own rules. The number of a release is not
+enough to tell: whoever runs from a checkout changes the rules under the same number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+from supervisor import __version__
+
+_HERE = Path(__file__).parents[1]
+_DECIDES = ("core/*.py", "history/*.py", "diagnosis/failure.py", "diagnosis/outcome.py",
+            "diagnosis/remedy.py", "diagnosis/success.py")  # fmt: skip
+"""What a step of the decision core depends on, and what it is recorded by."""
+
+
+@cache
+def writer() -> str:
+    """This version: its release, and a fingerprint of the code that decides."""
+    digest = hashlib.sha256()
+    for path in sorted(path for pattern in _DECIDES for path in _HERE.glob(pattern)):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(_HERE)} {len(content)}\n".encode() + content)
+    return f"{__version__}+{digest.hexdigest()[:8]}"
