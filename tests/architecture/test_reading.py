@@ -31,6 +31,7 @@ ALLOWED = {
     "supervisor/bootstrap/program.py": "the program itself, to be run",
     "supervisor/bootstrap/start.py": KERNEL,
     "supervisor/cli/schema.py": OURS,
+    "supervisor/history/writer.py": OURS,
     "supervisor/config/source.py": PERSON,
     "supervisor/config/training/data_files.py": DATA,
     "supervisor/diagnosis/log_lines.py": "lines of an output, of which a bounded part is kept",
