@@ -113,13 +113,15 @@ def test_in_format_1_recorded_decisions_must_not_contradict(recorded: str, other
 def test_an_upgrade_in_the_middle_of_a_job(
     supervise: Callable[..., Result], model_dir: Path
 ) -> None:
-    """The supervisor that wrote format 1 was killed while it waited for its third attempt."""
+    """The supervisor that wrote format 1 was killed while it judged its second attempt."""
     model_dir.mkdir()
     text = (JOURNALS / "format1_midjob.jsonl").read_text()
     lines = [line for line in text.splitlines(keepends=True) if '"config":[' not in line]
-    (model_dir / JOURNAL).write_text("".join(lines))
+    (model_dir / JOURNAL).write_text("".join(lines[:-1]))
     restart = {"max_num_restarts": 3, "backoff": {"first": 0.05}}
-    config = command_config(model_dir, "exit9", "--at", "3", restart=restart, success={"step": 6})
+    config = command_config(
+        model_dir, *("SIGKILL", "--every", "100"), restart=restart, success={"step": 6}
+    )
     result = supervise(config)
     assert result.code == 76, result.err
     assert "starting attempt 3" in result.log
