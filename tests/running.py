@@ -71,6 +71,14 @@ class Result:
         """What the supervisor told, of these names (none: all) and with these keys, in order."""
         return [each for each in events_in(self.raw) if _is_one(each, names, keys)]
 
+    def told(self, name: str, **keys: object) -> bool:
+        """Whether there is such an event."""
+        return bool(self.events(name, **keys))
+
+    def names(self, *names: str) -> list[str]:
+        """These events, in order, by their names."""
+        return [event["event"] for event in self.events(*names)]
+
     def event(self, name: str, **keys: object) -> dict[str, Any]:
         """The one event of this name and with these keys."""
         (event,) = self.events(name, **keys)

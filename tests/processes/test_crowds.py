@@ -125,5 +125,5 @@ def test_signals_are_heard_beside_it(start: Start, model_dir: Path, program: str
     running.signal(signal.SIGTERM)
     result = running.result()
     assert result.code == 75
-    assert "asked to stop by SIGTERM" in result.log
-    assert "does not end although it is killed" not in result.log
+    assert result.told("stop-requested", code="SIGTERM")
+    assert not result.told("process-unkillable")

@@ -40,7 +40,7 @@ def test_what_is_missing_each_time_is_tried_twice(supervise: Supervise, model_di
     assert (result.code, result.attempts) == (70, 2), result.log
     assert failures(result) == [("FATAL", False)] * 2
     signature = result.summary["attempts"][0]["failure"]["signature"]
-    assert "verdict FATAL, certain: false (rule 'missing-file'): " in result.log
+    assert result.told("verdict", code="missing-file", verdict="FATAL", certain=False)
     assert "ERROR: a guess: " in result.log
     again = rf"one more attempt in 0\.[01] s; the same failure again .* \(signature {signature}\)"
     assert len(re.findall(again, result.log)) == 1  # the jitter decides how it is rounded
@@ -78,7 +78,7 @@ def test_an_assertion_of_the_own_code_ends_the_job_at_once(
     result = supervise(config)
     assert (result.code, result.attempts) == (70, 1), result.log
     assert failures(result) == [("FATAL", True)]
-    assert "verdict FATAL, certain: true (rule 'own-assertion'): " in result.log
+    assert result.told("verdict", code="own-assertion", verdict="FATAL", certain=True)
     assert "ERROR: certain: " in result.log
     assert "one more attempt" not in result.log
 

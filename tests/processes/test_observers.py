@@ -46,5 +46,5 @@ def test_a_job_goes_on_where_a_timer_of_an_observer_fails(
     result = running.result()
     assert result.code == 75, result.err
     assert result.log.count(told) == 1
-    assert "checkpoint of step 300" in result.log
+    assert result.told("checkpoint-committed", step=300)
     assert result.err.count("Traceback") == tracebacks, "only a bug of ours has one"

@@ -29,7 +29,7 @@ def test_out_of_device_memory_once_again_then_with_less(
     asked = [result.rank_log(attempt).decode() for attempt in (1, 2, 3)]
     plain, adjusted = "inflight=1, accumulation=1", "inflight=2, accumulation=2"
     assert [plain in asked[0], plain in asked[1], adjusted in asked[2]] == [True] * 3
-    assert "verdict POLICY (rule 'out-of-memory')" in result.log
+    assert result.told("verdict", code="out-of-memory", verdict="POLICY")
     assert "once again as it was" in result.log
     assert "half the computations in flight and twice the gradient accumulation" in result.log
 
@@ -57,7 +57,7 @@ def test_what_takes_time_is_waited_for_also_the_first_time(
 ) -> None:
     result = supervise(command_config(model_dir, trouble, "--once", restart=QUICK))
     assert (result.code, result.attempts) == (0, 2), result.log
-    assert "before attempt 2" in result.log.partition("starting attempt 2")[0]
+    assert result.names("backoff", "attempt-started")[:2] == ["attempt-started", "backoff"]
 
 
 def test_a_machine_that_stays_busy_is_to_be_replaced_where_provision_does_that(
@@ -71,7 +71,7 @@ def test_a_machine_that_stays_busy_is_to_be_replaced_where_provision_does_that(
     assert "busy or not ready, again and again on this machine: another one is to" in result.log
     again = supervise(command_config(model_dir))
     assert again.code == 0, again.log
-    assert "so far: 2 attempts, 0 of 1 restarts used" in again.log
+    assert again.told("job-resumed", attempts=2, restarts=0, max_num_restarts=1)
 
 
 def test_expired_credentials_end_with_advice_once_the_budget_is_spent(
@@ -92,8 +92,8 @@ def test_no_capacity_charges_nothing_and_ends_with_69(
     assert (result.code, result.attempts) == (69, 15), result.log
     again = supervise(command_config(model_dir, restart=restart))
     assert again.code == 0, again.log
-    assert "so far: 15 attempts, 0 of 0 restarts used" in again.log
-    assert "failed for good" not in again.log
+    assert again.told("job-resumed", attempts=15, restarts=0, max_num_restarts=0)
+    assert not again.told("counts-reset")
     assert len(list(model_dir.glob("*_restartable"))) == 1
 
 
@@ -145,7 +145,7 @@ def test_a_rule_of_the_users_own_may_have_a_remedy(supervise: Supervise, model_d
     restart = QUICK | {"max_num_restarts": 0, "rules": [rule]}
     result = supervise(command_config(model_dir, "exit9", "--once", restart=restart))
     assert (result.code, result.attempts) == (0, 2), result.log
-    assert "before attempt 2" in result.log
+    assert result.told("backoff")
 
 
 def test_a_remedy_needs_a_policy(supervise: Supervise, model_dir: Path) -> None:

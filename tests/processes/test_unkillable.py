@@ -71,14 +71,14 @@ def test_sigterm_ends_the_wait_for_what_cannot_be_killed(undying: Running) -> No
     pid = pid_of_the_frozen(undying)
     undying.wait_for(BEING_KILLED)
     undying.signal(signal.SIGTERM)
-    undying.wait_for("asked to stop by SIGTERM")
+    undying.wait_for_event("stop-requested", code="SIGTERM")
     result = undying.result(30.0)
     assert result.code == 74
     said = rf"ends now, and kills what runs: pid {pid} \(python\S*, of root, frozen or waiting"
     assert re.search(said, result.log), result.log
     assert f"supervise: pid {pid} " in result.err
     assert "Traceback" not in result.err
-    assert "starting attempt 2" not in result.log
+    assert not result.told("attempt-started", attempt=2)
 
 
 def test_one_sigterm_is_enough(frozen: Path, start: Start, model_dir: Path) -> None:

@@ -74,8 +74,8 @@ def test_a_trainer_below_a_shell_saves_before_it_is_killed(
     assert result.summary["highest_committed_step"] == 300, result.log
     assert "rank 0 has no handler for SIGTERM" in result.log
     assert "was sent SIGTERM too: it handles SIGTERM, so it can save and exit" in result.log
-    assert "stopped: step 300 is saved; lost since then: 0 steps" in result.log
-    assert "killing what is left" not in result.log
+    assert result.told("attempt-stopped", saved=True, step=300, lost_steps=0)
+    assert not result.told("workers-killed")
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_a_trap_that_passes_sigterm_on_is_left_to_do_so(
     result = running.result()
     assert result.code == 75, result.log
     assert b"1 times\n" in result.rank_log(1)
-    assert "was sent SIGTERM too" not in result.log
-    assert "killing what is left" not in result.log
+    assert not result.told("process-lives-on")
+    assert not result.told("workers-killed")
 
 
 def test_a_loader_of_a_trainer_below_a_shell_lives_until_it_has_saved(
@@ -159,7 +159,7 @@ def test_what_ignores_sigterm_below_a_shell_is_killed_after_the_grace_period(
     assert result.code == 75
     assert "it ignores SIGTERM, so it runs until SIGKILL" in result.log
     assert "killing what is left of it: the grace period is over; still there: pid " in result.log
-    assert "stopped: no new checkpoint, the newest is of step 2; lost since then: " in result.log
+    assert result.told("attempt-stopped", saved=False, step=2)
 
 
 def test_a_second_request_shortens_the_grace_period_of_what_lives_on(
@@ -168,7 +168,7 @@ def test_a_second_request_shortens_the_grace_period_of_what_lives_on(
     script = f"{toy(model_dir, 'ignore-sigterm')}; true"
     running = ready(start, shell_config(model_dir, script, {"grace_period": 3000}), "deaf")
     running.signal(signal.SIGINT)
-    running.wait_for("was sent SIGTERM too")
+    running.wait_for_event("process-lives-on")
 
     def heard() -> bool:
         running.signal(signal.SIGINT)
@@ -178,7 +178,7 @@ def test_a_second_request_shortens_the_grace_period_of_what_lives_on(
     assert eventually(heard, timeout=30.0)
     result = running.result()
     assert result.code == 79
-    assert "killing what is left of it: the grace period is over" in result.log
+    assert result.told("workers-killed", reason="the grace period is over")
 
 
 def test_a_hung_trainer_below_a_shell_is_asked_to_save(start: Start, model_dir: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_hung_trainer_below_a_shell_is_asked_to_save(start: Start, model_dir: 
     result = start(config).result()
     assert result.code == 0, result.log
     assert "was sent SIGTERM too: it handles SIGTERM" in result.log
-    assert "stopped: step 300 is saved" in result.log
+    assert result.told("attempt-stopped", saved=True, step=300)
     assert result.attempts == 2
 
 
@@ -208,7 +208,7 @@ def test_of_many_processes_below_a_shell_run_log_names_twenty(
     assert result.code == 75, result.log
     assert 20 <= result.log.count("lives on, and was sent SIGTERM too") < 30, result.log
     assert result.log.count("more processes live on, and get SIGTERM too") == 1
-    assert "killing what is left" not in result.log
+    assert not result.told("workers-killed")
 
 
 def test_a_shell_that_alone_gets_sigterm_takes_its_trainer_along_once_it_has_saved(
@@ -222,9 +222,9 @@ def test_a_shell_that_alone_gets_sigterm_takes_its_trainer_along_once_it_has_sav
     result = running.result()
     assert result.code == 0, result.log
     assert result.summary["preemptions_used"] == 0, "step 300 refilled the budget"
-    assert "stopped" not in result.log
-    assert "checkpoint of step 300" in result.log
-    assert "preempted" in result.log
+    assert not result.told("attempt-stopped")
+    assert result.told("checkpoint-committed", step=300)
+    assert result.told("attempt-failed", charge="preemptions")
 
 
 _SAVES_AND_PRINTS = """
@@ -253,7 +253,7 @@ def test_sigterm_to_the_process_group_of_a_pipe_is_a_preemption(
     result = running.result()
     assert b"BrokenPipeError" in result.rank_log(1)
     assert result.code == 0, result.log
-    assert "preempted" in result.log
+    assert result.told("attempt-failed", charge="preemptions")
     assert result.attempts == 2
 
 
@@ -278,8 +278,8 @@ def test_a_launcher_that_exits_0_on_sigterm_takes_its_trainer_along_once_it_has_
     assert result.code == 0, result.log
     assert "rank 0 ended: exit code 0 after SIGTERM" in result.log
     assert "was sent SIGTERM too: it handles SIGTERM" in result.log
-    assert "checkpoint of step 300" in result.log
-    assert "preempted" in result.log
+    assert result.told("checkpoint-committed", step=300)
+    assert result.told("attempt-failed", charge="preemptions")
     assert result.attempts == 2
 
 
@@ -291,13 +291,13 @@ def test_a_stop_after_exit_code_0_gives_what_lives_on_the_whole_grace_period(
     script = f"{trainer} & until [ -e {model_dir}/go ]; do sleep 0.05; done"
     running = ready(start, shell_config(model_dir, script))
     (model_dir / "go").touch()
-    running.wait_for("rank 0 ended: exit code 0")
+    running.wait_for_event("rank-ended", rank=0, code=0)
     running.signal(signal.SIGTERM)
     result = running.result()
     assert result.code == 75, result.log
     assert result.summary["highest_committed_step"] == 300, result.log
     assert result.log.count("was sent SIGTERM too: it handles SIGTERM") == 1
-    assert "stopped: step 300 is saved" in result.log
+    assert result.told("attempt-stopped", saved=True, step=300)
 
 
 # --- exit code 0 ---------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ def test_a_command_that_goes_on_in_the_background_is_no_success(
     assert result.code == 70, result.log
     assert "the command went on in the background" in result.log
     assert "(sleep 3600)" in result.log
-    assert "rule 'background'" in result.log
+    assert result.told("verdict", code="background")
     assert "Run the program in the foreground" in result.log
 
 
@@ -337,7 +337,7 @@ def test_what_ends_soon_after_the_program_is_no_issue(
 ) -> None:
     result = supervise(shell_config(model_dir, f"{toy(model_dir)}; sleep 0.3 &"))
     assert result.code == 0, result.log
-    assert "killing" not in result.log
+    assert not result.told("workers-killed")
 
 
 def test_a_frozen_process_is_waited_for_no_longer(supervise: Supervise, model_dir: Path) -> None:
@@ -377,4 +377,4 @@ def test_with_pipefail_the_same_fails(supervise: Supervise, model_dir: Path) -> 
     script = f"set -o pipefail; {shlex.join([sys.executable, '-c', program])} 2>&1 | cat"
     result = supervise(shell_config(model_dir, script))
     assert result.code != 0
-    assert "failed" in result.log
+    assert result.told("attempt-failed")
