@@ -29,7 +29,7 @@ from supervisor.config.training.layout import Rung
 from supervisor.config.training.resolved import InitConfig
 from trainer.checkpoint import Checkpoints, restore
 from trainer.mesh import make_mesh
-from trainer.state import Blueprint, TrainState
+from trainer.state import TrainState, TrainStateSpec
 from trainer.steps import steps_in
 
 SIZES = {"60mb": (256, 6), "200mb": (512, 5), "1gb": (1024, 7)}
@@ -61,7 +61,7 @@ def main() -> None:
     report.finish(given.json)
 
 
-def _blueprint(hidden: int, layers: int) -> Blueprint:
+def _blueprint(hidden: int, layers: int) -> TrainStateSpec:
     init = InitConfig.model_validate(
         {
             "model": {"hidden_size": hidden, "num_layers": layers, "num_heads": 4},
@@ -70,10 +70,10 @@ def _blueprint(hidden: int, layers: int) -> Blueprint:
             "checkpoint": {"directory": "/nowhere"},
         }
     )
-    return Blueprint.of(init, make_mesh(Rung(1, 1, 1, 8, 1)))
+    return TrainStateSpec.of(init, make_mesh(Rung(1, 1, 1, 8, 1)))
 
 
-def _random(blueprint: Blueprint) -> TrainState:
+def _random(spec: TrainStateSpec) -> TrainState:
     generator = np.random.default_rng(0)
 
     def fill(leaf: Any) -> jax.Array:
@@ -81,12 +81,12 @@ def _random(blueprint: Blueprint) -> TrainState:
         placed: jax.Array = jax.device_put(numbers, leaf.sharding)
         return placed
 
-    state: TrainState = jax.tree.map(fill, blueprint.abstract)
+    state: TrainState = jax.tree.map(fill, spec.abstract)
     return state
 
 
-def _measure(blueprint: Blueprint, directory: Path, rounds: int, samples: Samples) -> None:
-    state, abstract = _random(blueprint), blueprint.abstract
+def _measure(spec: TrainStateSpec, directory: Path, rounds: int, samples: Samples) -> None:
+    state, abstract = _random(spec), spec.abstract
     arrays = [np.asarray(x) for x in jax.tree.leaves((state.params, state.optimizer))]
     ours = Checkpoints(steps_in(directory / "ours"), 1, {}, print)
     plain = ocp.CheckpointManager(

@@ -20,10 +20,10 @@ import numpy as np
 from benchmarks.report import Report, options
 from supervisor.config.training.layout import rung
 from supervisor.config.training.resolved import InitConfig
-from trainer.feed import Feed
+from trainer.batch_sharder import BatchSharder
 from trainer.fixed_order import same_threads
 from trainer.mesh import make_mesh
-from trainer.state import Blueprint
+from trainer.state import TrainStateSpec
 from trainer.step import jit_train_step
 
 MODES = ("rounding", "bitwise")
@@ -84,16 +84,16 @@ class _Run:
     def __init__(self, config: InitConfig, num_devices: int) -> None:
         found = rung(config, num_devices)
         assert found is not None
-        self._feed = Feed(make_mesh(found), found)
-        blueprint = Blueprint.of(config, self._feed.mesh)
-        self._state = blueprint.fresh()
-        self._step = jit_train_step(blueprint)
+        self._sharder = BatchSharder(make_mesh(found), found)
+        spec = TrainStateSpec.of(config, self._sharder.mesh)
+        self._state = spec.fresh()
+        self._step = jit_train_step(spec)
         self.times: list[float] = []
 
     def step(self, batch: Any) -> None:
         """One more step, timed."""
         began = time.perf_counter()
-        self._state, metrics = self._step(self._state, self._feed.put(batch))
+        self._state, metrics = self._step(self._state, self._sharder.put(batch))
         jax.block_until_ready((self._state, metrics))
         self.times.append(1e3 * (time.perf_counter() - began))
 

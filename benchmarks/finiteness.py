@@ -22,9 +22,9 @@ import trainer.step
 from benchmarks.report import Report, options
 from supervisor.config.training.layout import Rung
 from supervisor.config.training.resolved import InitConfig
-from trainer.feed import Feed
+from trainer.batch_sharder import BatchSharder
 from trainer.mesh import make_mesh
-from trainer.state import Blueprint
+from trainer.state import TrainStateSpec
 
 INIT = InitConfig.model_validate(
     {
@@ -43,15 +43,15 @@ def main() -> None:
     repeat = 10 if given.quick else 100
     jax.config.update("jax_platforms", "cpu")
     rung = Rung(1, 1, 1, 8, 1)
-    feed = Feed(make_mesh(rung), rung)
-    blueprint = Blueprint.of(INIT, feed.mesh)
-    tokens = feed.put(np.random.default_rng(0).integers(0, 257, (8, LENGTH), np.int32))
+    sharder = BatchSharder(make_mesh(rung), rung)
+    spec = TrainStateSpec.of(INIT, sharder.mesh)
+    tokens = sharder.put(np.random.default_rng(0).integers(0, 257, (8, LENGTH), np.int32))
     check = trainer.step.all_finite
 
     def compiled(finite: Any) -> Any:
         trainer.step.all_finite = finite
-        step = trainer.step.jit_train_step(blueprint)
-        return step.lower(blueprint.abstract, feed.abstract(LENGTH)).compile()
+        step = trainer.step.jit_train_step(spec)
+        return step.lower(spec.abstract, sharder.abstract(LENGTH)).compile()
 
     variants = {
         "checked_step": compiled(check),
@@ -59,7 +59,7 @@ def main() -> None:
         "unchecked_step_again": compiled(lambda tree: jnp.bool_(True)),
     }
     trainer.step.all_finite = check
-    states = {name: blueprint.fresh() for name in variants}
+    states = {name: spec.fresh() for name in variants}
     times: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(repeat):
         for name, step in variants.items():
@@ -68,7 +68,7 @@ def main() -> None:
             jax.block_until_ready((states[name].params, metrics))
             bool(metrics["finite"])
             times[name].append(1e3 * (time.perf_counter() - began))
-    whole = trainer.step.jit_all_finite(blueprint)
+    whole = trainer.step.jit_all_finite(spec)
     state = states["checked_step"]
     name = "whole_state"
     times[name] = []

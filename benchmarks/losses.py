@@ -23,7 +23,7 @@ from supervisor.config.training.resolved import parse
 from supervisor.protocol import simulated
 from trainer.checkpoint import newest_step, restore
 from trainer.mesh import make_mesh
-from trainer.state import Blueprint
+from trainer.state import TrainStateSpec
 
 _DEVICES = 8
 _LEAST = 2
@@ -120,7 +120,7 @@ def _parameters(run: Training, step: int) -> Any:
     params = max((run.folder / "run").glob("*_restartable/params.yaml"))
     init = parse(yaml.safe_load(params.read_text(encoding="utf-8"))).init
     alone = Rung(1, 1, 1, per_device_batch=1, accumulation=1)
-    state, _ = restore(checkpoints, step, Blueprint.of(init, make_mesh(alone)).abstract)
+    state, _ = restore(checkpoints, step, TrainStateSpec.of(init, make_mesh(alone)).abstract)
     return state.params, state.optimizer
 
 

@@ -25,9 +25,9 @@ from jax.experimental import topologies
 from supervisor.config.training.layout import rung
 from supervisor.config.training.resolved import TrainerConfig, parse
 from supervisor.protocol.shortening import beginning
-from trainer.feed import Feed
+from trainer.batch_sharder import BatchSharder
 from trainer.mesh import make_mesh
-from trainer.state import Blueprint
+from trainer.state import TrainStateSpec
 from trainer.step import jit_train_step
 
 _MAX_PROBLEM = 4000
@@ -52,10 +52,10 @@ def _device_bytes(config: TrainerConfig, wanted: dict[str, Any]) -> int:
     """The memory that the train step takes on each device, once it is compiled."""
     found = rung(config.init, wanted["num_devices"])
     assert found is not None
-    feed = Feed(make_mesh(found, devices(wanted)), found)
-    blueprint = Blueprint.of(config.init, feed.mesh)
-    tokens = feed.abstract(config.fit.train_dataloader.sequence_length + 1)
-    memory = jit_train_step(blueprint).lower(blueprint.abstract, tokens).compile().memory_analysis()
+    sharder = BatchSharder(make_mesh(found, devices(wanted)), found)
+    spec = TrainStateSpec.of(config.init, sharder.mesh)
+    tokens = sharder.abstract(config.fit.train_dataloader.sequence_length + 1)
+    memory = jit_train_step(spec).lower(spec.abstract, tokens).compile().memory_analysis()
     arrays = memory.argument_size_in_bytes + memory.output_size_in_bytes
     rest = memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
     return int(arrays - memory.alias_size_in_bytes + rest)

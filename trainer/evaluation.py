@@ -7,20 +7,20 @@ from concurrent.futures import Future
 from typing import Any
 
 from supervisor.config.training.sections import ValidationConfig
+from trainer.batch_sharder import BatchSharder
 from trainer.data import Batch, validation_batches
 from trainer.executables import Executables
-from trainer.feed import Feed
-from trainer.state import Blueprint, TrainState
+from trainer.state import TrainState, TrainStateSpec
 from trainer.step import jit_evaluation_loss
 
 
 def compiled_loss(
-    config: ValidationConfig, blueprint: Blueprint, feed: Feed, executables: Executables
+    config: ValidationConfig, spec: TrainStateSpec, sharder: BatchSharder, executables: Executables
 ) -> Future[Callable[..., Any]]:
     """The evaluation step, loaded or compiled."""
-    tokens = feed.abstract(config.dataloader.sequence_length + 1)
-    function = jit_evaluation_loss(blueprint)
-    return executables.get("evaluation step", function, blueprint.abstract, tokens)
+    tokens = sharder.abstract(config.dataloader.sequence_length + 1)
+    function = jit_evaluation_loss(spec)
+    return executables.get("evaluation step", function, spec.abstract, tokens)
 
 
 class Evaluation:
@@ -30,13 +30,13 @@ class Evaluation:
     def __init__(
         self,
         config: ValidationConfig,
-        blueprint: Blueprint,
-        feed: Feed,
+        spec: TrainStateSpec,
+        sharder: BatchSharder,
         executables: Executables,
     ) -> None:
         self._config = config
-        self._blueprint = blueprint
-        self._feed = feed
+        self._blueprint = spec
+        self._sharder = sharder
         self._executables = executables
         self._loss: Any = None
         self._batches: list[Batch] = []
@@ -53,16 +53,16 @@ class Evaluation:
         for batch in self._batches:
             if stop():
                 return None
-            total += float(self._loss(state, self._feed.put(batch)))
+            total += float(self._loss(state, self._sharder.put(batch)))
         return total / len(self._batches)
 
     def _prepare(self) -> None:
-        config, blueprint = self._config, self._blueprint
-        loss = compiled_loss(config, blueprint, self._feed, self._executables)
+        config, spec = self._config, self._blueprint
+        loss = compiled_loss(config, spec, self._sharder, self._executables)
         self._batches = validation_batches(
             config.dataloader,
-            blueprint.config.loop.global_batch_size,
+            spec.config.loop.global_batch_size,
             config.steps,
-            blueprint.config.model.vocab_size,
+            spec.config.model.vocab_size,
         )
         self._loss = loss.result()

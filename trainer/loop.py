@@ -15,9 +15,9 @@ from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
 from supervisor.protocol.simulated import Held
 from trainer import distributed
+from trainer.batch_sharder import BatchSharder
 from trainer.checkpoint import Checkpoints
 from trainer.evaluation import Evaluation
-from trainer.feed import Feed
 from trainer.inflight import InFlight, NotFiniteError
 from trainer.log import log
 from trainer.snapshot import Snapshots
@@ -40,7 +40,7 @@ class Loop:
     all_finite: Any
     skip_steps: Container[int]
     batches: Any
-    feed: Feed
+    sharder: BatchSharder
     evaluation: Evaluation | None
     checkpoints: Checkpoints
     in_flight: InFlight
@@ -87,7 +87,7 @@ class Loop:
             self.state = replace(self.state, step=self.skipped_step(self.state.step))
             self.in_flight.skip(self.step)
             return
-        self.state, metrics = self.train_step(self.state, self.feed.put(batch))
+        self.state, metrics = self.train_step(self.state, self.sharder.put(batch))
         self.in_flight.add(self.step, metrics)
 
     def _evaluate(self, evaluation: Evaluation, termination: Termination) -> None:

@@ -35,8 +35,8 @@ def prefetch(params: Path) -> None:
     prepared = prepare(config, num_devices, Adjustments.from_environment(), WorkerLog())
     steps = [prepared.train_step]
     if config.fit.validation is not None:
-        blueprint, feed, executables = prepared.blueprint, prepared.feed, prepared.executables
-        steps.append(compiled_loss(config.fit.validation, blueprint, feed, executables))
+        spec, sharder, executables = prepared.spec, prepared.sharder, prepared.executables
+        steps.append(compiled_loss(config.fit.validation, spec, sharder, executables))
     for step in steps:
         step.result()
     prepared.executables.close()

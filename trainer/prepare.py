@@ -21,12 +21,12 @@ from supervisor.config.training.resolved import TrainerConfig, refusal
 from supervisor.protocol import environment
 from supervisor.protocol.adjustments import Adjustments
 from trainer import fixed_order
+from trainer.batch_sharder import BatchSharder
 from trainer.data import training_batches
 from trainer.executables import Executables
-from trainer.feed import Feed
 from trainer.log import WorkerLog
 from trainer.mesh import make_mesh, require_devices
-from trainer.state import Blueprint
+from trainer.state import TrainStateSpec
 from trainer.step import jit_train_step
 
 _TRAIN_STEP = "train step"
@@ -38,8 +38,8 @@ class Prepared:
     over the training data, which is read when it is asked for the first time."""
 
     log: WorkerLog
-    feed: Feed
-    blueprint: Blueprint
+    sharder: BatchSharder
+    spec: TrainStateSpec
     tokens: jax.ShapeDtypeStruct
     batches: Callable[[], Any]
     executables: Executables
@@ -67,18 +67,16 @@ def prepare(
     init, loader = config.init, config.fit.train_dataloader
     executables = _executables(config, found, log)
     executables.expect(_TRAIN_STEP)
-    feed = Feed(make_mesh(found), found)
-    blueprint = Blueprint.of(init, feed.mesh)
-    tokens = feed.abstract(loader.sequence_length + 1)
+    sharder = BatchSharder(make_mesh(found), found)
+    spec = TrainStateSpec.of(init, sharder.mesh)
+    tokens = sharder.abstract(loader.sequence_length + 1)
     return Prepared(
         log=log,
-        feed=feed,
-        blueprint=blueprint,
+        sharder=sharder,
+        spec=spec,
         tokens=tokens,
         executables=executables,
-        train_step=executables.get(
-            _TRAIN_STEP, jit_train_step(blueprint), blueprint.abstract, tokens
-        ),
+        train_step=executables.get(_TRAIN_STEP, jit_train_step(spec), spec.abstract, tokens),
         batches=cache(
             lambda: training_batches(
                 loader, init.loop.global_batch_size, init.data_shuffle_seed, init.model.vocab_size

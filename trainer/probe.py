@@ -48,7 +48,7 @@ def _answer(connection: socket.socket) -> None:
     nice = background.enter() if is_ahead else None
     import jax
 
-    from trainer import placement, soundness
+    from trainer import device_health, placement
 
     with connection, connection.makefile("rw") as lines:
         question = lines.readline()
@@ -72,7 +72,7 @@ def _answer(connection: socket.socket) -> None:
         tell(found=0, bad={}, at="start", compiled=False)
         simulated.fail_if_stuck(asked["stuck"])
         devices = jax.local_devices()
-        soundness.probe(devices, asked["one_by_one"], asked["skip"], asked["wrong"], tell)
+        device_health.probe(devices, asked["one_by_one"], asked["skip"], asked["wrong"], tell)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from trainer.loop import Loop
 from trainer.prepare import Prepared, prepare
 from trainer.save_policy import save_policy
 from trainer.snapshot import Snapshots
-from trainer.state import Blueprint, TrainState
+from trainer.state import TrainState, TrainStateSpec
 from trainer.step import jit_all_finite, jit_skipped_step
 from trainer.steps import Say, steps_in
 
@@ -62,17 +62,17 @@ def train(
     adjustments = Adjustments.from_environment()
     if prepared is None:
         prepared = prepare(config, num_devices, adjustments, told)
-    blueprint, feed, batches = prepared.blueprint, prepared.feed, prepared.batches()
+    spec, sharder, batches = prepared.spec, prepared.sharder, prepared.batches()
     loop = config.init.loop
     inflight = max(1, loop.max_inflight_computations // adjustments.inflight)
-    reporter.adjustable(list(_adjustable(config, feed.rung, inflight, adjustments)))
-    log.info("mesh-chosen", platform=device.platform, **_mesh(feed.rung))
+    reporter.adjustable(list(_adjustable(config, sharder.rung, inflight, adjustments)))
+    log.info("mesh-chosen", platform=device.platform, **_mesh(sharder.rung))
 
     reporter.stage(Stage.RESTORING)
-    snapshots = Snapshots.of(blueprint, told.warn)
+    snapshots = Snapshots.of(spec, told.warn)
     begun = _resume(snapshots, checkpoints, batches)
     snapshot = begun is not None
-    state, restored = begun or _start(config, checkpoints, blueprint, batches, told.warn)
+    state, restored = begun or _start(config, checkpoints, spec, batches, told.warn)
     reporter.restored(restored, snapshot=snapshot)
     step = restored or 0
 
@@ -85,15 +85,15 @@ def train(
         step=step,
         max_steps=loop.max_steps,
         train_step=train_step,
-        skipped_step=jit_skipped_step(blueprint),
-        all_finite=jit_all_finite(blueprint),
+        skipped_step=jit_skipped_step(spec),
+        all_finite=jit_all_finite(spec),
         skip_steps=adjustments.skip_steps,
         batches=batches,
-        feed=feed,
+        sharder=sharder,
         evaluation=(
             None
             if validation is None
-            else Evaluation(validation, blueprint, feed, prepared.executables)
+            else Evaluation(validation, spec, sharder, prepared.executables)
         ),
         checkpoints=checkpoints,
         in_flight=InFlight(inflight, loop.log_every, reporter, drills),
@@ -161,31 +161,31 @@ def _resume(
 def _start(
     config: TrainerConfig,
     checkpoints: Checkpoints,
-    blueprint: Blueprint,
+    spec: TrainStateSpec,
     batches: Any,
     say: Say,
 ) -> tuple[TrainState, int | None]:
     """The state to train from and the step it was saved at (None: a fresh one); `batches` is moved
     to where that state left off."""
     directory = config.init.checkpoint.directory
-    restored = checkpoints.restore(blueprint.abstract)
+    restored = checkpoints.restore(spec.abstract)
     if restored is not None:
         step, state, position = restored
         batches.set_state(position)
         log.info("checkpoint-restored", step=step, directory=str(directory))
         return state, step
     if config.start_from is not None:
-        return _from_other_phase(config.start_from, blueprint, say), None
+        return _from_other_phase(config.start_from, spec, say), None
     log.info("started-afresh", directory=str(directory))
-    return blueprint.fresh(), None
+    return spec.fresh(), None
 
 
-def _from_other_phase(source: StartPoint, blueprint: Blueprint, say: Say) -> TrainState:
+def _from_other_phase(source: StartPoint, spec: TrainStateSpec, say: Say) -> TrainState:
     """A fresh state, with what `source` says in place of its own."""
     names = ("params",) if source.load == "params" else ("params", "optimizer")
-    wanted = {name: getattr(blueprint.abstract, name) for name in names}
-    shared = fingerprint_across(blueprint.config, source)
+    wanted = {name: getattr(spec.abstract, name) for name in names}
+    shared = fingerprint_across(spec.config, source)
     step, parts = restore_parts(source.directory, wanted, shared, say)
     place = str(source.directory)
     log.info("phase-loaded", parts=", ".join(names), step=step, directory=place)
-    return replace(blueprint.fresh(), **parts)
+    return replace(spec.fresh(), **parts)

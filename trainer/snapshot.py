@@ -28,7 +28,7 @@ from trainer.fingerprint import fingerprint
 from trainer.layout import Layout, Written, sizes, to_bytes
 from trainer.log import log
 from trainer.slots import DamagedRecordError, Header, Slots
-from trainer.state import Blueprint, TrainState
+from trainer.state import TrainState, TrainStateSpec
 from trainer.steps import Say
 
 
@@ -39,20 +39,20 @@ class _UnusableError(Exception):
 class Snapshots:
     """Takes snapshots of a state, every so many steps, and gives the newest back."""
 
-    def __init__(self, memory: int, every: int, blueprint: Blueprint, say: Say) -> None:
+    def __init__(self, memory: int, every: int, spec: TrainStateSpec, say: Say) -> None:
         self._every = every
         self._say = say
-        self._layout = Layout.of(blueprint.abstract)
-        self._mark = _mark(blueprint)
+        self._layout = Layout.of(spec.abstract)
+        self._mark = _mark(spec)
         self._written = self._layout.written
         self._slots = Slots(memory, sizes(self._written))
         self._writing: Thread | None = None
         self._given_up = False
 
     @classmethod
-    def of(cls, blueprint: Blueprint, say: Say) -> Snapshots | None:
+    def of(cls, spec: TrainStateSpec, say: Say) -> Snapshots | None:
         """Those that the config asks for; None: it does not, or nobody keeps memory for them."""
-        wanted = blueprint.config.checkpoint.snapshot
+        wanted = spec.config.checkpoint.snapshot
         if wanted is None:
             return None
         memory = snapshot_memory()
@@ -60,7 +60,7 @@ class Snapshots:
             log.info("snapshots-off")
             return None
         assert memory is not None
-        return cls(memory, wanted.every, blueprint, say)
+        return cls(memory, wanted.every, spec, say)
 
     def due(self, step: int) -> bool:
         """Whether one is due after `step`."""
@@ -171,12 +171,12 @@ def _copies(arrays: list[jax.Array]) -> list[jax.Array]:
     return [jnp.copy(array) for array in arrays]
 
 
-def _mark(blueprint: Blueprint) -> Mapping[str, Any]:
+def _mark(spec: TrainStateSpec) -> Mapping[str, Any]:
     """What a snapshot must share with whoever resumes from it; on other devices, if need be."""
     return {
         "job": os.environ.get(JOB, ""),
-        "phase": str(blueprint.config.checkpoint.directory),
+        "phase": str(spec.config.checkpoint.directory),
         "number of processes": jax.process_count(),
         "process": jax.process_index(),
-        **fingerprint(blueprint.config),
+        **fingerprint(spec.config),
     }

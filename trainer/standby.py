@@ -100,13 +100,11 @@ def _stamps(config: TrainerConfig) -> _Stamps:
 
 def _rehearse(prepared: Prepared) -> None:
     """One step, one save and one restore, of zeros; also from memory, where snapshots are taken."""
-    blueprint, position = prepared.blueprint, prepared.batches().get_state()
-    state, metrics = prepared.train_step.result()(
-        _zeros(blueprint.abstract), _zeros(prepared.tokens)
-    )
-    if blueprint.config.checkpoint.snapshot is not None:
+    spec, position = prepared.spec, prepared.batches().get_state()
+    state, metrics = prepared.train_step.result()(_zeros(spec.abstract), _zeros(prepared.tokens))
+    if spec.config.checkpoint.snapshot is not None:
         memory = os.memfd_create("rehearsal")
-        snapshots = Snapshots(memory, 1, blueprint, print)
+        snapshots = Snapshots(memory, 1, spec, print)
         snapshots.take(state, 1, position, metrics["finite"])
         snapshots.settle()
         jax.block_until_ready(snapshots.restore(None))
@@ -116,7 +114,7 @@ def _rehearse(prepared: Prepared) -> None:
         checkpoints.save(state, 1, position)
         checkpoints.committed(wait=True)
         checkpoints.settle()
-        jax.block_until_ready(checkpoints.restore(blueprint.abstract))
+        jax.block_until_ready(checkpoints.restore(spec.abstract))
         checkpoints.close()
 
 

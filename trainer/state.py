@@ -1,7 +1,7 @@
 """What training changes, in one value: parameters, optimizer and step.
 
-A `Blueprint` knows its shapes and shardings without computing any of it, so that a restart restores
-into it and never initialises first.
+A `TrainStateSpec` knows its shapes and shardings without computing any of it, so that a restart
+restores into it and never initialises first.
 """
 
 # mypy: allow-untyped-calls
@@ -36,7 +36,7 @@ class TrainState:
 
 
 @dataclass(frozen=True, slots=True)
-class Blueprint:
+class TrainStateSpec:
     """What does not change in training. `abstract` has a ShapeDtypeStruct with its sharding in the
     place of every array."""
 
@@ -48,8 +48,8 @@ class Blueprint:
     abstract: TrainState
 
     @classmethod
-    def of(cls, config: InitConfig, mesh: Mesh) -> Blueprint:
-        """The blueprint for training `config` on `mesh`."""
+    def of(cls, config: InitConfig, mesh: Mesh) -> TrainStateSpec:
+        """Return the spec for training `config` on `mesh`, without computing anything."""
         model = nnx.eval_shape(lambda: Decoder(config.model, rngs=nnx.Rngs(0)))
         transformation = make_transformation(config.optimizer)
         shapes = jax.eval_shape(lambda: _create(config, transformation, jax.random.key(0)))

@@ -20,28 +20,28 @@ from flax import nnx
 
 from trainer import fixed_order
 from trainer.mesh import batch_sharding, replicated
-from trainer.state import Blueprint, Params, TrainState
+from trainer.state import Params, TrainState, TrainStateSpec
 
 Metrics = dict[str, jax.Array]
 
 
 def train_step(
-    blueprint: Blueprint, state: TrainState, tokens: jax.Array
+    spec: TrainStateSpec, state: TrainState, tokens: jax.Array
 ) -> tuple[TrainState, Metrics]:
     """The state after one more step, and this step's loss, gradient norm and learning rate, and
     whether loss and gradients are `finite`."""
-    key = jax.random.fold_in(jax.random.key(blueprint.config.seed), state.step)
+    key = jax.random.fold_in(jax.random.key(spec.config.seed), state.step)
 
     def differentiate(micro: jax.Array, places: jax.Array) -> tuple[jax.Array, Params]:
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, places)
-        loss = jax.value_and_grad(partial(_loss, blueprint.graph))
+        loss = jax.value_and_grad(partial(_loss, spec.graph))
         result: tuple[jax.Array, Params] = loss(state.params, micro, keys)
         return result
 
-    zeros = jnp.float32(0), _zeros(blueprint, state.params)
-    loss, gradients = _mean(blueprint)(differentiate, tokens, zeros)
-    rate = blueprint.schedule(state.step)
-    updates, optimizer = blueprint.transformation.update(gradients, state.optimizer, state.params)
+    zeros = jnp.float32(0), _zeros(spec, state.params)
+    loss, gradients = _mean(spec)(differentiate, tokens, zeros)
+    rate = spec.schedule(state.step)
+    updates, optimizer = spec.transformation.update(gradients, state.optimizer, state.params)
     scaled = jax.tree.map(lambda one: rate * one, updates)
     params: Any = optax.apply_updates(state.params, scaled)
     metrics = {
@@ -59,13 +59,13 @@ def all_finite(tree: Any) -> jax.Array:
     return jnp.stack([jnp.isfinite(x).all() for x in floating]).all()
 
 
-def evaluation_loss(blueprint: Blueprint, state: TrainState, tokens: jax.Array) -> jax.Array:
+def evaluation_loss(spec: TrainStateSpec, state: TrainState, tokens: jax.Array) -> jax.Array:
     """The mean loss of a global batch, without dropout, in nats a token."""
 
     def measure(micro: jax.Array, _: jax.Array) -> jax.Array:
-        return _loss(blueprint.graph, state.params, micro, None)
+        return _loss(spec.graph, state.params, micro, None)
 
-    loss: jax.Array = _mean(blueprint)(measure, tokens, jnp.float32(0))
+    loss: jax.Array = _mean(spec)(measure, tokens, jnp.float32(0))
     return loss
 
 
@@ -77,9 +77,9 @@ def _loss(
     return jnp.mean(losses)
 
 
-def _mean(blueprint: Blueprint) -> Callable[..., Any]:
+def _mean(spec: TrainStateSpec) -> Callable[..., Any]:
     """What takes the mean of a function over micro-batches."""
-    return fixed_order.mean if blueprint.config.is_bitwise else _mean_of_turns
+    return fixed_order.mean if spec.config.is_bitwise else _mean_of_turns
 
 
 def _mean_of_turns(
@@ -97,51 +97,51 @@ def _mean_of_turns(
     return jax.tree.map(lambda one: one / turns, total)
 
 
-def _zeros(blueprint: Blueprint, params: Params) -> Params:
+def _zeros(spec: TrainStateSpec, params: Params) -> Params:
     """What gradients are added to; where the compiler shares out the work, sharded as they are."""
     zeros: Params = jax.tree.map(jnp.zeros_like, params)
-    if not blueprint.config.is_bitwise:
-        zeros = jax.lax.with_sharding_constraint(zeros, blueprint.shardings.params)
+    if not spec.config.is_bitwise:
+        zeros = jax.lax.with_sharding_constraint(zeros, spec.shardings.params)
     return zeros
 
 
-def jit_train_step(blueprint: Blueprint) -> Any:
+def jit_train_step(spec: TrainStateSpec) -> Any:
     """`train_step` for jax: (state, tokens) to (state, metrics); the state given is used up."""
     return jax.jit(
-        _on_devices(blueprint, train_step),
-        in_shardings=(blueprint.shardings, batch_sharding(blueprint.mesh)),
-        out_shardings=(blueprint.shardings, replicated(blueprint.mesh)),
+        _on_devices(spec, train_step),
+        in_shardings=(spec.shardings, batch_sharding(spec.mesh)),
+        out_shardings=(spec.shardings, replicated(spec.mesh)),
         donate_argnums=0,
     )
 
 
-def jit_skipped_step(blueprint: Blueprint) -> Any:
+def jit_skipped_step(spec: TrainStateSpec) -> Any:
     """For jax: the step count after a step whose batch is passed over."""
-    return jax.jit(lambda step: step + 1, out_shardings=blueprint.shardings.step)
+    return jax.jit(lambda step: step + 1, out_shardings=spec.shardings.step)
 
 
-def jit_all_finite(blueprint: Blueprint) -> Any:
+def jit_all_finite(spec: TrainStateSpec) -> Any:
     """`all_finite` of a state, for jax. It reads the whole state, so it is for saves: each step
     answers for its loss and gradients, which cost nothing more."""
     return jax.jit(
         all_finite,
-        in_shardings=(blueprint.shardings,),
-        out_shardings=replicated(blueprint.mesh),
+        in_shardings=(spec.shardings,),
+        out_shardings=replicated(spec.mesh),
     )
 
 
-def jit_evaluation_loss(blueprint: Blueprint) -> Any:
+def jit_evaluation_loss(spec: TrainStateSpec) -> Any:
     """`evaluation_loss` for jax: (state, tokens) to the loss."""
     return jax.jit(
-        _on_devices(blueprint, evaluation_loss),
-        in_shardings=(blueprint.shardings, batch_sharding(blueprint.mesh)),
-        out_shardings=replicated(blueprint.mesh),
+        _on_devices(spec, evaluation_loss),
+        in_shardings=(spec.shardings, batch_sharding(spec.mesh)),
+        out_shardings=replicated(spec.mesh),
     )
 
 
-def _on_devices(blueprint: Blueprint, function: Callable[..., Any]) -> Any:
+def _on_devices(spec: TrainStateSpec, function: Callable[..., Any]) -> Any:
     """`function` of (state, tokens) over all devices: shared out by the compiler, or by us."""
-    bound = partial(function, blueprint)
-    if blueprint.config.is_bitwise:
-        return fixed_order.on_each_device(blueprint.mesh, bound)
+    bound = partial(function, spec)
+    if spec.config.is_bitwise:
+        return fixed_order.on_each_device(spec.mesh, bound)
     return bound

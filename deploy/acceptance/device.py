@@ -30,7 +30,7 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
-from trainer import distributed, soundness  # noqa: E402
+from trainer import device_health, distributed  # noqa: E402
 from trainer.mesh import num_accelerators  # noqa: E402
 
 _STEPS = 5
@@ -149,7 +149,7 @@ def _step(devices: Any) -> None:
     peak, planned = stats.get("peak_bytes_in_use"), _bytes(step)
     bad: dict[int, str] = {}
     if jax.process_count() == 1:
-        soundness.probe(devices, False, (), (), lambda **known: bad.update(known["bad"]))
+        device_health.probe(devices, False, (), (), lambda **known: bad.update(known["bad"]))
     tell("done", losses=losses, bad=bad, planned=planned, peak=peak)
     distributed.leave()
 

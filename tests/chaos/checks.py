@@ -23,7 +23,7 @@ from tests.chaos import hostile
 from tests.chaos.job import SECRET, Job
 from tests.chaos.storm import Outcome
 from tests.running import attempt_records, marked
-from tests.training.harness import assert_same_bits, blueprint
+from tests.training.harness import assert_same_bits, spec
 from trainer.checkpoint import restore
 
 _LEAVE_SNAPSHOTS = ("SIGKILL by itself", "SIGSTOP to the trainer", "hang after a step")
@@ -81,7 +81,7 @@ def _same_bits(config: dict[str, Any], struck: Path, undisturbed: Path) -> str:
     init = {**config["trainer"]["init"], "checkpoint": {"directory": str(struck), "every": 1}}
     parsed = parse({"trainer": {"init": init, "fit": config["trainer"]["fit"]}}).init
     last = parsed.loop.max_steps
-    abstract = blueprint(parsed).abstract
+    abstract = spec(parsed).abstract
     state, position = restore(struck, last, abstract)
     other_state, other_position = restore(undisturbed, last, abstract)
     assert_same_bits(state, other_state)

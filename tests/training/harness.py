@@ -28,15 +28,15 @@ from trainer.bucket import path_of
 from trainer.checkpoint import restore
 from trainer.mesh import make_mesh
 from trainer.slots import HEADER, Slots
-from trainer.state import Blueprint, TrainState
+from trainer.state import TrainState, TrainStateSpec
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
 
 
-def blueprint(init: InitConfig, num_devices: int = 1, fsdp: int = 1) -> Blueprint:
+def spec(init: InitConfig, num_devices: int = 1, fsdp: int = 1) -> TrainStateSpec:
     rung = Rung(num_devices, num_devices // fsdp, fsdp, per_device_batch=1, accumulation=1)
-    return Blueprint.of(init, make_mesh(rung))
+    return TrainStateSpec.of(init, make_mesh(rung))
 
 
 def final_state(job: Mapping, model_dir: Path | Uri, step: int = 17) -> TrainState:
@@ -45,7 +45,7 @@ def final_state(job: Mapping, model_dir: Path | Uri, step: int = 17) -> TrainSta
     init = dict(job["trainer"]["init"])
     init["checkpoint"] = {**init["checkpoint"], "directory": str(place)}
     parsed = parse({"trainer": {**job["trainer"], "init": init}}).init
-    return restore(path_of(place), step, blueprint(parsed).abstract)[0]
+    return restore(path_of(place), step, spec(parsed).abstract)[0]
 
 
 def assert_same_bits(one: Any, other: Any) -> None:
@@ -111,7 +111,7 @@ class Trainer:
     def state(self, step: int) -> TrainState:
         """The state saved at `step`."""
         init = parse(self.mapping).init
-        return restore(self.checkpoints, step, blueprint(init).abstract)[0]
+        return restore(self.checkpoints, step, spec(init).abstract)[0]
 
     def failure(self) -> FailureRecord:
         return parse_failure_record((self.folder / "failure.json").read_bytes())

@@ -34,7 +34,7 @@ from trainer.marked_steps import DAMAGED, MarkedSteps
 from trainer.state import TrainState
 from trainer.steps import NoUsableCheckpointError, UnmarkedCheckpointError, steps_in
 
-from .harness import Trainer, assert_same_bits, blueprint, tiny
+from .harness import Trainer, assert_same_bits, spec, tiny
 
 REFUSED = answered(401, "authError", "Login Required")
 
@@ -58,7 +58,7 @@ class Saver:
 
     def __post_init__(self) -> None:
         self.init = parse(tiny(Path("/unused"))).init
-        self.blueprint = blueprint(self.init)
+        self.spec = spec(self.init)
         self.print = fingerprint(self.init)
 
     def opened(self) -> Checkpoints:
@@ -66,7 +66,7 @@ class Saver:
 
     def save(self, *steps: int) -> TrainState:
         """Save a fresh state as each of these steps."""
-        state, checkpoints = self.blueprint.fresh(), self.opened()
+        state, checkpoints = self.spec.fresh(), self.opened()
         for step in steps:
             checkpoints.save(state, step, {"next": step})
             assert checkpoints.committed(wait=True) == step
@@ -74,7 +74,7 @@ class Saver:
         return state
 
     def restored(self) -> tuple[int, TrainState, Any] | None:
-        return self.opened().restore(self.blueprint.abstract)
+        return self.opened().restore(self.spec.abstract)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_what_is_saved_is_verified_and_restored_to_the_bit(
     assert all(len(digest) == 32 for _, digest in manifest.files.values()), "MD5, as the store has"
     assert any(name.startswith("params/") for name in manifest.files)
     shared = fingerprint_across(saver.init, StartPoint(directory=saver.place))
-    abstract = {"params": saver.blueprint.abstract.params}
+    abstract = {"params": saver.spec.abstract.params}
     step, parts = restore_parts(saver.place, abstract, shared, print)
     assert step == 20
     assert_same_bits(parts["params"], state.params)
@@ -315,7 +315,7 @@ def test_a_save_that_is_killed_is_not_committed_and_is_cleared_away(
     assert removed in trainer.finish()
     assert steps(place) == {"15", "17"}
 
-    abstract = blueprint(parse(trainer.mapping).init).abstract
+    abstract = spec(parse(trainer.mapping).init).abstract
     assert_same_bits(restore(place, 17, abstract)[0], undisturbed)
 
 
@@ -410,7 +410,7 @@ def test_on_a_mount_only_the_marker_counts_and_nothing_is_renamed(tmp_path: Path
     def opened() -> Checkpoints:
         return Checkpoints(MarkedSteps(directory), 3, saver.print, said.append)
 
-    checkpoints, state = opened(), saver.blueprint.fresh()
+    checkpoints, state = opened(), saver.spec.fresh()
     for step in (10, 20):
         checkpoints.save(state, step, {"next": step})
         assert not any("tmp" in name for name in names(directory))
@@ -422,7 +422,7 @@ def test_on_a_mount_only_the_marker_counts_and_nothing_is_renamed(tmp_path: Path
         opened()
     (directory / "supervise_saving.txt").write_text("30")  # had it been ours
     flip(directory / "20")
-    found = opened().restore(saver.blueprint.abstract)
+    found = opened().restore(saver.spec.abstract)
     assert found is not None
     assert found[0] == 10
     assert_same_bits(found[1].params, state.params)

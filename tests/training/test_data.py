@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from supervisor.config.training.data_files import DataError, matching_files
 from supervisor.config.training.layout import Rung
 from supervisor.config.training.sections import END_OF_DOCUMENT, VOCABULARY_SIZE, DataloaderConfig
+from trainer.batch_sharder import BatchSharder
 from trainer.data import read_windows, training_batches, validation_batches
-from trainer.feed import Feed
 from trainer.mesh import make_mesh
 from trainer.tokenizer import decode, encode, pack
 
@@ -90,14 +90,14 @@ def test_every_token_is_a_target_once(letters: DataloaderConfig) -> None:
 def test_every_rung_gets_the_same_batch(letters: DataloaderConfig) -> None:
     (batch,) = _read(letters, 1, size=8)
     for rung in (Rung(1, 1, 1, 2, 4), Rung(2, 2, 1, 4, 1), Rung(4, 2, 2, 1, 2)):
-        feed = Feed(make_mesh(rung), rung)
-        placed = feed.put(batch)
+        sharder = BatchSharder(make_mesh(rung), rung)
+        placed = sharder.put(batch)
         assert placed.shape[:2] == (rung.accumulation, 8 // rung.accumulation)
         assert {shard.data.shape[1] for shard in placed.addressable_shards} == {
             rung.per_device_batch
         }
         assert np.array_equal(np.asarray(placed).reshape(batch.shape), batch)
-        assert feed.abstract(batch.shape[-1]).shape == placed.shape
+        assert sharder.abstract(batch.shape[-1]).shape == placed.shape
 
 
 def test_validation_starts_at_the_start_and_wraps(letters: DataloaderConfig) -> None:

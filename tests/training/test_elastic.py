@@ -14,15 +14,15 @@ import pytest
 
 from supervisor.config.training.layout import rung
 from supervisor.config.training.resolved import InitConfig, parse
+from trainer.batch_sharder import BatchSharder
 from trainer.checkpoint import Checkpoints
-from trainer.feed import Feed
 from trainer.fingerprint import differences, fingerprint
 from trainer.mesh import make_mesh
-from trainer.state import Blueprint, TrainState
+from trainer.state import TrainState, TrainStateSpec
 from trainer.step import Metrics, jit_evaluation_loss, jit_train_step
 from trainer.steps import steps_in
 
-from .harness import MakeTrainer, assert_same_bits, blueprint, tiny
+from .harness import MakeTrainer, assert_same_bits, spec, tiny
 
 BITWISE = {"elastic": "bitwise"}
 
@@ -40,14 +40,14 @@ def three_steps(config: InitConfig, num_devices: int) -> tuple[TrainState, Metri
     evaluate to."""
     found = rung(config, num_devices)
     assert found is not None
-    feed = Feed(make_mesh(found), found)
-    blueprint = Blueprint.of(config, feed.mesh)
-    step, state = jit_train_step(blueprint), blueprint.fresh()
+    sharder = BatchSharder(make_mesh(found), found)
+    spec = TrainStateSpec.of(config, sharder.mesh)
+    step, state = jit_train_step(spec), spec.fresh()
     for seed in range(3):
         batch = np.random.default_rng(seed).integers(0, 257, (8, 17), np.int32)
-        tokens = feed.put(batch)
+        tokens = sharder.put(batch)
         state, metrics = step(state, tokens)
-    return state, metrics, jit_evaluation_loss(blueprint)(state, tokens)
+    return state, metrics, jit_evaluation_loss(spec)(state, tokens)
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_what_decides_the_bits_is_kept_within_a_phase() -> None:
 def test_a_checkpoint_of_any_rung_is_restored_on_any_other(optimizer: str, tmp_path: Path) -> None:
     config = init(optimizer)
     layouts = [(4, 2), (2, 2), (4, 4), (1, 1), (4, 1)]
-    plans = [blueprint(config, num_devices, fsdp) for num_devices, fsdp in layouts]
+    plans = [spec(config, num_devices, fsdp) for num_devices, fsdp in layouts]
     state = replace(filled(plans[0]), step=jnp.int32(3))
     checkpoints = Checkpoints(steps_in(tmp_path), 1, {}, print)
     checkpoints.save(state, 3, {"batch": 3})
@@ -97,7 +97,7 @@ def test_a_checkpoint_of_any_rung_is_restored_on_any_other(optimizer: str, tmp_p
     checkpoints.close()
 
 
-def filled(plan: Blueprint) -> TrainState:
+def filled(plan: TrainStateSpec) -> TrainState:
     """A state with other numbers in each place."""
     generator = np.random.default_rng(0)
 

@@ -20,7 +20,7 @@ from trainer.fingerprint import fingerprint
 from trainer.state import TrainState
 from trainer.steps import steps_in
 
-from .harness import MakeTrainer, Mapping, Trainer, assert_same_bits, blueprint
+from .harness import MakeTrainer, Mapping, Trainer, assert_same_bits, spec
 
 POISON = 1
 """A byte whose embedding overflows under dropout, and that stands at one place of the data."""
@@ -48,7 +48,7 @@ def poisoned(mapping: Mapping, folder: Path) -> int:
 
 def _save_first(mapping: Mapping, batches: Any) -> None:
     init = parse(mapping).init
-    fresh = blueprint(init).fresh()
+    fresh = spec(init).fresh()
 
     def overflow(path: Any, array: jax.Array) -> jax.Array:
         embedding = "embedding" in jax.tree_util.keystr(path)

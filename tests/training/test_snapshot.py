@@ -28,9 +28,9 @@ from trainer.checkpoint import newest_step
 from trainer.integrity import MANIFEST
 from trainer.layout import Layout, Written
 from trainer.snapshot import Snapshots
-from trainer.state import Blueprint, TrainState
+from trainer.state import TrainState, TrainStateSpec
 
-from .harness import MakeTrainer, Trainer, assert_same_bits, blueprint, newest_snapshot, tiny
+from .harness import MakeTrainer, Trainer, assert_same_bits, newest_snapshot, spec, tiny
 
 HANGS = {"step": 13, "hang": True}
 
@@ -83,12 +83,12 @@ def test_killed_between_checkpoints_it_ends_with_the_same_bits(
 
 
 @pytest.fixture(scope="module")
-def plan() -> Blueprint:
-    return blueprint(parse(tiny(Path("/nowhere"))).init, 4, 2)
+def plan() -> TrainStateSpec:
+    return spec(parse(tiny(Path("/nowhere"))).init, 4, 2)
 
 
 @pytest.fixture(scope="module")
-def state(plan: Blueprint) -> TrainState:
+def state(plan: TrainStateSpec) -> TrainState:
     return plan.fresh()
 
 
@@ -100,7 +100,7 @@ def take(
 
 
 def test_what_is_taken_is_restored_where_no_checkpoint_is_newer(
-    memory: int, plan: Blueprint, state: TrainState
+    memory: int, plan: TrainStateSpec, state: TrainState
 ) -> None:
     said: list[str] = []
     for number in (2, 4):
@@ -119,7 +119,7 @@ def test_what_is_taken_is_restored_where_no_checkpoint_is_newer(
 
 
 def test_a_state_that_is_not_finite_is_not_kept(
-    memory: int, plan: Blueprint, state: TrainState
+    memory: int, plan: TrainStateSpec, state: TrainState
 ) -> None:
     snapshots = Snapshots(memory, 2, plan, print)
     take(snapshots, state, 2, jnp.bool_(True))
@@ -138,7 +138,7 @@ class Pending:
 
 
 def test_one_that_comes_too_soon_is_left_out(
-    memory: int, plan: Blueprint, state: TrainState
+    memory: int, plan: TrainStateSpec, state: TrainState
 ) -> None:
     snapshots = Snapshots(memory, 2, plan, print)
     step: Any = Pending()
@@ -152,7 +152,7 @@ def test_one_that_comes_too_soon_is_left_out(
 
 
 def test_a_flipped_byte_is_found_and_nothing_in_memory_is_trusted(
-    memory: int, plan: Blueprint, state: TrainState
+    memory: int, plan: TrainStateSpec, state: TrainState
 ) -> None:
     said: list[str] = []
     for number in (2, 4):
@@ -168,7 +168,7 @@ def test_a_flipped_byte_is_found_and_nothing_in_memory_is_trusted(
 
 
 def test_a_torn_slot_falls_back_to_the_other(
-    memory: int, plan: Blueprint, state: TrainState
+    memory: int, plan: TrainStateSpec, state: TrainState
 ) -> None:
     for number in (2, 4):
         take(Snapshots(memory, 2, plan, print), state, number)
@@ -179,9 +179,9 @@ def test_a_torn_slot_falls_back_to_the_other(
 
 
 def test_a_snapshot_of_another_job_phase_or_model_is_not_used(
-    memory: int, plan: Blueprint, state: TrainState, monkeypatch: pytest.MonkeyPatch
+    memory: int, plan: TrainStateSpec, state: TrainState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(other: Blueprint) -> str:
+    def refused(other: TrainStateSpec) -> str:
         said: list[str] = []
         take(Snapshots(memory, 2, plan, print), state, 2)
         with monkeypatch.context() as context:
@@ -192,18 +192,18 @@ def test_a_snapshot_of_another_job_phase_or_model_is_not_used(
     monkeypatch.setenv(JOB, "")
     mapping = tiny(Path("/elsewhere"))
     assert refused(plan) == "it is of another job"
-    assert refused(blueprint(parse(mapping).init, 4, 2)) == "it is of another phase"
+    assert refused(spec(parse(mapping).init, 4, 2)) == "it is of another phase"
     mapping = tiny(Path("/nowhere"))
     mapping["trainer"]["init"]["model"]["rope_theta"] = 5000.0
-    assert refused(blueprint(parse(mapping).init, 4, 2)) == "it is of another model.rope_theta"
+    assert refused(spec(parse(mapping).init, 4, 2)) == "it is of another model.rope_theta"
 
 
 @pytest.mark.parametrize(("num_devices", "fsdp"), [(4, 4), (4, 1), (2, 2), (1, 1)])
 def test_a_snapshot_of_other_devices_is_put_together(
-    memory: int, plan: Blueprint, state: TrainState, num_devices: int, fsdp: int
+    memory: int, plan: TrainStateSpec, state: TrainState, num_devices: int, fsdp: int
 ) -> None:
     take(Snapshots(memory, 2, plan, print), state, 2)
-    other = blueprint(plan.config, num_devices, fsdp)
+    other = spec(plan.config, num_devices, fsdp)
     found = Snapshots(memory, 2, other, print).restore(None)
     assert found is not None
     assert_same_bits(found[1], state)
@@ -218,8 +218,8 @@ def test_a_snapshot_of_other_devices_is_put_together(
     assert_same_bits(back[1], state)
 
 
-def test_what_holds_another_state_or_a_part_of_it_cannot_be_read(plan: Blueprint) -> None:
-    whole, sharded = (Layout.of(blueprint(plan.config, 4, fsdp).abstract) for fsdp in (1, 4))
+def test_what_holds_another_state_or_a_part_of_it_cannot_be_read(plan: TrainStateSpec) -> None:
+    whole, sharded = (Layout.of(spec(plan.config, 4, fsdp).abstract) for fsdp in (1, 4))
     written = sharded.written
     assert whole.can_read(written)
     assert sharded.can_read(whole.written)
@@ -237,10 +237,10 @@ def test_without_a_supervisor_there_are_none(
     memory: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mapping = tiny(Path("/nowhere"))
-    assert Snapshots.of(blueprint(parse(mapping).init), print) is None
+    assert Snapshots.of(spec(parse(mapping).init), print) is None
     assert capsys.readouterr().out == ""
     mapping["trainer"]["init"]["checkpoint"]["snapshot"] = {"every": 2}
-    wanted = blueprint(parse(mapping).init)
+    wanted = spec(parse(mapping).init)
     assert Snapshots.of(wanted, print) is None
     assert "no supervisor has memory for them" in capsys.readouterr().out
     for name, value in to_environment(memory).items():
@@ -249,7 +249,7 @@ def test_without_a_supervisor_there_are_none(
 
 
 def test_without_room_it_is_said_once_and_training_goes_on(
-    memory: int, plan: Blueprint, state: TrainState
+    memory: int, plan: TrainStateSpec, state: TrainState
 ) -> None:
     said: list[str] = []
     snapshots = Snapshots(memory, 2, plan, said.append)

@@ -20,14 +20,14 @@ from pydantic import TypeAdapter
 from supervisor.config.training.layout import Rung
 from supervisor.config.training.resolved import InitConfig, parse
 from supervisor.config.training.sections import OptimizerConfig, ValidationConfig
+from trainer.batch_sharder import BatchSharder
 from trainer.data import Batch
 from trainer.evaluation import Evaluation
 from trainer.executables import Executables
-from trainer.feed import Feed
 from trainer.log import WorkerLog
 from trainer.mesh import make_mesh
 from trainer.optimizer import make_schedule
-from trainer.state import Blueprint, TrainState
+from trainer.state import TrainState, TrainStateSpec
 from trainer.step import Metrics, jit_train_step
 from trainer.termination import Termination
 
@@ -55,9 +55,9 @@ def _batch() -> Batch:
 
 @cache
 def _step(init: InitConfig, rung: Rung) -> tuple[TrainState, Metrics]:
-    feed = Feed(make_mesh(rung), rung)
-    blueprint = Blueprint.of(init, feed.mesh)
-    state, metrics = jit_train_step(blueprint)(blueprint.fresh(), feed.put(_batch()))
+    sharder = BatchSharder(make_mesh(rung), rung)
+    spec = TrainStateSpec.of(init, sharder.mesh)
+    state, metrics = jit_train_step(spec)(spec.fresh(), sharder.put(_batch()))
     return state, metrics
 
 
@@ -79,13 +79,13 @@ def test_accumulation_and_sharding_change_a_step_only_by_rounding(rung: Rung) ->
 
 def test_dropout_is_another_in_each_step() -> None:
     rung = Rung(1, 1, 1, 8, 1)
-    feed = Feed(make_mesh(rung), rung)
-    blueprint = Blueprint.of(_init("sgd", dropout=0.5), feed.mesh)
-    step = jit_train_step(blueprint)
-    later = replace(blueprint.fresh(), step=jnp.int32(1))
+    sharder = BatchSharder(make_mesh(rung), rung)
+    spec = TrainStateSpec.of(_init("sgd", dropout=0.5), sharder.mesh)
+    step = jit_train_step(spec)
+    later = replace(spec.fresh(), step=jnp.int32(1))
     losses = [
-        step(state, feed.put(_batch()))[1]["loss"]
-        for state in (blueprint.fresh(), blueprint.fresh(), later)
+        step(state, sharder.put(_batch()))[1]["loss"]
+        for state in (spec.fresh(), spec.fresh(), later)
     ]
     assert losses[0] == losses[1] != losses[2]
 
@@ -94,9 +94,9 @@ def test_dropout_is_another_in_each_step() -> None:
 def test_the_first_state_is_the_same_on_every_mesh_and_its_seeds_own() -> None:
     """Slow for XLA to optimise both programs, as it does for users."""
     init = _init()
-    one, four = (Blueprint.of(init, make_mesh(rung)).fresh() for rung in RUNGS)
+    one, four = (TrainStateSpec.of(init, make_mesh(rung)).fresh() for rung in RUNGS)
     assert_same_bits(one, four)
-    other = Blueprint.of(init.model_copy(update={"seed": 1}), make_mesh(RUNGS[0])).fresh()
+    other = TrainStateSpec.of(init.model_copy(update={"seed": 1}), make_mesh(RUNGS[0])).fresh()
     assert not np.array_equal(jax.tree.leaves(one.params)[0], jax.tree.leaves(other.params)[0])
 
 
@@ -112,9 +112,9 @@ def test_parameters_and_moments_are_sharded_over_fsdp() -> None:
 @pytest.mark.parametrize("name", ["adamw", "lion", "adafactor", "sgd"])
 def test_every_optimizer_learns(name: str) -> None:
     rung = Rung(1, 1, 1, 8, 1)
-    feed = Feed(make_mesh(rung), rung)
-    blueprint = Blueprint.of(_init(name), feed.mesh)
-    state, train_step, tokens = blueprint.fresh(), jit_train_step(blueprint), feed.put(_batch())
+    sharder = BatchSharder(make_mesh(rung), rung)
+    spec = TrainStateSpec.of(_init(name), sharder.mesh)
+    state, train_step, tokens = spec.fresh(), jit_train_step(spec), sharder.put(_batch())
     losses = []
     for _ in range(12):
         state, metrics = train_step(state, tokens)
@@ -156,13 +156,13 @@ def termination() -> Iterator[Termination]:
 
 def test_an_evaluation_repeats_itself_and_is_left_on_request(termination: Termination) -> None:
     rung = Rung(1, 1, 1, 4, 2)
-    feed = Feed(make_mesh(rung), rung)
-    blueprint = Blueprint.of(_init(dropout=0.5), feed.mesh)
+    sharder = BatchSharder(make_mesh(rung), rung)
+    spec = TrainStateSpec.of(_init(dropout=0.5), sharder.mesh)
     config = ValidationConfig.model_validate(
         {"every": 4, "steps": 2, "dataloader": {"paths": "stdlib/json/tool.py"}}
     )
     executables = Executables(None, {}, WorkerLog())
-    evaluation, state = Evaluation(config, blueprint, feed, executables), blueprint.fresh()
+    evaluation, state = Evaluation(config, spec, sharder, executables), spec.fresh()
     loss = evaluation.run(state, termination.requested)
     assert loss is not None
     assert abs(loss - np.log(264)) < 1.5

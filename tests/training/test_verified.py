@@ -27,7 +27,7 @@ from trainer.fingerprint import fingerprint, fingerprint_across
 from trainer.state import TrainState
 from trainer.steps import NoUsableCheckpointError, steps_in
 
-from .harness import MakeTrainer, Trainer, assert_same_bits, blueprint, tiny
+from .harness import MakeTrainer, Trainer, assert_same_bits, spec, tiny
 
 Damage = Callable[[Path], None]
 
@@ -88,7 +88,7 @@ def opened(trainer: Trainer, said: list[str]) -> tuple[Checkpoints, Any]:
     """The trainer's checkpoints in this process, and the abstract state to restore."""
     init = parse(trainer.mapping).init
     checkpoints = Checkpoints(steps_in(trainer.checkpoints), 2, fingerprint(init), said.append)
-    return checkpoints, blueprint(init).abstract
+    return checkpoints, spec(init).abstract
 
 
 def test_every_kept_step_has_a_manifest_that_verifies(stopped: tuple[Trainer, str]) -> None:
@@ -198,7 +198,7 @@ def _line(error: Exception) -> str:
 
 def test_another_phase_is_verified_and_left_alone(copy: Trainer) -> None:
     init = parse(copy.mapping).init
-    abstract = {"params": blueprint(init).abstract.params}
+    abstract = {"params": spec(init).abstract.params}
     shared = fingerprint_across(init, StartPoint(directory=copy.checkpoints))
     assert restore_parts(copy.checkpoints, abstract, shared, print)[0] == 12
     flip(copy.checkpoints / "12")

@@ -1,4 +1,4 @@
-"""Whether devices compute what they should.
+"""The health check of devices: whether they compute what they should.
 
 What is computed is a matrix product in three types, compared bit for bit with what it must be. The
 operands are -1, 0 and 1, 256 to a sum: every partial sum is an integer that bfloat16 still holds
