@@ -29,7 +29,7 @@ _ASKED = 100
 
 
 def save_policy(config: CheckpointConfig) -> SaveDecisionPolicy:
-    """Return the policy for `config.every`, a number of steps or a time that begins now."""
+    """Return the policy for `config.every`, a number of steps or a time."""
     if isinstance(config.every, int):
         return FixedIntervalPolicy(config.every)
     assert config.every_seconds is not None
@@ -48,17 +48,17 @@ class _Moment:
 class TimedPolicy(ContinuousCheckpointingPolicy):
     """Save at the first step boundary `seconds` after the last save, unless that is still going on.
 
-    Two things differ from Orbax. Time runs from the start: Orbax saves at the first step of each
-    process, so a job that always fails a little later would seem to make progress. And the clock is
-    asked only after each hundredth of the steps since the last save, which every process counts
-    alike: to ask at every step would cost short steps a tenth of their time.
+    Two things differ from Orbax. Time runs from the first step boundary: Orbax saves there, so a
+    job that always fails a little later would seem to make progress. And the clock is asked only
+    after each hundredth of the steps since the last save, which every process counts alike: to ask
+    at every step would cost short steps a tenth of their time.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin the first interval."""
+        """Begin the first interval when it is first asked."""
         super().__init__(minimum_interval_secs=seconds)  # type: ignore[arg-type]  # a float will do
         self._clock = clock
-        self._began = clock()
+        self._began = 0.0
         self._first: int | None = None
         self._asked = 0
 
@@ -71,7 +71,7 @@ class TimedPolicy(ContinuousCheckpointingPolicy):
     ) -> bool:
         """Return whether the save of `step` is due; every process gets the same answer."""
         if self._first is None:
-            self._first = self._asked = step.step - 1
+            self._first, self._asked, self._began = step.step, step.step, self._clock()
         if step.step - self._asked < (step.step - self._first) // _ASKED:
             return False
         self._asked, now = step.step, self._clock()

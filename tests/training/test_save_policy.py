@@ -28,6 +28,9 @@ class Training:
     def __init__(self, seconds: float, first: int = 0) -> None:
         self.now, self.looks, self.step = 100.0, 0, first
         self.policy = TimedPolicy(seconds, self.clock)
+        self.now += 10_000.0  # to import, restore and compile takes longer than an interval
+        self.step = first - 1
+        assert not self.takes(0.0), "the first step of a process"
         self.looks = 0
 
     def clock(self) -> float:
