@@ -9,8 +9,7 @@ import sys
 from types import FrameType
 
 from supervisor.core.exit_codes import ExitCode
-from supervisor.host import streams
-from supervisor.host.init import stay_behind_as_init
+from supervisor.host.startup import complete_streams, stay_behind_as_init
 
 _TOLD = b"supervise: told to stop before anything was started\n"
 _INTERRUPTED = b"supervise: interrupted before anything was started\n"
@@ -31,7 +30,7 @@ _USUAL: dict[signal.Signals, signal._HANDLER] = {
 
 def main() -> int:
     """Run the command line, below an init of our own if we are process 1 of a container."""
-    streams.complete()
+    complete_streams()
     if os.getpid() == 1:
         stay_behind_as_init()
     for number in _ENDS:

@@ -26,12 +26,12 @@ from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.core.clocks import Clocks
 from supervisor.core.events import Noticed, SilenceExcused
 from supervisor.core.exit_codes import ExitCode
+from supervisor.files.segments import JOURNAL
 from supervisor.host.aside import aside
 from supervisor.host.notice import Notice
 from supervisor.ports import Clock, Storage
 from supervisor.protocol.environment import Owner
 from supervisor.protocol.location import Uri
-from supervisor.protocol.segments import JOURNAL
 
 _CHECK_INTERVAL = 1.0
 _FOR_THE_MAIN_THREAD = 10.0

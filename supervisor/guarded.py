@@ -22,13 +22,13 @@ from supervisor.adapters.processes.leftovers import (
 from supervisor.adapters.stores.journal import DamagedJournalError
 from supervisor.core.events import Noticed
 from supervisor.exclusion import ModelDirError
+from supervisor.files.segments import JOURNAL
 from supervisor.host import cgroups
 from supervisor.host.identity import Identity
 from supervisor.host.record import NAME, Origin, Record, Recorded, cgroup_name, folder, is_job
 from supervisor.ports import Clock, Storage
 from supervisor.protocol import reading, removal
 from supervisor.protocol.messages import printable
-from supervisor.protocol.segments import JOURNAL
 
 _PAUSE = 0.05
 

@@ -27,12 +27,12 @@ from supervisor.core.compiled import Trust
 from supervisor.engines.holders import lock_in_the_way
 from supervisor.engines.python_program import is_shell, script_of
 from supervisor.exclusion import ModelDirError
+from supervisor.files.segments import JOURNAL
 from supervisor.ports import Objects
 from supervisor.prepare import Prepared
 from supervisor.protocol import nvidia, removal
 from supervisor.protocol.reading import opened
 from supervisor.protocol.removal import Place
-from supervisor.protocol.segments import JOURNAL
 from supervisor.remote import cache_trust, reach
 
 _OF_THE_TRAINER = ("jax", "flax", "grain", "optax", "orbax")

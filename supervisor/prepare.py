@@ -16,6 +16,7 @@ from supervisor.config.feasible_rungs import (
     unusable_rungs,
     wanted,
 )
+from supervisor.config.judgement import Remedy
 from supervisor.config.load import Job, load_job
 from supervisor.config.plan import PhasePlan, plan_phases
 from supervisor.config.problems import ConfigError, Problem, key_path, shown
@@ -28,7 +29,6 @@ from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.diagnosis.examples import failed
 from supervisor.diagnosis.outcome import Charge, Verdict
 from supervisor.diagnosis.redaction import Redactor, flags_in, ours
-from supervisor.diagnosis.remedy import Remedy
 from supervisor.diagnosis.rules import RULES, Rule, in_a_bucket
 from supervisor.diagnosis.success import Success
 from supervisor.protocol.location import Uri

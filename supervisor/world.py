@@ -31,10 +31,10 @@ from supervisor.engines.launch import Launch
 from supervisor.engines.machine import Files
 from supervisor.engines.port import Engine
 from supervisor.exclusion import ModelDirError, Ownership
+from supervisor.files.attempts import attempt_folder, phase_folder
 from supervisor.host.notice import Notice
 from supervisor.ports import Clock, Storage
 from supervisor.prepare import Prepared
-from supervisor.protocol.attempts import attempt_folder, phase_folder
 
 _HEAR_INTERVAL = 5.0
 _MAX_TOLD = 20

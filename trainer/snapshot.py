@@ -20,8 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from supervisor.protocol.environment import JOB
-from supervisor.protocol.snapshots import snapshot_memory
+from supervisor.protocol.environment import JOB, snapshot_memory
 from trainer.checkpoint import Position
 from trainer.distributed import all_have
 from trainer.fingerprint import fingerprint

@@ -32,12 +32,12 @@ from supervisor.cli.complaints import complain
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState
+from supervisor.files.segments import JOURNAL
 from supervisor.host.identity import Identity
 from supervisor.narrative.devices import unit
 from supervisor.ports import Objects
 from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import printable
-from supervisor.protocol.segments import JOURNAL
 
 
 @dataclass(frozen=True, slots=True)

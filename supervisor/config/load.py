@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from supervisor.config.checks import conflicts, conflicts_across
 from supervisor.config.overrides import apply_override
+from supervisor.config.places import state_folder
 from supervisor.config.problems import (
     ConfigError,
     Location,
@@ -23,7 +24,6 @@ from supervisor.config.problems import (
 from supervisor.config.schema import TRAINER_SECTIONS, Phase
 from supervisor.config.source import Source, read_source
 from supervisor.config.violations import in_data, violations
-from supervisor.host.state_folder import state_folder
 from supervisor.protocol.location import Uri
 
 EXIT_CODE_PRESETS: dict[str, dict[int, int]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from supervisor.config.judgement import Remedy
 from supervisor.core.decisions import Decision, FinishJob, MakeRoom, StartWorkers, Wait
 from supervisor.core.doing import (
     BackingOff,
@@ -20,7 +21,6 @@ from supervisor.core.policy import RestartPolicy
 from supervisor.core.snapshots import distrust
 from supervisor.core.state import Drain, JobState
 from supervisor.diagnosis.failure import Failure
-from supervisor.diagnosis.remedy import Remedy
 from supervisor.diagnosis.rules import DISK_FULL
 from supervisor.diagnosis.rules.phrases import for_the_end
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
+from supervisor.config.judgement import Remedy
 from supervisor.core.exit_codes import ExitCode
 from supervisor.diagnosis.failure import Failure
-from supervisor.diagnosis.remedy import Remedy
 from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, Adjustments
 
 CAPACITY_WAITS = 14

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from supervisor.config.judgement import Remedy
 from supervisor.diagnosis.outcome import Charge as Charge
 from supervisor.diagnosis.outcome import Confidence as Confidence
 from supervisor.diagnosis.outcome import Verdict as Verdict
-from supervisor.diagnosis.remedy import Remedy
 from supervisor.protocol.failure import FailureRecord
 
 _MOST_NAMED = 3

@@ -11,13 +11,13 @@ from dataclasses import replace
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR, errorcode
 from typing import TypeVar
 
+from supervisor.config.judgement import Remedy
 from supervisor.config.patterns import SlowPatternError
 from supervisor.diagnosis.certainty import grounds, is_certain
 from supervisor.diagnosis.chain import Chain, Raised
 from supervisor.diagnosis.comparing import is_compared, signature_of
 from supervisor.diagnosis.failure import Evidence, Failure, WorkerExit, told_survivors
 from supervisor.diagnosis.outcome import Charge, Confidence, Verdict
-from supervisor.diagnosis.remedy import Remedy
 from supervisor.diagnosis.rules import RULES, STILL_RUNNING, Rule
 from supervisor.diagnosis.stores import is_of_a_store
 from supervisor.diagnosis.success import Success

@@ -40,9 +40,9 @@ from supervisor.engines.survivors import Survivors
 from supervisor.engines.units import ProbeAnswer
 from supervisor.engines.unmatched import Unmatched
 from supervisor.engines.worker_environment import placed, ports_needed
+from supervisor.files.attempts import attempt_folder
 from supervisor.host.notice import Notice
 from supervisor.ports import Clock
-from supervisor.protocol.attempts import attempt_folder
 from supervisor.protocol.location import Uri
 from supervisor.protocol.stacks import STACK_SIGNAL
 

@@ -29,9 +29,10 @@ from supervisor.adapters.stores.space import free_bytes
 from supervisor.core.pipes import Pipes
 from supervisor.engines import committed
 from supervisor.engines.holders import in_the_way
+from supervisor.files import writing
 from supervisor.host import tree
 from supervisor.host.aside import aside
-from supervisor.protocol import reading, removal, simulated, writing
+from supervisor.protocol import reading, removal, simulated
 from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import Message
 from supervisor.protocol.removal import Place

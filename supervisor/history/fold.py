@@ -17,6 +17,7 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.core.machine import step
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState
+from supervisor.files.attempts import is_phase_folder
 from supervisor.history.encoding import EncodingError, difference, encode, patched
 from supervisor.history.past import Past
 from supervisor.history.record import (
@@ -31,7 +32,6 @@ from supervisor.history.record import (
 from supervisor.history.upcasters import FORMAT
 from supervisor.history.writer import writer
 from supervisor.ports import Transition
-from supervisor.protocol.attempts import is_phase_folder
 from supervisor.protocol.messages import printable
 
 _MAX_SHOWN = 80

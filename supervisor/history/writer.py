@@ -13,8 +13,8 @@ from pathlib import Path
 from supervisor import __version__
 
 _HERE = Path(__file__).parents[1]
-_DECIDES = ("core/*.py", "history/*.py", "diagnosis/failure.py", "diagnosis/outcome.py",
-            "diagnosis/remedy.py", "diagnosis/success.py")  # fmt: skip
+_DECIDES = ("core/*.py", "history/*.py", "config/judgement.py", "diagnosis/failure.py",
+            "diagnosis/outcome.py", "diagnosis/success.py")  # fmt: skip
 """What a step of the decision core depends on, and what it is recorded by."""
 
 

@@ -46,6 +46,7 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
 from supervisor.diagnosis.failure import told_survivors
+from supervisor.files.attempts import attempt_folder
 from supervisor.host.notice import named
 from supervisor.narrative import devices
 from supervisor.narrative.failures import at, doubted, end_of_traceback, failed, verdict
@@ -56,7 +57,6 @@ from supervisor.narrative.line import Line as Line
 from supervisor.narrative.line import budget_keys, budget_used, count, main, of_attempt
 from supervisor.narrative.stops import notice_used, stopped
 from supervisor.ports import Transition
-from supervisor.protocol.attempts import attempt_folder
 from supervisor.protocol.messages import (
     CompiledMessage,
     DevicesMessage,

@@ -10,9 +10,9 @@ from supervisor.core.decisions import FinishJob
 from supervisor.core.state import JobState, Status
 from supervisor.diagnosis.failure import Failure
 from supervisor.diagnosis.outcome import Verdict
+from supervisor.files.segments import RUN_LOG
 from supervisor.narrative.line import Line, of_attempt
 from supervisor.protocol.messages import printable
-from supervisor.protocol.segments import RUN_LOG
 
 _LINES = 6
 _MARKS = re.compile(r"\s*[\^~]+\s*$")

@@ -206,3 +206,27 @@ def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if not name.startswith(PREFIX) and name not in _OUR_SERVICE_MANAGER
     }
+
+
+def snapshot_variables(descriptor: int) -> dict[str, str]:
+    """Return what a worker needs in its environment to find the memory for its snapshots.
+
+    The supervisor makes and owns the memory, so that it outlives the worker, and empties it:
+    nothing in it means that there is nothing to resume from. What is in it is the worker's alone.
+    """
+    return {
+        SNAPSHOT_FD: str(descriptor),
+        SNAPSHOT_MEMORY: identity(descriptor),
+    }
+
+
+def snapshot_memory(environ: Mapping[str, str] = os.environ) -> int | None:
+    """Return the descriptor of this worker's memory for snapshots; None where it has none.
+
+    Ask late: a process that waits to become a worker gets memory and environment only then. What
+    this process starts does not inherit the memory.
+    """
+    descriptor = inherited(environ, SNAPSHOT_FD, SNAPSHOT_MEMORY)
+    if descriptor is not None:
+        os.set_inheritable(descriptor, False)
+    return descriptor

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.adapters.stores.env_file import parse, read_env_file
-from supervisor.protocol.secret_file import exposed
+from supervisor.files.secret_file import exposed
 
 
 def made(folder: Path, content: str | bytes, mode: int = 0o600) -> Path:

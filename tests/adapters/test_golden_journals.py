@@ -17,9 +17,9 @@ from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.core.events import SupervisorStarted
 from supervisor.core.machine import step
 from supervisor.core.state import JobState
+from supervisor.files.segments import ARCHIVE, JOURNAL
 from supervisor.history.upcasters import FORMAT, UPCASTERS
 from supervisor.ports import Transition
-from supervisor.protocol.segments import ARCHIVE, JOURNAL
 from tests.running import Result, command_config
 
 JOURNALS = Path(__file__).with_name("journals")

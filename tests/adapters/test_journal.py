@@ -40,11 +40,11 @@ from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState, Status
 from supervisor.diagnosis.failure import Failure, Verdict, WorkerExit
 from supervisor.diagnosis.success import Success
+from supervisor.files.segments import JOURNAL
 from supervisor.history.past import Past
 from supervisor.history.writer import writer
 from supervisor.ports import Transition
 from supervisor.protocol.messages import Stage
-from supervisor.protocol.segments import JOURNAL
 
 NOW = datetime(2025, 3, 4, 5, 6, 7, 890, tzinfo=UTC)
 POLICY = RestartPolicy((PhasePolicy("one", 2, 3, Success(step=10, committed=True)),))

@@ -15,8 +15,8 @@ from supervisor.adapters.stores.fetch import epoch_after, fetch, read_growing
 from supervisor.adapters.stores.mirror import Mirror, MirroredStorage
 from supervisor.adapters.stores.requests import taken
 from supervisor.adapters.stores.storage import LocalStorage
+from supervisor.files.segments import Segment
 from supervisor.ports import UnavailableError
-from supervisor.protocol.segments import Segment
 from tests.memory_objects import MemoryObjects
 from tests.running import eventually
 

@@ -14,7 +14,7 @@ from supervisor.cli.main import VERBS
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_BASE = {"protocol", "host", "bootstrap"}
+_BASE = {"protocol", "host", "bootstrap", "files"}
 _CONFIG = _BASE | {"config"}
 _DIAGNOSIS = _CONFIG | {"diagnosis"}
 _CORE = _DIAGNOSIS | {"core"}
@@ -40,6 +40,7 @@ _TOP = _ENGINES | {
 ALLOWED: dict[str, set[str]] = {
     "host": {"host"},
     "protocol": {"protocol"},
+    "files": {"files", "protocol"},
     "bootstrap": {"bootstrap", "protocol"},
     "config": _CONFIG,
     "diagnosis": _DIAGNOSIS,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from supervisor.config.feasible_rungs import FeasibleRungs, RungLayout
+from supervisor.config.places import state_folder
 from supervisor.config.plan import PhasePlan, plan_phases
-from supervisor.host.state_folder import state_folder
 from tests.config.files import COMMAND, FIT, PHASES, load, with_command, with_init
 
 RESOLVED: dict[str, Any] = {"init": {"loop": {"max_steps": 9}}, "fit": {"x": 1}}

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from supervisor.config.judgement import Remedy
 from supervisor.core.decisions import FinishJob
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.diagnosis.failure import Failure
 from supervisor.diagnosis.outcome import Verdict
-from supervisor.diagnosis.remedy import Remedy
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import hang_failure
 from supervisor.protocol.messages import Stage

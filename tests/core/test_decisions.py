@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from supervisor.config.judgement import Remedy
 from supervisor.core.decisions import KillWorkers, MakeRoom, StartWorkers, Wait
 from supervisor.diagnosis.failure import Failure
-from supervisor.diagnosis.remedy import Remedy
 from supervisor.diagnosis.rules import DISK_FULL
 from supervisor.protocol.adjustments import Adjustments
 from tests.core.history import RETRY, History, policy

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from supervisor.config.judgement import Remedy
 from supervisor.core.budget import Charge
 from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence, Verdict, WorkerExit
 from supervisor.diagnosis.outcome import Confidence
-from supervisor.diagnosis.remedy import Remedy
 from supervisor.diagnosis.rules import RULES, Rule
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge

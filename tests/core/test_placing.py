@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from supervisor.config.judgement import Remedy
 from supervisor.core.decisions import (
     Decision,
     FinishJob,
@@ -29,7 +30,6 @@ from supervisor.core.machine import step
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import Status
 from supervisor.diagnosis.failure import Verdict, WorkerExit
-from supervisor.diagnosis.remedy import Remedy
 from supervisor.diagnosis.success import Success
 from supervisor.narrative import tell
 from supervisor.ports import Transition

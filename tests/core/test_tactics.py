@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from supervisor.config.judgement import Remedy
 from supervisor.core.budget import Charge
 from supervisor.core.decisions import StartWorkers, Wait
 from supervisor.core.events import StopSource
@@ -14,7 +15,6 @@ from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import Status
 from supervisor.core.tactics import CAPACITY_WAITS, STORAGE_WAITS
 from supervisor.diagnosis.failure import Failure, Verdict, WorkerExit
-from supervisor.diagnosis.remedy import Remedy
 from supervisor.diagnosis.success import Success
 from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, Adjustments
 from tests.core.history import RETRY, History, policy

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.config.judgement import Remedy
 from supervisor.diagnosis.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.diagnosis.outcome import Charge
-from supervisor.diagnosis.remedy import Remedy
 from supervisor.diagnosis.rules import RULES, in_a_bucket
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.config.judgement import Remedy
 from supervisor.diagnosis.beside import beside
 from supervisor.diagnosis.chain import Chain, Origin, Raised
 from supervisor.diagnosis.codes import codes_of
@@ -12,7 +13,6 @@ from supervisor.diagnosis.fitting import misfit
 from supervisor.diagnosis.log_lines import clean_lines
 from supervisor.diagnosis.outcome import Charge, Verdict
 from supervisor.diagnosis.ownership import is_surely_own
-from supervisor.diagnosis.remedy import Remedy
 from supervisor.diagnosis.statements import stated
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.traceback_text import TracebackReader, exception_type

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.config.judgement import Remedy
 from supervisor.diagnosis.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.diagnosis.outcome import Verdict
-from supervisor.diagnosis.remedy import Remedy
 from supervisor.diagnosis.rules import DISK_FULL
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge

@@ -46,6 +46,7 @@ from supervisor.diagnosis.redaction import Redactor
 from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
+from supervisor.files.segments import JOURNAL, SUFFIX, Segment
 from supervisor.host.identity import Identity
 from supervisor.ports import Source
 from supervisor.prepare import prepare
@@ -54,7 +55,6 @@ from supervisor.protocol.failure import FailureRecord, describe, parse_failure_r
 from supervisor.protocol.messages import ProtocolError, StageMessage, StepMessage, decode, encode
 from supervisor.protocol.messages import Stage as WorkerStage
 from supervisor.protocol.reading import UnreadableError
-from supervisor.protocol.segments import JOURNAL, SUFFIX, Segment
 from supervisor.provision import boot, intent
 from tests.adapters.test_hostile_worker import PLAN
 from tests.adapters.test_journal import POLICY, STORY, tell

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.protocol.attempts import attempt_folder, attempt_of, in_order
+from supervisor.files.attempts import attempt_folder, attempt_of, in_order
 
 
 @given(st.lists(st.integers(1, 10**6), unique=True))

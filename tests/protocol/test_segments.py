@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.protocol.segments import Merge, Segment, extended, merged
+from supervisor.files.segments import Merge, Segment, extended, merged
 
 
 class Store:

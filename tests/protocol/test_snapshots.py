@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from supervisor.protocol import environment
-from supervisor.protocol.snapshots import snapshot_memory, to_environment
+from supervisor.protocol.environment import snapshot_memory, snapshot_variables
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def memory() -> Iterator[int]:
 
 
 def test_the_memory_is_found_by_number_and_identity(memory: int) -> None:
-    told = to_environment(memory)
+    told = snapshot_variables(memory)
     assert snapshot_memory(told) == memory
     assert not os.get_inheritable(memory)
     assert snapshot_memory({}) is None
@@ -37,12 +37,12 @@ def test_the_memory_is_found_by_number_and_identity(memory: int) -> None:
 def test_what_a_worker_starts_does_not_inherit_it(memory: int) -> None:
     program = (
         "import subprocess, sys\n"
-        "from supervisor.protocol.snapshots import snapshot_memory\n"
+        "from supervisor.protocol.environment import snapshot_memory\n"
         "assert snapshot_memory() is not None\n"
         "import os; pid = os.spawnv(os.P_WAIT, sys.executable, [sys.executable, '-c',\n"
-        "'from supervisor.protocol.snapshots import snapshot_memory as m; assert m() is None'])\n"
+        "'from supervisor.protocol.environment import snapshot_memory as m; assert m() is None'])\n"
         "sys.exit(pid)\n"
     )
-    environ = {**os.environ, **to_environment(memory)}
+    environ = {**os.environ, **snapshot_variables(memory)}
     done = subprocess.run([sys.executable, "-c", program], env=environ, pass_fds=(memory,))
     assert done.returncode == 0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.files.writing import opened
 from supervisor.protocol.reading import UnreadableError
-from supervisor.protocol.writing import opened
 
 
 def test_a_file_is_made_appended_to_and_begun_anew(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.core.machine import step
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState
+from supervisor.files.segments import JOURNAL
 from supervisor.history.record import Turn, parse
 from supervisor.ports import Transition
-from supervisor.protocol.segments import JOURNAL
 from tests.simulation.disk import FakeStorage
 from tests.simulation.host import Host
 from tests.simulation.ledger import Ledger

@@ -16,8 +16,8 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Protocol
 
+from supervisor.config.judgement import Remedy
 from supervisor.diagnosis.failure import WorkerExit
-from supervisor.diagnosis.remedy import Remedy
 from supervisor.diagnosis.success import Success
 from supervisor.protocol.adjustments import SKIP_STEPS, Adjustments
 from supervisor.protocol.failure import ExceptionInfo, FailureRecord

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from supervisor.config.judgement import Remedy
 from supervisor.core.exit_codes import ExitCode
-from supervisor.diagnosis.remedy import Remedy
 from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, Adjustments
 
 _PATIENCE = {Remedy.WAIT_FOR_CAPACITY: 14, Remedy.WAIT_FOR_STORAGE: 8}

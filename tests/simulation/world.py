@@ -42,8 +42,8 @@ from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import Evidence, RankEvidence, Survivor, WorkerExit
 from supervisor.diagnosis.rules import Rule
 from supervisor.diagnosis.verdicts import judge, launch_failure
+from supervisor.files.segments import JOURNAL
 from supervisor.protocol.messages import Message
-from supervisor.protocol.segments import JOURNAL
 from tests.simulation.disk import FakeStorage
 from tests.simulation.host import LEFTOVER, Group, Host
 

@@ -21,8 +21,7 @@ import jax.numpy as jnp
 import pytest
 
 from supervisor.config.training.resolved import parse
-from supervisor.protocol.environment import JOB
-from supervisor.protocol.snapshots import to_environment
+from supervisor.protocol.environment import JOB, snapshot_variables
 from tests.running import eventually
 from trainer.checkpoint import newest_step
 from trainer.integrity import MANIFEST
@@ -44,7 +43,7 @@ def memory() -> Iterator[int]:
 
 def with_snapshots(trainer: Trainer, memory: int) -> Trainer:
     trainer.mapping["trainer"]["init"]["checkpoint"]["snapshot"] = {"every": 6}
-    trainer.extra |= to_environment(memory)
+    trainer.extra |= snapshot_variables(memory)
     return trainer
 
 
@@ -243,7 +242,7 @@ def test_without_a_supervisor_there_are_none(
     wanted = spec(parse(mapping).init)
     assert Snapshots.of(wanted, print) is None
     assert "no supervisor has memory for them" in capsys.readouterr().out
-    for name, value in to_environment(memory).items():
+    for name, value in snapshot_variables(memory).items():
         monkeypatch.setenv(name, value)
     assert Snapshots.of(wanted, print) is not None
 
@@ -277,7 +276,7 @@ def start_group(
             "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
             "JAX_NUM_PROCESSES": str(len(trainers)),
             "JAX_PROCESS_ID": str(rank),
-            **to_environment(memory),
+            **snapshot_variables(memory),
         }
         started.append(trainer.start(*faults, pass_fds=(memory,)))
     return started

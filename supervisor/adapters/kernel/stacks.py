@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psutil
 
+from supervisor.files.writing import opened
 from supervisor.host import tree
 from supervisor.ports import Starter
-from supervisor.protocol.writing import opened
 
 
 def dump_native_stacks(starter: Starter, pid: int, path: Path) -> None:

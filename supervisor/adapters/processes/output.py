@@ -26,8 +26,8 @@ from typing import Protocol
 from supervisor.config.patterns import Pattern, SlowPatternError
 from supervisor.core.search_time import SearchTime
 from supervisor.diagnosis.digest import LogDigest
+from supervisor.files import writing
 from supervisor.host.notice import Notice
-from supervisor.protocol import writing
 from supervisor.protocol.reading import opened
 
 MAX_OUTPUT = 64 << 20

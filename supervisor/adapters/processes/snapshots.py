@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from supervisor.protocol.snapshots import to_environment
+from supervisor.protocol.environment import snapshot_variables
 
 _BLOCK = 512
 """Bytes: the unit of `st_blocks`, whatever the file system's own is."""
@@ -27,7 +27,7 @@ class SnapshotMemory:
 
     def to_environment(self) -> dict[str, str]:
         """What the worker needs in its environment to find it."""
-        return to_environment(self.descriptor)
+        return snapshot_variables(self.descriptor)
 
     @property
     def is_empty(self) -> bool:

@@ -1,6 +1,6 @@
 """A file with secrets of a program: variables of its environment, which the config only names.
 
-Nobody else may be able to read it: see `protocol.secret_file`. Each line is `NAME=VALUE`. What
+Nobody else may be able to read it: see `files.secret_file`. Each line is `NAME=VALUE`. What
 follows the first `=` is the value, as it stands, to the end of the line; one pair of quotes around
 all of it is taken away. Nothing is expanded and nothing is escaped. Empty lines and lines that
 begin with `#` are skipped. No message shows a value.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from supervisor.protocol import secret_file
+from supervisor.files import secret_file
 from supervisor.protocol.environment import PREFIX
 from supervisor.protocol.reading import text
 

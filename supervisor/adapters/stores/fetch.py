@@ -11,11 +11,12 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from supervisor.files import attempts
+from supervisor.files.segments import JOURNAL, OF_A_PHASE, SUFFIX, Segment, merged
 from supervisor.host.notice import Notice
 from supervisor.ports import MAX_OBJECT, Objects
-from supervisor.protocol import attempts, removal
+from supervisor.protocol import removal
 from supervisor.protocol.reading import UnreadableError, read
-from supervisor.protocol.segments import JOURNAL, OF_A_PHASE, SUFFIX, Segment, merged
 
 _DRILLS = "drills"
 _MAX_NAME = 240

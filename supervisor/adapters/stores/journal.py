@@ -23,6 +23,7 @@ from typing import Any
 
 from supervisor.core.recovery import Recovery
 from supervisor.core.state import JobState
+from supervisor.files.segments import ARCHIVE, JOURNAL
 from supervisor.history.encoding import encode
 from supervisor.history.fold import History as History
 from supervisor.history.record import (
@@ -39,7 +40,6 @@ from supervisor.history.record import JournalError as JournalError
 from supervisor.history.writer import writer
 from supervisor.ports import Storage, Transition
 from supervisor.protocol.reading import UnreadableError
-from supervisor.protocol.segments import ARCHIVE, JOURNAL
 
 _MAX_JOURNAL = 256 << 20
 """Bytes; one that was never compacted has a tenth of it after ten thousand attempts."""

@@ -2,7 +2,7 @@
 
 One thread, which alone waits for the bucket. It looks at the folder when it is told of a decision
 and every few seconds; the journal goes first. What only grows (the journal, run.log,
-attempts.jsonl) is written in segments (`protocol.segments`); anything else whole, and a large file
+attempts.jsonl) is written in segments (`files.segments`); anything else whole, and a large file
 only when it has grown by half or rests. The other way come only the requests of people. A bucket
 that fails is tried again until it works: how long a job may go on without it is decided by the
 lease, and by whoever waits in `flush`.
@@ -22,13 +22,14 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from supervisor.files import attempts
+from supervisor.files.segments import ARCHIVE, JOURNAL, OF_A_PHASE, SUFFIX, Segment, extended
 from supervisor.host.notice import Notice
 from supervisor.host.record import NAME as PROCESSES
 from supervisor.ports import Objects, Storage
-from supervisor.protocol import attempts, removal
+from supervisor.protocol import removal
 from supervisor.protocol.reading import UnreadableError, opened, read
 from supervisor.protocol.removal import Place
-from supervisor.protocol.segments import ARCHIVE, JOURNAL, OF_A_PHASE, SUFFIX, Segment, extended
 
 _INTERVAL = 5.0
 _PATIENCE = 120.0

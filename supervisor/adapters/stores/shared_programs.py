@@ -17,9 +17,10 @@ from supervisor.core.compiled import (
     macs_table,
     parse_macs,
 )
+from supervisor.files import secret_file
 from supervisor.host.notice import Notice
 from supervisor.ports import MAX_OBJECT, Objects
-from supervisor.protocol import private_folder, removal, secret_file
+from supervisor.protocol import private_folder, removal
 from supervisor.protocol.reading import UnreadableError, read
 from supervisor.protocol.removal import Place
 
@@ -32,7 +33,7 @@ def read_key(path: Path) -> bytes:
     """The key in the file `path`: all of its bytes.
 
     Raises:
-        ValueError: others may know it (see `protocol.secret_file`), or it is no key.
+        ValueError: others may know it (see `files.secret_file`), or it is no key.
         OSError: it cannot be read.
     """
     key = secret_file.read(path, _LARGEST_KEY)

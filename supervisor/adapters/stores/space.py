@@ -25,10 +25,11 @@ from supervisor.config.schema import Limits
 from supervisor.core import compiled
 from supervisor.core.events import LaunchFailed, WorkersGone
 from supervisor.core.retention import Kept, excess, limit_told
+from supervisor.files import attempts, writing
 from supervisor.history.past import Past
 from supervisor.host.notice import Notice
 from supervisor.ports import Storage, Transition
-from supervisor.protocol import attempts, removal, writing
+from supervisor.protocol import removal
 from supervisor.protocol.removal import Place
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)

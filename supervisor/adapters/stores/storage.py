@@ -9,10 +9,10 @@ from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
 
+from supervisor.files.writing import opened
 from supervisor.protocol import removal
 from supervisor.protocol.reading import read
 from supervisor.protocol.removal import Place
-from supervisor.protocol.writing import opened
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from supervisor.core.allowance import Allowance
 from supervisor.core.events import WorkerReported, WorkersGone
 from supervisor.core.policy import RestartPolicy
+from supervisor.files.segments import RUN_LOG
 from supervisor.host.notice import Notice
 from supervisor.narrative import Level, Line, noticed, tell
 from supervisor.narrative.structured import (
@@ -25,7 +26,6 @@ from supervisor.narrative.structured import (
 )
 from supervisor.ports import Clock, Storage, Transition
 from supervisor.protocol.messages import Message, StageMessage, printable
-from supervisor.protocol.segments import RUN_LOG
 
 LogFormat = Literal["text", "json"]
 Console = Callable[[str, Level], None]

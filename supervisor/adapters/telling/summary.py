@@ -24,11 +24,11 @@ from supervisor.core.events import (
     WorkersStarted,
 )
 from supervisor.core.state import JobState, Status
+from supervisor.files.segments import ATTEMPTS
 from supervisor.history.encoding import EncodingError, decode, encode
 from supervisor.host.notice import Notice
 from supervisor.ports import Storage, Transition
 from supervisor.protocol.reading import UnreadableError, parse_object
-from supervisor.protocol.segments import ATTEMPTS
 
 LAST = 100
 """Attempts whose records are in summary.json."""

@@ -5,8 +5,8 @@ Those of errors in the code itself are in `code`.
 
 from __future__ import annotations
 
+from supervisor.config.judgement import Remedy
 from supervisor.diagnosis.outcome import Charge
-from supervisor.diagnosis.remedy import Remedy
 from supervisor.diagnosis.rules.phrases import (
     FIX_CODE,
     FIX_PATH,

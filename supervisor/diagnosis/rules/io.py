@@ -8,8 +8,8 @@ restarted and its signature compared; words alone never make it FATAL (see `rule
 
 from __future__ import annotations
 
+from supervisor.config.judgement import Remedy
 from supervisor.diagnosis.outcome import Charge
-from supervisor.diagnosis.remedy import Remedy
 from supervisor.diagnosis.rules import tables
 from supervisor.diagnosis.rules.phrases import FIX_PATH, SEE_SERVICE, STATUS
 from supervisor.diagnosis.rules.rule import FATAL, MEDIUM, POLICY, RESTART, Rule

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from supervisor.config.judgement import Remedy
 from supervisor.diagnosis.outcome import Charge
-from supervisor.diagnosis.remedy import Remedy
 from supervisor.diagnosis.rules.compiler import NATIVE_ABORT
 from supervisor.diagnosis.rules.phrases import (
     FIX_CODE,

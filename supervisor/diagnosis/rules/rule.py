@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
+from supervisor.config.judgement import Remedy
 from supervisor.config.patterns import Pattern
 from supervisor.diagnosis.outcome import Charge, Confidence, Verdict
-from supervisor.diagnosis.remedy import Remedy
 from supervisor.diagnosis.searching import Searched, lowered
 from supervisor.diagnosis.speakers import Speaker
 

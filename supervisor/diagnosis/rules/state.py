@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.diagnosis.remedy import Remedy
+from supervisor.config.judgement import Remedy
 from supervisor.diagnosis.rules.phrases import CHECKPOINT_FRAMES, FIX_CONFIG, STATUS
 from supervisor.diagnosis.rules.rule import FATAL, POLICY, Rule
 

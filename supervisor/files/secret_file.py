@@ -11,7 +11,7 @@ import os
 import stat
 from pathlib import Path
 
-from .reading import UnreadableError, content, opened
+from supervisor.protocol.reading import UnreadableError, content, opened
 
 _OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 

@@ -11,7 +11,7 @@ import stat
 from io import FileIO
 from pathlib import Path
 
-from .reading import UnreadableError, descriptor_of, refused
+from supervisor.protocol.reading import UnreadableError, descriptor_of, refused
 
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 

@@ -1,3 +1,0 @@
-"""Remedies are part of the config's vocabulary."""
-
-from supervisor.config.judgement import Remedy as Remedy
