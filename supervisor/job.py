@@ -42,9 +42,9 @@ from supervisor.core.state import JobState
 from supervisor.diagnosis.redaction import Redactor
 from supervisor.engines.announcing import sources
 from supervisor.engines.committed import unmarked_copies
-from supervisor.engines.devices import DeviceProbe
 from supervisor.engines.local import LocalEngine
 from supervisor.engines.port import Engine
+from supervisor.engines.probing.devices import DeviceProbe
 from supervisor.engines.this_host import ThisHost
 from supervisor.exclusion import (
     Check,

@@ -10,7 +10,6 @@ from typing import Any
 
 import yaml
 
-from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.adapters.stores.space import Space
 from supervisor.core.decisions import (
     BeginPhase,
@@ -28,7 +27,7 @@ from supervisor.core.decisions import (
 )
 from supervisor.core.events import Event, Noticed, PhaseBegun, QuarantineCleared
 from supervisor.engines.launch import Launch
-from supervisor.engines.machine import Files
+from supervisor.engines.machine import EventLoop, Files
 from supervisor.engines.port import Engine
 from supervisor.exclusion import ModelDirError, Ownership
 from supervisor.files.attempts import attempt_folder, phase_folder
@@ -51,7 +50,7 @@ class LocalWorld:
         config: Sequence[dict[str, Any]],
         storage: Storage,
         clock: Clock,
-        reactor: Reactor,
+        reactor: EventLoop,
         engine: Engine,
         space: Space,
         ownership: Ownership,

@@ -21,9 +21,9 @@ from supervisor.adapters.platforms import accelerators
 from supervisor.adapters.processes.guard import Guard
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import Noticed
-from supervisor.engines.devices import DeviceProbe, ProbeLimits
+from supervisor.engines.probing.devices import DeviceProbe, ProbeLimits
+from supervisor.engines.probing.units import ProbeAnswer
 from supervisor.engines.this_host import ThisHost
-from supervisor.engines.units import ProbeAnswer
 from supervisor.engines.worker_environment import visible
 from supervisor.prepare import prepare
 from supervisor.protocol import simulated
@@ -233,7 +233,7 @@ def _until_up(bench: Bench) -> tuple[Child, list[str]]:
     "cpu",
     expected="the supervisor's probe finds all devices well, cold and started ahead, each "
     f"within {ProbeLimits().start:g} s; which of them is faster is told only",
-    source="supervisor/engines/devices.py (ProbeLimits)",
+    source="supervisor/engines/probing/devices.py (ProbeLimits)",
     seconds=240.0,
 )
 def probe(bench: Bench) -> None:

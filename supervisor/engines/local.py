@@ -2,7 +2,7 @@
 
 The director: it starts, signals and kills, and passes on what comes of it. What an attempt is
 started from is in `launch`, how a worker is started in `starting`, what lives of it in `group`,
-what is done ahead of the next one in `preparing`, and what its end was in `judging`.
+what is done ahead of the next one in `ahead`, and what its end was in `judging`.
 """
 
 from __future__ import annotations
@@ -24,20 +24,19 @@ from supervisor.core.events import (
 from supervisor.core.settling import Settling
 from supervisor.diagnosis.failure import Survivor, WorkerExit
 from supervisor.diagnosis.verdicts import launch_failure
-from supervisor.engines.devices import DeviceProbe
+from supervisor.engines.ahead.preparing import Preparations
+from supervisor.engines.clearing import Killing, Releasing
 from supervisor.engines.group import Member, WorkerGroup
 from supervisor.engines.handles import Memory, Watch
 from supervisor.engines.hearing import Hearing
 from supervisor.engines.judging import judged, redacted
-from supervisor.engines.killing import Killing
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.machine import Compilations, Machine, MainLoop
-from supervisor.engines.preparing import Preparations
-from supervisor.engines.releasing import Releasing
+from supervisor.engines.probing.devices import DeviceProbe
+from supervisor.engines.probing.units import ProbeAnswer
 from supervisor.engines.snapshots import SnapshotKeeper
 from supervisor.engines.starting import WorkerStarter
 from supervisor.engines.survivors import Survivors
-from supervisor.engines.units import ProbeAnswer
 from supervisor.engines.unmatched import Unmatched
 from supervisor.engines.worker_environment import placed, ports_needed
 from supervisor.files.attempts import attempt_folder

@@ -59,6 +59,14 @@ class MainLoop(Protocol):
         ...
 
 
+class EventLoop(MainLoop, Protocol):
+    """The same, for whoever turns it."""
+
+    def wait(self, until: float | None) -> Sequence[Event]:
+        """The events that have come; blocks until there is one, or until the time `until`."""
+        ...
+
+
 class Processes(Protocol):
     """Starts the processes of the job, kills them, and tells what the kernel knows of them."""
 

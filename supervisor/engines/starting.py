@@ -9,11 +9,11 @@ from functools import partial
 
 from supervisor.adapters.processes.output import OutputPatterns
 from supervisor.config.patterns import Pattern
+from supervisor.engines.ahead.preparing import Preparations
 from supervisor.engines.group import Member, WorkerGroup
 from supervisor.engines.handles import Memory, Output, Process
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.machine import Compilations, Machine
-from supervisor.engines.preparing import Preparations
 from supervisor.engines.python_program import has_bootstrap
 from supervisor.host.notice import Notice
 from supervisor.protocol import environment

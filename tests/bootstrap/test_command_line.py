@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from supervisor.engines.ahead.standby import why_never
 from supervisor.engines.python_program import START, bootstrapped
-from supervisor.engines.standby import why_never
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from supervisor.config.command import SuccessConfig
 from supervisor.config.plan import PhasePlan
 from supervisor.config.topology import parse_slice
 from supervisor.core.events import BadUnit, Noticed
-from supervisor.engines.devices import DeviceProbe, ProbeLimits
+from supervisor.engines.probing.devices import DeviceProbe, ProbeLimits
+from supervisor.engines.probing.units import ProbeAnswer, UnitLayout
 from supervisor.engines.this_host import ThisHost
-from supervisor.engines.units import ProbeAnswer, UnitLayout
 from supervisor.host.line import Started
 from supervisor.ports import Starter
 from supervisor.protocol import simulated

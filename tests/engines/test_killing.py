@@ -6,7 +6,7 @@ from pathlib import Path
 
 from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
-from supervisor.engines.killing import Killing
+from supervisor.engines.clearing import Killing
 from supervisor.engines.this_host import ThisHost
 from tests.running import shared_guard
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.events import BadUnit
-from supervisor.engines.devices import ProbeLimits
-from supervisor.engines.parts import Part, Tried, faults, next_part, patience, runs, well
+from supervisor.engines.probing.devices import ProbeLimits
+from supervisor.engines.probing.parts import Part, Tried, faults, next_part, patience, runs, well
 
 EIGHT = tuple("01234567")
 STUCK = Tried("stuck")

@@ -17,8 +17,8 @@ from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.core.events import Noticed, RungCompileFailed
 from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.success import Success
+from supervisor.engines.ahead.prefetch import Prefetcher, wanted
 from supervisor.engines.launch import Launch, Start
-from supervisor.engines.prefetch import Prefetcher, wanted
 from supervisor.engines.this_host import ThisHost
 from tests.engines.test_devices import PLAN
 from tests.running import shared_guard

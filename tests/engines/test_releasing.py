@@ -15,8 +15,8 @@ from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.adapters.platforms.accelerators import Holder, holders
 from supervisor.core.events import Noticed
+from supervisor.engines.clearing import Releasing
 from supervisor.engines.holders import each_told
-from supervisor.engines.releasing import Releasing
 
 HOLD = "import sys; held = open(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
 

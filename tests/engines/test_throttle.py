@@ -20,7 +20,7 @@ from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.contention import ran_and_waited
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.adapters.processes.worker_process import WorkerProcess
-from supervisor.engines.throttle import Throttle, rest_after
+from supervisor.engines.ahead.throttle import Throttle, rest_after
 from tests.running import eventually, shared_guard
 
 Begin = Callable[[], WorkerProcess]

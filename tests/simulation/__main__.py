@@ -53,7 +53,7 @@ def _run_many(first: int, count: int) -> int:
             results.append(result)
             ends[result.exit_code.name if result.exit_code is not None else "-"] += 1
             if result.violation is not None:
-                print(f"seed {result.seed}: {result.violation}")
+                print(f"seed {result.seed}: {result.violation!r}")
                 print(f"  replay it: {replay_command(result.seed)}", flush=True)
     seconds = time.perf_counter() - began
     failed = sum(result.violation is not None for result in results)

@@ -12,9 +12,9 @@ from supervisor.files.segments import JOURNAL
 from supervisor.history.record import Turn, parse
 from supervisor.ports import Transition
 from tests.simulation.disk import FakeStorage
-from tests.simulation.host import Host
+from tests.simulation.host import Host, ViolationError
 from tests.simulation.ledger import Ledger
-from tests.simulation.world import FakeWorld, ViolationError
+from tests.simulation.loop import FaultyLoop
 
 
 class Checker:
@@ -102,7 +102,7 @@ class Checker:
         self._read, self._folded = b"", History()
         self._follow_journal()
 
-    def ended(self, state: JobState, world: FakeWorld, policy: RestartPolicy) -> None:
+    def ended(self, state: JobState, loop: FaultyLoop, policy: RestartPolicy) -> None:
         """A supervisor ended by itself."""
         account = self.ledger
         self._require(state.exit_code == account.ended, "the exit code is not the one decided")
@@ -113,7 +113,7 @@ class Checker:
                 done = self._host.fulfilled(phase, limits.success)
                 self._require(done, f"success, although phase {phase} is not done")
         self._require(not self._host.alive(), "the job ends, but a process of it lives")
-        for event in world.told:
+        for event in loop.told:
             if not isinstance(event, SupervisorStarted):
                 after = step(state, event, policy)
                 self._require(after == (state, ()), "an event changes what has ended")

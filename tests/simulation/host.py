@@ -6,25 +6,23 @@ world (`world.py`) tells them.
 
 from __future__ import annotations
 
-import heapq
-import itertools
-import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from functools import partial
 from random import Random
 from typing import Protocol
 
+from supervisor.adapters.processes.output import Record
 from supervisor.config.judgement import Remedy
 from supervisor.diagnosis.failure import WorkerExit
 from supervisor.diagnosis.success import Success
 from supervisor.protocol.adjustments import SKIP_STEPS, Adjustments
 from supervisor.protocol.failure import ExceptionInfo, FailureRecord
 from supervisor.protocol.messages import Message, Stage, StageMessage, StepMessage
+from tests.simulation.clock import Timeline
 from tests.simulation.scenario import NONE, Faults, Scenario
 
-_EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 LEFTOVER = -1
 """The "rank" of a process that a worker left behind."""
 
@@ -50,31 +48,8 @@ _STRIDE = (2.0, 8.0)
 """Seconds of training between two reports, and from tick to tick."""
 
 
-class VirtualClock:
-    """See `ports.Clock`. Monotonic time starts anew with the machine; the time of day may jump."""
-
-    def __init__(self) -> None:
-        self.time = 0.0
-        self._booted = -1000.0
-        self.skew = 0.0
-
-    def now(self) -> float:
-        """See `ports.Clock`."""
-        return self.time - self._booted
-
-    def wall(self) -> datetime:
-        """See `ports.Clock`."""
-        return _EPOCH + timedelta(seconds=self.time + self.skew)
-
-    def reach(self, until: float) -> None:
-        """Let it be `until` by `now()`, whatever rounding takes off."""
-        self.time = max(self.time, until + self._booted)
-        while self.now() < until:
-            self.time = math.nextafter(self.time, math.inf)
-
-    def boot(self) -> None:
-        """The machine starts again."""
-        self._booted = self.time - 1.0
+class ViolationError(AssertionError):
+    """Something happened that must never happen, or did not happen that must."""
 
 
 class Watcher(Protocol):
@@ -98,6 +73,18 @@ class Watcher(Protocol):
 
     def snapped(self, group: Group, step: int) -> None:
         """The group took a snapshot."""
+        ...
+
+    def got_sigterm(self, group: Group, rank: int) -> None:
+        """A rank of the group got a SIGTERM, from whomever."""
+        ...
+
+    def recorded(self, group: Group, record: FailureRecord) -> None:
+        """A rank of the group left a failure record."""
+        ...
+
+    def printed(self, group: Group) -> None:
+        """The group said in its output that its work is done."""
         ...
 
 
@@ -127,15 +114,20 @@ class Group:
     committed: bool = False
     """It committed a checkpoint above all that were there."""
     exits: list[WorkerExit] = field(default_factory=list)
-    records: dict[int, FailureRecord] = field(default_factory=dict)
     stuck: bool = False
     """It does not advance any more: a hang, or a collective that waits for a dead rank."""
     deaf: bool = False
     """It is so stuck that it does not hear SIGTERM either."""
+    told_step: int | None = None
+    """The last step that a worker has told."""
     asked: bool = False
     printed: bool = False
     """It said that its work is done."""
     dying: bool = False
+    recorded: set[int] = field(default_factory=set)
+    """The ranks that left a failure record."""
+    killed: set[int] = field(default_factory=set)
+    """The ranks that got SIGKILL."""
     told_to_stop: set[int] = field(default_factory=set)
     """The ranks that got a SIGTERM that the supervisor did not send."""
 
@@ -150,11 +142,11 @@ class Group:
         return [rank for rank in self.ranks if rank in self.alive]
 
 
-class Host:
-    """Time, processes and checkpoints."""
+class Host(Timeline):
+    """Time, worker groups and checkpoints."""
 
     def __init__(self, scenario: Scenario, rng: Random, tell: Callable[[str], None]) -> None:
-        self.clock = VirtualClock()
+        super().__init__()
         self.watcher: Watcher | None = None
         self.groups: dict[int, Group] = {}
         self.committed: defaultdict[int, set[int]] = defaultdict(set)
@@ -166,6 +158,11 @@ class Host:
         """The phases of which a group ended having done its work."""
         self.files: set[int] = set()
         """The phases whose success file is there."""
+        self.kept: dict[str, bytes] = {}
+        """Files that workers have left, by path."""
+        self.outputs: dict[str, Record] = {}
+        """What was kept of their outputs, by path."""
+        self.units = scenario.policy.phases[0].units
         self.missing: set[str] = set()
         self.wrong: set[str] = set()
         """The units that are not there, and those that compute wrongly."""
@@ -173,8 +170,6 @@ class Host:
         self._scenario = scenario
         self._rng = rng
         self._tell = tell
-        self._timeline: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -182,20 +177,6 @@ class Host:
     def faults(self) -> Faults:
         """What can go wrong now."""
         return self._scenario.faults if self.clock.time < self._scenario.benign else NONE
-
-    def later(self, delay: float, callback: Callable[[], None]) -> None:
-        """Call `callback` in `delay` seconds."""
-        heapq.heappush(self._timeline, (self.clock.time + delay, next(self._order), callback))
-
-    def pass_time(self, until: float) -> bool:
-        """Let the next thing happen, if that is due by `until`; else it is `until` then."""
-        if self._timeline and self._timeline[0][0] <= until:
-            due, _, callback = heapq.heappop(self._timeline)
-            self.clock.time = max(self.clock.time, due)
-            callback()
-            return True
-        self.clock.time = max(self.clock.time, until)
-        return False
 
     def happens(self, probability: float) -> bool:
         """A throw of the dice."""
@@ -210,6 +191,11 @@ class Host:
     def alive(self) -> list[Group]:
         """The groups of which a process lives."""
         return [group for group in self.groups.values() if group.alive]
+
+    def last_before(self, group: Group) -> Group | None:
+        """The group that was started before this one."""
+        earlier = [attempt for attempt in self.groups if attempt < group.attempt]
+        return self.groups[max(earlier)] if earlier else None
 
     def launch(
         self,
@@ -354,10 +340,11 @@ class Host:
         """Every rank exits by itself, one after the other; hopefully because the work is done."""
         if group.step >= self._target(group):
             group.printed = True
+            group.owner.printed(group)
             self.files.add(group.phase)
         group.wrong = not group.printed
         code = group.success.exit_code
-        spread = 20.0 if self.happens(self.faults.slow) else 2.0
+        spread = 20.0 if self.happens(self.faults.slow) else 0.2
         for rank in group.ranks:
             ended = WorkerExit(rank, code=code, told_to_stop=rank in group.told_to_stop)
             self._end_later(self.between(0.0, spread), group, ended)
@@ -367,6 +354,7 @@ class Host:
         if self.happens(self.faults.last_commit):
             group.step = min(group.step + 1, self._target(group))
             self.reached[group.phase] = max(self.reached.get(group.phase, 0), group.step)
+            group.owner.said(group, StepMessage(group.step))
             self._commit(group)
         if self.happens(self.faults.early_exit):
             self._finish(group)
@@ -375,6 +363,7 @@ class Host:
         if self.happens(self.faults.preempted / 2):
             self._tell(f"attempt {group.attempt} rank {rank} gets a SIGTERM: all save and exit")
             group.told_to_stop.add(rank)
+            group.owner.got_sigterm(group, rank)
             self._finish(group)
             return
         self._die(group, *self._accident(group, rank))
@@ -384,9 +373,27 @@ class Host:
         group.stuck = group.deaf = True
         outside = ended.signal in ("SIGKILL", "SIGTERM") or ended.code in (137, 143)
         group.wrong = record is not None or not outside
+        self._fall_with(group, ended.rank)
         if record is not None:
-            group.records[ended.rank] = record
+            group.owner.recorded(group, record)
+            if len(group.workers) > 1 and self.happens(self.faults.slow):
+                handlers = self.between(0.0, 1.0) if self.happens(0.5) else 300.0
+                self._end_later(handlers, group, ended)  # those of jax.distributed wait long
+                return
         self._end(group, ended)
+
+    def _fall_with(self, group: Group, first: int) -> None:
+        """The peers of a rank that dies fail of it, before or after it has ended itself."""
+        for rank in group.workers:
+            if rank != first and self.happens(self.faults.cascade):
+                record = self._record(rank, "JaxRuntimeError", "Socket closed")
+                delay = self.between(0.0, 3.0)
+                self.later(delay, partial(self._fall, group, WorkerExit(rank, code=1), record))
+
+    def _fall(self, group: Group, ended: WorkerExit, record: FailureRecord) -> None:
+        if ended.rank in group.alive:
+            group.owner.recorded(group, record)
+            self._end(group, ended)
 
     def _told(
         self, rank: int, remedy: Remedy, completed: int | None
@@ -450,14 +457,15 @@ class Host:
         if LEFTOVER in group.alive and not group.workers and self.happens(0.8):
             left = WorkerExit(LEFTOVER, code=0)
             self._end_later(self.between(0.0, 4.0 if self.happens(0.9) else 40.0), group, left)
-        if self._did_its_work(group):
+        if self.did_its_work(group):
             self.done.add(group.phase)
         self._tell(f"attempt {group.attempt} rank {ended.rank} truly ends: {ended}")
         if self.watcher is not None:
             self.watcher.ended(group)
 
-    def _did_its_work(self, group: Group) -> bool:
-        """Where nothing else tells, an exit of its own accord is all that can be known."""
+    def did_its_work(self, group: Group) -> bool:
+        """Whether an attempt did its phase's work. Where nothing else tells, an exit of its own
+        accord is all that can be known."""
         codes = [known.code for known in group.exits]
         if codes != [group.success.exit_code] * len(group.ranks):
             return False
@@ -471,6 +479,8 @@ class Host:
         group.asked = True
         if group.deaf or self.happens(self.faults.ignores_sigterm):
             return
+        for rank in group.workers:
+            group.owner.got_sigterm(group, rank)
         slow = self.happens(self.faults.slow)
 
         def save_and_exit() -> None:
@@ -484,15 +494,25 @@ class Host:
         self.later(self.between(10.0, 40.0) if slow else self.between(0.1, 4.0), save_and_exit)
 
     def kill(self, group: Group) -> None:
-        """SIGKILL to all of it: each process dies, though maybe not soon."""
-        if group.dying:
-            return
+        """SIGKILL to all of it."""
         group.dying = True
         for process in sorted(group.alive):
-            ended = WorkerExit(process, signal="SIGKILL")
-            slow = self.happens(self.faults.slow)
-            delay = self.between(0.0, 30.0) if slow else self.between(0.0, 0.05)
-            self._end_later(delay, group, ended)
+            self.kill_rank(group, process)
+
+    def kill_rank(self, group: Group, rank: int) -> None:
+        """SIGKILL to one process of it: it dies, though maybe not soon, if it waits for a disk."""
+        if rank in group.killed:
+            return
+        group.killed.add(rank)
+        group.stuck = group.deaf = True
+        slow = self.happens(self.faults.slow)
+        delay = self.between(0.0, 30.0) if slow else self.between(0.0, 0.05)
+        self._end_later(delay, group, WorkerExit(rank, signal="SIGKILL"))
+
+    def end_leftover(self, group: Group) -> None:
+        """SIGTERM to what its workers left behind: it ends, soon or not at all."""
+        if not self.happens(self.faults.ignores_sigterm):
+            self._end_later(self.between(0.0, 2.0), group, WorkerExit(LEFTOVER, code=0))
 
     def lose_power(self) -> None:
         """The machine dies, and with it every process."""

@@ -25,6 +25,10 @@ class Faults:
     struck: float = 0.0
     """A rank is killed from outside, and did no wrong."""
     hangs: float = 0.0
+    cascade: float = 0.0
+    """A rank whose peer has died fails because of that, a moment later."""
+    held: float = 0.0
+    """Somebody outside the job holds a worker's output open."""
     remedied: float = 0.0
     """An accident is one that has a remedy."""
     launch_fails: float = 0.0
@@ -64,6 +68,8 @@ _HIGHEST = Faults(
     early_exit=0.3,
     struck=0.15,
     hangs=0.05,
+    cascade=0.7,
+    held=0.1,
     remedied=0.7,
     launch_fails=0.3,
     last_commit=0.6,
@@ -116,6 +122,8 @@ class Scenario:
     """Whether what they fail with is certain, and not only a guess."""
     rules: tuple[Rule, ...]
     """Those of a job in a directory, or of one in a bucket."""
+    standby: str | None
+    """What is configured."""
     max_again: int
     """How often a person runs the command again after it ended for good."""
 
@@ -161,6 +169,7 @@ def draw(rng: Random) -> Scenario:
         too_small=frozenset(rng.choices((1, 2, 3), k=rng.choice((0, 0, 1)))),
         too_small_for_sure=rng.choice((False, True)),
         rules=rng.choice((RULES, in_a_bucket(RULES))),
+        standby=rng.choice((None, "off", "imports", "ready")),
         max_again=rng.choice((0, 0, 1, 3)),
     )
 
@@ -170,7 +179,7 @@ def _phase(rng: Random, name: str, target: int) -> PhasePolicy:
         (
             Success(step=target, committed=True),
             Success(step=target),
-            Success(pattern="done"),
+            Success(pattern="is done"),
             Success(file="done"),
             Success(),
             Success(exit_code=3),

@@ -22,12 +22,16 @@ from supervisor.runtime import Runtime
 from tests.simulation import scenario
 from tests.simulation.checker import Checker
 from tests.simulation.disk import FakeStorage
-from tests.simulation.host import Host
-from tests.simulation.world import FakeWorld, ViolationError
+from tests.simulation.host import Host, ViolationError
+from tests.simulation.world import CheckedWorld
 
 _PATIENCE = 4000.0
 """Virtual seconds after the last fault by which the job must have ended: three phases, a launch or
 two that were never answered, and the longest backoff."""
+
+
+_UNREAD_FOR = 1.0
+"""Seconds for which the engine may leave a worker's words unread."""
 
 
 class SupervisorKilled(BaseException):
@@ -74,7 +78,7 @@ class Simulation:
         self._runs = 0
         self._events = 0
         self._again = 0
-        self._world: FakeWorld | None = None
+        self._world: CheckedWorld | None = None
         self._schedule_nuisances()
 
     def run(self) -> Result:
@@ -97,16 +101,15 @@ class Simulation:
         self._runs += 1
         self._tell(f"--- supervisor {self._runs} starts")
         self._storage.write_fails = self._host.faults.disk
-        world = self._world = FakeWorld(
+        world = self._world = CheckedWorld(
             self._host,
             self._storage,
+            self.scenario,
             self._policy,
             self._effect,
             self._tell,
-            self.scenario.rules,
             give_up=self.scenario.benign + _PATIENCE,
         )
-        self._host.watcher = world
         code: ExitCode | None = None
         try:
             code = self._command(world)
@@ -119,7 +122,7 @@ class Simulation:
         except JournalError as error:
             self._tell(f"*** {error}")
             code = ExitCode.CANNOT_WRITE
-        self._host.watcher = None
+        world.machine.die()
         for group in self._host.alive():
             self._host.kill(group)
         if code is not None:
@@ -129,7 +132,7 @@ class Simulation:
         self._pass_time(self._rng.uniform(0.0, 20.0))
         return code
 
-    def _command(self, world: FakeWorld) -> ExitCode:
+    def _command(self, world: CheckedWorld) -> ExitCode:
         clock = self._host.clock
         after = self._rng.choice((5, 40, 1000))
         journal = FileJournal(self._storage, compact_after=after, tell=self._tell)
@@ -149,7 +152,7 @@ class Simulation:
 
         world.state = state
         final = runtime.run(first)
-        self._checker.ended(final, world, self._policy)
+        self._checker.ended(final, world.loop, self._policy)
         assert final.exit_code is not None
         return ExitCode(final.exit_code)
 
@@ -202,10 +205,10 @@ class Simulation:
         if self._host.watcher is not None and self._world is not None:
             self._tell(f"{source} asks for a stop")
             if source is StopSource.PREEMPTION:
-                self._world.post(MaintenanceAnnounced(self._host.clock.now(), "maintenance"))
+                self._world.loop.post(MaintenanceAnnounced(self._host.clock.now(), "maintenance"))
             at_once = source is StopSource.PERSON and self._rng.random() < 0.5
             request = StopRequested(self._host.clock.now(), source, at_once=at_once)
-            self._world.post(request, surely=True)
+            self._world.loop.post(request)
 
     def _turn_the_clock_back(self) -> None:
         self._host.clock.skew -= self._rng.uniform(0.0, 10000.0)
@@ -224,7 +227,7 @@ class Simulation:
         event = transition.event
         if isinstance(event, DeadlineReached) and event.silence is not None:
             assert self._world is not None
-            if self._world.unread(event.silence.attempt, event.at):
+            if self._world.machine.unread(event.silence.attempt, event.at - _UNREAD_FOR):
                 raise ViolationError("a worker is called silent although its word is unread")
 
     def _tell(self, text: str) -> None:

@@ -9,8 +9,8 @@ from tests.simulation.__main__ import failures, replay_command
 from tests.simulation.simulation import Simulation, fingerprint
 
 _CHUNK = 250
-_QUICK = 750
-"""So many seeds find all but one of the bugs that were planted (see `test_bites`)."""
+_QUICK = 500
+"""So many seeds find most of the bugs that were planted (see `test_bites`)."""
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ _QUICK = 750
 )
 def test_nothing_forbidden_happens_and_every_job_ends(first: int) -> None:
     found = failures(first, _CHUNK)
-    told = [f"{result.violation}; replay it: {replay_command(result.seed)}" for result in found]
+    told = [f"{result.violation!r}; replay it: {replay_command(result.seed)}" for result in found]
     assert not told, "\n".join(told)
 
 

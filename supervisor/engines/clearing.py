@@ -1,4 +1,9 @@
-"""Waits until no process has a TPU chip open that a dead attempt may have had.
+"""Waits until what an attempt had is free: its processes are dead, and its TPU chips are closed.
+
+Killing is one chain of tries, however often it is asked for: the decision core asks again when it
+hears nothing for a while, and each chain of its own would kill and judge the attempt once more.
+Between two tries the main loop turns, so that it hears signals and workers, and pets its watchdog
+for as long as it really turns.
 
 The kernel opens a chip for one process at a time, and what an attempt has left may take seconds to
 be gone: whoever starts before, or looks at the devices, finds them busy. Who had a chip open before
@@ -11,7 +16,7 @@ from collections.abc import Callable, Iterable
 
 from supervisor.adapters.platforms.accelerators import Holder
 from supervisor.engines.holders import each_told
-from supervisor.engines.machine import MainLoop
+from supervisor.engines.machine import MainLoop, Processes
 from supervisor.host.notice import Notice
 from supervisor.ports import Clock
 
@@ -20,8 +25,42 @@ _PATIENCE = 30.0
 """Seconds. Longer, and it is no remnant: the next attempt then says what it finds."""
 
 
+class Killing:
+    """The one chain of tries."""
+
+    def __init__(self, reactor: MainLoop, processes: Processes) -> None:
+        self._reactor = reactor
+        self._processes = processes
+        self._stops: int | None = None
+        """How many requests to stop had come when the chain began; None: there is no chain."""
+
+    def until_gone(self, kill: Callable[[], bool], then: Callable[[], None]) -> None:
+        """Call `kill` until it returns False, which says that nothing is left, and then `then`.
+        While an earlier chain still runs, that one goes on with these two in the place of its own.
+
+        Raises:
+            UnkillableError: something does not die. Whoever asks the job to stop meanwhile learns
+                that as soon as what is left was named.
+        """
+        self._kill, self._then = kill, then
+        if self._stops is None:
+            self._stops = self._reactor.stops
+            if self._stops:
+                self._processes.asked()
+            self._try()
+
+    def _try(self) -> None:
+        if self._reactor.stops != self._stops:
+            self._processes.hurry()
+        if self._kill():
+            self._reactor.call_later(self._processes.pause, self._try)
+            return
+        self._stops = None
+        self._then()
+
+
 class Releasing:
-    """One wait at a time."""
+    """Waits for the chips, one wait at a time."""
 
     def __init__(
         self,

@@ -18,11 +18,11 @@ from signal import SIGKILL
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import RungCompileFailed
 from supervisor.diagnosis.failure import Failure, WorkerExit
+from supervisor.engines.ahead.throttle import Throttle
 from supervisor.engines.handles import Process
 from supervisor.engines.judging import judged
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.machine import Machine, MainLoop
-from supervisor.engines.throttle import Throttle
 from supervisor.engines.worker_environment import placed
 from supervisor.host.notice import Notice
 from supervisor.ports import Clock

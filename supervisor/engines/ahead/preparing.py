@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from supervisor.config import gpus
-from supervisor.engines.devices import DeviceProbe
+from supervisor.engines.ahead.prefetch import Prefetcher
+from supervisor.engines.ahead.standby import Standbys, Taken, choose, why_never
 from supervisor.engines.group import WorkerGroup
 from supervisor.engines.launch import Start
 from supervisor.engines.machine import Machine, MainLoop
-from supervisor.engines.prefetch import Prefetcher
-from supervisor.engines.standby import Standbys, Taken, choose, why_never
+from supervisor.engines.probing.devices import DeviceProbe
 from supervisor.host.notice import Notice
 from supervisor.ports import Clock
 from supervisor.protocol import environment

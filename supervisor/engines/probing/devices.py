@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 
 from supervisor.config.plan import PhasePlan
 from supervisor.diagnosis.failure import WorkerExit
-from supervisor.engines import parts
 from supervisor.engines.machine import Machine, MainLoop
-from supervisor.engines.parts import Part, Tried
-from supervisor.engines.prober import Prober
-from supervisor.engines.units import ProbeAnswer, UnitLayout
+from supervisor.engines.probing import parts
+from supervisor.engines.probing.parts import Part, Tried
+from supervisor.engines.probing.prober import Prober
+from supervisor.engines.probing.units import ProbeAnswer, UnitLayout
 from supervisor.ports import Clock
 from supervisor.protocol import simulated
 from supervisor.protocol.environment import HOST_TOPOLOGY, STALE_TOPOLOGY

@@ -1,0 +1,172 @@
+"""Files, checkpoints and resources of the simulated machine, as the engine reaches them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from errno import ENOENT
+from pathlib import Path
+
+from supervisor.adapters.platforms.accelerators import Holder
+from supervisor.adapters.stores.checkpoints import Looks
+from supervisor.protocol.location import Uri
+from supervisor.protocol.removal import Place
+from supervisor.protocol.simulated import Broken
+from tests.simulation.host import Host
+from tests.simulation.pipes import NoteEnds
+
+_GIBIBYTE = 1 << 30
+
+
+class SimulatedFiles:
+    """See `engines.machine.Files` and `engines.machine.Resources`."""
+
+    host: Host
+    phase: int
+    """Of the attempt that was last to be started or killed."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the supervisor has ended."""
+        raise NotImplementedError
+
+    def notes(self) -> NoteEnds:
+        """See `Channels`."""
+        raise NotImplementedError
+
+    def read(self, path: Path, limit: int, below: Path) -> bytes:
+        """See `Files`."""
+        if str(path) not in self.host.kept:
+            raise FileNotFoundError(ENOENT, "No such file or directory", str(path))
+        return self.host.kept[str(path)][:limit]
+
+    def exists(self, path: Path) -> bool:
+        """See `Files`."""
+        return str(path) in self.host.kept
+
+    def success_file_exists(self, place: str) -> bool:
+        """See `Files`."""
+        return self.phase in self.host.files
+
+    def evidence(self, path: Path, below: Path) -> str:
+        """See `Files`."""
+        return self.host.outputs[str(path)].evidence() if str(path) in self.host.outputs else ""
+
+    def free_bytes(self, directory: Path) -> int | None:
+        """See `Files`."""
+        return 100 * _GIBIBYTE
+
+    @contextmanager
+    def opened(
+        self, path: Path, *, new: bool = False, below: Path | None = None
+    ) -> Iterator[_Opened]:
+        """See `Files`."""
+        notes = self.notes()
+        yield _Opened(notes.descriptor)
+
+    def make_directory(self, path: Path) -> None:
+        """See `Files`."""
+
+    def remove(self, place: Place, path: Path, below: Path) -> None:
+        """See `Files`."""
+
+    def hear_requests(
+        self,
+        model_dir: Path,
+        heard: Callable[[tuple[str, ...]], None],
+        refused: Callable[[str], None],
+    ) -> None:
+        """See `Files`."""
+
+    def newest_checkpoint(self, place: Path | Uri) -> int | None:
+        """See `Files`."""
+        assert isinstance(place, Path)
+        return self.host.newest(int(place.name))
+
+    def watch_checkpoints(
+        self, place: Path | Uri, on_commit: Callable[[int], None], on_error: Callable[[str], None]
+    ) -> _Watch:
+        """See `Files`."""
+        looks = Looks(place, lambda: self.newest_checkpoint(place), on_commit, on_error)
+        return _Watch(self, looks)
+
+    # --- resources --------------------------------------------------------------------------------
+
+    def free_ports(self, count: int) -> tuple[int, ...]:
+        """See `Resources`."""
+        return tuple(range(7000, 7000 + count))
+
+    def available_memory(self) -> int:
+        """See `Resources`."""
+        return 64 * _GIBIBYTE
+
+    def oom_kills(self) -> _NoOomKills:
+        """See `Resources`."""
+        return _NoOomKills()
+
+    def chip_holders(self) -> Sequence[Holder]:
+        """See `Resources`."""
+        return ()
+
+    def has_chips(self) -> bool:
+        """See `Resources`."""
+        return True
+
+    def broken_devices(self) -> Broken:
+        """See `Resources`."""
+        return Broken(lost=frozenset(self.host.missing), wrong=frozenset(self.host.wrong))
+
+    def told_in_the_way(self, redact: Callable[[str], str]) -> Sequence[str]:
+        """See `Resources`."""
+        return ()
+
+
+class _Opened:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def fileno(self) -> int:
+        """See `handles.OpenFile`."""
+        return self._descriptor
+
+
+class _NoOomKills:
+    def rise(self) -> int | None:
+        """See `handles.OomKills`."""
+        return None
+
+
+class _Watch:
+    """See `handles.Watch`: what its thread does happens at its moments of virtual time."""
+
+    def __init__(self, machine: SimulatedFiles, looks: Looks) -> None:
+        self._machine = machine
+        self._looks = looks
+        self._turns = 0
+        machine.host.later(0.0, lambda: self._turn(0))
+
+    @property
+    def has_news(self) -> bool:
+        """See `handles.Watch`."""
+        return self._looks.has_news
+
+    def look_now(self) -> None:
+        """See `handles.Watch`."""
+        turn = self._turns
+        self._machine.host.later(0.0, lambda: self._go_on(turn, asked=True))
+
+    def stop(self) -> None:
+        """See `handles.Watch`."""
+        self._looks.is_over = True
+
+    def _turn(self, turn: int) -> None:
+        if self._looks.is_over or self._machine.is_gone or turn != self._turns:
+            return
+        pause = self._looks.look()
+        self._machine.host.later(pause, lambda: self._go_on(turn, asked=False))
+
+    def _go_on(self, turn: int, *, asked: bool) -> None:
+        if turn == self._turns:
+            self._turns += 1
+            self._looks.paused(asked=asked)
+            self._turn(self._turns)

@@ -1,0 +1,143 @@
+"""A supervisor's main loop in virtual time; what it is told may be lost, late and doubled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.core.events import Event, Noticed, SilenceExcused, StopRequested
+from tests.simulation.host import Host, ViolationError
+from tests.simulation.machine import SimulatedMachine
+
+_NO_TIME_PASSES = 5000
+"""So many looks at one point in time are a loop without end."""
+
+_SURE = (Noticed, SilenceExcused, StopRequested)
+"""What arrives in order, at once and once."""
+
+
+class VirtualWaiter:
+    """See `reactor.Waiter`: waits for what the simulated machine does."""
+
+    def __init__(self, host: Host, machine: SimulatedMachine, give_up: float) -> None:
+        """By the (virtual) time `give_up` the job must have ended."""
+        self._host = host
+        self._machine = machine
+        self._give_up = give_up
+        self._watched: list[int] = []
+        self._woken = False
+        self._looks = (0.0, 0)
+
+    def watch(self, descriptor: int) -> None:
+        """See `reactor.Waiter`."""
+        assert descriptor not in self._watched
+        self._watched.append(descriptor)
+
+    def forget(self, descriptor: int) -> None:
+        """See `reactor.Waiter`."""
+        self._watched.remove(descriptor)
+
+    def wake(self) -> None:
+        """See `reactor.Waiter`."""
+        self._woken = True
+
+    def wait(self, timeout: float | None) -> list[int]:
+        """See `reactor.Waiter`."""
+        clock = self._host.clock
+        until = None if timeout is None else clock.now() + timeout
+        self._check_that_time_passes()
+        while not (found := self._ready()) and not self._woken:
+            if clock.time >= self._give_up:
+                raise ViolationError("the job does not end although nothing goes wrong any more")
+            due = self._give_up if until is None else until - clock.now() + clock.time
+            if not self._host.pass_time(min(due, self._give_up)) and until is not None:
+                clock.reach(until)
+                return self._ready()
+        if timeout != 0.0:
+            self._dawdle()
+        self._woken = False
+        return found
+
+    def _ready(self) -> list[int]:
+        found = [each for each in self._watched if self._machine.can_be_read(each)]
+        if len(found) > 1 and self._host.happens(self._host.faults.late):
+            found.reverse()
+        return found
+
+    def _dawdle(self) -> None:
+        """The supervisor may be slow, or stopped for a while, and find or leave more to do."""
+        if self._host.happens(self._host.faults.batch):
+            until = self._host.clock.time + self._host.between(0.0, 20.0)
+            while self._host.pass_time(until):
+                pass
+
+    def _check_that_time_passes(self) -> None:
+        time, looks = self._looks
+        now = self._host.clock.time
+        self._looks = (now, looks + 1 if now == time else 0)
+        if looks > _NO_TIME_PASSES:
+            raise ViolationError("the supervisor runs in circles")
+
+
+class FaultyLoop:
+    """See `machine.EventLoop`: the real main loop, which not all that is posted reaches."""
+
+    def __init__(
+        self,
+        host: Host,
+        machine: SimulatedMachine,
+        give_up: float,
+        tell: Callable[[str], None],
+        check: Callable[[Event], None],
+    ) -> None:
+        """`check` is asked of each event that the engine posts."""
+        self.told: list[Event] = []
+        """All that has arrived so far."""
+        self._host = host
+        self._machine = machine
+        self._tell = tell
+        self._check = check
+        self._reactor = Reactor(host.clock, VirtualWaiter(host, machine, give_up))
+        self.watch = self._reactor.watch
+        self.forget = self._reactor.forget
+        self.call_later = self._reactor.call_later
+
+    @property
+    def stops(self) -> int:
+        """See `machine.MainLoop`."""
+        return self._reactor.stops
+
+    def wait(self, until: float | None) -> list[Event]:
+        """See `machine.EventLoop`."""
+        return self._reactor.wait(until)
+
+    def has(self, kind: type[Event]) -> bool:
+        """Whether an event of that kind waits to be taken."""
+        return self._reactor.has(kind)
+
+    def post(self, event: Event) -> None:
+        """Tell the runtime: with some luck, soon and once."""
+        if not self._machine.is_gone:
+            self._check(event)
+        faults = self._host.faults
+        if isinstance(event, _SURE):
+            self._arrive(event)
+            return
+        if self._host.happens(faults.lost):
+            self._tell(f"lost: {event}")
+            return
+        late = self._host.happens(faults.late)
+        self._deliver(event, self._host.between(0.0, 60.0) if late else 0.0)
+        if self._host.happens(faults.duplicate):
+            self._deliver(event, self._host.between(0.0, 60.0))
+
+    def _deliver(self, event: Event, delay: float) -> None:
+        if delay == 0.0:
+            self._arrive(event)
+        else:
+            self._host.later(delay, lambda: self._arrive(event))
+
+    def _arrive(self, event: Event) -> None:
+        if not self._machine.is_gone:
+            self.told.append(event)
+            self._reactor.post(event)

@@ -1,0 +1,372 @@
+"""The simulated machine as one supervisor's engine reaches it: see `engines.machine.Machine`.
+
+What the workers do is decided in `host.py`. Here that becomes bytes in pipes, files and ends of
+processes, which the real engine reads; its signals become what happens to the workers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, replace
+from errno import EAGAIN, ENOENT
+from json import dumps, loads
+from pathlib import Path
+from signal import SIGKILL, SIGTERM, Signals
+
+from supervisor.adapters.kernel.process_facts import Reaction
+from supervisor.core.decisions import KillWorkers, StartWorkers
+from supervisor.core.pipes import Pipes
+from supervisor.diagnosis.failure import WorkerExit
+from supervisor.diagnosis.success import Success
+from supervisor.host.tree import Stat
+from supervisor.protocol import environment
+from supervisor.protocol.adjustments import Adjustments
+from supervisor.protocol.failure import FailureRecord
+from supervisor.protocol.messages import (
+    AdjustableMessage,
+    Message,
+    RestoredMessage,
+    SavedMessage,
+    SigtermMessage,
+    StageMessage,
+    StepMessage,
+    encode,
+)
+from supervisor.protocol.simulated import HOST
+from tests.simulation.channels import SimulatedChannels
+from tests.simulation.files import SimulatedFiles
+from tests.simulation.host import LEFTOVER, Group, Host, ViolationError
+from tests.simulation.pipes import (
+    ConnectionEnds,
+    OutputEnds,
+    ProgressEnds,
+    Snapshot,
+    SnapshotEnds,
+)
+from tests.simulation.processes import Probe, Process, Standby
+
+_GIBIBYTE = 1 << 30
+
+
+class SimulatedMachine(SimulatedChannels, SimulatedFiles):
+    """See `engines.machine.Machine`; and `host.Watcher`, as which it is told what truly happens."""
+
+    def __init__(
+        self, host: Host, effect: Callable[[str], None], check: Callable[[Group], None]
+    ) -> None:
+        """`effect` may end the supervisor; `check` is asked of each group that begins."""
+        SimulatedChannels.__init__(self, host)
+        self.success: Callable[[int], Success] = lambda phase: Success()
+        self.snapshots: dict[int, Snapshot | None] = {}
+        """What each attempt found in memory when it began."""
+        self.phase = 0
+        """Of the attempt that was last to be started or killed."""
+        self.units: tuple[str, ...] = ()
+        """What it was to be placed on, if that was said."""
+        self._effect = effect
+        self._check = check
+        self._pids = itertools.count(1000 * (1 + len(host.groups)))
+        self._by_pidfd: dict[int, Process] = {}
+        self._processes: list[Process] = []
+        self._waiting: defaultdict[int, list[Process]] = defaultdict(list)
+        """Workers of an attempt whose others are not started yet."""
+
+    # --- for the simulation -----------------------------------------------------------------------
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the supervisor has ended."""
+        return self.host.watcher is not self
+
+    def die(self) -> None:
+        """The supervisor has ended: what was only its own ends with it."""
+        self.host.watcher = None
+        for process in self._processes:
+            if process.group is None:
+                process.end(WorkerExit(0, signal="SIGKILL"))
+
+    def expect(self, decision: StartWorkers | KillWorkers) -> None:
+        """What the engine is about to be asked to do."""
+        self.phase = decision.phase
+        self.units = decision.units if isinstance(decision, StartWorkers) else ()
+
+    def can_be_read(self, descriptor: int) -> bool:
+        """Whether the main loop has something to do there."""
+        if (process := self._by_pidfd.get(descriptor)) is not None:
+            return not process.lives
+        end = self._ends[descriptor]
+        assert isinstance(end, ProgressEnds | ConnectionEnds)
+        return end.can_be_read
+
+    def unread(self, attempt: int, until: float) -> bool:
+        """Whether a worker of the attempt had said something by that time that nobody has read."""
+        return any(
+            when <= until
+            for process in self._processes
+            if process.group is not None and process.group.attempt == attempt and process.lives
+            for end in process.held
+            if isinstance(end, ProgressEnds)
+            for when, _ in end.written
+        )
+
+    def _own(self, group: Group) -> bool:
+        return group.owner is self and not self.is_gone
+
+    def _workers(self, group: Group) -> list[Process]:
+        return [each for each in self._processes if each.group is group and each.rank != LEFTOVER]
+
+    def _worker(self, group: Group, rank: int) -> Process:
+        return next(each for each in self._workers(group) if each.rank == rank)
+
+    # --- what happens (`host.Watcher`) ------------------------------------------------------------
+
+    def ended(self, group: Group) -> None:
+        """A process of the group ended."""
+        if group.owner is self:
+            known = {one.rank: one for one in group.exits}
+            for process in self._processes:
+                if process.group is group and process.rank not in group.alive:
+                    process.end(known.get(process.rank, WorkerExit(LEFTOVER, code=0)))
+
+    def said(self, group: Group, message: Message) -> None:
+        """A worker of the group said something."""
+        self._say(group, group.ranks[0], message)
+        if isinstance(message, StepMessage | StageMessage) and message.step is not None:
+            group.told_step = message.step
+
+    def _say(self, group: Group, rank: int, message: Message) -> None:
+        process = self._worker(group, rank)
+        if self._own(group) and process.lives:
+            for end in process.held:
+                if isinstance(end, ProgressEnds):
+                    end.written.append((self.host.clock.now(), encode(message)))
+
+    def got_sigterm(self, group: Group, rank: int) -> None:
+        """A rank of the group got a SIGTERM, from whomever."""
+        self._say(group, rank, SigtermMessage())
+
+    def recorded(self, group: Group, record: FailureRecord) -> None:
+        """A rank of the group left a failure record."""
+        group.recorded.add(record.rank)
+        path = self._worker(group, record.rank).env[environment.FAILURE_FILE]
+        self.host.kept[path] = dumps(asdict(record)).encode()
+
+    def printed(self, group: Group) -> None:
+        """The group said in its output that its work is done."""
+        for process in self._workers(group):
+            for end in process.held:
+                if isinstance(end, OutputEnds):
+                    end.write(b"all is done\n")
+
+    def committed(self, group: Group, step: int) -> None:
+        """A checkpoint of the group was committed."""
+        self.said(group, SavedMessage(step, self.host.between(0.5, 20.0)))
+
+    def restored(self, group: Group) -> None:
+        """The group has its state; what it did not resume from it clears away."""
+        if self._own(group):
+            if not group.from_snapshot:
+                for memory in self._memories(group):
+                    memory.empty()
+            self.said(group, RestoredMessage(group.resumed_from, group.from_snapshot))
+
+    def snapped(self, group: Group, step: int) -> None:
+        """The group took a snapshot."""
+        if self._own(group):
+            for memory in self._memories(group):
+                memory.content = Snapshot(group.phase, group.attempt, step)
+
+    def _memories(self, group: Group) -> list[SnapshotEnds]:
+        held = [end for process in self._workers(group) for end in process.held]
+        return [end for end in held if isinstance(end, SnapshotEnds)]
+
+    # --- processes --------------------------------------------------------------------------------
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        output: int,
+        inherit: Sequence[int] = (),
+    ) -> Process:
+        """See `Processes`."""
+        self._effect("before a process is started")
+        if self.host.happens(self.host.faults.launch_fails):
+            number = ENOENT if self.host.happens(self.host.faults.fatal) else EAGAIN
+            raise OSError(number, "the launch fails", argv[0])
+        kind = Process
+        if environment.STANDBY in env:
+            kind = Standby
+        elif "trainer.probe" in argv:
+            kind = Probe
+        pid, pidfd = next(self._pids), next(self._numbers)
+        process = kind(self, pid, pidfd, env, (output, *inherit))
+        self._by_pidfd[pidfd] = process
+        self._processes.append(process)
+        if isinstance(process, Standby | Probe):
+            process.begin()
+        else:
+            self.becomes_worker(process, env)
+        self._effect("after a process was started")
+        return process
+
+    def becomes_worker(self, process: Process, env: Mapping[str, str]) -> None:
+        """A process is a worker; once all of its group are, the group begins."""
+        identity = environment.WorkerIdentity.from_environment(env)
+        assert identity is not None
+        process.rank = identity.rank
+        workers = self._waiting[identity.attempt]
+        workers.append(process)
+        if len(workers) < identity.world_size:
+            return
+        memories = [end for end in process.held if isinstance(end, SnapshotEnds)]
+        found = memories[0].content if memories else None
+        given = [loads(each.env[environment.SIMULATED_DEVICES])["units"] for each in workers]
+        are_hosts = given[0][0].startswith(HOST)
+        units = tuple(each[0] for each in given) if are_hosts else tuple(given[0])
+        asked = Adjustments.from_environment(env)
+        attempt, step = identity.attempt, found.step if found is not None else None
+        is_known = bool(self.host.units)
+        rung = identity.num_devices if is_known else None
+        success = self.success(self.phase)
+        group = self.host.launch(
+            attempt, self.phase, success, self, asked, step, rung, units if is_known else ()
+        )
+        assert len(group.ranks) == identity.world_size
+        self.snapshots[attempt] = found
+        for worker in workers:
+            worker.group = group
+        if LEFTOVER in group.alive:
+            self._leave(group, process)
+        self._check(group)
+        if group.from_snapshot:  # it is of this history from now on
+            for memory in self._memories(group):
+                assert memory.content is not None
+                memory.content = replace(memory.content, attempt=attempt)
+        self.said(group, AdjustableMessage(group.adjustable))
+
+    def _leave(self, group: Group, parent: Process) -> None:
+        """Have a process that may outlive its parent, with all that it has open."""
+        child = Process(self, next(self._pids), next(self._numbers), {}, ())
+        child.group, child.rank = group, LEFTOVER
+        for end in parent.held:
+            end.inherited(child)
+            child.held.append(end)
+        self._processes.append(child)
+
+    def signalled(self, process: Process, number: Signals) -> None:
+        """A worker got a signal."""
+        assert process.group is not None
+        if number == SIGTERM:
+            self.host.terminate(process.group)
+        elif number == SIGKILL:
+            self.host.kill_rank(process.group, process.rank)
+
+    def kill(self, spared: Collection[int] = ()) -> bool:
+        """See `Processes`."""
+        self._effect("before what is left is killed")
+        for group in self.host.alive():
+            self.host.kill(group)
+        for process in self._processes:
+            if process.group is None and process.lives and process.pid not in spared:
+                if isinstance(process, Standby) and process.is_waiting:
+                    raise ViolationError("a standby is killed with the attempt")
+                process.signal(SIGKILL)
+        own = (each for each in self._processes if each.lives and each.pid not in spared)
+        return bool(self.host.alive()) or any(own)
+
+    pause = 0.05
+
+    def hurry(self) -> None:
+        """See `Processes`."""
+
+    def asked(self) -> None:
+        """See `Processes`."""
+
+    def look(self) -> None:
+        """See `Processes`."""
+
+    def losses(self) -> Callable[[], int]:
+        """See `Processes`."""
+        return lambda: 0
+
+    def orphans(self) -> list[tuple[int, Stat]] | None:
+        """See `Processes`."""
+        if self.host.happens(self.host.faults.late):
+            return None
+        return [
+            (each.pid, Stat("S", 1, each.pid, each.pid))
+            for each in self._processes
+            if each.rank == LEFTOVER and each.lives and each.group and not each.group.workers
+        ]
+
+    def _process(self, pid: int) -> Process | None:
+        return next((each for each in self._processes if each.pid == pid), None)
+
+    def words_left(self, group: Group, rank: int) -> bool:
+        """Whether nobody has read all that a rank had said."""
+        ends = self._worker(group, rank).held
+        return any(end.written for end in ends if isinstance(end, ProgressEnds))
+
+    def left_behind(self, group: Group) -> set[int]:
+        """The pids of what lives although its parents have ended."""
+        mine = (each for each in self._processes if each.group is group and each.rank == LEFTOVER)
+        return {each.pid for each in mine if each.lives and not group.workers}
+
+    def lives(self, pid: int) -> bool:
+        """See `Processes`."""
+        process = self._process(pid)
+        return process is not None and process.lives
+
+    def send(self, pid: int, seen: Stat, number: int) -> bool:
+        """See `Processes`."""
+        process = self._process(pid)
+        if process is None or not process.lives:
+            return False
+        assert process.group is not None
+        self.host.end_leftover(process.group)
+        return True
+
+    def state(self, pid: int) -> str:
+        """See `Processes`."""
+        process = self._process(pid)
+        if process is None or not process.lives:
+            return "gone"
+        return "stopped" if process.stopped else "sleeping"
+
+    def reaction(self, pid: int) -> Reaction:
+        """See `Processes`."""
+        return Reaction.HANDLED if self.lives(pid) else Reaction.UNKNOWN
+
+    def command(self, pid: int, redact: Callable[[str], str]) -> str:
+        """See `Processes`."""
+        return "left behind"
+
+    def waited_for(self, pid: int) -> list[tuple[int, Stat]]:
+        """See `Processes`."""
+        return []
+
+    def pipes(self, pid: int) -> Pipes:
+        """See `Processes`."""
+        return Pipes(frozenset(), frozenset())
+
+    def cpu_seconds(self, pid: int) -> float:
+        """See `Processes`."""
+        return self.host.clock.now() / 10
+
+    def ran_and_waited(self, pid: int) -> tuple[int, int]:
+        """See `Processes`."""
+        return (0, 0)
+
+    def resident(self, pid: int) -> int:
+        """See `Processes`."""
+        return _GIBIBYTE
+
+    def lower_priority(self, pid: int) -> None:
+        """See `Processes`."""
+
+    def dump_native_stacks(self, pid: int, path: Path) -> None:
+        """See `Processes`."""
