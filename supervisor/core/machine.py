@@ -140,7 +140,9 @@ def _overdue(state: JobState, at: float, policy: RestartPolicy) -> Outcome:
             return probe(state, reason, at, policy, short_since=since, suspicion=suspicion)
         case Waiting(reason=reason, short_since=since):
             return probe(state, reason, at, policy, short_since=since)
-        case Stopping(cause=Hang(asked=False) as hang) as group:
+        case (
+            Stopping(cause=Hang(asked=False) as hang) | Lingering(cause=Hang(asked=False) as hang)
+        ) as group:
             return signal(state, group, "it hangs", at, policy, hang)
         case Launching() | Stopping() | Lingering() | Killing() as group:
             return kill(state, group, at, _why_killed(state, group, policy), policy)

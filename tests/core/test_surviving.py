@@ -9,13 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.decisions import KillWorkers, SignalWorkers
-from supervisor.core.events import SaveMeasured, StopSource, WorkersObserved
+from supervisor.core.events import DeadlineReached, SaveMeasured, StopSource, WorkersObserved
+from supervisor.core.liveness import Silence
 from supervisor.core.pipes import Pipes, left_alone
 from supervisor.diagnosis.doubt import doubt
 from supervisor.diagnosis.failure import Evidence, RankEvidence, Survivor, WorkerExit
 from supervisor.diagnosis.outcome import Verdict
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
+from supervisor.protocol.messages import Stage
 from tests.core.history import History, policy, started
 
 LEFT = (Survivor(7, "sleep 3600"),)
@@ -215,3 +217,14 @@ def test_survivors_of_a_group_whose_start_was_never_told_are_asked_to_stop_too()
     history.stops()
     assert ended(history, 1.0, WELL, LEFT) == [SignalWorkers]
     assert history.state.deadline == history.policy.grace_period
+
+
+def test_what_lives_on_where_a_worker_ends_while_its_stacks_are_dumped_is_asked_to_save() -> None:
+    """A shell dies of the signal that asks for stacks; the trainer below it handles SIGTERM."""
+    history = running()
+    history.happens(DeadlineReached(60.0, Silence(1, Stage.TRAINING, 50.0)))
+    assert not ended(history, 60.1, WorkerExit(0, signal="SIGUSR2"), LEFT)
+    assert [type(decision) for decision in history.waits()] == [SignalWorkers]
+    due = history.now + history.policy.grace_period
+    assert history.state.deadline == due
+    assert [type(decision) for decision in history.waits()] == [KillWorkers]
