@@ -19,13 +19,10 @@ from supervisor.adapters.processes.guard import Guard
 from supervisor.adapters.stores.compile_cache import CompileCache
 from supervisor.adapters.stores.journal import FileJournal, History, JournalError, phases_on_record
 from supervisor.adapters.stores.lease import LeaseExpiredError, LeaseTakenError
-from supervisor.adapters.stores.lock import LOCK
 from supervisor.adapters.stores.mirror import Mirror, MirroredStorage
-from supervisor.adapters.stores.others import may_change
 from supervisor.adapters.stores.space import RoomMakingStorage, Space
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.adapters.telling.runlog import LogFormat, RunLog
-from supervisor.config.plan import PhasePlan
 from supervisor.config.problems import ConfigError, Problem
 from supervisor.core import compiled
 from supervisor.core.changes import Change, changes, refused
@@ -41,7 +38,6 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.core.state import JobState
 from supervisor.diagnosis.redaction import Redactor
 from supervisor.engines.announcing import sources
-from supervisor.engines.committed import unmarked_copies
 from supervisor.engines.local import LocalEngine
 from supervisor.engines.port import Engine
 from supervisor.engines.probing.devices import DeviceProbe
@@ -62,20 +58,16 @@ from supervisor.host.outlet import say_on_stderr
 from supervisor.host.unkillable import UnkillableError
 from supervisor.observers import observers_of, screen
 from supervisor.ports import Clock, Storage
-from supervisor.preflight import Checked, check, make_model_dir, notes, unwatched
+from supervisor.preflight import Checked, check, make_model_dir, notes
 from supervisor.prepare import Prepared
 from supervisor.protocol import environment, simulated
-from supervisor.protocol.committed import unmarked
 from supervisor.remote import brought, lease_place
 from supervisor.runtime import Runtime
+from supervisor.start_notes import tell_start
 from supervisor.world import LocalWorld, newest_in
 
 _UPLOAD_PATIENCE = 20.0
 """Seconds that the bucket gets for what is left when the job ends."""
-_KEEP_OUT = (
-    "they can lock the job out, or have this user read and run what they put there: take their "
-    "permissions away (chown, chmod go-w), or use another model_dir"
-)
 _CLOSING = 10.0
 """Seconds beyond the grace period until a supervisor that is told to stop is taken for hung: its
 workers are killed then, and it closes their pipes and judges them."""
@@ -133,7 +125,7 @@ def run_job(
         shown = screen(prepared, clock, reactor.post, stack, log_format)
         said = shown.line, log_format, redactor.text, shown.has_shown
         log = RunLog(storage, clock, prepared.policy, *said)
-        _tell_start(log, prepared, history, found, warnings, once=once)
+        tell_start(log, prepared, history, found, warnings, once=once)
         if history.config != config:
             journal.record_config(clock.wall(), config, [str(change) for change in found])
         cache = CompileCache(
@@ -303,58 +295,6 @@ def _accept_changes(
     if problems:
         raise ConfigError(problems)
     return found
-
-
-def _tell_start(
-    log: RunLog,
-    prepared: Prepared,
-    history: History,
-    found: Sequence[Change],
-    warnings: Sequence[str],
-    *,
-    once: bool,
-) -> None:
-    """What a person should know before the job goes on."""
-    if prepared.job.remote is not None:
-        place, here = str(prepared.job.remote), str(prepared.job.model_dir)
-        text = f"the job is in {place}; here, in {here}"
-        log.say(Notice("job-place", text, place=place, directory=here))
-    if doors := may_change(prepared.job.model_dir, LOCK, user=os.geteuid()):
-        text = f"others may change the job's files: {', '.join(doors)}; {_KEEP_OUT}"
-        log.say(Notice("files-exposed", text, place=", ".join(doors)), level="warning")
-    for plan in prepared.plans:
-        if copies := _unmarked(plan):
-            others = f" (so do {', '.join(copies[1:])})" if copies[1:] else ""
-            place = f"{plan.checkpoints}/{copies[0]}"
-            text = unmarked(place) + others
-            log.say(Notice("checkpoints-unmarked", text, place=place), level="warning")
-        if plan.success_is_default:
-            more = "" if once else ", but is not final: the command runs again, unless with --once"
-            text = f"phase {plan.name!r} names no success: exit code 0 is taken for it{more}"
-            log.say(Notice("success-by-exit-code", text, phase=plan.name))
-    for text in unwatched(prepared):
-        log.say(text)
-    if history.torn:
-        text = f"the journal ended in the middle of a line: {history.torn} bytes were cut off"
-        log.say(Notice("journal-torn", text, bytes=history.torn), level="warning")
-    for change in found:
-        text = f"the config changed: {change}"
-        log.say(Notice("config-changed", text, changed=str(change)), level="warning")
-    for text in warnings:
-        log.say(text, level="warning")
-
-
-def _unmarked(plan: PhasePlan) -> tuple[str, ...]:
-    """Newer checkpoints than all that are committed, copied without their markers.
-
-    Raises:
-        ModelDirError: nobody can look.
-    """
-    try:
-        return unmarked_copies(plan.checkpoints)
-    except OSError as error:
-        text = f"{plan.checkpoints} cannot be read: {error.strerror or error}"
-        raise ModelDirError(text) from error
 
 
 def _started(

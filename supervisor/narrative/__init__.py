@@ -11,18 +11,6 @@ from functools import partial
 from typing import Any
 
 from supervisor.core.budget import Charge
-from supervisor.core.decisions import (
-    BeginPhase,
-    DumpStacks,
-    FinishJob,
-    KillWorkers,
-    ProbeDevices,
-    SignalWorkers,
-    StartWorkers,
-    TellLivelock,
-    TellRecovery,
-    Wait,
-)
 from supervisor.core.doing import Probing
 from supervisor.core.events import (
     CheckpointCommitted,
@@ -45,12 +33,11 @@ from supervisor.core.events import (
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
-from supervisor.diagnosis.failure import told_survivors
 from supervisor.files.attempts import attempt_folder
 from supervisor.host.notice import named
 from supervisor.narrative import devices
+from supervisor.narrative.decided import decided, stage_keys, step_in_words
 from supervisor.narrative.failures import at, doubted, end_of_traceback, failed, verdict
-from supervisor.narrative.findings import found
 from supervisor.narrative.line import MAIN as MAIN
 from supervisor.narrative.line import Level as Level
 from supervisor.narrative.line import Line as Line
@@ -75,7 +62,7 @@ def tell(transition: Transition, policy: RestartPolicy) -> Iterator[Line]:
     if teller is not None:
         yield from teller(transition, transition.event, policy)
     for decision in transition.decisions:
-        yield from _tell_decision(decision, transition, policy)
+        yield from decided(decision, transition, policy)
 
 
 def status_line(state: JobState, policy: RestartPolicy) -> str:
@@ -90,87 +77,10 @@ def status_line(state: JobState, policy: RestartPolicy) -> str:
     phase = policy.phases[state.phase]
     if state.ladder.is_shrunk(phase):
         parts.append(f"on {state.ladder.num_devices(phase)} of {phase.rungs[0]} devices")
-    parts.append(_step(state.budget.highest, "no checkpoint yet", "last checkpoint: step {}"))
+    parts.append(
+        step_in_words(state.budget.highest, "no checkpoint yet", "last checkpoint: step {}")
+    )
     return ", ".join(parts)
-
-
-def _tell_decision(decision: Any, t: Transition, policy: RestartPolicy) -> Iterator[Line]:
-    state = t.after
-    match decision:
-        case StartWorkers(attempt, _, reason):
-            start = _step(state.budget.highest, "from the beginning", "from committed step {}")
-            where = devices.where(decision, policy)
-            yield main(
-                "attempt-started",
-                f"starting attempt {attempt} {start}{where} ({reason})",
-                attempt=attempt,
-                phase=policy.phases[decision.phase].name,
-                step=state.budget.highest,
-                num_devices=decision.num_devices,
-                units=list(decision.units),
-                reason=reason,
-            )
-        case ProbeDevices():
-            yield devices.look(decision, policy)
-        case BeginPhase(phase, reason):
-            yield main("phase-starting", reason, phase=policy.phases[phase].name, reason=reason)
-        case DumpStacks() | SignalWorkers() | KillWorkers():
-            yield from _tell_order(decision, t)
-        case Wait(seconds, reason) if state.placing is not None:
-            text = f"{reason}; looking again in {seconds:.1f} s"
-            yield main("capacity-awaited", text, "warning", seconds=seconds, reason=reason)
-        case Wait(seconds, reason):
-            text = f"waiting {seconds:.1f} s before attempt {state.attempt + 1}"
-            yield main("backoff", text, seconds=seconds, reason=reason)
-        case TellRecovery() | TellLivelock():
-            yield from found(decision)
-        case FinishJob():
-            yield from _tell_end(decision, t, policy)
-
-
-def _tell_end(end: FinishJob, t: Transition, policy: RestartPolicy) -> Iterator[Line]:
-    """How the job ended, and what to do about it."""
-    status, code, reason = end.status, end.exit_code, end.reason
-    level: Level = "error" if status is Status.FAILED else "info"
-    text = f"{status}, exit code {code:d}: {reason}"
-    yield main("job-ended", text, level, status=status, code=int(code), reason=reason)
-    failure, remedy = t.after.last_failure, devices.remedy(t, policy)
-    if remedy is not None:
-        yield main(
-            "advice", f"what to do: {remedy}", level, code="wait-for-capacity", advice=remedy
-        )
-    elif status is Status.FAILED and failure is not None:
-        text = f"what to do: {failure.advice}"
-        yield main("advice", text, level, code=failure.rule, advice=failure.advice)
-
-
-def _tell_order(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition) -> Iterator[Line]:
-    """What a group that runs is told, or suffers."""
-    match order:
-        case DumpStacks(attempt, reason):
-            text = f"{reason}: a hang; its stacks are dumped"
-            yield of_attempt("hang-detected", attempt, text, "error", **_where(t), reason=reason)
-        case SignalWorkers(attempt, reason):
-            assert t.after.due is not None
-            left = t.after.due - t.event.at
-            text = f"sent SIGTERM ({reason}); SIGKILL after {left:.4g} s"
-            yield of_attempt(
-                "workers-told-to-stop", attempt, text, "warning", seconds=left, reason=reason
-            )
-        case KillWorkers(attempt, exits, reason):
-            group = t.after.group
-            survivors = group.survivors if group is not None and group.lingers else ()
-            if survivors or not exits:
-                named = f"; still there: {told_survivors(survivors)}" if survivors else ""
-                text = f"killing what is left of it: {reason}{named}"
-                pids = [each.pid for each in survivors]
-                yield of_attempt(
-                    "workers-killed", attempt, text, "warning", pids=pids, reason=reason
-                )
-
-
-def _step(step: int | None, without: str, text: str) -> str:
-    return without if step is None else text.format(step)
 
 
 def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> Iterator[Line]:
@@ -192,7 +102,9 @@ def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> 
         text = "the job had failed for good; counts start again at zero"
         yield main("counts-reset", text, code=before.exit_code)
     used = budget_used(t.after, policy)
-    highest = _step(t.after.budget.highest, "no checkpoint yet", "highest committed step {}")
+    highest = step_in_words(
+        t.after.budget.highest, "no checkpoint yet", "highest committed step {}"
+    )
     yield main(
         "job-resumed",
         f"so far: {count(before.attempt, 'attempt')}, {used}, {highest}",
@@ -205,7 +117,7 @@ def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> 
 def _phase_begun(t: Transition, event: PhaseBegun, policy: RestartPolicy) -> Iterator[Line]:
     limits = policy.phases[event.phase]
     place = f"phase {limits.name!r} ({event.phase + 1} of {len(policy.phases)})"
-    found = _step(event.committed, "no checkpoint yet", "newest committed step {}")
+    found = step_in_words(event.committed, "no checkpoint yet", "newest committed step {}")
     budget = f"{count(limits.max_num_restarts, 'restart')} allowed without a new checkpoint"
     yield main(
         "phase-began",
@@ -237,7 +149,9 @@ def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> It
             text += _newest_below(step, t.before.budget.highest)
             yield tell("snapshot-restored", text=text, step=step)
         case RestoredMessage(step):
-            text = _step(step, "starts afresh: no checkpoint", "restored the state of step {}")
+            text = step_in_words(
+                step, "starts afresh: no checkpoint", "restored the state of step {}"
+            )
             yield tell("state-restored", text=text, step=step)
         case EvaluatedMessage(step, metrics):
             shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
@@ -279,11 +193,6 @@ def _newest_below(step: int | None, highest: int | None) -> str:
     return f" (the newest checkpoint is of step {highest})" if below else ""
 
 
-def _where(t: Transition) -> dict[str, Any]:
-    """The stage and the step that the attempt had got to."""
-    return {"stage": t.before.liveness.stage, "step": t.before.liveness.step}
-
-
 def _trains(t: Transition) -> bool:
     return t.before.liveness.stage is Stage.TRAINING
 
@@ -307,7 +216,7 @@ def _observed(t: Transition, event: WorkersObserved, policy: RestartPolicy) -> I
     for ended in event.exits[max(len(group.exits), group.seen) :]:
         doing = t.before.liveness
         where = f" in stage {doing.stage}" if doing.stage is not None else ""
-        where += _step(doing.step, "", " after step {}")
+        where += step_in_words(doing.step, "", " after step {}")
         yield of_attempt(
             "rank-ended",
             event.attempt,
@@ -316,7 +225,7 @@ def _observed(t: Transition, event: WorkersObserved, policy: RestartPolicy) -> I
             rank=ended.rank,
             code=ended.code,
             signal=ended.signal,
-            **_where(t),
+            **stage_keys(t),
         )
 
 

@@ -34,6 +34,7 @@ _TOP = _ENGINES | {
     "world",
     "preflight",
     "observers",
+    "start_notes",
     "job",
 }
 
@@ -61,6 +62,7 @@ ALLOWED: dict[str, set[str]] = {
     "world": _TOP - {"job"},
     "observers": _TOP - {"job"},
     "preflight": _TOP - {"job", "world"},
+    "start_notes": _TOP - {"job", "world"},
     "job": _TOP,
     "provision": _TOP | {"provision"},
     "cli": _TOP | {"provision", "cli"},

@@ -17,7 +17,7 @@ TELLERS = {"main", "of_attempt", "tell", "Notice", "_event"}
 SHAPE = {"text", "level", "quotes"}
 PASSED_ON = {
     "**budget_keys": set(BUDGET),
-    "**_where": {"stage", "step"},
+    "**stage_keys": {"stage", "step"},
     "**keys": {"code", "verdict", "certain"},
 }
 """What is given to them by `**`."""

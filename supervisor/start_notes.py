@@ -1,0 +1,76 @@
+"""What a person should know before a job goes on: said once, at the start of run.log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from supervisor.adapters.stores.journal import History
+from supervisor.adapters.stores.lock import LOCK
+from supervisor.adapters.stores.others import may_change
+from supervisor.adapters.telling.runlog import RunLog
+from supervisor.config.plan import PhasePlan
+from supervisor.core.changes import Change
+from supervisor.engines.committed import unmarked_copies
+from supervisor.exclusion import ModelDirError
+from supervisor.host.notice import Notice
+from supervisor.preflight import unwatched
+from supervisor.prepare import Prepared
+from supervisor.protocol.committed import unmarked
+
+_KEEP_OUT = (
+    "they can lock the job out, or have this user read and run what they put there: take their "
+    "permissions away (chown, chmod go-w), or use another model_dir"
+)
+
+
+def tell_start(
+    log: RunLog,
+    prepared: Prepared,
+    history: History,
+    found: Sequence[Change],
+    warnings: Sequence[str],
+    *,
+    once: bool,
+) -> None:
+    """What a person should know before the job goes on."""
+    if prepared.job.remote is not None:
+        place, here = str(prepared.job.remote), str(prepared.job.model_dir)
+        text = f"the job is in {place}; here, in {here}"
+        log.say(Notice("job-place", text, place=place, directory=here))
+    if doors := may_change(prepared.job.model_dir, LOCK, user=os.geteuid()):
+        text = f"others may change the job's files: {', '.join(doors)}; {_KEEP_OUT}"
+        log.say(Notice("files-exposed", text, place=", ".join(doors)), level="warning")
+    for plan in prepared.plans:
+        if copies := _unmarked(plan):
+            others = f" (so do {', '.join(copies[1:])})" if copies[1:] else ""
+            place = f"{plan.checkpoints}/{copies[0]}"
+            text = unmarked(place) + others
+            log.say(Notice("checkpoints-unmarked", text, place=place), level="warning")
+        if plan.success_is_default:
+            more = "" if once else ", but is not final: the command runs again, unless with --once"
+            text = f"phase {plan.name!r} names no success: exit code 0 is taken for it{more}"
+            log.say(Notice("success-by-exit-code", text, phase=plan.name))
+    for text in unwatched(prepared):
+        log.say(text)
+    if history.torn:
+        text = f"the journal ended in the middle of a line: {history.torn} bytes were cut off"
+        log.say(Notice("journal-torn", text, bytes=history.torn), level="warning")
+    for change in found:
+        text = f"the config changed: {change}"
+        log.say(Notice("config-changed", text, changed=str(change)), level="warning")
+    for text in warnings:
+        log.say(text, level="warning")
+
+
+def _unmarked(plan: PhasePlan) -> tuple[str, ...]:
+    """Newer checkpoints than all that are committed, copied without their markers.
+
+    Raises:
+        ModelDirError: nobody can look.
+    """
+    try:
+        return unmarked_copies(plan.checkpoints)
+    except OSError as error:
+        text = f"{plan.checkpoints} cannot be read: {error.strerror or error}"
+        raise ModelDirError(text) from error
