@@ -26,8 +26,8 @@ def fingerprint(init: InitConfig) -> Fingerprint:
     """What must be equal to go on with the same phase."""
     model = init.model.model_dump(mode="json")
     marks = {f"model.{key}": value for key, value in model.items()} | {
-        "optimizer.name": init.optimizer.name,
-        "determinism.elastic": init.determinism.elastic,
+        "optimizer.name": str(init.optimizer.name),
+        "determinism.elastic": str(init.determinism.elastic),
     }
     if init.is_bitwise:
         marks["loop.micro_batch_size"] = init.loop.micro_batch_size

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.engines.python_program import bootstrapped
-from supervisor.protocol.standby import OUTPUT, READY, UNUSABLE, Orders, send_orders
+from supervisor.protocol.standby import MAX_REASON, OUTPUT, READY, UNUSABLE, Orders, send_orders
 from tests.bootstrap.test_same_behaviour import WORLD
 
 ENV = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -196,9 +196,11 @@ def test_an_import_that_fails_is_told(
 def test_no_part_of_a_word_is_told(standby: type[Waiting], program: Path, tmp_path: Path) -> None:
     """The supervisor redacts what it is told, and knows a secret only as a whole."""
     program.write_text("")
-    (tmp_path / "broken.py").write_text(f"raise ValueError('{'x ' * 225}correct-horse-battery')")
+    told = "ValueError when broken was imported ahead: "
+    words = "x " * ((MAX_REASON - len(told) - len("correct")) // 2)
+    (tmp_path / "broken.py").write_text(f"raise ValueError('{words}correct-horse-battery')")
     said = standby(tmp_path, SUPERVISE_PRELOAD="broken", PYTHONPATH=str(tmp_path)).says()
-    assert said.startswith(UNUSABLE + b"ValueError when broken was imported ahead: x x")
+    assert said.startswith(UNUSABLE + f"{told}x x".encode())
     assert b"correct" not in said
 
 

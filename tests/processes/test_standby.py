@@ -204,7 +204,7 @@ def test_without_it_there_is_a_cold_start(
     running = start(config(WAITS.replace("== 1", "< 3")))
     os.kill(standby_pid(running.wait_for("there is a standby")), number)
     if number == signal.SIGKILL:
-        running.wait_for_event("standby-failed", reason="it ended by itself")
+        running.wait_for_event("standby-failed", reason="it ended by itself, see standby.log")
     kill_worker(running)
     if number == signal.SIGSTOP:
         running.wait_for("the standby is stopped: a cold start")
