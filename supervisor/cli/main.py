@@ -27,7 +27,17 @@ from supervisor.diagnosis.redaction import Redactor
 if TYPE_CHECKING:
     from supervisor.exclusion import Exclusion
 
-VERBS = ("run", "validate", "schema", "provision", "classify", "rules", "status", "quarantine")
+VERBS = (
+    "run",
+    "validate",
+    "schema",
+    "provision",
+    "classify",
+    "rules",
+    "status",
+    "quarantine",
+    "repair",
+)
 """In the order of `supervise --help`."""
 
 

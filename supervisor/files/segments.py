@@ -25,6 +25,8 @@ JOURNAL = "journal.jsonl"
 """In the job's folder."""
 ARCHIVE = "journal"
 """The folder beside it: the segments that older records of the journal move to."""
+DAMAGED = "journal.damaged-"
+"""How the name of a journal begins that was repaired, and is kept as it was."""
 RUN_LOG = "run.log"
 ATTEMPTS = "attempts.jsonl"
 OF_A_PHASE = (RUN_LOG, ATTEMPTS)

@@ -23,7 +23,10 @@ from supervisor.history.upcasters import FORMAT, UPCASTERS, upcast
 from supervisor.protocol.messages import printable
 from supervisor.protocol.reading import UnreadableError, parse_object
 
-REMEDY = "move it away to begin a new record, or bring back a copy that is whole"
+REMEDY = (
+    "`supervise repair MODEL_DIR` has the job go on from what can be followed; or bring back a "
+    "copy that is whole, or move it away to begin a new record"
+)
 _MAX_SHOWN = 80
 
 

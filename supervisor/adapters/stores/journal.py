@@ -23,7 +23,7 @@ from typing import Any
 
 from supervisor.core.recovery import Recovery
 from supervisor.core.state import JobState
-from supervisor.files.segments import ARCHIVE, JOURNAL
+from supervisor.files.segments import ARCHIVE, DAMAGED, JOURNAL
 from supervisor.history.encoding import encode
 from supervisor.history.fold import History as History
 from supervisor.history.record import (
@@ -107,6 +107,50 @@ class FileJournal:
         line = line_of_config(now.number + 1, writer(), wall, config, diff)
         self._write(line, durable=True)
         now.number, now.config = now.number + 1, config
+
+    def repair(self, wall: datetime, attempt: int) -> str | None:
+        """Have the job go on from the last record that can be followed; returns what was done,
+        which the journal tells too, and None where nothing is damaged.
+
+        Records win that can be read: what somebody changed in one is believed from now on. All that
+        there was is kept: as it was under another name, and as far as it can be followed in the
+        archive. `attempt` is the highest number of an attempt that is known from elsewhere: none
+        gets it again.
+
+        Raises:
+            DamagedJournalError: nothing of it can be followed.
+            JournalError: it cannot be read or written.
+        """
+        data = self._content(JOURNAL) or b""
+        try:
+            follow(data[: data.rfind(b"\n") + 1], JOURNAL)
+        except DamagedJournalError as error:
+            why = str(error).removesuffix(f": {REMEDY}").removesuffix(f"; {REMEDY}")
+        else:
+            return None
+        history, size = _as_far_as_sound(data)
+        if history.policy is None:
+            raise DamagedJournalError(
+                f"{why}: nothing of it can be followed; bring back a copy that is whole, or move "
+                "it away to begin a new record"
+            )
+        lost = data[size:].count(b"\n")
+        kept = f"{DAMAGED}{hashlib.sha256(data).hexdigest()[:8]}.jsonl"
+        done = (
+            f"{why}. The job goes on from record {history.number}; {lost} lines behind it count no "
+            f"more. The file as it was is {kept}"
+        )
+        history.state = replace(history.state, attempt=max(history.state.attempt, attempt))
+        archived = archived_name(history, data[:size])
+        snapshot = replace(self._snapshot(history, wall, archived), repaired=done)
+        try:
+            self._storage.replace(kept, data)
+            self._storage.make_directory(ARCHIVE, durable=True)
+            self._storage.replace(archived, data[:size])
+            self._storage.replace(JOURNAL, line_of_snapshot(snapshot, writer()))
+        except OSError as error:
+            raise JournalError(f"{JOURNAL} cannot be repaired: {error.strerror}") from error
+        return done
 
     def _standing(self) -> History:
         if self._now is None:
@@ -265,6 +309,22 @@ def follow(lines: bytes, name: str, *, checked: bool = True) -> History:
     if checked:
         history.check_sound(name)
     return history
+
+
+def _as_far_as_sound(data: bytes) -> tuple[History, int]:
+    """The history that the lines of the journal tell up to the first that cannot be followed, and
+    how many bytes they have."""
+    sound, size = History(), 0
+    while end := data.find(b"\n", size) + 1:
+        try:
+            record, written = parse(data[size : end - 1], JOURNAL, sound.number + 1)
+            following = replace(sound, transitions=[])
+            following.take(record, written, JOURNAL, checked=False)
+            following.check_sound(JOURNAL)
+        except DamagedJournalError:
+            break
+        sound, size = following, end
+    return sound, size
 
 
 def archived_name(history: History, data: bytes) -> str:
