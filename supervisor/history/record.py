@@ -24,8 +24,8 @@ from supervisor.protocol.messages import printable
 from supervisor.protocol.reading import UnreadableError, parse_object
 
 REMEDY = (
-    "`supervise repair MODEL_DIR` has the job go on from what can be followed; or bring back a "
-    "copy that is whole, or move it away to begin a new record"
+    "move it away to begin a new record, bring back a copy that is whole, or go on from what can "
+    "be followed, by `supervise repair MODEL_DIR`"
 )
 _MAX_SHOWN = 80
 
