@@ -99,9 +99,9 @@ def choose(
     phase, units = policy.phases[state.phase], usable(state, found)
     placement = state.ladder.place(phase, units)
     if placement is None:
-        return Shortage(_short(state, phase, units), policy.wait_for_capacity - (at - since))
+        return Shortage(_short(state, phase, units), _left(policy.wait_for_capacity, since, at))
     before = state.ladder.num_devices(phase)
-    left = policy.wait_for_replacement - (at - since)
+    left = _left(policy.wait_for_replacement, since, at)
     if before is not None and placement.num_devices < before and left > 0:
         reason = (
             f"{len(units)} of {len(phase.units)} {_unit(phase)}s are usable: waiting for a "
@@ -109,6 +109,13 @@ def choose(
         )
         return Shortage(reason, left)
     return placement
+
+
+def _left(limit: float, since: float, at: float) -> float:
+    """The seconds that are left at the time `at` of a limit that began at `since`; 0 also for so
+    few that `at` and they are `at`: a deadline there would come again and again."""
+    left = limit - (at - since)
+    return left if at + left > at else 0.0
 
 
 def settle(state: JobState, placement: Placement, at: float, policy: RestartPolicy) -> JobState:

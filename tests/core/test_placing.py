@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from supervisor.config.judgement import Remedy
 from supervisor.core.decisions import (
@@ -187,6 +189,23 @@ def test_too_few_devices_are_waited_for_and_in_the_end_the_job_stops_unharmed() 
     history.starts()
     history.fails(HARDWARE)
     assert start(history.looks()).num_devices == 4
+
+
+@given(st.floats(1.0, 1e9), st.booleans())
+@example(2047.948347974467, True)
+def test_a_wait_ends_whatever_the_clock_shows(now: float, whole: bool) -> None:
+    """What is left of it may be less than the clock can tell."""
+    limit = "wait_for_capacity" if whole else "wait_for_replacement"
+    history = job(EIGHT, look_interval=10.0, **{limit: 60.0})
+    history.now = now
+    history.lost = frozenset("1234567" if whole else "1")
+    history.fails(HARDWARE)
+    for _ in range(8):
+        (decision,) = history.looks()
+        if not isinstance(decision, Wait):
+            break
+        assert history.waits()
+    assert isinstance(decision, FinishJob if whole else StartWorkers)
 
 
 def test_capacity_that_returns_in_time_is_taken() -> None:

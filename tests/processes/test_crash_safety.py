@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -25,15 +24,22 @@ KILLS = 100
 BUDGET = 3
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of the journal."""
-    text = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+def turns(model_dir: Path) -> bytes:
+    """The whole lines of the journal but its snapshots, those in the archive first."""
+    found: list[bytes] = []
+    name: str | None = "journal.jsonl"
+    while name is not None and (model_dir / name).exists():
+        data = (model_dir / name).read_bytes()
+        here = [line for line in data.splitlines(keepends=True) if line.endswith(b"\n")]
+        first = json.loads(here[0]) if here else {}
+        name = first["snapshot"]["archived"] if "snapshot" in first else None
+        found = [*(here[1:] if "snapshot" in first else here), *found]
+    return b"".join(found)
 
 
-def has_grown(path: Path, size: int) -> bool:
-    """Whether the file has so many bytes."""
-    return path.exists() and path.stat().st_size >= size
+def has_grown(model_dir: Path, size: int) -> bool:
+    """Whether the lines of the journal, the archived ones included, have so many bytes."""
+    return len(turns(model_dir)) >= size
 
 
 def has_called(pid: int, number: int) -> bool:
@@ -52,7 +58,6 @@ def test_a_hundred_kills_at_any_moment(supervise: Supervise, tmp_path: Path) -> 
     """
     moments = random.Random(20261121)
     diary, model_dir = tmp_path / "diary", tmp_path / "run"
-    journal = model_dir / "journal.jsonl"
     toy = ("crash", "--at", "10", "--every", "4", "--strike-each", "--once", "--steps", "100000")
     restart = {"max_num_restarts": BUDGET, "backoff": {"first": 0.01, "max": 0.01}}
     config = command_config(
@@ -67,14 +72,13 @@ def test_a_hundred_kills_at_any_moment(supervise: Supervise, tmp_path: Path) -> 
     with preloaded(tmp_path) as supervisors:
         for _ in range(KILLS):
             pid = supervisors.start("run", str(path))
-            grown = partial(has_grown, journal, len(before) + moments.randrange(1, 6000))
-            busy = partial(has_called, pid, moments.randrange(1, 1200))
+            grown = partial(has_grown, model_dir, len(before) + moments.randrange(1, 20000))
+            busy = partial(has_called, pid, moments.randrange(1, 1600))
             assert eventually(moments.choice([grown, busy]), timeout=60)
             os.kill(pid, signal.SIGKILL)
             assert supervisors.answer() == -signal.SIGKILL
-            after = journal.read_bytes() if journal.exists() else b""
-            kept = before[: before.rfind(b"\n") + 1]
-            assert after.startswith(kept), "what was journalled stays journalled"
+            after = turns(model_dir)
+            assert after.startswith(before), "what was journalled stays journalled"
             before = after
     noted = [line.split() for line in diary.read_text().splitlines()]
     assert not [line for line in noted if line[0] == "OVERLAP"]
@@ -82,23 +86,22 @@ def test_a_hundred_kills_at_any_moment(supervise: Supervise, tmp_path: Path) -> 
     assert all(one < other for one, other in pairwise(started)), "each attempt starts once"
     told = [
         decision["attempt"]
-        for line in lines(journal)
+        for line in map(json.loads, turns(model_dir).splitlines())
         for decision in line.get("decisions", [])
         if decision["kind"] == "StartWorkers"
     ]
     assert told == list(range(1, len(told) + 1)), "attempt numbers never repeat"
     assert set(started) <= set(told), "nothing is started that is not journalled first"
     crashed = {int(number) for what, number, _ in noted if what == "crash"}
-    history = FileJournal(LocalStorage(model_dir)).read()
+    journal = FileJournal(LocalStorage(model_dir))
+    transitions = list(journal.everything(journal.read()))
     charged = {
-        t.before.attempt
-        for t in history.transitions
-        if t.after.budget.restarts > t.before.budget.restarts
+        t.before.attempt for t in transitions if t.after.budget.restarts > t.before.budget.restarts
     }
     assert len(crashed) > 5
     assert len(charged) > 5
     assert {n for n in charged if n in set(started)} <= crashed, "nobody is charged for a kill"
-    budgets = [transition.after.budget for transition in history.transitions]
+    budgets = [transition.after.budget for transition in transitions]
     assert 0 < max(budget.restarts for budget in budgets) <= BUDGET
     assert all(budget.preemptions == 0 for budget in budgets)
     target = str((budgets[-1].highest or 0) + 20)

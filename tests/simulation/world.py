@@ -174,7 +174,7 @@ class CheckedWorld:
             return
         if self._host.did_its_work(group) and not self._late.get(event.attempt):
             raise ViolationError(f"a failure, although all is done: {event.failure.root_cause}")
-        own = {one.rank for one in group.exits} - group.killed
+        own = {one.rank for one in group.exits if one.code != 0} - group.killed
         if own and event.failure.rank not in own | group.recorded:
             raise ViolationError(f"rank {event.failure.rank} is blamed, which was killed")
 
