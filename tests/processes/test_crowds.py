@@ -125,5 +125,6 @@ def test_signals_are_heard_beside_it(start: Start, model_dir: Path, program: str
     running.signal(signal.SIGTERM)
     result = running.result()
     assert result.code == 75
-    assert result.told("stop-requested", code="SIGTERM")
-    assert not result.told("process-unkillable")
+    # By run.log: our lines may be left out of a standard output that is flooded.
+    assert "asked to stop by SIGTERM" in result.log
+    assert "does not end although it is killed" not in result.log

@@ -174,8 +174,9 @@ class CheckedWorld:
             return
         if self._host.did_its_work(group) and not self._late.get(event.attempt):
             raise ViolationError(f"a failure, although all is done: {event.failure.root_cause}")
-        own = {one.rank for one in group.exits if one.code != 0} - group.killed
-        if own and event.failure.rank not in own | group.recorded:
+        own = [one for one in group.exits if one.rank not in group.killed]
+        failed, known = any(one.code != 0 for one in own), {one.rank for one in own}
+        if failed and event.failure.rank not in known | group.recorded:
             raise ViolationError(f"rank {event.failure.rank} is blamed, which was killed")
 
     def _check_snapshot(self, group: Group) -> None:
