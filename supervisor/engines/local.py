@@ -35,15 +35,14 @@ from supervisor.engines.machine import Compilations, Machine, MainLoop
 from supervisor.engines.probing.devices import DeviceProbe
 from supervisor.engines.probing.units import ProbeAnswer
 from supervisor.engines.snapshots import SnapshotKeeper
+from supervisor.engines.stack_dumps import dump_stacks
 from supervisor.engines.starting import WorkerStarter
 from supervisor.engines.survivors import Survivors
 from supervisor.engines.unmatched import Unmatched
 from supervisor.engines.worker_environment import placed, ports_needed
-from supervisor.files.attempts import attempt_folder
 from supervisor.host.notice import Notice
 from supervisor.ports import Clock
 from supervisor.protocol.location import Uri
-from supervisor.protocol.stacks import STACK_SIGNAL
 
 _OBSERVE_INTERVAL = 5.0
 _DRAIN_OUTPUT = 5.0
@@ -161,7 +160,8 @@ class LocalEngine:
         if group is None or group.launch.attempt != attempt:
             return
         for worker in group.workers:
-            self._dump_stacks(group, worker)
+            for notice in dump_stacks(self._machine, worker, group.launch, self._clock.now()):
+                self._notice(notice)
 
     def name_holders(self) -> None:
         """Tell people who or what keeps an accelerator busy."""
@@ -317,34 +317,6 @@ class LocalEngine:
     def _tell_survivors(self, group: WorkerGroup, survivors: tuple[Survivor, ...]) -> None:
         now, attempt, exits = self._clock.now(), group.launch.attempt, tuple(group.exits)
         self._reactor.post(WorkersObserved(now, attempt, group.pids, exits, survivors))
-
-    def _dump_stacks(self, group: WorkerGroup, worker: Member) -> None:
-        rank, pid, launch = worker.rank, worker.process.pid, group.launch
-        found = self._machine.state(pid)  # before the signal wakes it up
-        busy = worker.cpu_time_in_silence(self._clock.now())
-        if worker.dumps_stacks:
-            worker.process.signal(STACK_SIGNAL)
-        try:
-            self._machine.dump_native_stacks(pid, launch.file(rank, "native-stacks.txt"))
-        except OSError as error:
-            self._notice(
-                Notice(
-                    "stacks-missing",
-                    f"the native stacks of rank {rank} cannot be taken: {error}",
-                    rank=rank,
-                    reason=str(error),
-                )
-            )
-        where = attempt_folder(launch.attempt)
-        self._notice(
-            Notice(
-                "stacks-dumped",
-                f"rank {rank} (pid {pid}) is {found}; {busy}; its stacks are in {where}",
-                rank=rank,
-                pid=pid,
-                place=where,
-            )
-        )
 
     def _notice(self, text: str) -> None:
         self._reactor.post(Noticed(self._clock.now(), text))

@@ -131,6 +131,10 @@ class Processes(Protocol):
         """Whether a process runs, sleeps, waits for a disk, or is stopped."""
         ...
 
+    def handles(self, pid: int, number: int) -> bool:
+        """Whether a process has a handler for the signal `number`."""
+        ...
+
     def reaction(self, pid: int) -> Reaction:
         """What SIGTERM would do to a process now."""
         ...

@@ -89,6 +89,9 @@ class _Processes:
     def state(self, pid: int) -> str:
         return stacks.describe_process(pid)
 
+    def handles(self, pid: int, number: int) -> bool:
+        return process_facts.handles(pid, number)
+
     def reaction(self, pid: int) -> Reaction:
         return process_facts.reaction(pid)
 

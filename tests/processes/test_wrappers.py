@@ -194,6 +194,7 @@ def test_a_hung_trainer_below_a_shell_is_asked_to_save(start: Start, model_dir: 
     result = start(config).result()
     assert result.code == 0, result.log
     assert "was sent SIGTERM too: it handles SIGTERM" in result.log
+    assert "SIGUSR2" not in result.log, "the shell has no handler for what asks for stacks"
     assert result.told("attempt-stopped", saved=True, step=300)
     assert result.attempts == 2
 

@@ -337,6 +337,10 @@ class SimulatedMachine(SimulatedChannels, SimulatedFiles):
             return "gone"
         return "stopped" if process.stopped else "sleeping"
 
+    def handles(self, pid: int, number: int) -> bool:
+        """See `Processes`."""
+        return self.lives(pid)
+
     def reaction(self, pid: int) -> Reaction:
         """See `Processes`."""
         return Reaction.HANDLED if self.lives(pid) else Reaction.UNKNOWN

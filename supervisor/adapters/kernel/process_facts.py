@@ -62,6 +62,14 @@ def reaction(pid: int) -> Reaction:
         return Reaction.UNKNOWN
 
 
+def handles(pid: int, number: int) -> bool:
+    """Whether the process has a handler for the signal `number` now."""
+    try:
+        return _holds(_status(Path(f"/proc/{pid}"))["SigCgt"], number)
+    except OSError:
+        return False
+
+
 def _status(place: Path) -> dict[str, str]:
     lines = (place / "status").read_text(errors="replace").splitlines()
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)

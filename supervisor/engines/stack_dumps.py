@@ -1,0 +1,32 @@
+"""What a worker that hangs is doing: its stacks, by all means there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from supervisor.engines.group import Member
+from supervisor.engines.launch import Launch
+from supervisor.engines.machine import Machine
+from supervisor.files.attempts import attempt_folder
+from supervisor.host.notice import Notice
+from supervisor.protocol.stacks import STACK_SIGNAL
+
+
+def dump_stacks(machine: Machine, worker: Member, launch: Launch, now: float) -> Iterator[Notice]:
+    """Have the worker's stacks written into the attempt's folder; yields what is to be told.
+
+    A shell does not handle the signal that its trainer has promised to handle: it would die of it.
+    """
+    rank, pid = worker.rank, worker.process.pid
+    found = machine.state(pid)  # before the signal wakes it up
+    busy = worker.cpu_time_in_silence(now)
+    if worker.dumps_stacks and machine.handles(pid, STACK_SIGNAL):
+        worker.process.signal(STACK_SIGNAL)
+    try:
+        machine.dump_native_stacks(pid, launch.file(rank, "native-stacks.txt"))
+    except OSError as error:
+        text = f"the native stacks of rank {rank} cannot be taken: {error}"
+        yield Notice("stacks-missing", text, rank=rank, reason=str(error))
+    where = attempt_folder(launch.attempt)
+    text = f"rank {rank} (pid {pid}) is {found}; {busy}; its stacks are in {where}"
+    yield Notice("stacks-dumped", text, rank=rank, pid=pid, place=where)
