@@ -11,8 +11,9 @@ from supervisor.core.state import JobState
 from supervisor.files.segments import JOURNAL
 from supervisor.history.record import Turn, parse
 from supervisor.ports import Transition
+from tests.simulation.chance import ViolationError
 from tests.simulation.disk import FakeStorage
-from tests.simulation.host import Host, ViolationError
+from tests.simulation.host import Host
 from tests.simulation.ledger import Ledger
 from tests.simulation.loop import FaultyLoop
 
@@ -57,9 +58,9 @@ class Checker:
             f"the budget is {budget}, the account {account}",
         )
         require(account.highest == budget.highest, f"progress is {budget}, the account {account}")
-        truth = self._host.ever.get(after.phase)
+        truth = self._host.work.ever.get(after.phase)
         if isinstance(event, WorkersGone) and after != before and not event.from_snapshot:
-            restored, known = event.resumed_from, self._host.ever.get(before.phase)
+            restored, known = event.resumed_from, self._host.work.ever.get(before.phase)
             above = restored is not None and (known is None or restored > known)
             require(not above, "restored above what is committed")
         require(
@@ -110,7 +111,7 @@ class Checker:
         self._require(again.state.durable() == state.durable(), "replay gives another end")
         if account.ended is ExitCode.SUCCEEDED:
             for phase, limits in enumerate(policy.phases):
-                done = self._host.fulfilled(phase, limits.success)
+                done = self._host.work.is_done(phase, limits.success)
                 self._require(done, f"success, although phase {phase} is not done")
         self._require(not self._host.alive(), "the job ends, but a process of it lives")
         for event in loop.told:

@@ -46,7 +46,7 @@ class SimulatedFiles:
 
     def success_file_exists(self, place: str) -> bool:
         """See `Files`."""
-        return self.phase in self.host.files
+        return self.phase in self.host.work.files
 
     def evidence(self, path: Path, below: Path) -> str:
         """See `Files`."""
@@ -81,7 +81,7 @@ class SimulatedFiles:
     def newest_checkpoint(self, place: Path | Uri) -> int | None:
         """See `Files`."""
         assert isinstance(place, Path)
-        return self.host.newest(int(place.name))
+        return self.host.work.newest(int(place.name))
 
     def watch_checkpoints(
         self, place: Path | Uri, on_commit: Callable[[int], None], on_error: Callable[[str], None]
@@ -114,7 +114,9 @@ class SimulatedFiles:
 
     def broken_devices(self) -> Broken:
         """See `Resources`."""
-        return Broken(lost=frozenset(self.host.missing), wrong=frozenset(self.host.wrong))
+        return Broken(
+            lost=frozenset(self.host.devices.missing), wrong=frozenset(self.host.devices.wrong)
+        )
 
     def told_in_the_way(self, redact: Callable[[str], str]) -> Sequence[str]:
         """See `Resources`."""

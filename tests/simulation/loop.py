@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.core.events import Event, Noticed, SilenceExcused, StopRequested
-from tests.simulation.host import Host, ViolationError
+from tests.simulation.chance import ViolationError
+from tests.simulation.host import Host
 from tests.simulation.machine import SimulatedMachine
 
 _NO_TIME_PASSES = 5000

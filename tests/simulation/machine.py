@@ -35,9 +35,11 @@ from supervisor.protocol.messages import (
     encode,
 )
 from supervisor.protocol.simulated import HOST
+from tests.simulation.chance import ViolationError
 from tests.simulation.channels import SimulatedChannels
 from tests.simulation.files import SimulatedFiles
-from tests.simulation.host import LEFTOVER, Group, Host, ViolationError
+from tests.simulation.group import LEFTOVER, Group
+from tests.simulation.host import Host
 from tests.simulation.pipes import (
     ConnectionEnds,
     OutputEnds,
@@ -51,7 +53,7 @@ _GIBIBYTE = 1 << 30
 
 
 class SimulatedMachine(SimulatedChannels, SimulatedFiles):
-    """See `engines.machine.Machine`; and `host.Watcher`, as which it is told what truly happens."""
+    """See `engines.machine.Machine`; and `group.Watcher`, as which it is told what truly happens."""
 
     def __init__(
         self, host: Host, effect: Callable[[str], None], check: Callable[[Group], None]
@@ -120,7 +122,7 @@ class SimulatedMachine(SimulatedChannels, SimulatedFiles):
     def _worker(self, group: Group, rank: int) -> Process:
         return next(each for each in self._workers(group) if each.rank == rank)
 
-    # --- what happens (`host.Watcher`) ------------------------------------------------------------
+    # --- what happens (`group.Watcher`) ------------------------------------------------------------
 
     def ended(self, group: Group) -> None:
         """A process of the group ended."""
@@ -229,7 +231,7 @@ class SimulatedMachine(SimulatedChannels, SimulatedFiles):
         units = tuple(each[0] for each in given) if are_hosts else tuple(given[0])
         asked = Adjustments.from_environment(env)
         attempt, step = identity.attempt, found.step if found is not None else None
-        is_known = bool(self.host.units)
+        is_known = bool(self.host.devices.units)
         rung = identity.num_devices if is_known else None
         success = self.success(self.phase)
         group = self.host.launch(

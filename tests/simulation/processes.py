@@ -11,7 +11,8 @@ from typing import Any, Protocol
 from supervisor.diagnosis.failure import WorkerExit
 from supervisor.protocol.environment import STANDBY
 from supervisor.protocol.standby import READY, UNUSABLE, Orders
-from tests.simulation.host import Group, Host
+from tests.simulation.group import Group
+from tests.simulation.host import Host
 from tests.simulation.pipes import ConnectionEnds, End, NoteEnds
 
 

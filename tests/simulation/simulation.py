@@ -20,9 +20,10 @@ from supervisor.core.state import JobState
 from supervisor.ports import Transition
 from supervisor.runtime import Runtime
 from tests.simulation import scenario
+from tests.simulation.chance import ViolationError
 from tests.simulation.checker import Checker
 from tests.simulation.disk import FakeStorage
-from tests.simulation.host import Host, ViolationError
+from tests.simulation.host import Host
 from tests.simulation.world import CheckedWorld
 
 _PATIENCE = 4000.0
@@ -141,7 +142,7 @@ class Simulation:
         if history.config is None:
             journal.record_config(clock.wall(), [{"trainer": {}}], [])
         phase = min(history.state.phase, len(self._policy.phases) - 1)
-        newest, epoch = self._host.newest(phase), clock.wall().timestamp() - clock.now()
+        newest, epoch = self._host.work.newest(phase), clock.wall().timestamp() - clock.now()
         once = self._rng.random() < 0.5
         first = SupervisorStarted(clock.now(), "job", self._policy, newest, epoch, once)
         observers = (self, self._checker)
@@ -198,8 +199,8 @@ class Simulation:
         for _ in range(self._rng.choice((0, 0, 0, 1))):
             self._host.later(self._rng.uniform(0.0, benign), self._suspend)
 
-        if units := self._policy.phases[0].units:
-            self._host.weather(units)
+        if self._policy.phases[0].units:
+            self._host.devices.weather()
 
     def _stop(self, source: StopSource) -> None:
         if self._host.watcher is not None and self._world is not None:

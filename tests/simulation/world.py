@@ -30,8 +30,10 @@ from supervisor.exclusion import Ownership
 from supervisor.files.segments import JOURNAL
 from supervisor.prepare import Prepared
 from supervisor.world import LocalWorld
+from tests.simulation.chance import ViolationError
 from tests.simulation.disk import FakeStorage
-from tests.simulation.host import Group, Host, ViolationError
+from tests.simulation.group import Group
+from tests.simulation.host import Host
 from tests.simulation.loop import FaultyLoop
 from tests.simulation.machine import SimulatedMachine
 from tests.simulation.scenario import Scenario
@@ -90,7 +92,7 @@ class CheckedWorld:
         self._effect(f"before {type(decision).__name__} is carried out")
         match decision:
             case BeginPhase(phase):
-                self._host.done.discard(phase)
+                self._host.work.done.discard(phase)
             case StartWorkers():
                 self._check_start(decision)
                 self._check_units(decision)
@@ -123,7 +125,7 @@ class CheckedWorld:
         if attempt <= max(self._host.groups, default=0):
             raise ViolationError(f"attempt {attempt} starts again")
         for earlier in range(phase):
-            if not self._host.fulfilled(earlier, self._policy.phases[earlier].success):
+            if not self._host.work.is_done(earlier, self._policy.phases[earlier].success):
                 raise ViolationError(f"phase {phase} starts although phase {earlier} is not done")
         if start.directory not in self._storage.content:
             raise ViolationError(f"attempt {attempt} has no directory")
@@ -172,7 +174,7 @@ class CheckedWorld:
             raise ViolationError(f"the last step told is {group.told_step}, not {event.step}")
         if event.failure is None:
             return
-        if self._host.did_its_work(group) and not self._late.get(event.attempt):
+        if group.did_its_work and not self._late.get(event.attempt):
             raise ViolationError(f"a failure, although all is done: {event.failure.root_cause}")
         own = [one for one in group.exits if one.rank not in group.killed]
         failed, known = any(one.code != 0 for one in own), {one.rank for one in own}
@@ -192,7 +194,7 @@ class CheckedWorld:
             raise ViolationError("a snapshot is used after more than a kill, hang or preemption")
         if last.from_snapshot and not last.committed:
             raise ViolationError("a second attempt resumes from memory without a new checkpoint")
-        if found.step < (self._host.newest(group.phase) or 0):
+        if found.step < (self._host.work.newest(group.phase) or 0):
             raise ViolationError("a snapshot is used although a checkpoint is newer")
 
     def _check_exits(self, kill: KillWorkers) -> None:
