@@ -53,7 +53,7 @@ _GIBIBYTE = 1 << 30
 
 
 class SimulatedMachine(SimulatedChannels, SimulatedFiles):
-    """See `engines.machine.Machine`; and `group.Watcher`, as which it is told what truly happens."""
+    """See `engines.machine.Machine`; and `group.Watcher`, which is told what truly happens."""
 
     def __init__(
         self, host: Host, effect: Callable[[str], None], check: Callable[[Group], None]
@@ -122,7 +122,7 @@ class SimulatedMachine(SimulatedChannels, SimulatedFiles):
     def _worker(self, group: Group, rank: int) -> Process:
         return next(each for each in self._workers(group) if each.rank == rank)
 
-    # --- what happens (`group.Watcher`) ------------------------------------------------------------
+    # --- what happens (`group.Watcher`) -----------------------------------------------------------
 
     def ended(self, group: Group) -> None:
         """A process of the group ended."""
