@@ -225,6 +225,10 @@ class SimulatedMachine(SimulatedChannels, SimulatedFiles):
         if len(workers) < identity.world_size:
             return
         memories = [end for end in process.held if isinstance(end, SnapshotEnds)]
+        for memory in memories:
+            memory.phases.add(self.phase)
+            if len(memory.phases) > 1:
+                raise ViolationError(f"memory for snapshots is lent to phases {memory.phases}")
         found = memories[0].content if memories else None
         given = [loads(each.env[environment.SIMULATED_DEVICES])["units"] for each in workers]
         are_hosts = given[0][0].startswith(HOST)

@@ -210,6 +210,8 @@ class SnapshotEnds(End):
     def __init__(self, descriptor: int) -> None:
         super().__init__()
         self.descriptor = descriptor
+        self.phases: set[int] = set()
+        """Of the attempts that had it."""
         self.content: Snapshot | None = None
         self.size = 1000
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import chain
+from typing import Any
 
 import pytest
 
@@ -72,6 +73,15 @@ def who_fell_with_the_others_is_judged_like_them(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(WorkerGroup, "kill", bug)
 
 
+def snapshots_of_another_phase_are_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+    lend = SnapshotKeeper.lend
+
+    def bug(self: SnapshotKeeper, phase: int, *rest: Any) -> Any:
+        return lend(self, 0, *rest)
+
+    monkeypatch.setattr(SnapshotKeeper, "lend", bug)
+
+
 def a_restored_snapshot_is_taken_for_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     restored = SnapshotKeeper.restored
 
@@ -119,6 +129,7 @@ PLANTED: dict[Plant, int] = {
     who_fell_with_the_others_is_judged_like_them: 5,
     any_devices_are_as_good: 14,
     standbys_are_killed_with_the_attempt: 0,
+    snapshots_of_another_phase_are_lent: 4,
     a_restored_snapshot_is_taken_for_a_checkpoint: 91,
     a_standby_starts_without_its_progress_pipe: 41,
     what_was_left_behind_is_not_seen: 0,
