@@ -14,13 +14,12 @@ and attempts.jsonl do.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 from supervisor.adapters.stores.compile_cache import CompileCache
 from supervisor.adapters.stores.space import Space
 from supervisor.config.schema import Limits
 from supervisor.core.events import WorkersStarted
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.ports import CallLater, Transition
 
 _AFTER_START = 5.0
@@ -35,7 +34,7 @@ class Bounds:
         limits: Limits,
         space: Space,
         cache: CompileCache,
-        tell: Callable[[str], None],
+        tell: Tell,
         call_later: CallLater,
     ) -> None:
         """A person is told by `tell`."""

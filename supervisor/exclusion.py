@@ -28,7 +28,7 @@ from supervisor.core.events import Noticed, SilenceExcused
 from supervisor.core.exit_codes import ExitCode
 from supervisor.files.segments import JOURNAL
 from supervisor.host.aside import aside
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Clock, Storage
 from supervisor.protocol.environment import Owner
 from supervisor.protocol.location import Uri
@@ -116,8 +116,8 @@ def owned(
         OSError: it cannot be used.
     """
 
-    def notice(text: str) -> None:
-        reactor.post(Noticed(clock.now(), text))
+    def notice(told: Notice) -> None:
+        reactor.post(Noticed(clock.now(), told))
 
     with ExitStack() as stack:
         checks: list[Check] = []
@@ -127,7 +127,7 @@ def owned(
                 lock = stack.enter_context(_locked(home.directory))
                 checks.append(lambda: _still_there(lock, home))
                 if lock.ignored is not None:
-                    notice(lock.ignored)
+                    notice(Notice("lock-ignored", lock.ignored, reason=lock.ignored))
                 if exclusion.lease is None:
                     _claim(lock, home, clock, token, notice)
                     checks.append(lambda: _restored(lock, home, notice))
@@ -173,7 +173,11 @@ def _locked(directory: Path) -> Iterator[DirectoryLock]:
 
 
 def _claim(
-    lock: DirectoryLock, home: Home, clock: Clock, token: str | None, notice: Callable[[str], None]
+    lock: DirectoryLock,
+    home: Home,
+    clock: Clock,
+    token: str | None,
+    notice: Tell,
 ) -> None:
     """Tell the workers that `token` is the owner's."""
     try:
@@ -210,7 +214,7 @@ def is_gone(model_dir: Path) -> bool:
         return False
 
 
-def _restored(lock: DirectoryLock, home: Home, notice: Callable[[str], None]) -> None:
+def _restored(lock: DirectoryLock, home: Home, notice: Tell) -> None:
     """The workers commit nothing without the owner file."""
     with suppress(OSError):  # tried again at the next check
         if aside(str(home.directory)).ask(lambda: lock.restore(home.files)):
@@ -240,7 +244,7 @@ class _Held:
         self.reactor.post(SilenceExcused(self.clock.now(), self.times.renew, text))
         if not self.guard.stop_workers():
             text = "some of the workers wait in the kernel: they stand still once that is over"
-            self.reactor.post(Noticed(self.clock.now(), text))
+            self.reactor.post(Noticed(self.clock.now(), Notice("workers-not-still", text)))
 
     def is_ours(self, why: str) -> bool:
         """See `clock_watch.Reaction`."""
@@ -252,7 +256,8 @@ class _Held:
         text = (
             f"model_dir is still ours: the workers go on after they stood still for {seconds:.1f} s"
         )
-        self.reactor.post(Noticed(self.clock.now(), text))
+        told = Notice("workers-continued", text, seconds=seconds)
+        self.reactor.post(Noticed(self.clock.now(), told))
 
 
 def _lease(

@@ -25,6 +25,7 @@ from supervisor.exclusion import ModelDirError
 from supervisor.files.segments import JOURNAL
 from supervisor.host import cgroups
 from supervisor.host.identity import Identity
+from supervisor.host.notice import Notice
 from supervisor.host.record import NAME, Origin, Record, Recorded, cgroup_name, folder, is_job
 from supervisor.ports import Clock, Storage
 from supervisor.protocol import reading, removal
@@ -46,8 +47,8 @@ def guarded(reactor: Reactor, clock: Clock) -> Iterator[Guard]:
         NoGuardError: see there.
     """
 
-    def tell(text: str) -> None:
-        reactor.post(Noticed(clock.now(), text))
+    def tell(told: Notice) -> None:
+        reactor.post(Noticed(clock.now(), told))
 
     try:
         guard = Guard(tell)
@@ -85,7 +86,7 @@ def guarded(reactor: Reactor, clock: Clock) -> Iterator[Guard]:
         guard.dismiss()
 
 
-def swept(model_dir: Path, job: str) -> list[str]:
+def swept(model_dir: Path, job: str) -> list[Notice]:
     """Kill what an earlier supervisor of this model_dir left behind; what a person should know.
     `job` is what the journal says; empty: there was none.
 
@@ -98,39 +99,44 @@ def swept(model_dir: Path, job: str) -> list[str]:
             f"{JOURNAL} names the job {printable(job)!r}, which is no id of ours (12 of 0-9 and "
             "a-f): restore the file from a copy, or move it away to begin a new job"
         )
-    told = []
+    told: list[Notice] = []
     try:
         found = recorded(model_dir)
     except (RecordError, OSError) as error:
-        told.append(f"nothing that an earlier supervisor left behind can be killed: {error}")
+        text = f"nothing that an earlier supervisor left behind can be killed: {error}"
+        told.append(Notice("leftovers-unknown", text, reason=str(error)))
         told += _kept(model_dir / NAME)
         found = None
     if found is not None and (killed := sweep(found)):
         pids = ", ".join(str(pid) for pid in killed)
-        told.append(f"killed what an earlier supervisor left behind: pid {pids}")
+        text = f"killed what an earlier supervisor left behind: pid {pids}"
+        told.append(Notice("leftovers-killed", text, pids=list(killed)))
     if found is not None and (left := who_may_be(found)):
         pids = ", ".join(str(pid) for pid in left)
-        told.append(
+        text = (
             "left alone, because only the number of its session is on record, which may be "
             f"another's by now: pid {pids}; end it if it is a trainer"
         )
+        told.append(Notice("leftovers-left", text, pids=list(left), reason="session"))
     if job and (said := who_say_so(job, model_dir)):
         pids = ", ".join(str(pid) for pid in said)
-        told.append(
+        text = (
             f"left alone, because only its environment says that it is of this job: pid {pids}; "
             "end it if it is a trainer of this model_dir; another one with the same job (a copy) "
             "may have it"
         )
+        told.append(Notice("leftovers-left", text, pids=list(said), reason="environment"))
     return told
 
 
-def _kept(path: Path) -> list[str]:
+def _kept(path: Path) -> list[Notice]:
     """See that what nobody of us wrote is not written over; what a person should know."""
     try:
         Recorded.from_bytes(reading.read(path))
     except (reading.UnreadableError, ValueError):
         moved = removal.rename_foreign(path)
-        return [f"{path} was not ours, or damaged: renamed to {moved.name}"]
+        text = f"{path} was not ours, or damaged: renamed to {moved.name}"
+        return [Notice("file-set-aside", text, place=str(path))]
     except OSError:  # there is none, or nobody can tell now
         pass
     return []

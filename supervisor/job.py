@@ -191,8 +191,8 @@ def _taken(
     make_model_dir(prepared)
     means = exclusion or Exclusion.of(model_dir, in_bucket=objects is not None)
 
-    def notice(text: str) -> None:
-        reactor.post(Noticed(clock.now(), text))
+    def notice(told: Notice) -> None:
+        reactor.post(Noticed(clock.now(), told))
 
     with ExitStack() as stack:
         space = Space(model_dir, notice, partial(phases_on_record, LocalStorage(model_dir)))
@@ -257,8 +257,8 @@ def _watch_for_preemption(
     def announced(text: str) -> None:
         reactor.post(MaintenanceAnnounced(clock.now(), text))
 
-    def tell(text: str) -> None:
-        reactor.post(Noticed(clock.now(), text))
+    def tell(told: Notice) -> None:
+        reactor.post(Noticed(clock.now(), told))
 
     asked = sources(config, _marked(job, lineage), guard)
     watch = PreemptionWatch(asked, doomed, announced, tell, redactor.text)

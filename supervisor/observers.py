@@ -32,7 +32,7 @@ from supervisor.bounds import Bounds
 from supervisor.core.decisions import FinishJob
 from supervisor.core.events import Noticed
 from supervisor.core.state import Status
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.narrative.failures import failure_line
 from supervisor.ports import CallLater, Clock, Observer, Post, Storage, Transition
 from supervisor.prepare import Prepared
@@ -46,7 +46,7 @@ _SUMMARY = "summary"
 class Observers:
     """Observers that can harm neither the job nor one another, and their timers."""
 
-    def __init__(self, call_later: CallLater, tell: Callable[[str], None]) -> None:
+    def __init__(self, call_later: CallLater, tell: Tell) -> None:
         """`tell` is told of an observer that failed."""
         self._call_later = call_later
         self._tell = tell
@@ -79,7 +79,7 @@ class _Isolated:
         self,
         make: Callable[[CallLater], Observer],
         call_later: CallLater,
-        tell: Callable[[str], None],
+        tell: Tell,
     ) -> None:
         self._call_later = call_later
         self._tell = tell
@@ -153,8 +153,8 @@ def screen(
 ) -> Screen:
     """What shows the job on our standard output, until `stack` ends."""
 
-    def tell(text: str) -> None:
-        post(Noticed(clock.now(), text))
+    def tell(told: Notice) -> None:
+        post(Noticed(clock.now(), told))
 
     if log_format == "json" or not os.isatty(1):
         is_json = log_format == "json"
@@ -187,11 +187,11 @@ def observers_of(
     `complain` says a line on standard error.
     """
 
-    def warn(text: str) -> None:
-        log.say(text, level="warning")
+    def warn(told: Notice) -> None:
+        log.say(told, level="warning")
 
-    def notice(text: str) -> None:
-        reactor.post(Noticed(clock.now(), text))
+    def notice(told: Notice) -> None:
+        reactor.post(Noticed(clock.now(), told))
 
     job, plans, policy = prepared.job, prepared.plans, prepared.policy
     summary = _summary(Summary(storage, plans, warn), journal, history, warn)
@@ -217,9 +217,7 @@ def observers_of(
     return observers
 
 
-def _summary(
-    summary: Summary, journal: FileJournal, history: History, warn: Callable[[str], None]
-) -> Summary:
+def _summary(summary: Summary, journal: FileJournal, history: History, warn: Tell) -> Summary:
     """Have the summary know what was before this supervisor."""
     views = history.snapshot.views if history.snapshot is not None else {}
     if history.snapshot is None or summary.restore(views.get(_SUMMARY)):
@@ -228,5 +226,6 @@ def _summary(
     try:
         summary.replay(journal.everything(history))
     except JournalError as error:
-        warn(f"the summary lacks what cannot be read: {error}")
+        text = f"the summary lacks what cannot be read: {error}"
+        warn(Notice("summary-incomplete", text, reason=str(error)))
     return summary

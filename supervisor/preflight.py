@@ -28,6 +28,7 @@ from supervisor.engines.holders import lock_in_the_way
 from supervisor.engines.python_program import is_shell, script_of
 from supervisor.exclusion import ModelDirError
 from supervisor.files.segments import JOURNAL
+from supervisor.host.notice import Notice
 from supervisor.ports import Objects
 from supervisor.prepare import Prepared
 from supervisor.protocol import nvidia, removal
@@ -247,75 +248,99 @@ def _interpreter_problem(program: Path) -> str | None:
     return f"{program} names an interpreter that is not there: {interpreter}"
 
 
-def notes(prepared: Prepared, lock: Path = LOCK) -> list[str]:
+def notes(prepared: Prepared, lock: Path = LOCK) -> list[Notice]:
     """What may not be meant so, although it can be started; `lock` is that of libtpu."""
-    job = prepared.job
-    told = [
-        f"{name!r} is given to the program as it stands: no shell expands it ({where})"
-        for plan in prepared.plans
-        if plan.is_command and not is_shell(plan.argv[0])
-        for where, text in _texts(plan)
-        for name in _unexpanded(text)
-    ]
-    told += [
-        f"{word!r} is given to the program as it stands: only a shell acts on it, as in "
-        f'["bash", "-c", "set -o pipefail; ..."] (command.argv[{index}])'
-        for plan in prepared.plans
-        if plan.is_command and not is_shell(plan.argv[0])
-        for index, word in enumerate(plan.argv)
-        if _SHELL_ONLY.fullmatch(word)
-    ]
-    told += [
-        f"phase {plan.name!r} succeeds at step {plan.success.step} (command.success.step), but "
-        "nothing in the config tells a step: give command.progress.pattern, or the directory where "
-        f"the program saves (init.checkpoint.directory, now {plan.checkpoints}); else only a "
-        "program that reports its steps itself (to us or to jax.monitoring) can succeed"
-        for plan, phase in zip(prepared.plans, job.phases, strict=True)
-        if plan.success.step is not None and phase.init.checkpoint.directory is None
-        if _steps_unseen(plan, phase.init.model_dir)
-    ]
+    told = [*_not_in_a_shell(prepared), *_success_unseen(prepared)]
     if any(plan.platform == "gpu" for plan in prepared.plans) and (why := nvidia.missing()):
-        told.append(why)
+        told.append(Notice("driver-missing", why, reason=why))
     if any(plan.platform == "tpu" for plan in prepared.plans):
         told += lock_in_the_way(prepared.redactor(os.environ).text, lock)
-    told += [
-        str(job.problem(index, ("init", "autorestart", "rules", *where), message))
-        for index, phase in enumerate(job.phases)
-        for where, message in idle_patterns(phase.init.autorestart.rules)
-    ]
-    told += [
-        f"phase {plan.name!r} has a standby of `imports` instead of `ready`: each process takes "
-        f"{part:.0%} of a GPU's memory when it begins, which leaves no room for a second one; set "
-        "XLA_CLIENT_MEM_FRACTION=.45"
-        for plan in prepared.plans
-        if plan.platform == "gpu" and plan.standby == "ready"
-        if (part := gpus.share({**os.environ, **plan.secrets, **plan.env})) is not None
-        and not gpus.fits_twice(part)
-    ]
-    told += [
-        f"phase {plan.name!r} asks for a {plan.tpu.type}, a size in no table of Google's: how "
-        "its chips are wired up is unknown"
-        for plan in prepared.plans
-        if plan.tpu is not None and plan.tpu.topology is None
-    ]
+    return [*told, *_idle_rules(prepared), *_of_the_hardware(prepared), *_another_place(prepared)]
+
+
+def _doubt(code: str, text: str) -> Notice:
+    return Notice("config-doubtful", text, code=code)
+
+
+def _not_in_a_shell(prepared: Prepared) -> Iterator[Notice]:
+    plans = [plan for plan in prepared.plans if plan.is_command and not is_shell(plan.argv[0])]
+    for plan in plans:
+        for where, text in _texts(plan):
+            for name in _unexpanded(text):
+                what = "is given to the program as it stands: no shell expands it"
+                yield _doubt("not-expanded", f"{name!r} {what} ({where})")
+    for plan in plans:
+        for index, word in enumerate(plan.argv):
+            if _SHELL_ONLY.fullmatch(word):
+                what = "is given to the program as it stands: only a shell acts on it, as in"
+                how = f'["bash", "-c", "set -o pipefail; ..."] (command.argv[{index}])'
+                yield _doubt("needs-shell", f"{word!r} {what} {how}")
+
+
+def _success_unseen(prepared: Prepared) -> Iterator[Notice]:
+    for plan, phase in zip(prepared.plans, prepared.job.phases, strict=True):
+        if plan.success.step is None or phase.init.checkpoint.directory is not None:
+            continue
+        if _steps_unseen(plan, phase.init.model_dir):
+            yield _doubt(
+                "success-unseen",
+                f"phase {plan.name!r} succeeds at step {plan.success.step} (command.success.step), "
+                "but nothing in the config tells a step: give command.progress.pattern, or the "
+                "directory where the program saves (init.checkpoint.directory, now "
+                f"{plan.checkpoints}); else only a program that reports its steps itself (to us or "
+                "to jax.monitoring) can succeed",
+            )
+
+
+def _idle_rules(prepared: Prepared) -> Iterator[Notice]:
+    for index, phase in enumerate(prepared.job.phases):
+        for where, message in idle_patterns(phase.init.autorestart.rules):
+            problem = prepared.job.problem(index, ("init", "autorestart", "rules", *where), message)
+            yield _doubt("rule-idle", str(problem))
+
+
+def _of_the_hardware(prepared: Prepared) -> Iterator[Notice]:
+    for plan in prepared.plans:
+        if plan.platform != "gpu" or plan.standby != "ready":
+            continue
+        part = gpus.share({**os.environ, **plan.secrets, **plan.env})
+        if part is not None and not gpus.fits_twice(part):
+            yield _doubt(
+                "standby-lacks-memory",
+                f"phase {plan.name!r} has a standby of `imports` instead of `ready`: each process "
+                f"takes {part:.0%} of a GPU's memory when it begins, which leaves no room for a "
+                "second one; set XLA_CLIENT_MEM_FRACTION=.45",
+            )
+    for plan in prepared.plans:
+        if plan.tpu is not None and plan.tpu.topology is None:
+            yield _doubt(
+                "topology-unknown",
+                f"phase {plan.name!r} asks for a {plan.tpu.type}, a size in no table of Google's: "
+                "how its chips are wired up is unknown",
+            )
+
+
+def _another_place(prepared: Prepared) -> Iterator[Notice]:
+    job = prepared.job
     given = job.phases[0].init.model_dir
     if job.remote is None and not job.model_dir.exists() and not Path(given).is_absolute():
         beside = Path(job.source.name).absolute().parent / given
         if (beside / JOURNAL).exists():
-            told.append(f"a new job begins in {job.model_dir}; beside the config there is {beside}")
-    return told
+            text = f"a new job begins in {job.model_dir}; beside the config there is {beside}"
+            yield _doubt("job-elsewhere", text)
 
 
-def unwatched(prepared: Prepared) -> Iterator[str]:
+def unwatched(prepared: Prepared) -> Iterator[Notice]:
     """The phases in which a hang may not be noticed."""
     for plan, phase in zip(prepared.plans, prepared.job.phases, strict=True):
         if plan.is_command and plan.progress_pattern is None:
             limit = ", and deadlines.TRAINING limits nothing"
-            yield (
+            text = (
                 f"phase {plan.name!r} names no progress pattern: unless the program reports its "
                 "steps (to us or to jax.monitoring), a hang cannot be noticed"
                 f"{limit if 'TRAINING' in phase.init.autorestart.deadlines else ''}"
             )
+            yield Notice("hang-unnoticeable", text, phase=plan.name)
 
 
 def _steps_unseen(plan: PhasePlan, given: str) -> bool:

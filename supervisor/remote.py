@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.adapters.stores.bucket import bucket
@@ -15,6 +14,7 @@ from supervisor.config.load import Job
 from supervisor.config.problems import ConfigError
 from supervisor.core.compiled import Trust
 from supervisor.exclusion import ModelDirError
+from supervisor.host.notice import Tell
 from supervisor.ports import Clock, Objects, UnavailableError
 from supervisor.protocol.location import Uri
 
@@ -71,7 +71,12 @@ def cache_trust(job: Job) -> Trust:
 
 
 def brought(
-    objects: Objects, job: Job, trust: Trust, epoch: int, clock: Clock, say: Callable[[str], None]
+    objects: Objects,
+    job: Job,
+    trust: Trust,
+    epoch: int,
+    clock: Clock,
+    say: Tell,
 ) -> Mirror:
     """Bring the job to this host; what keeps it in the bucket from there on, not begun yet.
 

@@ -29,7 +29,7 @@ def tell_start(
     prepared: Prepared,
     history: History,
     found: Sequence[Change],
-    warnings: Sequence[str],
+    warnings: Sequence[Notice],
     *,
     once: bool,
 ) -> None:
@@ -51,16 +51,16 @@ def tell_start(
             more = "" if once else ", but is not final: the command runs again, unless with --once"
             text = f"phase {plan.name!r} names no success: exit code 0 is taken for it{more}"
             log.say(Notice("success-by-exit-code", text, phase=plan.name))
-    for text in unwatched(prepared):
-        log.say(text)
+    for told in unwatched(prepared):
+        log.say(told)
     if history.torn:
         text = f"the journal ended in the middle of a line: {history.torn} bytes were cut off"
         log.say(Notice("journal-torn", text, bytes=history.torn), level="warning")
     for change in found:
         text = f"the config changed: {change}"
         log.say(Notice("config-changed", text, changed=str(change)), level="warning")
-    for text in warnings:
-        log.say(text, level="warning")
+    for told in warnings:
+        log.say(told, level="warning")
 
 
 def _unmarked(plan: PhasePlan) -> tuple[str, ...]:

@@ -16,7 +16,9 @@ from supervisor.core.decisions import StartWorkers
 from supervisor.core.events import Event, WorkersGone
 from supervisor.core.unseen import Unseen
 from supervisor.host.aside import aside
+from supervisor.host.notice import Notice, Tell
 from supervisor.ports import CallLater, Transition
+from supervisor.protocol.location import Uri
 
 _FOR_THE_COMMIT = 10.0
 """Seconds from the sign of a save until its commit must have been seen."""
@@ -30,8 +32,8 @@ class Whereabouts:
         plans: Sequence[PhasePlan],
         model_dir: Path,
         call_later: CallLater,
-        say: Callable[[str], None],
-        notice: Callable[[str], None],
+        say: Tell,
+        notice: Tell,
     ) -> None:
         """A person is told by `say`, from another thread by `notice`."""
         self._plans = plans
@@ -65,7 +67,8 @@ class Whereabouts:
             try:
                 self._say(aside(str(self._model_dir)).ask(self._look_around(self._unseen.reason)))
             except TimeoutError as error:
-                self._say(f"{self._unseen.reason}, but no checkpoint is seen: {error}")
+                text = f"{self._unseen.reason}, but no checkpoint is seen: {error}"
+                self._say(_unseen_in(self._plan.checkpoints, text))
         elif not self._is_looking:
             self._is_looking = True
             self._call_later(_FOR_THE_COMMIT, self._look)
@@ -84,7 +87,7 @@ class Whereabouts:
     def _plan(self) -> PhasePlan:
         return self._plans[self._phase]
 
-    def _look_around(self, reason: str) -> Callable[[], str]:
+    def _look_around(self, reason: str) -> Callable[[], Notice]:
         """What looks for the checkpoints, and returns what is told."""
         place, since = self._plan.checkpoints, self._began
         on_disk = place if isinstance(place, Path) else None
@@ -92,11 +95,16 @@ class Whereabouts:
         if on_disk is not None and not on_disk.is_relative_to(self._model_dir):
             roots.append(on_disk.parent)
 
-        def look() -> str:
+        def look() -> Notice:
             found = found_nearby(on_disk, roots, since)
-            return (
+            return _unseen_in(
+                place,
                 f"{reason}, but no new checkpoint is seen in {place}, where progress is looked "
-                f"for: the restart budget is not refilled; {found}"
+                f"for: the restart budget is not refilled; {found}",
             )
 
         return look
+
+
+def _unseen_in(place: Path | Uri, text: str) -> Notice:
+    return Notice("checkpoints-unseen", text, place=str(place))

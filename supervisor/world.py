@@ -99,11 +99,11 @@ class LocalWorld:
             )
         self._reactor.call_later(_HEAR_INTERVAL, self._hear_requests)
 
-    def _once(self, text: str) -> None:
+    def _once(self, told: Notice) -> None:
         """Tell a person, if that was not told yet; bounded, whatever is found."""
-        if text not in self._told and len(self._told) < _MAX_TOLD:
-            self._told.add(text)
-            self._reactor.post(Noticed(self._clock.now(), text))
+        if told not in self._told and len(self._told) < _MAX_TOLD:
+            self._told.add(told)
+            self._reactor.post(Noticed(self._clock.now(), told))
 
     def carry_out(self, decision: Decision) -> None:
         """See `ports.World`.
@@ -192,7 +192,8 @@ class LocalWorld:
             message = f"{name} cannot be written: {error.strerror}"
             if any("{params}" in value for value in (*launch.plan.argv, *launch.plan.env.values())):
                 raise ModelDirError(message) from error
-            self._reactor.post(Noticed(self._clock.now(), message))
+            told = Notice("file-unwritable", message, place=name, reason=error.strerror)
+            self._reactor.post(Noticed(self._clock.now(), told))
 
 
 def newest_in(files: Files, prepared: Prepared, phase: int) -> int | None:

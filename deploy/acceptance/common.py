@@ -25,6 +25,7 @@ from supervisor.engines.probing.devices import DeviceProbe, ProbeLimits
 from supervisor.engines.probing.units import ProbeAnswer
 from supervisor.engines.this_host import ThisHost
 from supervisor.engines.worker_environment import visible
+from supervisor.host.notice import Notice
 from supervisor.prepare import prepare
 from supervisor.protocol import simulated
 from supervisor.protocol.environment import NUM_CPU_DEVICES
@@ -265,7 +266,7 @@ def _looked(reactor: Reactor, looker: DeviceProbe, bench: Bench) -> ProbeAnswer:
 
     def answered(answer: ProbeAnswer) -> None:
         answers.append(answer)
-        reactor.post(Noticed(0.0, "answered"))
+        reactor.post(Noticed(0.0, Notice("devices-probed", "answered")))
 
     looker.begin(_plan(bench), None, answered)
     reactor.wait(SystemClock().now() + bench.left)

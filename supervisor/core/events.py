@@ -12,6 +12,7 @@ from enum import StrEnum
 from supervisor.core.liveness import Silence
 from supervisor.core.policy import RestartPolicy
 from supervisor.diagnosis.failure import Failure, Survivor, WorkerExit
+from supervisor.host.notice import Notice
 from supervisor.protocol.messages import Message
 
 
@@ -93,7 +94,7 @@ class Noticed:
     """
 
     at: float
-    text: str
+    text: Notice
     routine: bool = False
 
 

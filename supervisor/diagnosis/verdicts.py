@@ -22,7 +22,7 @@ from supervisor.diagnosis.rules import RULES, STILL_RUNNING, Rule
 from supervisor.diagnosis.stores import is_of_a_store
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.weighing import Judgement, is_hearsay, weighed
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.failure import FailureRecord
 from supervisor.protocol.messages import Stage, printable
 
@@ -71,7 +71,7 @@ def judge_in_time(
     evidence: Evidence,
     success: Success,
     rules: tuple[Rule, ...],
-    tell: Callable[[str], None],
+    tell: Tell,
     redact: Callable[[str], str] = str,
 ) -> Failure | None:
     """As `judge`, without the rules of the config whose patterns take too long: `tell` of them."""
@@ -81,7 +81,7 @@ def judge_in_time(
 def in_time(
     ask: Callable[[tuple[Rule, ...]], _Answer],
     rules: tuple[Rule, ...],
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> _Answer:
     """What `ask` says of the rules without those of the config whose patterns take too long: `tell`
     of them."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from supervisor.adapters.platforms.accelerators import Holder
 from supervisor.engines.holders import each_told
 from supervisor.engines.machine import MainLoop, Processes
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Clock
 
 _PAUSE = 0.2
@@ -67,7 +67,7 @@ class Releasing:
         reactor: MainLoop,
         clock: Clock,
         holders: Callable[[], Iterable[Holder]],
-        tell: Callable[[str], None],
+        tell: Tell,
         redact: Callable[[str], str],
         patience: float = _PATIENCE,
     ) -> None:

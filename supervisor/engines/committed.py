@@ -11,6 +11,7 @@ from supervisor.adapters.stores import bucket_checkpoints
 from supervisor.adapters.stores.bucket import bucket
 from supervisor.adapters.stores.checkpoints import BUCKET, DISK, CheckpointWatcher, newest_committed
 from supervisor.host.aside import aside
+from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Objects
 from supervisor.protocol import committed
 from supervisor.protocol.location import Uri
@@ -55,9 +56,7 @@ def exists(file: Uri) -> bool:
     return _objects(Uri(file.scheme, file.bucket)).exists(file.path)
 
 
-def watch(
-    place: Path | Uri, on_commit: Callable[[int], None], on_error: Callable[[str], None]
-) -> CheckpointWatcher:
+def watch(place: Path | Uri, on_commit: Callable[[int], None], on_error: Tell) -> CheckpointWatcher:
     """Watch `place`; see `CheckpointWatcher`, in whose thread a directory may hang. `on_error` is
     also told, once, of what looks like a checkpoint and is none that can be used."""
     if not isinstance(place, Path):
@@ -71,7 +70,7 @@ def watch(
         for text in islice(committed.refused(directory), _MAX_TOLD):
             if text not in told and len(told) < _MAX_TOLD:
                 told.add(text)
-                on_error(text)
+                on_error(Notice("checkpoint-refused", text, reason=text))
         return found
 
     return CheckpointWatcher(place, look_on_disk, on_commit, on_error, DISK)

@@ -10,6 +10,7 @@ from pathlib import Path
 from supervisor.adapters.kernel.process_facts import command
 from supervisor.adapters.platforms.accelerators import TPU, Holder, holders
 from supervisor.adapters.platforms.tpu_lock import LOCK, UnusableLock, unusable_lock
+from supervisor.host.notice import Notice
 
 _MAX_TOLD = 10
 """Processes that are named."""
@@ -35,21 +36,22 @@ def each_told(found: Iterable[Holder], redact: Callable[[str], str]) -> Iterator
         yield f"{more} more process{'es' * (more > 1)} with a device open"
 
 
-def in_the_way(redact: Callable[[str], str], lock: Path = LOCK) -> Iterator[str]:
+def in_the_way(redact: Callable[[str], str], lock: Path = LOCK) -> Iterator[Notice]:
     """All that may keep an accelerator busy, a line each."""
     for line in each_told(holders(), redact):
-        yield f"the accelerator may still be busy: {line}"
+        yield Notice("device-in-use", f"the accelerator may still be busy: {line}", reason=line)
     yield from lock_in_the_way(redact, lock)
 
 
-def lock_in_the_way(redact: Callable[[str], str], lock: Path = LOCK) -> Iterator[str]:
+def lock_in_the_way(redact: Callable[[str], str], lock: Path = LOCK) -> Iterator[Notice]:
     """A line about what is in our way in the place of libtpu's lock file."""
     try:
         found = unusable_lock(lock)
     except OSError:  # a /tmp that cannot be looked at has other troubles
         return
     if found is not None:
-        yield _foreign(found, redact) if found.kind == "file" else _no_file(found)
+        text = _foreign(found, redact) if found.kind == "file" else _no_file(found)
+        yield Notice("tpu-lock-unusable", text, place=str(found.path))
 
 
 def _no_file(found: UnusableLock) -> str:

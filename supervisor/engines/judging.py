@@ -21,15 +21,13 @@ from supervisor.diagnosis.verdicts import (
 from supervisor.engines.group import WorkerGroup
 from supervisor.engines.launch import Launch
 from supervisor.engines.machine import Files
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.failure import MAX_RECORD, FailureRecord, parse_failure_record
 
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL")
 """Signals on which `faulthandler` writes the Python stacks."""
 _MAX_STACKS = 1 << 20
 """Bytes: 100 threads of 100 frames each."""
-
-Tell = Callable[[str], None]
 
 
 def judged(

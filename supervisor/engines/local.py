@@ -165,8 +165,8 @@ class LocalEngine:
 
     def name_holders(self) -> None:
         """Tell people who or what keeps an accelerator busy."""
-        for text in self._machine.told_in_the_way(self._redact):
-            self._notice(text)
+        for told in self._machine.told_in_the_way(self._redact):
+            self._notice(told)
 
     def pass_on_sigterm(self) -> None:
         """Send SIGTERM to the workers while the main loop hangs. Safe in any thread."""
@@ -318,11 +318,11 @@ class LocalEngine:
         now, attempt, exits = self._clock.now(), group.launch.attempt, tuple(group.exits)
         self._reactor.post(WorkersObserved(now, attempt, group.pids, exits, survivors))
 
-    def _notice(self, text: str) -> None:
-        self._reactor.post(Noticed(self._clock.now(), text))
+    def _notice(self, told: Notice) -> None:
+        self._reactor.post(Noticed(self._clock.now(), told))
 
-    def _mention(self, text: str) -> None:
-        self._reactor.post(Noticed(self._clock.now(), text, routine=True))
+    def _mention(self, told: Notice) -> None:
+        self._reactor.post(Noticed(self._clock.now(), told, routine=True))
 
     def _newest(self, place: Path | Uri) -> int | None:
         try:

@@ -28,6 +28,7 @@ from supervisor.engines.handles import (
     Watch,
 )
 from supervisor.host import tree
+from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import Message
 from supervisor.protocol.removal import Place
@@ -184,7 +185,7 @@ class Channels(Protocol):
         path: Path,
         patterns: OutputPatterns,
         mirror: Callable[[bytes], None] | None,
-        on_error: Callable[[str], None],
+        on_error: Tell,
     ) -> Output:
         """A pipe for a worker's output, which goes to `path` and, if given, to `mirror`."""
         ...
@@ -277,7 +278,7 @@ class Files(Protocol):
         self,
         model_dir: Path,
         heard: Callable[[tuple[str, ...]], None],
-        refused: Callable[[str], None],
+        refused: Tell,
     ) -> None:
         """Take away the requests to end quarantines: `heard` is told the units of each, `refused`
         why a file is none.
@@ -296,7 +297,10 @@ class Files(Protocol):
         ...
 
     def watch_checkpoints(
-        self, place: Path | Uri, on_commit: Callable[[int], None], on_error: Callable[[str], None]
+        self,
+        place: Path | Uri,
+        on_commit: Callable[[int], None],
+        on_error: Tell,
     ) -> Watch:
         """Watch a place for newly committed checkpoints."""
         ...
@@ -333,7 +337,7 @@ class Resources(Protocol):
         """The simulated devices that are broken."""
         ...
 
-    def told_in_the_way(self, redact: Callable[[str], str]) -> Iterable[str]:
+    def told_in_the_way(self, redact: Callable[[str], str]) -> Iterable[Notice]:
         """All that may keep an accelerator busy, a line each."""
         ...
 

@@ -3,20 +3,18 @@ says that the next one must not resume from it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from supervisor.core.snapshots import Use, refusal
 from supervisor.engines.handles import Memory
 from supervisor.engines.machine import Channels
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 
 
 class SnapshotKeeper:
     """The memory of each rank. A phase gets new ones, and so does a group of another size."""
 
-    def __init__(
-        self, channels: Channels, warn: Callable[[str], None], tell: Callable[[str], None]
-    ) -> None:
+    def __init__(self, channels: Channels, warn: Tell, tell: Tell) -> None:
         """`warn` a person of what is not as it should be, `tell` what is."""
         self._channels = channels
         self._warn = warn

@@ -15,7 +15,7 @@ from supervisor.engines.handles import Memory, Output, Process
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.machine import Compilations, Machine
 from supervisor.engines.python_program import has_bootstrap
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.protocol import environment
 from supervisor.protocol.messages import Message, SigtermMessage, StepMessage
 from supervisor.protocol.standby import OUTPUT, Mode
@@ -32,7 +32,7 @@ class WorkerStarter:
         compile_cache: Compilations,
         ahead: Preparations,
         heard: Callable[[WorkerGroup, int, Message], None],
-        notice: Callable[[str], None],
+        notice: Tell,
     ) -> None:
         """`environ` is what workers inherit; rank 0's output also goes to `mirror`, if given.
 

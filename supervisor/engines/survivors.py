@@ -19,7 +19,7 @@ from supervisor.diagnosis.failure import Survivor
 from supervisor.engines.group import WorkerGroup
 from supervisor.engines.machine import MainLoop
 from supervisor.host import tree
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Clock
 
 _LOOK_AGAIN = 0.05
@@ -37,7 +37,7 @@ class Survivors:
         reactor: MainLoop,
         clock: Clock,
         redact: Callable[[str], str],
-        tell: Callable[[str], None],
+        tell: Tell,
         changed: Callable[[tuple[Survivor, ...]], None],
     ) -> None:
         """`changed` is told what lives on when that is not what the last look found; `tell` is for

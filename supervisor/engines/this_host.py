@@ -32,6 +32,7 @@ from supervisor.engines.holders import in_the_way
 from supervisor.files import writing
 from supervisor.host import tree
 from supervisor.host.aside import aside
+from supervisor.host.notice import Notice, Tell
 from supervisor.protocol import reading, removal, simulated
 from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import Message
@@ -129,7 +130,7 @@ class _Channels:
         path: Path,
         patterns: OutputPatterns,
         mirror: Callable[[bytes], None] | None,
-        on_error: Callable[[str], None],
+        on_error: Tell,
     ) -> OutputPump:
         return OutputPump(path, patterns, mirror, on_error)
 
@@ -187,7 +188,7 @@ class _Files:
         self,
         model_dir: Path,
         heard: Callable[[tuple[str, ...]], None],
-        refused: Callable[[str], None],
+        refused: Tell,
     ) -> None:
         def hear() -> None:  # each is taken away, so it is told even if the rest hangs
             for units in taken(model_dir, refused):
@@ -199,7 +200,10 @@ class _Files:
         return committed.newest(place)
 
     def watch_checkpoints(
-        self, place: Path | Uri, on_commit: Callable[[int], None], on_error: Callable[[str], None]
+        self,
+        place: Path | Uri,
+        on_commit: Callable[[int], None],
+        on_error: Tell,
     ) -> CheckpointWatcher:
         return committed.watch(place, on_commit, on_error)
 
@@ -228,7 +232,7 @@ class _Resources:
     def broken_devices(self) -> simulated.Broken:
         return simulated.read(self._simulated_devices)
 
-    def told_in_the_way(self, redact: Callable[[str], str]) -> Iterable[str]:
+    def told_in_the_way(self, redact: Callable[[str], str]) -> Iterable[Notice]:
         return in_the_way(redact)
 
 

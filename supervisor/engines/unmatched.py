@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from supervisor.adapters.processes.output import OutputReader
 from supervisor.engines.launch import Launch
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 
 _FIRST_MINUTES = 180.0
 """Seconds of output without a step in it: much of that may be imports and compilation."""
@@ -19,7 +19,7 @@ class Unmatched:
 
     def __init__(
         self,
-        tell: Callable[[str], None],
+        tell: Tell,
         redact: Callable[[str], str],
         stepped: Collection[int] = (),
     ) -> None:

@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from supervisor.host.notice import Notice
 
 KIND = "kind"
 _MAX_NAME = 80
@@ -257,4 +259,5 @@ _PLAIN: dict[Any, _Codec] = {
     float: _checked(float, int, convert=float),
     bool: _checked(bool),
     NoneType: _checked(NoneType),
+    Notice: _checked(str, convert=partial(Notice, "")),
 }

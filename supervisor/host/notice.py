@@ -5,10 +5,7 @@ Whatever hands sentences on hands a `Notice` on as it is; the event log asks it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-UNNAMED = "notice"
-"""The name of a sentence that has none of its own."""
+from collections.abc import Callable, Mapping
 
 
 class Notice(str):
@@ -25,6 +22,5 @@ class Notice(str):
         return notice
 
 
-def named(text: str) -> Notice:
-    """`text` itself if it has a name, else an unnamed notice of it."""
-    return text if isinstance(text, Notice) else Notice(UNNAMED, text)
+Tell = Callable[[Notice], None]
+"""Tells a person something."""

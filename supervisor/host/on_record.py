@@ -6,19 +6,19 @@ the job goes on without.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from supervisor.host import tree
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.host.record import Entry, Record, proven
 
 
 class OnRecord:
     """What of the job is on record, and where the next processes are to be written."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, tell: Tell) -> None:
         """`tell` a person, once, of a record that cannot be written."""
         self._tell = tell
         self._is_told = False

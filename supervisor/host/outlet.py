@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from errno import EDQUOT, ENOSPC
 
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 
 FLUSH_PATIENCE = 3.0
 """Seconds that a reader gets for what is left at the end."""
@@ -56,7 +56,7 @@ class Outlet:
     def __init__(
         self,
         show: Show,
-        tell: Callable[[str], None],
+        tell: Tell,
         *,
         period: float | None = None,
         end: Callable[[], None] = lambda: None,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 
 TELL_AFTER = 5.0
 """Seconds after which they are named."""
@@ -33,9 +33,7 @@ class UnkillableError(Exception):
 class Patience:
     """Counts the time for which something is left although it was killed."""
 
-    def __init__(
-        self, tell: Callable[[str], None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, tell: Tell, clock: Callable[[], float] = time.monotonic) -> None:
         """`tell` a person who is left."""
         self._tell = tell
         self._clock = clock

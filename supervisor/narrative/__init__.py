@@ -34,7 +34,7 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
 from supervisor.files.attempts import attempt_folder
-from supervisor.host.notice import named
+from supervisor.host.notice import Notice
 from supervisor.narrative import devices
 from supervisor.narrative.decided import decided, stage_keys, step_in_words
 from supervisor.narrative.failures import at, doubted, end_of_traceback, failed, verdict
@@ -323,9 +323,8 @@ def _noticed(t: Transition, event: Noticed, policy: RestartPolicy) -> Iterator[L
     yield noticed(event.text, "info" if event.routine else "warning")
 
 
-def noticed(text: str, level: Level) -> Line:
+def noticed(notice: Notice, level: Level) -> Line:
     """The event of what a person should know."""
-    notice = named(text)
     return Line(notice.event, MAIN, str(notice), level, notice.keys)
 
 

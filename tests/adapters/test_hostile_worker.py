@@ -42,6 +42,7 @@ from supervisor.diagnosis.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.diagnosis.redaction import Redactor
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
+from supervisor.host.notice import Notice
 from supervisor.narrative import Level
 from supervisor.ports import Transition
 from supervisor.protocol.failure import parse_failure_record
@@ -205,7 +206,9 @@ def test_the_progress_pipe(
     assert not pipe.read()
     pipe.close()
     for why in refused:
-        observers.happens(Noticed(0.0, f"a message of rank 0 was refused: {why}"))
+        observers.happens(
+            Noticed(0.0, Notice("observer-failed", f"a message of rank 0 was refused: {why}"))
+        )
     assert len(refused) <= 1
     observers.close()
     observers.check(capfd.readouterr().out)
@@ -225,7 +228,9 @@ def test_the_failure_record(
     try:
         rank = replace(rank, record=parse_failure_record(left))
     except ValueError as error:
-        observers.happens(Noticed(0.0, f"the failure record cannot be used: {error}"))
+        observers.happens(
+            Noticed(0.0, Notice("observer-failed", f"the failure record cannot be used: {error}"))
+        )
     failure = judge(Evidence((rank,)), Success())
     assert failure is not None
     observers.happens(WorkersObserved(0.0, 1, (7,), (ended,)))

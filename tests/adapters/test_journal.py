@@ -43,6 +43,7 @@ from supervisor.diagnosis.success import Success
 from supervisor.files.segments import JOURNAL
 from supervisor.history.past import Past
 from supervisor.history.writer import writer
+from supervisor.host.notice import Notice
 from supervisor.ports import Transition
 from supervisor.protocol.messages import Stage
 
@@ -167,7 +168,7 @@ def test_every_decision_is_read_back(kind: type, tmp_path: Path, data: st.DataOb
 
 def test_text_that_is_no_unicode_does_not_make_it_unreadable(tmp_path: Path) -> None:
     """File names may hold anything; a journal that cannot be read stops the job for good."""
-    event = Noticed(0.1, "dir\udcff")
+    event = Noticed(0.1, Notice("observer-failed", "dir\udcff"))
     transition = Transition(event, JobState(), JobState(), (), NOW)
     tell(tmp_path, STORY[0])
     journal(tmp_path).append(transition, durable=False)

@@ -20,6 +20,7 @@ from supervisor.adapters.telling.systemd import Notifier, ServiceManager, Watchd
 from supervisor.core.events import Noticed, SupervisorStarted
 from supervisor.core.machine import step
 from supervisor.core.state import JobState
+from supervisor.host.notice import Notice
 from supervisor.observers import Observers
 from supervisor.ports import CallLater, Transition
 from tests.core.history import policy
@@ -82,7 +83,7 @@ def test_one_whose_timer_fails_is_told_of_once_and_off(capfd: pytest.CaptureFixt
     def go_on() -> None:
         turns["sound"] += 1
         if turns["sound"] == 3:
-            reactor.post(Noticed(clock.now(), "enough"))
+            reactor.post(Noticed(clock.now(), Notice("observer-failed", "enough")))
 
     observers = Observers(reactor.call_later, told.append)
     made: list[Renewing] = []

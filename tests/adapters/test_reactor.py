@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.core.events import Noticed, SilenceExcused, StopRequested
+from supervisor.host.notice import Notice
 
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 
@@ -28,7 +29,8 @@ def test_what_came_while_the_process_was_stopped_is_read_before_its_deadline_is_
     clock = HandClock()
     reactor = Reactor(clock)
     read_end, write_end = os.pipe()
-    reactor.watch(read_end, lambda: reactor.post(Noticed(clock.now(), "a sign of life")))
+    sign = Notice("observer-failed", "a sign of life")
+    reactor.watch(read_end, lambda: reactor.post(Noticed(clock.now(), sign)))
 
     def time_leaps() -> None:
         os.write(write_end, b"step")
@@ -36,7 +38,7 @@ def test_what_came_while_the_process_was_stopped_is_read_before_its_deadline_is_
 
     reactor.call_later(0.0, time_leaps)
     (event,) = reactor.wait(until=5.0)
-    assert event == Noticed(100.0, "a sign of life")
+    assert event == Noticed(100.0, sign)
     os.close(read_end)
     os.close(write_end)
 

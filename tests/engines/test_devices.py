@@ -24,6 +24,7 @@ from supervisor.engines.probing.devices import DeviceProbe, ProbeLimits
 from supervisor.engines.probing.units import ProbeAnswer, UnitLayout
 from supervisor.engines.this_host import ThisHost
 from supervisor.host.line import Started
+from supervisor.host.notice import Notice
 from supervisor.ports import Starter
 from supervisor.protocol import simulated
 from tests.running import eventually, lives, shared_guard
@@ -121,7 +122,7 @@ class Looking:
 
         def answered(answer: ProbeAnswer) -> None:
             answers.append(answer)
-            self.reactor.post(Noticed(0.0, "answered"))
+            self.reactor.post(Noticed(0.0, Notice("observer-failed", "answered")))
 
         self.probe.begin(plan, units, answered)
         end = time.monotonic() + 100

@@ -20,6 +20,7 @@ from supervisor.diagnosis.success import Success
 from supervisor.engines.ahead.prefetch import Prefetcher, wanted
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.this_host import ThisHost
+from supervisor.host.notice import Notice
 from tests.engines.test_devices import PLAN
 from tests.running import shared_guard
 
@@ -87,7 +88,7 @@ class Prefetching:
 
     def _notice(self, text: str) -> None:
         self.told.append(text)
-        self.reactor.post(Noticed(0.0, text))
+        self.reactor.post(Noticed(0.0, Notice("observer-failed", text)))
 
     def look(self) -> None:
         self.prefetcher.look(self.launch, self.start)

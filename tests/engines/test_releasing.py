@@ -17,6 +17,7 @@ from supervisor.adapters.platforms.accelerators import Holder, holders
 from supervisor.core.events import Noticed
 from supervisor.engines.clearing import Releasing
 from supervisor.engines.holders import each_told
+from supervisor.host.notice import Notice
 
 HOLD = "import sys; held = open(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
 
@@ -42,7 +43,7 @@ class Chip:
     def holders(self) -> list[Holder]:
         """Who has it open; counts how often it was asked, and tells the test."""
         self.looks += 1
-        self.reactor.post(Noticed(self.clock.now(), "looked"))
+        self.reactor.post(Noticed(self.clock.now(), Notice("observer-failed", "looked")))
         return list(holders(self.pattern))
 
     def is_over(self) -> bool:
@@ -68,7 +69,7 @@ class Chip:
 
     def over(self) -> None:
         """The wait is over."""
-        self.reactor.post(Noticed(self.clock.now(), "over"))
+        self.reactor.post(Noticed(self.clock.now(), Notice("observer-failed", "over")))
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.adapters.processes.progress import ProgressPipe
 from supervisor.core.events import Noticed, StopRequested
+from supervisor.host.notice import Notice
 from supervisor.protocol.messages import MAX_LINE, Message, SavedMessage, encode
 from tests.running import Start, command_config
 
@@ -81,7 +82,7 @@ def test_a_signal_waits_for_no_more_than_a_share_of_a_full_pipe() -> None:
     handlers = {number: signal.getsignal(number) for number in STOPS}
 
     def heard(message: Message) -> None:
-        reactor.post(Noticed(clock.now(), "a message"))
+        reactor.post(Noticed(clock.now(), Notice("observer-failed", "a message")))
         if not reactor.is_told_to_stop:
             os.kill(os.getpid(), signal.SIGTERM)
 

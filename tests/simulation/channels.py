@@ -8,6 +8,7 @@ from pathlib import Path
 
 from supervisor.adapters.processes.output import OutputPatterns, OutputReader
 from supervisor.adapters.processes.progress import ProgressPipe
+from supervisor.host.notice import Tell
 from supervisor.protocol.messages import Message
 from tests.simulation.host import Host
 from tests.simulation.pipes import (
@@ -42,7 +43,7 @@ class SimulatedChannels:
         path: Path,
         patterns: OutputPatterns,
         mirror: Callable[[bytes], None] | None,
-        on_error: Callable[[str], None],
+        on_error: Tell,
     ) -> OutputEnds:
         """See `Channels`."""
         kept = self.host.outputs.setdefault(str(path), Kept())

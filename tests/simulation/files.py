@@ -9,6 +9,7 @@ from pathlib import Path
 
 from supervisor.adapters.platforms.accelerators import Holder
 from supervisor.adapters.stores.checkpoints import Looks
+from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.location import Uri
 from supervisor.protocol.removal import Place
 from supervisor.protocol.simulated import Broken
@@ -74,7 +75,7 @@ class SimulatedFiles:
         self,
         model_dir: Path,
         heard: Callable[[tuple[str, ...]], None],
-        refused: Callable[[str], None],
+        refused: Tell,
     ) -> None:
         """See `Files`."""
 
@@ -84,7 +85,7 @@ class SimulatedFiles:
         return self.host.work.newest(int(place.name))
 
     def watch_checkpoints(
-        self, place: Path | Uri, on_commit: Callable[[int], None], on_error: Callable[[str], None]
+        self, place: Path | Uri, on_commit: Callable[[int], None], on_error: Tell
     ) -> _Watch:
         """See `Files`."""
         looks = Looks(place, lambda: self.newest_checkpoint(place), on_commit, on_error)
@@ -118,7 +119,7 @@ class SimulatedFiles:
             lost=frozenset(self.host.devices.missing), wrong=frozenset(self.host.devices.wrong)
         )
 
-    def told_in_the_way(self, redact: Callable[[str], str]) -> Sequence[str]:
+    def told_in_the_way(self, redact: Callable[[str], str]) -> Sequence[Notice]:
         """See `Resources`."""
         return ()
 

@@ -57,6 +57,7 @@ from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import Failure, Survivor, Verdict, WorkerExit
 from supervisor.diagnosis.success import Success
+from supervisor.host.notice import Notice
 from supervisor.protocol.messages import Stage, StepMessage
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "states.md"
@@ -166,7 +167,7 @@ def _events(state: JobState, now: float) -> Iterator[Event]:
     yield PhaseBegun(now, phase, "20300101_000000_restartable", None)
     yield WorkersStarted(now, attempt, (1, 2))
     yield WorkerReported(now, attempt, 0, StepMessage(1))
-    yield Noticed(now, "a notice")
+    yield Noticed(now, Notice("observer-failed", "a notice"))
     yield MaintenanceAnnounced(now, "maintenance")
     yield SilenceExcused(now, 1.0)
     yield CheckpointCommitted(now + _LONG, phase, 1)

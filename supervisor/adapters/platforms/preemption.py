@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.host.retry import Pauses
 from supervisor.host.waiting import has_ended
 from supervisor.ports import Announcement, Source, Starter
@@ -49,7 +49,7 @@ class PreemptionWatch:
         sources: Sequence[Source],
         doomed: Callable[[str], None],
         announced: Callable[[str], None],
-        tell: Callable[[str], None],
+        tell: Tell,
         redact: Callable[[str], str],
     ) -> None:
         """`doomed` gets such an announcement, once for each source, `announced` any other, and

@@ -17,7 +17,7 @@ from supervisor.host import cgroups, tree
 from supervisor.host.birth import become_subreaper
 from supervisor.host.guard_process import spawn
 from supervisor.host.line import Line, NoGuardError, Started, packed
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.host.on_record import OnRecord
 from supervisor.host.orphans import Orphans
 from supervisor.host.record import Record
@@ -39,7 +39,7 @@ dies with it. Answers are counted, not seconds: we may have been frozen ourselve
 class Guard:
     """The process that is the parent of everything of the job: see `guard_process`."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, tell: Tell) -> None:
         """`tell` a person of what is not as it should be."""
         become_subreaper()
         self._tell = tell

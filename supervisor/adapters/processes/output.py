@@ -27,7 +27,7 @@ from supervisor.config.patterns import Pattern, SlowPatternError
 from supervisor.core.search_time import SearchTime
 from supervisor.diagnosis.digest import LogDigest
 from supervisor.files import writing
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.reading import opened
 
 MAX_OUTPUT = 64 << 20
@@ -83,7 +83,7 @@ class OutputReader:
         record: Record,
         patterns: OutputPatterns,
         mirror: Callable[[bytes], None] | None,
-        on_error: Callable[[str], None],
+        on_error: Tell,
         now: Callable[[], float],
     ) -> None:
         """Write to `record` and, if given, to `mirror`."""
@@ -157,7 +157,7 @@ class OutputPump:
         path: Path,
         patterns: OutputPatterns,
         mirror: Callable[[bytes], None] | None,
-        on_error: Callable[[str], None],
+        on_error: Tell,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Write to `path` and, if given, to `mirror`. `write_end` is for the worker."""
@@ -191,9 +191,7 @@ class OutputPump:
 class _Search:
     """Searches lines for one pattern, in bounded time: it passes over what takes too long."""
 
-    def __init__(
-        self, pattern: Pattern | None, tell: Callable[[str], None], now: Callable[[], float]
-    ) -> None:
+    def __init__(self, pattern: Pattern | None, tell: Tell, now: Callable[[], float]) -> None:
         self._pattern = pattern
         self._tell = tell
         self._now = now
@@ -253,9 +251,7 @@ def _step(text: str | None) -> int | None:
 class OutputFile:
     """The bounded record of one worker's output. Writing never fails: what is lost is counted."""
 
-    def __init__(
-        self, path: Path, on_error: Callable[[str], None], *, limit: int = MAX_OUTPUT
-    ) -> None:
+    def __init__(self, path: Path, on_error: Tell, *, limit: int = MAX_OUTPUT) -> None:
         self._path = path
         self._on_error = on_error
         self._part = limit // _PARTS

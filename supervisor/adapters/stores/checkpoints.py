@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.committed import committed_steps
 from supervisor.protocol.location import Uri
 from supervisor.protocol.mounts import is_posix
@@ -44,7 +44,7 @@ class Looks:
         place: Path | Uri,
         look: Callable[[], int | None],
         on_commit: Callable[[int], None],
-        on_error: Callable[[str], None],
+        on_error: Tell,
         pace: Pace = DISK,
     ) -> None:
         """Call `on_commit` with each new newest committed step.
@@ -111,7 +111,7 @@ class CheckpointWatcher:
         place: Path | Uri,
         look: Callable[[], int | None],
         on_commit: Callable[[int], None],
-        on_error: Callable[[str], None],
+        on_error: Tell,
         pace: Pace = DISK,
     ) -> None:
         """See `Looks`; `on_commit` and `on_error` are called from the watching thread."""

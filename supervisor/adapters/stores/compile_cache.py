@@ -26,14 +26,14 @@ import os
 import shutil
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
 from supervisor.config.quantities import size_text
 from supervisor.core.compiled import SUFFIX, SUMS, is_entry
 from supervisor.core.retention import Kept, excess, limit_told
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.protocol import private_folder, removal
 from supervisor.protocol.reading import UnreadableError, opened, read
 from supervisor.protocol.removal import Place
@@ -62,7 +62,7 @@ class CompileCache:
     An `OSError` is told once, and costs the cache, nothing else.
     """
 
-    def __init__(self, directory: Path, tell: Callable[[str], None]) -> None:
+    def __init__(self, directory: Path, tell: Tell) -> None:
         """Nothing is read yet. `tell` may be called from another thread."""
         self._directory = directory
         self._live = directory / "live"

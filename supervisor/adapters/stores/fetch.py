@@ -8,12 +8,11 @@ attempts stay in the bucket: nobody needs them to go on.
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.files import attempts
 from supervisor.files.segments import JOURNAL, OF_A_PHASE, SUFFIX, Segment, merged
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.ports import MAX_OBJECT, Objects
 from supervisor.protocol import removal
 from supervisor.protocol.reading import UnreadableError, read
@@ -23,7 +22,7 @@ _MAX_NAME = 240
 """Bytes; a file system takes 255, and a temporary name is longer."""
 
 
-def read_growing(objects: Objects, path: str, tell: Callable[[str], None]) -> bytes | None:
+def read_growing(objects: Objects, path: str, tell: Tell) -> bytes | None:
     """A file that is kept in segments, as far as it is whole; None where there is none.
 
     Raises:
@@ -65,7 +64,7 @@ def epoch_after(objects: Objects) -> int:
     return 1 + max((segment.epoch for segment in segments), default=0)
 
 
-def fetch(objects: Objects, folder: Path, set_aside: str, tell: Callable[[str], None]) -> None:
+def fetch(objects: Objects, folder: Path, set_aside: str, tell: Tell) -> None:
     """Make `folder` hold what the bucket does, as far as the job needs it to go on; compiled
     programs are the business of `adapters.stores.shared_programs`.
 
@@ -97,9 +96,7 @@ def fetch(objects: Objects, folder: Path, set_aside: str, tell: Callable[[str], 
                 _write(folder, target, objects.read(f"{place}/{name}").data)
 
 
-def _bring(
-    folder: Path, path: str, there: bytes | None, set_aside: str, tell: Callable[[str], None]
-) -> None:
+def _bring(folder: Path, path: str, there: bytes | None, set_aside: str, tell: Tell) -> None:
     """Make a file that grows what it is in the bucket, or leave it where it is that and more."""
     target = folder / path
     here = _content(target, folder)

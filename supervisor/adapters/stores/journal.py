@@ -38,6 +38,7 @@ from supervisor.history.record import (
 from supervisor.history.record import DamagedJournalError as DamagedJournalError
 from supervisor.history.record import JournalError as JournalError
 from supervisor.history.writer import writer
+from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Storage, Transition
 from supervisor.protocol.reading import UnreadableError
 
@@ -56,7 +57,7 @@ class FileJournal:
         storage: Storage,
         *,
         compact_after: int = COMPACT_AFTER,
-        tell: Callable[[str], None] = lambda text: None,
+        tell: Tell = lambda told: None,
     ) -> None:
         """`tell` is told where it cannot be compacted, which is tried again."""
         self._storage = storage
@@ -180,7 +181,8 @@ class FileJournal:
             line = line_of_snapshot(snapshot, writer())
             self._storage.replace(JOURNAL, line)
         except OSError as error:
-            self._tell(f"{JOURNAL} cannot be compacted, which is tried again: {error.strerror}")
+            text = f"{JOURNAL} cannot be compacted, which is tried again: {error.strerror}"
+            self._tell(Notice("journal-not-compacted", text, reason=error.strerror))
             return
         self._size, self._state = len(line), encode(snapshot.state, JobState)
         now.number, now.snapshot, now.is_outdated = snapshot.number, snapshot, False

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from supervisor.files import attempts
 from supervisor.files.segments import ARCHIVE, JOURNAL, OF_A_PHASE, SUFFIX, Segment, extended
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.host.record import NAME as PROCESSES
 from supervisor.ports import Objects, Storage
 from supervisor.protocol import removal
@@ -62,7 +62,7 @@ class Mirror:
         objects: Objects,
         folder: Path,
         epoch: int,
-        tell: Callable[[str], None],
+        tell: Tell,
         also: Callable[[], None] = _nothing,
     ) -> None:
         """`epoch` is that of our lease. `tell` and `also` are called from the mirror's thread;

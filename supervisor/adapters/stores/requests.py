@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
+from supervisor.host.notice import Notice, Tell
 from supervisor.protocol import removal
 from supervisor.protocol.messages import printable
 from supervisor.protocol.reading import UnreadableError, read_json
@@ -40,7 +41,7 @@ def to_clear(units: tuple[str, ...]) -> tuple[str, bytes]:
     return f"{_FOLDER}/{uuid.uuid4().hex}{_SUFFIX}", json.dumps(list(units)).encode()
 
 
-def taken(model_dir: Path, refused: Callable[[str], None]) -> Iterator[tuple[str, ...]]:
+def taken(model_dir: Path, refused: Tell) -> Iterator[tuple[str, ...]]:
     """The units of each request that was left since, taken away with it.
 
     A file that is no request stays where it is, and `refused` is told of it.
@@ -57,7 +58,8 @@ def taken(model_dir: Path, refused: Callable[[str], None]) -> Iterator[tuple[str
         except FileNotFoundError:
             continue
         except OSError as error:
-            refused(f"a request cannot be heard: {error}")
+            text = f"a request cannot be heard: {error}"
+            refused(Notice("request-unheard", text, reason=str(error)))
             continue
         removal.file(Place.REQUEST, file, below=model_dir)
         yield units

@@ -3,7 +3,7 @@ says whom to trust: see `core.compiled`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Mapping, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from supervisor.core.compiled import (
     parse_macs,
 )
 from supervisor.files import secret_file
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.ports import MAX_OBJECT, Objects
 from supervisor.protocol import private_folder, removal
 from supervisor.protocol.reading import UnreadableError, read
@@ -62,7 +62,7 @@ class SharedPrograms:
         self._table: bytes | None = None
         """What is in the bucket beside the entries."""
 
-    def fetch(self, limit: int, tell: Callable[[str], None]) -> None:
+    def fetch(self, limit: int, tell: Tell) -> None:
         """Bring what is trusted to this host, as far as it takes at most `limit` bytes.
 
         Raises:

@@ -27,7 +27,7 @@ from supervisor.core.events import LaunchFailed, WorkersGone
 from supervisor.core.retention import Kept, excess, limit_told
 from supervisor.files import attempts, writing
 from supervisor.history.past import Past
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Storage, Transition
 from supervisor.protocol import removal
 from supervisor.protocol.removal import Place
@@ -68,9 +68,7 @@ class _Attempt:
 class Space:
     """What can be deleted of a model_dir."""
 
-    def __init__(
-        self, model_dir: Path, tell: Callable[[str], None], recorded: Callable[[], Sequence[str]]
-    ) -> None:
+    def __init__(self, model_dir: Path, tell: Tell, recorded: Callable[[], Sequence[str]]) -> None:
         """`tell` may be called from another thread. `recorded` looks the folders of the phases up
         in the journal, oldest first: the disk may be full before the job's history is known."""
         self._model_dir = model_dir

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from supervisor.host.notice import Tell
 from supervisor.host.outlet import FLUSH_PATIENCE, Outlet, Part, unshown, write
 from supervisor.narrative.line import MAIN, Level, attempt_source
 from supervisor.ports import Clock
@@ -18,7 +19,7 @@ class PlainConsole:
     def __init__(
         self,
         descriptor: int,
-        tell: Callable[[str], None],
+        tell: Tell,
         unshown: Callable[[int], str] = unshown,
     ) -> None:
         """`tell` is told once why it cannot be written; `unshown` is the line about so many bytes
@@ -54,7 +55,7 @@ class JsonConsole(PlainConsole):
     def __init__(
         self,
         descriptor: int,
-        tell: Callable[[str], None],
+        tell: Tell,
         clock: Clock,
         as_json: Callable[[dict[str, object]], str],
     ) -> None:

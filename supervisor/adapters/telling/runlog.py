@@ -89,9 +89,9 @@ class RunLog:
         if transition.after.attempt != transition.before.attempt:
             self._reports = _Reports()
 
-    def say(self, text: str, *, level: Level = "info") -> None:
-        """Log one event of the job: a `Notice`, or a sentence without a name."""
-        self._log(noticed(text, level))
+    def say(self, notice: Notice, *, level: Level = "info") -> None:
+        """Log one event of the job."""
+        self._log(noticed(notice, level))
 
     def _log(self, line: Line, *, silent: bool = False) -> None:
         """Log one event; if `silent`, not on the console."""

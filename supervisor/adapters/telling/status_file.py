@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 from supervisor.core.policy import RestartPolicy
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Storage, Transition
 
 STATUS = "status.json"
@@ -16,9 +15,7 @@ FORMAT = 1
 class StatusFile:
     """Written anew with each decision."""
 
-    def __init__(
-        self, storage: Storage, policy: RestartPolicy, on_error: Callable[[str], None]
-    ) -> None:
+    def __init__(self, storage: Storage, policy: RestartPolicy, on_error: Tell) -> None:
         self._storage = storage
         self._policy = policy
         self._on_error = on_error

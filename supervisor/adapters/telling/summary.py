@@ -26,7 +26,7 @@ from supervisor.core.events import (
 from supervisor.core.state import JobState, Status
 from supervisor.files.segments import ATTEMPTS
 from supervisor.history.encoding import EncodingError, decode, encode
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Storage, Transition
 from supervisor.protocol.reading import UnreadableError, parse_object
 
@@ -49,7 +49,7 @@ class Summary:
         self,
         storage: Storage,
         plans: Sequence[PhasePlan],
-        on_error: Callable[[str], None],
+        on_error: Tell,
         *,
         last: int = LAST,
     ) -> None:

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, cast
 
@@ -26,6 +26,7 @@ from supervisor.config.plan import PhasePlan
 from supervisor.core.events import PhaseBegun, WorkerReported, WorkersGone
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
+from supervisor.host.notice import Tell
 from supervisor.host.outlet import FLUSH_PATIENCE, Outlet, Part, write
 from supervisor.narrative import Level
 from supervisor.ports import Clock, Transition
@@ -69,7 +70,7 @@ class TerminalView:
         plans: Sequence[PhasePlan],
         policy: RestartPolicy,
         clock: Clock,
-        tell: Callable[[str], None],
+        tell: Tell,
         descriptor: int = 1,
     ) -> None:
         """`descriptor` is the terminal; `tell` is told once why it cannot be used any more."""

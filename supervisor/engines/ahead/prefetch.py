@@ -24,7 +24,7 @@ from supervisor.engines.judging import judged
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.machine import Machine, MainLoop
 from supervisor.engines.worker_environment import placed
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Clock
 from supervisor.protocol import environment
 from supervisor.protocol.removal import Place
@@ -81,8 +81,8 @@ class Prefetcher:
         reactor: MainLoop,
         clock: Clock,
         machine: Machine,
-        warn: Callable[[str], None],
-        tell: Callable[[str], None],
+        warn: Tell,
+        tell: Tell,
         redact: Callable[[str], str],
     ) -> None:
         """`warn` a person of what is not as it should be, `tell` what is; `redact` takes the
@@ -249,10 +249,10 @@ class Prefetcher:
             )
         )
 
-    def _once(self, say: Callable[[str], None], text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            say(text)
+    def _once(self, say: Tell, told: Notice) -> None:
+        if told not in self._said:
+            self._said.add(told)
+            say(told)
 
 
 def _programs(launch: Launch) -> tuple[_Program, ...]:

@@ -15,7 +15,7 @@ from supervisor.engines.group import WorkerGroup
 from supervisor.engines.launch import Start
 from supervisor.engines.machine import Machine, MainLoop
 from supervisor.engines.probing.devices import DeviceProbe
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Clock
 from supervisor.protocol import environment
 
@@ -32,8 +32,8 @@ class Preparations:
         clock: Clock,
         machine: Machine,
         probe: DeviceProbe,
-        warn: Callable[[str], None],
-        tell: Callable[[str], None],
+        warn: Tell,
+        tell: Tell,
         redact: Callable[[str], str],
     ) -> None:
         """`warn` a person of what is not as it should be, `tell` what is; `redact` takes the

@@ -20,7 +20,7 @@ from supervisor.engines.handles import Process
 from supervisor.engines.launch import Start
 from supervisor.engines.machine import Machine, MainLoop
 from supervisor.engines.python_program import becomes_python, bootstrapped, interpreter_part
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.protocol import environment
 from supervisor.protocol.removal import Place
 from supervisor.protocol.shortening import beginning
@@ -126,8 +126,8 @@ class Standbys:
         self,
         reactor: MainLoop,
         machine: Machine,
-        warn: Callable[[str], None],
-        tell: Callable[[str], None],
+        warn: Tell,
+        tell: Tell,
         redact: Callable[[str], str],
     ) -> None:
         """`warn` a person of what is not as it should be, `tell` what is; `redact` takes the
