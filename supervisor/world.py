@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, assert_never
 
 import yaml
 
@@ -129,6 +129,8 @@ class LocalWorld:
                 self._engine.name_holders()
             case Wait() | TellRecovery() | TellLivelock() | FinishJob():
                 pass  # only told: the runtime waits and ends by the state
+            case forgotten:
+                assert_never(forgotten)
 
     def _start(self, decision: StartWorkers) -> None:
         wanted = decision.make_room

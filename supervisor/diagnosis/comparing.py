@@ -12,6 +12,7 @@ import re
 
 from supervisor.diagnosis.certainty import is_certain
 from supervisor.diagnosis.chain import Chain, Raised
+from supervisor.diagnosis.crash import own_calls
 from supervisor.diagnosis.failure import Evidence, WorkerExit
 from supervisor.diagnosis.log_lines import clean_lines
 from supervisor.diagnosis.native_text import last_lines
@@ -19,6 +20,7 @@ from supervisor.diagnosis.outcome import Verdict
 from supervisor.diagnosis.own_values import is_about_a_value, knows_words_alone
 from supervisor.diagnosis.rules import Rule
 from supervisor.diagnosis.rules.rule import Compared
+from supervisor.diagnosis.signals import signal_of
 from supervisor.diagnosis.signature import signature
 from supervisor.diagnosis.speakers import Speaker
 from supervisor.diagnosis.weighing import Judgement
@@ -65,7 +67,8 @@ def _is_of_another(raised: Raised) -> bool:
 
 
 def signature_of(judgement: Judgement, evidence: Evidence) -> str | None:
-    """The name by which the failure is known when it comes again; None: nothing was said.
+    """The name by which the failure is known when it comes again; None: nothing was said, nor is
+    it known where native code crashed.
 
     That of a FATAL does not tell the step: a new checkpoint need not have changed what is wrong.
     """
@@ -80,9 +83,11 @@ def signature_of(judgement: Judgement, evidence: Evidence) -> str | None:
     if fatal:
         return _of_the_end(rule, rank.exit)
     said = last_lines(clean_lines(rank.output)) if rank.output and not rank.exit.clean else None
-    if said is None or rule.transient:
+    calls = own_calls(rank)
+    if rule.transient or (said is None and not calls):
         return None
-    return signature("", _complaint(said), (), stage, step)
+    kind = (signal_of(rank.exit) or "") if calls else ""
+    return signature(kind, _complaint(said) if said is not None else "", calls, stage, step)
 
 
 def _complaint(said: Chain) -> str:

@@ -8,11 +8,33 @@ from __future__ import annotations
 
 import re
 
-from supervisor.diagnosis.frames import frame_in, place
+from supervisor.diagnosis.failure import RankEvidence
+from supervisor.diagnosis.frames import Frame, frame_in, place
+from supervisor.diagnosis.ownership import is_surely_own
+from supervisor.diagnosis.signals import CRASHES, WITH_STACKS, signal_of
 
 _ERROR = re.compile(r"Fatal Python error: .*")
 _THREAD = re.compile(r"Current thread 0x[0-9a-f]+ .*\(most recent call first\):")
 _CALL = re.compile(r'(  File ".*", line \d+) (in .*)')
+
+
+def python_stack(rank: RankEvidence) -> str:
+    """The traceback of a rank that crashed: from a file, or from its output where a person has
+    enabled `faulthandler`; empty where there is none."""
+    if signal_of(rank.exit) not in WITH_STACKS:
+        return ""
+    return traceback_of_crash(rank.stacks or rank.output)
+
+
+def own_calls(rank: RankEvidence) -> tuple[tuple[str, str], ...]:
+    """The user's own functions on the stack of a rank that crashed, each as path and name.
+
+    Of an abort there are none: a rank that loses a peer aborts wherever it is.
+    """
+    if signal_of(rank.exit) not in CRASHES:
+        return ()
+    frames = frames_of(python_stack(rank))
+    return tuple((each.path, each.function) for each in frames if is_surely_own(each.path))
 
 
 def traceback_of_crash(stacks: str) -> str:
@@ -31,7 +53,12 @@ def traceback_of_crash(stacks: str) -> str:
 
 def place_of_crash(traceback: str) -> str:
     """The innermost place in the user's own code in such a traceback; empty where it has none."""
-    return place([frame for line in traceback.splitlines() if (frame := frame_in(line))])
+    return place(frames_of(traceback))
+
+
+def frames_of(traceback: str) -> list[Frame]:
+    """The places that such a traceback names, the innermost last."""
+    return [frame for line in traceback.splitlines() if (frame := frame_in(line))]
 
 
 def _as_python_writes(line: str) -> str:

@@ -20,7 +20,7 @@ from supervisor.diagnosis.rules import Rule, found, matching_codes, words
 from supervisor.diagnosis.secret_forms import REDACTED
 from supervisor.diagnosis.speakers import Speaker
 from supervisor.diagnosis.success import Success
-from supervisor.diagnosis.verdicts import failure_of, judge, one_line, succeeded
+from supervisor.diagnosis.verdicts import failure_of, judge, one_line, place_of, succeeded
 from supervisor.diagnosis.weighing import Judgement, as_read, weighed
 
 MOST = 100
@@ -133,7 +133,7 @@ def _weighed(judgement: Judgement, judgements: list[Judgement], redact: Redact) 
     return Weighed(
         rank=rank.exit.rank,
         line=_line(member, rank, redact),
-        where=one_line(redact(member.at)) if member is not None else "",
+        where=one_line(redact(place_of(judgement))),
         speaker=_SPEAKERS.get(member.speaker, "") if member is not None else "",
         origin=chain.origin.told if chain is not None else "how the process ended",
         time=chain.when if chain is not None else "",

@@ -68,6 +68,8 @@ class RankEvidence:
     stage: str | None = None
     fell: bool = False
     """Whether it is known to have ended before we killed any of the others."""
+    stacks: str = ""
+    """What `faulthandler` wrote into a file of ours when its native code crashed."""
 
 
 @dataclass(frozen=True, slots=True)

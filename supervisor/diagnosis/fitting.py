@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from supervisor.diagnosis.chain import Chain, Origin
 from supervisor.diagnosis.failure import RankEvidence
-from supervisor.diagnosis.weighing import is_hearsay, signal_of
+from supervisor.diagnosis.signals import NATIVE_ENDS, signal_of
+from supervisor.diagnosis.weighing import is_hearsay
 
 _SAYS_GOODBYE = 12
 """Lines that may follow the last exception: loggers, exit handlers and other threads end, too."""
 _UNCAUGHT = 1
-_NATIVE_ENDS = ("SIGABRT", "SIGSEGV", "SIGILL", "SIGTRAP", "SIGBUS", "SIGFPE")
 
 
 def misfit(chain: Chain, rank: RankEvidence) -> str:
@@ -28,7 +28,7 @@ def misfit(chain: Chain, rank: RankEvidence) -> str:
     if ended.code is None and ended.signal is None:
         return ""
     if chain.origin is Origin.ABORT:
-        fits = signal_of(ended) in _NATIVE_ENDS
+        fits = signal_of(ended) in NATIVE_ENDS
         return "" if fits else f"what native code says ends a process otherwise: {ended}"
     if ended.code != _UNCAUGHT:
         return f"an exception that nobody catches ends Python with exit code 1: {ended}"

@@ -16,6 +16,7 @@ from supervisor.config.patterns import SlowPatternError
 from supervisor.diagnosis.certainty import grounds, is_certain
 from supervisor.diagnosis.chain import Chain, Raised
 from supervisor.diagnosis.comparing import is_compared, signature_of
+from supervisor.diagnosis.crash import place_of_crash, python_stack
 from supervisor.diagnosis.failure import Evidence, Failure, WorkerExit, told_survivors
 from supervisor.diagnosis.outcome import Charge, Confidence, Verdict
 from supervisor.diagnosis.rules import RULES, STILL_RUNNING, Rule
@@ -230,9 +231,16 @@ def failure_of(
         and charge is Charge.RESTARTS
         and not rule.victim,
         step=rank.record.step if rank.record is not None else None,
-        traceback=_traceback(rank.record, member),
-        where=one_line(redact(member.at)) if member is not None else "",
+        traceback=_traceback(rank.record, member) or python_stack(rank),
+        where=one_line(redact(place_of(judgement))),
     )
+
+
+def place_of(judgement: Judgement) -> str:
+    """The place in the user's own code that the error passed through last, or that native code was
+    called from when it crashed; empty where nothing tells."""
+    said = judgement.member.at if judgement.member is not None else ""
+    return said or place_of_crash(python_stack(judgement.rank))
 
 
 def _traceback(record: FailureRecord | None, member: Raised | None) -> str:

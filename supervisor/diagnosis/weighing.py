@@ -32,24 +32,9 @@ from supervisor.diagnosis.rules import (
     occurs,
     says,
 )
+from supervisor.diagnosis.signals import CRASHES, FROM_OUTSIDE, signal_of
 from supervisor.diagnosis.success import Success
 
-_SIGNAL_CODES = {
-    128 + 1: "SIGHUP",
-    128 + 2: "SIGINT",
-    128 + 4: "SIGILL",
-    128 + 6: "SIGABRT",
-    128 + 7: "SIGBUS",
-    128 + 8: "SIGFPE",
-    128 + 9: "SIGKILL",
-    128 + 11: "SIGSEGV",
-    128 + 15: "SIGTERM",
-}
-_FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGHUP", "SIGINT", "SIGUSR1", "SIGUSR2"})
-"""Signals that end a program which need not have done anything wrong: what it had caught and
-logged before says nothing about its end."""
-_CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS"})
-"""Signals of a crash. SIGABRT is none: who loses a peer ends by it, too."""
 _NO_ROOM = 1 << 20
 """A disk with less free than this has no room for anything of ours."""
 
@@ -173,7 +158,7 @@ def _known_of(rank: RankEvidence, ranks: Sequence[RankEvidence]) -> frozenset[st
 def _was_ended(rank: RankEvidence) -> bool:
     """Whether somebody else ended it, told it to stop, or took it away unseen; or it crashed."""
     unseen = rank.exit.code is None and rank.exit.signal is None
-    ended = unseen or signal_of(rank.exit) in _FROM_OUTSIDE | _CRASHES
+    ended = unseen or signal_of(rank.exit) in FROM_OUTSIDE | CRASHES
     return rank.exit.told_to_stop or (rank.fell and ended)
 
 
@@ -217,7 +202,7 @@ class _Judge:
         """
         rank, ended, judged = self.rank, signal_of(self.rank.exit), False
         for chain in self._chains():
-            if ended in _FROM_OUTSIDE and (chain.origin > Origin.ABORT or self._fell_silently()):
+            if ended in FROM_OUTSIDE and (chain.origin > Origin.ABORT or self._fell_silently()):
                 yield LeftOut(rank, chain, _BEFORE_THE_END)
                 continue
             judgement = self._of_chain(chain)
@@ -230,7 +215,7 @@ class _Judge:
             else:
                 yield LeftOut(rank, chain, _UNKNOWN_WORDS)
         ended_well = rank.exit.code == self.success.exit_code
-        struck = not judged and rank.fell and ended in _FROM_OUTSIDE
+        struck = not judged and rank.fell and ended in FROM_OUTSIDE
         rule, _ = next(self.matches(None, ()))
         time = self.number + 1000 * ended_well
         yield Judgement(self, rule, None, None, time, struck=struck)
@@ -318,8 +303,3 @@ def as_read(rule: Rule, member: Raised) -> str:
     if not member.beside or rule.own or rule.verdict is Verdict.FATAL:
         return said
     return f"{member.type}: {member.beside}\n{said}"
-
-
-def signal_of(ended: WorkerExit) -> str | None:
-    """The signal that ended a process, also where a shell tells it by its exit code."""
-    return ended.signal if ended.code is None else _SIGNAL_CODES.get(ended.code)

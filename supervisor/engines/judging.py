@@ -9,9 +9,9 @@ from traceback import extract_tb
 
 from supervisor.config import placeholders
 from supervisor.core.events import WorkersGone
-from supervisor.diagnosis.crash import place_of_crash, traceback_of_crash
 from supervisor.diagnosis.doubt import doubt
 from supervisor.diagnosis.failure import Evidence, Failure, HostFacts, RankEvidence, WorkerExit
+from supervisor.diagnosis.signals import WITH_STACKS, signal_of
 from supervisor.diagnosis.verdicts import (
     judge_in_time,
     store_failure,
@@ -24,8 +24,6 @@ from supervisor.engines.machine import Files
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.failure import MAX_RECORD, FailureRecord, parse_failure_record
 
-_CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL")
-"""Signals on which `faulthandler` writes the Python stacks."""
 _MAX_STACKS = 1 << 20
 """Bytes: 100 threads of 100 frames each."""
 
@@ -64,7 +62,7 @@ def judged(
     )
     doubtful: str | None = None
     try:
-        failure = _failure(files, launch, evidence, unanswered, tell, redact)
+        failure = _failure(launch, evidence, unanswered, tell, redact)
         if failure is None:
             doubtful = doubt(evidence, redact)
     except Exception as error:  # an output may hold anything: a mistake of ours must stop no job
@@ -92,22 +90,14 @@ def judged(
 
 
 def _failure(
-    files: Files,
     launch: Launch,
     evidence: Evidence,
     unanswered: Failure | None,
     tell: Tell,
     redact: Callable[[str], str],
 ) -> Failure | None:
-    """The failure that the evidence shows, of a crash with the Python stacks; `unanswered` if
-    nobody knows whether it is one."""
+    """The failure that the evidence shows; `unanswered` if nobody knows whether it is one."""
     failure = unanswered or judge_in_time(evidence, launch.success, launch.rules, tell, redact)
-    if failure is not None and not failure.traceback:
-        traceback = traceback_of_crash(
-            _stacks_of_crash(files, launch, evidence, failure.rank, tell)
-        )
-        where = failure.where or place_of_crash(traceback)
-        failure = replace(failure, traceback=traceback, where=where)
     return redacted(failure, redact) if failure is not None else None
 
 
@@ -137,14 +127,17 @@ def _ranks(
 ) -> Iterator[RankEvidence]:
     for number, ended in enumerate(exits):
         record = _failure_record(files, launch, ended.rank, tell)
+        stacks = _stacks_of_crash(files, launch, ended, tell)
         if group is None:
-            yield RankEvidence(ended, record, _output(files, launch, ended.rank, tell))
+            output = _output(files, launch, ended.rank, tell)
+            yield RankEvidence(ended, record, output, stacks=stacks)
         else:
             worker = group.workers[ended.rank]
             # What is in its output may be read only after its exit is known.
             told = replace(ended, told_to_stop=worker.told_to_stop)
             fell = group.fallen is None or number < group.fallen
-            yield RankEvidence(told, record, worker.output.reader.evidence(), worker.stage, fell)
+            output = worker.output.reader.evidence()
+            yield RankEvidence(told, record, output, worker.stage, fell, stacks)
 
 
 def _failure_record(files: Files, launch: Launch, rank: int, tell: Tell) -> FailureRecord | None:
@@ -167,30 +160,19 @@ def _failure_record(files: Files, launch: Launch, rank: int, tell: Tell) -> Fail
         return None
 
 
-def _stacks_of_crash(
-    files: Files, launch: Launch, evidence: Evidence, rank: int, tell: Tell
-) -> str:
-    """The Python stacks of a worker whose native code crashed: in a file, or in its output where
-    a person has enabled `faulthandler`."""
-    crashed = [r for r in evidence.ranks if r.exit.rank == rank and r.exit.signal in _CRASHES]
-    if not crashed:
+def _stacks_of_crash(files: Files, launch: Launch, ended: WorkerExit, tell: Tell) -> str:
+    """What was written of the Python stacks of a worker whose native code crashed."""
+    if signal_of(ended) not in WITH_STACKS:
         return ""
-    path = launch.file(rank, "stacks.txt")
+    path = launch.file(ended.rank, "stacks.txt")
     try:
-        data = files.read(path, _MAX_STACKS, launch.model_dir)
+        return files.read(path, _MAX_STACKS, launch.model_dir).decode("utf-8", "replace")
     except FileNotFoundError:
-        data = b""
+        return ""
     except OSError as error:
-        tell(
-            Notice(
-                "evidence-unusable",
-                f"the stacks of rank {rank} cannot be used: {error}",
-                rank=rank,
-                reason=str(error),
-            )
-        )
-        data = b""
-    return data.decode("utf-8", "replace") or crashed[0].output
+        text = f"the stacks of rank {ended.rank} cannot be used: {error}"
+        tell(Notice("evidence-unusable", text, rank=ended.rank, reason=str(error)))
+        return ""
 
 
 def _output(files: Files, launch: Launch, rank: int, tell: Tell) -> str:

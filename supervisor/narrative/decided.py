@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, assert_never
 
 from supervisor.core.decisions import (
     BeginPhase,
+    Decision,
     DumpStacks,
     FinishJob,
     KillWorkers,
@@ -26,7 +27,7 @@ from supervisor.narrative.line import Level, Line, main, of_attempt
 from supervisor.ports import Transition
 
 
-def decided(decision: Any, t: Transition, policy: RestartPolicy) -> Iterator[Line]:
+def decided(decision: Decision, t: Transition, policy: RestartPolicy) -> Iterator[Line]:
     """What is told of one decision of a transition."""
     state = t.after
     match decision:
@@ -61,6 +62,8 @@ def decided(decision: Any, t: Transition, policy: RestartPolicy) -> Iterator[Lin
             yield from found(decision)
         case FinishJob():
             yield from _tell_end(decision, t, policy)
+        case forgotten:
+            assert_never(forgotten)
 
 
 def _tell_end(end: FinishJob, t: Transition, policy: RestartPolicy) -> Iterator[Line]:

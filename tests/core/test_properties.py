@@ -104,35 +104,47 @@ bad = st.lists(
     st.builds(BadUnit, st.sampled_from("0123"), st.just("bad"), st.booleans()), max_size=2
 ).map(tuple)
 pids = st.sampled_from([(10,), (10, 11)])
-events: st.SearchStrategy[Event] = st.one_of(
-    st.builds(SupervisorStarted, times, st.just("job"), st.just(POLICY), steps),
-    st.builds(PhaseBegun, times, st.integers(0, 1), st.just("dir"), steps),
-    st.builds(WorkersStarted, times, attempts, pids),
-    st.builds(LaunchFailed, times, attempts, failures),
-    st.builds(
+drawn: dict[type, st.SearchStrategy[Event]] = {
+    SupervisorStarted: st.builds(SupervisorStarted, times, st.just("job"), st.just(POLICY), steps),
+    PhaseBegun: st.builds(PhaseBegun, times, st.integers(0, 1), st.just("dir"), steps),
+    WorkersStarted: st.builds(WorkersStarted, times, attempts, pids),
+    LaunchFailed: st.builds(LaunchFailed, times, attempts, failures),
+    WorkerReported: st.builds(
         WorkerReported,
         times,
         attempts,
         st.just(0),
         st.one_of(st.builds(StepMessage, st.integers(0, 20)), st.just(StageMessage(Stage.SAVING))),
     ),
-    st.builds(Noticed, times, st.just("x")),
-    st.builds(MaintenanceAnnounced, times, st.just("x")),
-    st.builds(SilenceExcused, times, st.floats(0, 10), st.just("x")),
-    st.builds(CheckpointCommitted, times, st.integers(0, 1), st.integers(0, 20)),
-    st.builds(SaveMeasured, times, attempts, st.floats(0, 100)),
-    st.builds(WorkersObserved, times, attempts, pids, exits),
-    st.builds(WorkersGone, times, attempts, st.one_of(st.none(), failures), steps, steps, steps),
-    st.builds(DevicesProbed, times, attempts, units, bad, st.sampled_from([None, "it hung"])),
-    st.builds(RungCompileFailed, times, st.integers(0, 1), st.sampled_from([4, 2]), st.just("x")),
-    st.builds(QuarantineCleared, times, units),
-    st.builds(StopRequested, times, st.sampled_from(StopSource), at_once=st.booleans()),
-    st.builds(
+    Noticed: st.builds(Noticed, times, st.just("x")),
+    MaintenanceAnnounced: st.builds(MaintenanceAnnounced, times, st.just("x")),
+    SilenceExcused: st.builds(SilenceExcused, times, st.floats(0, 10), st.just("x")),
+    CheckpointCommitted: st.builds(
+        CheckpointCommitted, times, st.integers(0, 1), st.integers(0, 20)
+    ),
+    SaveMeasured: st.builds(SaveMeasured, times, attempts, st.floats(0, 100)),
+    WorkersObserved: st.builds(WorkersObserved, times, attempts, pids, exits),
+    WorkersGone: st.builds(
+        WorkersGone, times, attempts, st.one_of(st.none(), failures), steps, steps, steps
+    ),
+    DevicesProbed: st.builds(
+        DevicesProbed, times, attempts, units, bad, st.sampled_from([None, "it hung"])
+    ),
+    RungCompileFailed: st.builds(
+        RungCompileFailed, times, st.integers(0, 1), st.sampled_from([4, 2]), st.just("x")
+    ),
+    QuarantineCleared: st.builds(QuarantineCleared, times, units),
+    StopRequested: st.builds(
+        StopRequested, times, st.sampled_from(StopSource), at_once=st.booleans()
+    ),
+    DeadlineReached: st.builds(
         DeadlineReached,
         times,
         st.one_of(st.none(), st.builds(Silence, attempts, st.sampled_from(Stage), times)),
     ),
-)
+}
+"""Every kind of event."""
+events = st.one_of(*drawn.values())
 histories = st.lists(events, max_size=60).map(
     lambda rest: [SupervisorStarted(0.0, "job", POLICY, None), *rest]
 )

@@ -5,10 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from supervisor.diagnosis.crash import place_of_crash, traceback_of_crash
+from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence, WorkerExit
+from supervisor.diagnosis.rules import RULES
+from supervisor.diagnosis.signals import CRASHES
+from supervisor.diagnosis.success import Success
+from supervisor.diagnosis.verdicts import judge
 from supervisor.narrative.failures import end_of_traceback
 
 CRASH = """\
@@ -105,3 +111,55 @@ def test_of_several_stacks_in_a_file_those_of_the_crash_count(found: str, where:
     assert traceback.splitlines()[-1] == "Fatal Python error: Bus error"
     assert "hangs" not in traceback
     assert "libc" not in traceback
+
+
+def crash(source: Path, output: str = "", **rank: Any) -> Failure:
+    """What is made of a rank that crashed at `source`, whose stacks are in a file."""
+    ended = WorkerExit(0, **(rank.pop("ended", None) or {"signal": "SIGSEGV"}))
+    stacks = STACK.format(path=source)
+    known = Evidence((RankEvidence(ended, output=output, stacks=stacks, **rank),), step=7)
+    failure = judge(known, Success(step=9))
+    assert failure is not None
+    return failure
+
+
+STACK = """\
+Fatal Python error: Segmentation fault
+
+Current thread 0x00007f96589e8b80 (most recent call first):
+  File "/usr/lib/python3.12/site-packages/jax/core.py", line 5 in bind
+  File "{path}", line 5 in loses
+"""
+TRAIN, OTHER = Path("/app/train.py"), Path("/app/data.py")
+
+
+def test_a_crash_of_which_nothing_was_said_is_known_again_by_its_stack() -> None:
+    first = crash(TRAIN)
+    assert first.compared
+    assert first.signature is not None
+    assert first.signature.startswith("SIGSEGV-")
+    assert first.signature == crash(TRAIN).signature
+    assert first.signature != crash(OTHER).signature
+    assert first.signature != crash(TRAIN, output="out of luck\n").signature
+    assert first.where == "/app/train.py:5 in loses"
+
+
+def test_a_shell_that_tells_the_crash_by_its_exit_code_shows_the_stack_too() -> None:
+    by_shell = crash(TRAIN, ended={"code": 139})
+    assert (by_shell.rule, by_shell.signature) == ("crash", crash(TRAIN).signature)
+    assert "in loses" in by_shell.traceback
+
+
+def test_no_stack_is_compared_of_what_others_or_chance_may_do() -> None:
+    """A rank that loses a peer aborts wherever it is; SIGBUS is a limit of the host."""
+    for name in ("SIGABRT", "SIGBUS"):
+        failure = crash(TRAIN, ended={"signal": name})
+        assert "in loses" in failure.traceback
+        assert failure.signature is None
+    assert crash(Path("/usr/lib/python3.12/runpy.py")).signature is None
+
+
+@pytest.mark.parametrize("name", sorted(CRASHES))
+def test_every_crash_alone_is_a_root_cause(name: str) -> None:
+    rule = next(rule for rule in RULES if rule.signals and name in rule.signals)
+    assert rule.culprit

@@ -57,6 +57,21 @@ def test_worth_another_try(
     assert resumed in result.rank_log(2)
 
 
+def test_the_same_crash_again_ends_the_job_although_nothing_was_said(
+    supervise: Supervise, model_dir: Path, tmp_path: Path
+) -> None:
+    """The stack of Python that `faulthandler` left tells that it is the same."""
+    program = tmp_path / "train.py"
+    program.write_text("import os\ndef step():\n    os.kill(os.getpid(), 11)\nstep()\n")
+    argv = [sys.executable, str(program)]
+    result = supervise(command_config(model_dir, argv=argv, restart={"max_num_restarts": 9}))
+    assert (result.code, result.attempts) == (70, 2), result.log
+    failures = [attempt["failure"] for attempt in result.summary["attempts"]]
+    assert {failure["rule"] for failure in failures} == {"crash"}
+    (signature,) = {failure["signature"] for failure in failures}
+    assert signature.startswith("SIGSEGV-")
+
+
 def test_a_program_that_asks_a_person_is_told_that_nobody_answers(
     supervise: Supervise, model_dir: Path
 ) -> None:

@@ -128,7 +128,7 @@ RULES = (
         RESTART,
         "crashed",
         "Native code crashed; that may not repeat.",
-        "Read the stacks (rank*.stacks.txt, output); look at what fits this CPU if it comes back.",
+        "Read the output and the stacks (rank*.stacks.txt), if any; look at what fits this CPU.",
         signals=("SIGSEGV", "SIGTRAP", "SIGSYS"),
         culprit=True,
         confidence=LOW,
