@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import ClassVar, Literal
 
 from supervisor.core.exit_codes import ExitCode
-from supervisor.diagnosis.failure import Failure, Survivor, WorkerExit
+from supervisor.diagnosis.failure import Failure, Survivor, Verdict, WorkerExit
 from supervisor.protocol.messages import Stage
 
 
@@ -99,6 +99,10 @@ class MakesWay:
     """The highest committed step when the group was asked to stop; None: there was none."""
 
     kind: Literal["makes_way"] = field(default="makes_way", kw_only=True, repr=False)
+
+    def explains(self, failure: Failure | None) -> bool:
+        """Whether the group ended as it was asked to; a FATAL comes of something else."""
+        return failure is None or failure.verdict is not Verdict.FATAL
 
 
 @dataclass(frozen=True, slots=True)

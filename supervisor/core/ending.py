@@ -43,7 +43,7 @@ from supervisor.core.placing import (
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState
 from supervisor.core.tactics import answer
-from supervisor.diagnosis.failure import Failure, Verdict, WorkerExit
+from supervisor.diagnosis.failure import Failure, WorkerExit
 from supervisor.diagnosis.verdicts import hang_failure
 from supervisor.protocol.messages import Stage
 
@@ -119,12 +119,11 @@ def workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) -> 
         failure = hang_failure(failure, cause.stage, cause.seconds)
     if state.drain is not None:
         return drained(replace(state, last_failure=failure), state.drain)
-    makes_way = isinstance(cause, MakesWay)
-    if group.abandoned or (failure is None and not makes_way):
-        reason = "the last attempt was lost with its supervisor: nothing is charged"
-        return go_on(state, reason, event.at, policy)
-    if failure is None or (makes_way and failure.verdict is not Verdict.FATAL):
+    if not group.abandoned and isinstance(cause, MakesWay) and cause.explains(failure):
         reason = "it made way for a larger rung: nothing is charged"
+        return go_on(state, reason, event.at, policy)
+    if group.abandoned or failure is None:
+        reason = "the last attempt was lost with its supervisor: nothing is charged"
         return go_on(state, reason, event.at, policy)
     if failure.is_guess and failure.step is None:
         failure = replace(failure, step=event.step)
@@ -154,7 +153,7 @@ def launch_failed(state: JobState, event: LaunchFailed, policy: RestartPolicy) -
     recovery = state.recovery.died(event.at)
     state = replace(state, liveness=Liveness(), recovery=recovery)
     if state.drain is not None:
-        return drained(state, state.drain)
+        return drained(replace(state, last_failure=event.failure), state.drain)
     return _failed(state, event.failure, (), event.at, policy)
 
 

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from supervisor.core.budget import Charge
-from supervisor.core.doing import Probing
 from supervisor.core.events import (
     CheckpointCommitted,
     DevicesProbed,
@@ -23,7 +21,6 @@ from supervisor.core.events import (
     RungCompileFailed,
     SilenceExcused,
     StopRequested,
-    StopSource,
     SupervisorStarted,
     WorkerReported,
     WorkersGone,
@@ -32,17 +29,15 @@ from supervisor.core.events import (
 )
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import RestartPolicy
-from supervisor.core.state import JobState, Status
+from supervisor.core.state import JobState
 from supervisor.files.attempts import attempt_folder
 from supervisor.host.notice import Notice
-from supervisor.narrative import devices
+from supervisor.narrative import devices, ends
 from supervisor.narrative.decided import decided, stage_keys, step_in_words
-from supervisor.narrative.failures import at, doubted, end_of_traceback, failed, verdict
 from supervisor.narrative.line import MAIN as MAIN
 from supervisor.narrative.line import Level as Level
 from supervisor.narrative.line import Line as Line
 from supervisor.narrative.line import budget_keys, budget_used, count, main, of_attempt
-from supervisor.narrative.stops import notice_used, stopped
 from supervisor.ports import Transition
 from supervisor.protocol.messages import (
     CompiledMessage,
@@ -229,73 +224,6 @@ def _observed(t: Transition, event: WorkersObserved, policy: RestartPolicy) -> I
         )
 
 
-def _gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[Line]:
-    if t.before.group is None or t.before.group.attempt != event.attempt:
-        return
-    highest = t.before.budget.highest
-    if event.committed is not None and (highest is None or event.committed > highest):
-        text = f"checkpoint of step {event.committed} was committed"
-        yield of_attempt(
-            "checkpoint-committed", event.attempt, text, step=event.committed, forgiven=0
-        )
-    drain = t.before.drain
-    if drain is not None and drain.source is StopSource.PREEMPTION and not _is_done(t):
-        if drain.begins is None:  # else nobody has asked for a save yet
-            yield notice_used(t, event, drain, policy)
-    elif t.before.ends_group and not _is_done(t):
-        yield stopped(t, event, t.before.group.saved)
-    if event.doubt is not None and _is_done(t):
-        text = doubted(event.doubt)
-        yield of_attempt("success-doubted", event.attempt, text, "warning", exception=event.doubt)
-    if event.failure is None or t.before.group.abandoned or t.before.drains:
-        return
-    several = (t.before.group.world_size or 1) > 1
-    yield from _failed(event.attempt, t.after, policy, several=several)
-
-
-def _is_done(t: Transition) -> bool:
-    """Whether the work of the phase is."""
-    return t.after.status is Status.SUCCEEDED or t.after.phase != t.before.phase
-
-
-def _launch_failed(t: Transition, event: LaunchFailed, policy: RestartPolicy) -> Iterator[Line]:
-    yield from _failed(event.attempt, t.after, policy)
-
-
-def _failed(
-    attempt: int, state: JobState, policy: RestartPolicy, *, several: bool = False
-) -> Iterator[Line]:
-    failure = state.last_failure
-    assert failure is not None
-    rank = f" (rank {failure.rank})" if several else ""
-    text = f"failed: {failure.cause}; root cause: {failure.root_cause}{rank}{at(failure)}"
-    yield failed(attempt, text, failure)
-    for line in end_of_traceback(failure.traceback):
-        quotes = line if failure.rank == 0 else None
-        yield of_attempt(
-            "traceback", attempt, f"| {line}", "error", quotes=quotes, rank=failure.rank
-        )
-    yield from verdict(attempt, state)
-    limit = state.budget.repetition_limit(policy.phases[state.phase])
-    if (repeated := state.budget.repetitions(failure.signature)) and limit:
-        text = f"signature {failure.signature}: seen {count(repeated, 'time')} since the last"
-        yield of_attempt(
-            "failure-repeated",
-            attempt,
-            f"{text} progress; {limit} times end the job",
-            signature=failure.signature,
-            times=repeated,
-            limit=limit,
-        )
-    if not state.status.terminal:
-        again = " if it comes again" if failure.is_guess else ""
-        text = f"what to do{again}: {failure.advice}"
-        yield of_attempt("advice", attempt, text, code=failure.rule, advice=failure.advice)
-        suspected = isinstance(state.doing, Probing) and state.doing.suspicion is not None
-        if failure.charge is not Charge.NOTHING and not suspected:
-            yield main("budget-used", budget_used(state, policy), **budget_keys(state, policy))
-
-
 def _stop(t: Transition, event: StopRequested, policy: RestartPolicy) -> Iterator[Line]:
     if t.after.drain != t.before.drain:
         detail = f": {event.detail}" if event.detail else ""
@@ -339,8 +267,8 @@ _TELLERS: dict[type, Callable[[Transition, Any, RestartPolicy], Iterator[Line]]]
     WorkerReported: _reported,
     CheckpointCommitted: _committed,
     WorkersObserved: _observed,
-    WorkersGone: _gone,
-    LaunchFailed: _launch_failed,
+    WorkersGone: ends.gone,
+    LaunchFailed: ends.launch_failed,
     DevicesProbed: devices.probed,
     RungCompileFailed: devices.rung_compile_failed,
     QuarantineCleared: devices.quarantine_cleared,

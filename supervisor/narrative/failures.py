@@ -59,10 +59,8 @@ def failed(attempt: int, text: str, failure: Failure) -> Line:
     )
 
 
-def verdict(attempt: int, state: JobState) -> Iterator[Line]:
-    """What the last failure was taken for, why, and what follows from that if it is a guess."""
-    failure = state.last_failure
-    assert failure is not None
+def verdict(attempt: int, failure: Failure, state: JobState) -> Iterator[Line]:
+    """What the failure was taken for, why, and what follows from that if it is a guess."""
     name = f"verdict {failure.verdict}{certainty(failure)} (rule {failure.rule!r})"
     certain, rule = failure.is_certain, failure.rule
     keys: dict[str, Any] = {"code": rule, "verdict": failure.verdict, "certain": certain}

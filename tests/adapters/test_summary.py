@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,12 +23,13 @@ from supervisor.core.events import (
     WorkersStarted,
 )
 from supervisor.core.machine import step
+from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import WorkerExit
 from supervisor.ports import Transition
 from supervisor.protocol.messages import RestoredMessage, StepMessage
 from tests.adapters.test_hostile_worker import PHASE, PLAN, POLICY
-from tests.core.history import RETRY
+from tests.core.history import RETRY, History, policy
 
 WALL = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -80,20 +80,14 @@ def test_a_recovery_outlives_the_supervisor_that_saw_it(tmp_path: Path) -> None:
     assert told[1]["recovery"] == seen[1]["recovery"]
 
 
-def over(number: int) -> tuple[Transition, Transition]:
-    """An attempt begins and fails."""
-    phase = JobState(directory=PHASE)
-    began = Transition(WorkersStarted(0.0, number, (7,)), phase, phase, (), WALL)
-    failed = replace(phase, last_failure=RETRY)
-    gone = WorkersGone(1.0, number, RETRY, None, 20, 15)
-    return began, Transition(gone, phase, failed, (), WALL)
-
-
 def life(last: int) -> list[Transition]:
     """All of the attempts up to the number `last` have failed."""
-    began = PhaseBegun(0.0, 0, PHASE, None)
-    attempts = (transition for number in range(1, last + 1) for transition in over(number))
-    return [Transition(began, JobState(), JobState(directory=PHASE), (), WALL), *attempts]
+    history = History(policy(PhasePolicy("one", last + 1, repeated_failure_limit=0)))
+    history.happens(SupervisorStarted(0.0, "job", history.policy, None))
+    history.happens(PhaseBegun(0.0, 0, PHASE, None))
+    for _ in range(last):
+        history.fails()
+    return history.turns
 
 
 def told(folder: Path) -> tuple[list[int], list[int]]:
@@ -185,7 +179,7 @@ def test_a_disk_that_is_full_for_a_while_loses_no_record(
         "attempts.jsonl cannot be written: is a directory, not a regular file: move it away"
     ]
     (tmp_path / PHASE / "attempts.jsonl").rmdir()
-    for transition in over(9):
+    for transition in life(9)[len(life(8)) :]:
         summary.observe(transition)
     assert told(tmp_path)[0] == list(range(1, 5))
 
@@ -193,6 +187,7 @@ def test_a_disk_that_is_full_for_a_while_loses_no_record(
 def test_nothing_is_written_where_no_phase_has_begun(tmp_path: Path, storage: LocalStorage) -> None:
     """A journal that somebody has edited may have attempts without one."""
     summary = Summary(storage, [PLAN], pytest.fail, last=LAST)
-    for transition in life(8)[1:]:
-        summary.observe(transition)
+    for transition in life(8):
+        if not isinstance(transition.event, PhaseBegun):
+            summary.observe(transition)
     assert [path.name for path in (tmp_path / PHASE).iterdir()] == ["summary.json"]

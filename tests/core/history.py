@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from supervisor.core.budget import Charge
 from supervisor.core.decisions import Decision, FinishJob, StartWorkers
@@ -24,6 +25,8 @@ from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import Failure, Verdict, WorkerExit
 from supervisor.diagnosis.success import Success
+from supervisor.narrative import Line, tell
+from supervisor.ports import Transition
 
 RETRY = Failure("killed", Verdict.RESTART, "sigkill", "why", "what", "SIGKILL", 0, "SIGKILL")
 FATAL = replace(RETRY, verdict=Verdict.FATAL, rule="assertion")
@@ -39,6 +42,7 @@ def policy(*phases: PhasePolicy, restarts: int = 3, preemptions: int = 2) -> Res
     return RestartPolicy(phases=phases or (one,))
 
 
+WALL = datetime(2026, 1, 1, tzinfo=UTC)
 TWO = policy(PhasePolicy("one", 1, 1, Success(step=10)), PhasePolicy("two", 1, 1, Success(step=20)))
 """A policy of two phases."""
 
@@ -51,12 +55,15 @@ class History:
         self.state = JobState()
         self.now = 0.0
         self.events: list[Event] = []
+        self.turns: list[Transition] = []
         self.decided: list[Decision] = []
 
     def happens(self, event: Event) -> tuple[Decision, ...]:
         """Any event; returns what is decided now."""
+        before = self.state
         self.events.append(event)
-        self.state, decisions = step(self.state, event, self.policy)
+        self.state, decisions = step(before, event, self.policy)
+        self.turns.append(Transition(event, before, self.state, decisions, WALL))
         self.decided += decisions
         return decisions
 
@@ -135,6 +142,11 @@ class History:
     def stops(self, source: StopSource = StopSource.SIGTERM) -> tuple[Decision, ...]:
         """Somebody wants the job to stop."""
         return self.happens(StopRequested(self.now, source))
+
+    @property
+    def told(self) -> list[Line]:
+        """What is told of the last turn."""
+        return list(tell(self.turns[-1], self.policy))
 
     @property
     def starts_decided(self) -> list[int]:

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
-from supervisor.core.decisions import Decision
-from supervisor.core.events import Event
 from supervisor.core.policy import RestartPolicy
 from supervisor.narrative import tell
 from supervisor.narrative.devices import lost
-from supervisor.ports import Transition
 from tests.core.test_placing import EIGHT, HARDWARE, Devices
 
 
 class Told(Devices):
-    """A job on devices whose turns are kept, as a journal keeps them."""
+    """A job on devices, and what is told of it."""
 
     def __init__(self) -> None:
-        self.turns: list[Transition] = []
         super().__init__(
             RestartPolicy(phases=(EIGHT,), wait_for_capacity=0.0, regrow_at_checkpoint=True)
         )
         self.starts()
-
-    def happens(self, event: Event) -> tuple[Decision, ...]:
-        before = self.state
-        decisions = super().happens(event)
-        self.turns.append(Transition(event, before, self.state, decisions, datetime.now(UTC)))
-        return decisions
 
     @property
     def lost_now(self) -> dict[str, str]:

@@ -121,6 +121,9 @@ def test_growing_back_at_a_checkpoint_costs_nothing(
     result = running.result()
     assert result.code == 75, result.log
     assert result.summary["restarts_used"] == 0
+    ends = [record["status"] for record in result.summary["attempts"]]
+    assert ends == ["FAILED", "MADE_WAY", "DRAINED"], result.log
+    assert result.log.count("root cause: ") == 1, result.log  # told of the first alone
     assert eventually(lambda: result.summary["attempts"][-1]["num_devices"] == 4)
 
 

@@ -17,16 +17,18 @@ from typing import Any
 
 from supervisor.config.plan import PhasePlan
 from supervisor.core.decisions import FinishJob, TellLivelock, TellRecovery
+from supervisor.core.doing import Killing
 from supervisor.core.events import (
     LaunchFailed,
     PhaseBegun,
     WorkersGone,
     WorkersStarted,
 )
-from supervisor.core.state import JobState, Status
+from supervisor.core.state import JobState
 from supervisor.files.segments import ATTEMPTS
 from supervisor.history.encoding import EncodingError, decode, encode
 from supervisor.host.notice import Notice, Tell
+from supervisor.narrative.ends import End, end_of
 from supervisor.ports import Storage, Transition
 from supervisor.protocol.reading import UnreadableError, parse_object
 
@@ -175,7 +177,7 @@ class Summary:
                         "pids": list(pids),
                     }
                 )
-            case WorkersGone() as event if transition.before != transition.after:
+            case WorkersGone() as event if isinstance(transition.before.doing, Killing):
                 self._end(event.attempt, wall, _outcome(event, transition))
             case LaunchFailed(_, attempt):
                 self._add({"attempt": attempt, "started": wall})
@@ -320,22 +322,16 @@ def _recovery(told: TellRecovery) -> dict[str, Any]:
 
 
 def _outcome(event: WorkersGone, transition: Transition) -> dict[str, Any]:
-    group = transition.before.group
-    if group is not None and group.abandoned:
-        status = "LOST"
-    elif event.failure is None:
-        status = "SUCCEEDED"
-    else:
-        status = str(Status.DRAINED) if transition.before.drains else "FAILED"
+    end = end_of(transition, event)
     start = event.resumed_from if event.starting_step is None else event.starting_step
     return {
-        "status": status,
+        "status": end,
         "starting_step": start,
         "from_snapshot": event.from_snapshot,
         "ending_step": event.step,
         "steps_progressed": max(0, event.step - (start or 0)) if event.step is not None else 0,
         "newest_committed_step": event.committed,
-        "failure": _failure(transition.after) if status == "FAILED" else None,
+        "failure": _failure(transition.after) if end is End.FAILED else None,
         **({"output_ends_in": event.doubt} if event.doubt is not None else {}),
     }
 

@@ -1,0 +1,110 @@
+"""What is told of the end of an attempt: as what it ended, and what its failure was taken for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+
+from supervisor.core.budget import Charge
+from supervisor.core.doing import Alive, MakesWay, Probing, cause_of
+from supervisor.core.events import LaunchFailed, StopSource, WorkersGone
+from supervisor.core.policy import RestartPolicy
+from supervisor.core.state import JobState, Status
+from supervisor.diagnosis.failure import Failure
+from supervisor.narrative.failures import at, doubted, end_of_traceback, failed, verdict
+from supervisor.narrative.line import Line, budget_keys, budget_used, count, main, of_attempt
+from supervisor.narrative.stops import notice_used, stopped
+from supervisor.ports import Transition
+
+
+class End(StrEnum):
+    """How an attempt ended."""
+
+    SUCCEEDED = "SUCCEEDED"
+    """The work of the phase is done."""
+    FAILED = "FAILED"
+    DRAINED = "DRAINED"
+    """The job was asked to stop."""
+    MADE_WAY = "MADE_WAY"
+    """It was asked to stop, because a larger rung can be used."""
+    LOST = "LOST"
+    """Its supervisor ended before it."""
+
+
+def end_of(t: Transition, event: WorkersGone) -> End:
+    """How the attempt ended that was live before `t`."""
+    group = t.before.doing
+    assert isinstance(group, Alive)
+    cause = cause_of(group)
+    if t.before.group is not None and t.before.group.abandoned:
+        return End.LOST
+    if t.after.status is Status.SUCCEEDED or t.after.phase != t.before.phase:
+        return End.SUCCEEDED
+    if t.before.drains:
+        return End.DRAINED
+    if isinstance(cause, MakesWay) and cause.explains(event.failure):
+        return End.MADE_WAY
+    return End.FAILED
+
+
+def gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[Line]:
+    """That no process of the attempt is left, and why it ended."""
+    if t.before.group is None or t.before.group.attempt != event.attempt:
+        return
+    highest, end = t.before.budget.highest, end_of(t, event)
+    if event.committed is not None and (highest is None or event.committed > highest):
+        text = f"checkpoint of step {event.committed} was committed"
+        yield of_attempt(
+            "checkpoint-committed", event.attempt, text, step=event.committed, forgiven=0
+        )
+    drain, is_done = t.before.drain, end is End.SUCCEEDED
+    if drain is not None and drain.source is StopSource.PREEMPTION and not is_done:
+        if drain.begins is None:  # else nobody has asked for a save yet
+            yield notice_used(t, event, drain, policy)
+    elif t.before.ends_group and not is_done:
+        yield stopped(t, event, t.before.group.saved)
+    if event.doubt is not None and is_done:
+        text = doubted(event.doubt)
+        yield of_attempt("success-doubted", event.attempt, text, "warning", exception=event.doubt)
+    if end is End.FAILED and t.after.last_failure is not None:
+        several = (t.before.group.world_size or 1) > 1
+        yield from _failed(event.attempt, t.after.last_failure, t.after, policy, several=several)
+
+
+def launch_failed(t: Transition, event: LaunchFailed, policy: RestartPolicy) -> Iterator[Line]:
+    """That the attempt could not be started."""
+    if t.before.group is not None and t.before.group.attempt == event.attempt:
+        failure = t.after.last_failure or event.failure
+        yield from _failed(event.attempt, failure, t.after, policy)
+
+
+def _failed(
+    attempt: int, failure: Failure, state: JobState, policy: RestartPolicy, *, several: bool = False
+) -> Iterator[Line]:
+    rank = f" (rank {failure.rank})" if several else ""
+    text = f"failed: {failure.cause}; root cause: {failure.root_cause}{rank}{at(failure)}"
+    yield failed(attempt, text, failure)
+    for line in end_of_traceback(failure.traceback):
+        quotes = line if failure.rank == 0 else None
+        yield of_attempt(
+            "traceback", attempt, f"| {line}", "error", quotes=quotes, rank=failure.rank
+        )
+    yield from verdict(attempt, failure, state)
+    limit = state.budget.repetition_limit(policy.phases[state.phase])
+    if (repeated := state.budget.repetitions(failure.signature)) and limit:
+        text = f"signature {failure.signature}: seen {count(repeated, 'time')} since the last"
+        yield of_attempt(
+            "failure-repeated",
+            attempt,
+            f"{text} progress; {limit} times end the job",
+            signature=failure.signature,
+            times=repeated,
+            limit=limit,
+        )
+    if not state.status.terminal:
+        again = " if it comes again" if failure.is_guess else ""
+        text = f"what to do{again}: {failure.advice}"
+        yield of_attempt("advice", attempt, text, code=failure.rule, advice=failure.advice)
+        suspected = isinstance(state.doing, Probing) and state.doing.suspicion is not None
+        if failure.charge is not Charge.NOTHING and not suspected:
+            yield main("budget-used", budget_used(state, policy), **budget_keys(state, policy))
