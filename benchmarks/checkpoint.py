@@ -28,9 +28,9 @@ from benchmarks.report import Report, options
 from supervisor.config.training.layout import Rung
 from supervisor.config.training.resolved import InitConfig
 from trainer.checkpoint import Checkpoints, restore
+from trainer.checkpoint_steps import steps_in
 from trainer.mesh import make_mesh
-from trainer.state import TrainState, TrainStateSpec
-from trainer.steps import steps_in
+from trainer.train_state import TrainState, TrainStateSpec
 
 SIZES = {"60mb": (256, 6), "200mb": (512, 5), "1gb": (1024, 7)}
 """Hidden size and layers of decoders with about so much state (parameters and two moments)."""

@@ -21,10 +21,10 @@ from benchmarks.report import Report, options
 from supervisor.config.training.layout import rung
 from supervisor.config.training.resolved import InitConfig
 from trainer.batch_sharder import BatchSharder
-from trainer.fixed_order import same_threads
+from trainer.deterministic_reduction import same_threads
 from trainer.mesh import make_mesh
-from trainer.state import TrainStateSpec
 from trainer.step import jit_train_step
+from trainer.train_state import TrainStateSpec
 
 MODES = ("rounding", "bitwise")
 RUNGS = (8, 4, 2)

@@ -24,7 +24,7 @@ from supervisor.config.training.layout import Rung
 from supervisor.config.training.resolved import InitConfig
 from trainer.batch_sharder import BatchSharder
 from trainer.mesh import make_mesh
-from trainer.state import TrainStateSpec
+from trainer.train_state import TrainStateSpec
 
 INIT = InitConfig.model_validate(
     {

@@ -23,7 +23,7 @@ from supervisor.config.training.resolved import parse
 from supervisor.protocol import simulated
 from trainer.checkpoint import newest_step, restore
 from trainer.mesh import make_mesh
-from trainer.state import TrainStateSpec
+from trainer.train_state import TrainStateSpec
 
 _DEVICES = 8
 _LEAST = 2

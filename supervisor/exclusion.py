@@ -12,7 +12,7 @@ from pathlib import Path
 from supervisor.adapters.kernel import clock_watch
 from supervisor.adapters.kernel.clock_watch import ClockWatch
 from supervisor.adapters.kernel.reactor import Reactor
-from supervisor.adapters.processes.guard import Guard
+from supervisor.adapters.processes.guard_client import Guard
 from supervisor.adapters.stores.lease import (
     Lease,
     LeasePlace,
@@ -23,7 +23,7 @@ from supervisor.adapters.stores.lease import (
 from supervisor.adapters.stores.lease_places import LEASE, LeaseFile
 from supervisor.adapters.stores.lock import OWNER, DirectoryLock, LockUnsupportedError
 from supervisor.adapters.stores.storage import LocalStorage
-from supervisor.core.clocks import Clocks
+from supervisor.core.clock_jump import Clocks
 from supervisor.core.events import Noticed, SilenceExcused
 from supervisor.core.exit_codes import ExitCode
 from supervisor.files.segments import JOURNAL

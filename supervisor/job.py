@@ -15,7 +15,7 @@ from supervisor.adapters.kernel import stall
 from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.adapters.platforms.preemption import PreemptionWatch
-from supervisor.adapters.processes.guard import Guard
+from supervisor.adapters.processes.guard_client import Guard
 from supervisor.adapters.stores.compile_cache import CompileCache
 from supervisor.adapters.stores.journal import FileJournal, History, JournalError, phases_on_record
 from supervisor.adapters.stores.lease import LeaseExpiredError, LeaseTakenError
@@ -24,7 +24,7 @@ from supervisor.adapters.stores.space import RoomMakingStorage, Space
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.adapters.telling.runlog import LogFormat, RunLog
 from supervisor.config.problems import ConfigError, Problem
-from supervisor.core import compiled
+from supervisor.core import cache_trust
 from supervisor.core.changes import Change, changes, refused
 from supervisor.core.events import (
     Event,
@@ -38,9 +38,9 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.core.state import JobState
 from supervisor.diagnosis.redaction import Redactor
 from supervisor.engines.announcing import sources
+from supervisor.engines.engine import Engine
 from supervisor.engines.local import LocalEngine
-from supervisor.engines.port import Engine
-from supervisor.engines.probing.devices import DeviceProbe
+from supervisor.engines.probing.device_probe import DeviceProbe
 from supervisor.engines.this_host import ThisHost
 from supervisor.exclusion import (
     Check,
@@ -52,7 +52,7 @@ from supervisor.exclusion import (
     is_gone,
     owned,
 )
-from supervisor.guarded import contain, guarded, swept
+from supervisor.guard_keeper import contain, guarded, swept
 from supervisor.host.notice import Notice
 from supervisor.host.outlet import say_on_stderr
 from supervisor.host.unkillable import UnkillableError
@@ -129,7 +129,7 @@ def run_job(
         if history.config != config:
             journal.record_config(clock.wall(), config, [str(change) for change in found])
         cache = CompileCache(
-            prepared.job.model_dir / compiled.FOLDER,
+            prepared.job.model_dir / cache_trust.FOLDER,
             lambda text: reactor.post(Noticed(clock.now(), text)),
         )
         past = journal, history

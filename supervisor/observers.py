@@ -28,15 +28,15 @@ from supervisor.adapters.telling.systemd import (
     notifier_of,
     watchdog_period,
 )
-from supervisor.bounds import Bounds
+from supervisor.checkpoint_warning import Whereabouts
 from supervisor.core.decisions import FinishJob
 from supervisor.core.events import Noticed
 from supervisor.core.state import Status
+from supervisor.disk_limits import Bounds
 from supervisor.host.notice import Notice, Tell
-from supervisor.narrative.failures import failure_line
+from supervisor.narrative.failure_text import failure_line
 from supervisor.ports import CallLater, Clock, Observer, Post, Storage, Transition
 from supervisor.prepare import Prepared
-from supervisor.whereabouts import Whereabouts
 
 T = TypeVar("T")
 _SUMMARY = "summary"

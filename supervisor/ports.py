@@ -15,7 +15,7 @@ from typing import Protocol
 from supervisor.core.decisions import Decision
 from supervisor.core.events import Event
 from supervisor.core.state import JobState
-from supervisor.host.line import Started
+from supervisor.host.guard_socket import Started
 
 Post = Callable[[Event], None]
 """Hands an event to the runtime; safe to call from any thread."""

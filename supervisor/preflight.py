@@ -23,7 +23,7 @@ from supervisor.config.places import where_it_is
 from supervisor.config.plan import JAX_PLATFORMS, PhasePlan, silently_on_the_cpu
 from supervisor.config.problems import Location, Problem
 from supervisor.config.rule_checks import idle_patterns
-from supervisor.core.compiled import Trust
+from supervisor.core.cache_trust import Trust
 from supervisor.engines.holders import lock_in_the_way
 from supervisor.engines.python_program import is_shell, script_of
 from supervisor.exclusion import ModelDirError

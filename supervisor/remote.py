@@ -12,7 +12,7 @@ from supervisor.adapters.stores.mirror import Mirror
 from supervisor.adapters.stores.shared_programs import SharedPrograms, read_key
 from supervisor.config.load import Job
 from supervisor.config.problems import ConfigError
-from supervisor.core.compiled import Trust
+from supervisor.core.cache_trust import Trust
 from supervisor.exclusion import ModelDirError
 from supervisor.host.notice import Tell
 from supervisor.ports import Clock, Objects, UnavailableError

@@ -11,7 +11,7 @@ from supervisor.adapters.stores.others import may_change
 from supervisor.adapters.telling.runlog import RunLog
 from supervisor.config.plan import PhasePlan
 from supervisor.core.changes import Change
-from supervisor.engines.committed import unmarked_copies
+from supervisor.engines.checkpoint_source import unmarked_copies
 from supervisor.exclusion import ModelDirError
 from supervisor.host.notice import Notice
 from supervisor.preflight import unwatched

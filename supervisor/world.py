@@ -26,9 +26,9 @@ from supervisor.core.decisions import (
     Wait,
 )
 from supervisor.core.events import Event, Noticed, PhaseBegun, QuarantineCleared
+from supervisor.engines.engine import Engine
+from supervisor.engines.host_port import EventLoop, Files
 from supervisor.engines.launch import Launch
-from supervisor.engines.machine import EventLoop, Files
-from supervisor.engines.port import Engine
 from supervisor.exclusion import ModelDirError, Ownership
 from supervisor.files.attempts import attempt_folder, phase_folder
 from supervisor.host.notice import Notice

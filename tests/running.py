@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 import yaml
 
-from supervisor.adapters.processes.guard import Guard
+from supervisor.adapters.processes.guard_client import Guard
 from supervisor.narrative.catalogue import COMMON, kinds
 
 TOY = str(Path(__file__).parent / "processes" / "toy.py")

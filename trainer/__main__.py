@@ -16,16 +16,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from supervisor.protocol.drills import Drills
 from supervisor.protocol.environment import WorkerIdentity
-from supervisor.protocol.failure import write_failure_record
+from supervisor.protocol.failure_record import write_failure_record
+from supervisor.protocol.fault_injection import Drills
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
 from supervisor.protocol.stacks import enable_stack_dumps
 from supervisor.protocol.standby import Orders, Standby
 
 if TYPE_CHECKING:
-    from trainer.standby import Ready
+    from trainer.warm_up import Ready
 
 USAGE = "usage: python -P -m trainer PARAMS.yaml"
 
@@ -63,7 +63,7 @@ def _stand_by(standby: Standby, arguments: list[str]) -> tuple[list[str], Ready 
         _import()
         from trainer import placement
         from trainer.distributed import is_one_of_several
-        from trainer.standby import Ready
+        from trainer.warm_up import Ready
 
         if standby.mode == "ready" and not is_one_of_several():
             ready = Ready.of(Path(arguments[0]))
@@ -106,7 +106,7 @@ def _import() -> Callable[..., None]:
     """`train`, with all that it imports. There is no garbage in that worth collecting: a quicker
     start."""
     gc.disable()
-    from trainer.run import train
+    from trainer.train import train
 
     gc.freeze()
     gc.enable()

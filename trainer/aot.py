@@ -27,8 +27,8 @@ from supervisor.config.training.resolved import TrainerConfig, parse
 from supervisor.protocol.shortening import beginning
 from trainer.batch_sharder import BatchSharder
 from trainer.mesh import make_mesh
-from trainer.state import TrainStateSpec
 from trainer.step import jit_train_step
+from trainer.train_state import TrainStateSpec
 
 _MAX_PROBLEM = 4000
 """Characters; the supervisor takes the secrets out, and shows fewer."""

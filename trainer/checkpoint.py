@@ -3,8 +3,8 @@
 Orbax decides by a directory's name what is a checkpoint; a crash can leave the name without the
 content, a disk can change the content, and a person can have made the directory. So this module
 decides by `supervisor.protocol.committed`, like the supervisor does, and verifies by
-`trainer.integrity`. What of this job is damaged is taken out of use (`trainer.steps`), and the
-checkpoint before it is taken. What is sound but does not fit the config, or may be another
+`trainer.integrity`. What of this job is damaged is taken out of use (`trainer.checkpoint_steps`),
+and the checkpoint before it is taken. What is sound but does not fit the config, or may be another
 program's, is left alone, and said.
 """
 
@@ -27,13 +27,8 @@ from orbax.checkpoint.checkpoint_managers import SaveDecisionPolicy
 
 from supervisor.protocol.location import Uri
 from trainer import distributed, integrity
-from trainer.bucket import path_of
-from trainer.fence import Fence, FencedError
-from trainer.fingerprint import Fingerprint, differences
-from trainer.integrity import DamagedError
-from trainer.saving import manager
-from trainer.state import TrainState
-from trainer.steps import (
+from trainer.bucket_paths import path_of
+from trainer.checkpoint_steps import (
     ForeignCheckpointError,
     NoUsableCheckpointError,
     Say,
@@ -41,6 +36,11 @@ from trainer.steps import (
     set_aside,
     steps_in,
 )
+from trainer.config_fingerprint import Fingerprint, differences
+from trainer.fence import Fence, FencedError
+from trainer.integrity import DamagedError
+from trainer.saving import manager
+from trainer.train_state import TrainState
 from trainer.verification import read_after_verification, read_verified
 
 Position = Mapping[str, Any]

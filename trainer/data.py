@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from supervisor.config.training.data_files import DataError
 from supervisor.config.training.sections import VOCABULARY_SIZE, DataloaderConfig
-from trainer.records import Stream, read_stream
+from trainer.token_files import Stream, read_stream
 
 Batch = npt.NDArray[np.int32]
 """Token ids [global batch, sequence length + 1]: inputs and, one further, their targets."""

@@ -10,8 +10,8 @@ from supervisor.config.training.sections import ValidationConfig
 from trainer.batch_sharder import BatchSharder
 from trainer.data import Batch, validation_batches
 from trainer.executables import Executables
-from trainer.state import TrainState, TrainStateSpec
 from trainer.step import jit_evaluation_loss
+from trainer.train_state import TrainState, TrainStateSpec
 
 
 def compiled_loss(

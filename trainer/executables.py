@@ -30,8 +30,8 @@ from jax.experimental import serialize_executable
 from supervisor.protocol import removal
 from supervisor.protocol.removal import Place
 from trainer import private_files
+from trainer.environment_fingerprint import digest, surroundings
 from trainer.log import WorkerLog
-from trainer.surroundings import digest, surroundings
 
 _SUFFIX = ".executable"
 _TRIAL = ".trial"
@@ -58,7 +58,8 @@ class Executables:
         config: Mapping[str, Any],
         log: WorkerLog,
     ) -> None:
-        """`config` is what decides the programs besides `surroundings`. Needs the backend."""
+        """`config` is what decides the programs besides `environment_fingerprint`. Needs the
+        backend."""
         self._log = log
         self._directory = self._usable(directory) if directory is not None else None
         self._key = digest(json.dumps([surroundings(), dict(config)], sort_keys=True).encode())

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from supervisor.protocol import environment, reading
 from supervisor.protocol.location import Uri
-from trainer import bucket
+from trainer import bucket_paths
 
 _PATIENCE = 2.0
 """Seconds for a file that was deleted: a supervisor that owns the job restores it within one."""
@@ -68,7 +68,7 @@ class Fence:
     def _read(self) -> bytes:
         uri = Uri.parse(self.file)
         if uri is not None:
-            return bucket.read(uri)
+            return bucket_paths.read(uri)
         end = time.monotonic() + _PATIENCE
         while True:
             try:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
 from supervisor.protocol import reading, removal
-from trainer import bucket
+from trainer import bucket_paths
 
 _ALGORITHMS: dict[str, Any] = {
     "sha256": hashlib.sha256,
@@ -64,7 +64,7 @@ class Files(Protocol):
 
 def files_in(directory: Path) -> Files:
     """The files below `directory`, as they are when they are first asked for."""
-    return _InBucket(directory) if bucket.is_in_bucket(directory) else _OnDisk(directory)
+    return _InBucket(directory) if bucket_paths.is_in_bucket(directory) else _OnDisk(directory)
 
 
 class _OnDisk:
@@ -120,8 +120,8 @@ class _InBucket:
         self._directory = directory
 
     @cached_property
-    def _objects(self) -> dict[str, bucket.Object]:
-        return bucket.objects(self._directory)
+    def _objects(self) -> dict[str, bucket_paths.Object]:
+        return bucket_paths.objects(self._directory)
 
     def names(self) -> Iterable[str]:
         return self._objects
@@ -141,7 +141,7 @@ class _InBucket:
         return None
 
     def read(self, name: str, limit: int = reading.SMALL) -> bytes:
-        return bucket.read(self._directory / name, limit)
+        return bucket_paths.read(self._directory / name, limit)
 
     def replace(self, name: str, data: bytes) -> None:
         (self._directory / name).write_bytes(data)

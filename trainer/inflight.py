@@ -12,7 +12,7 @@ from collections import deque
 
 import jax
 
-from supervisor.protocol.drills import Drills
+from supervisor.protocol.fault_injection import Drills
 from supervisor.protocol.reporter import Reporter
 from trainer.log import WorkerLog, log
 from trainer.step import Metrics

@@ -25,7 +25,7 @@ from typing import Any
 from supervisor.protocol import environment, removal
 from supervisor.protocol.committed import committed_at
 from supervisor.protocol.reading import UnreadableError, parse_object
-from trainer import bucket
+from trainer import bucket_paths
 from trainer.files import files_in
 
 _BY_HAND = "by-hand"
@@ -76,7 +76,7 @@ class Ledger:
             return None
         except UnreadableError as error:
             unknown = f"no step in {self._directory} that is there now is known to be this job's"
-            if bucket.is_in_bucket(self._directory):
+            if bucket_paths.is_in_bucket(self._directory):
                 return f"{error}; {unknown}"
             path = self._directory / self._name
             moved = removal.set_aside(path, FOREIGN, below=self._directory)

@@ -19,12 +19,8 @@ from supervisor.protocol import removal
 from supervisor.protocol.committed import MARKER, METADATA, committed_at, committed_steps, unmarked
 from supervisor.protocol.reading import UnreadableError
 from supervisor.protocol.removal import NotOursError, Place
-from trainer import bucket
-from trainer.files import files_in
-from trainer.integrity import MANIFEST
-from trainer.ledger import Ledger
-from trainer.log import log
-from trainer.steps import (
+from trainer import bucket_paths
+from trainer.checkpoint_steps import (
     REMOVED,
     Say,
     UnmarkedCheckpointError,
@@ -37,6 +33,10 @@ from trainer.steps import (
     step_of,
     tell_foreign,
 )
+from trainer.files import files_in
+from trainer.integrity import MANIFEST
+from trainer.ledger import Ledger
+from trainer.log import log
 
 DAMAGED = "supervise_damaged.txt"
 _EARLIER_NOTE = "supervise_saving.txt"
@@ -190,8 +190,10 @@ class MarkedSteps:
         self._remove_file(Place.COMMIT_MARKER, path / MARKER)
 
     def _remove_file(self, place: Place, path: Path) -> None:
-        if bucket.is_in_bucket(path):
-            bucket.remove(place, self.directory, [str(path).removeprefix(f"{self.directory}/")])
+        if bucket_paths.is_in_bucket(path):
+            bucket_paths.remove(
+                place, self.directory, [str(path).removeprefix(f"{self.directory}/")]
+            )
         else:
             removal.file(place, path, below=self.directory)
 
@@ -203,7 +205,7 @@ class MarkedSteps:
         is_expected: Callable[[str], bool] = lambda name: True,
     ) -> None:
         """Remove a step; see `removal.tree`."""
-        if not bucket.is_in_bucket(path):
+        if not bucket_paths.is_in_bucket(path):
             removal.tree(
                 place,
                 path,
@@ -214,17 +216,19 @@ class MarkedSteps:
                 last=_LAST,
             )
             return
-        names = sorted(bucket.objects(path), key=lambda name: (name in _LAST, name != MARKER, name))
+        names = sorted(
+            bucket_paths.objects(path), key=lambda name: (name in _LAST, name != MARKER, name)
+        )
         if strange := [name for name in names if not is_expected(name)]:
             raise NotOursError(path, f"{strange[0]!r} in it is not ours")
         if not is_ours():
             raise NotOursError(path, "it was not committed when the ledger says")
-        bucket.remove(place, self.directory, [f"{path.name}/{name}" for name in names])
+        bucket_paths.remove(place, self.directory, [f"{path.name}/{name}" for name in names])
 
 
 def _is_in_the_way(path: Path) -> bool:
     """Whether a save in `path` would mix with what is there, or go where a link leads."""
-    if bucket.is_in_bucket(path):
+    if bucket_paths.is_in_bucket(path):
         return bool(list(files_in(path).names()))
     found = [path, *path.rglob("*")] if os.path.lexists(path) else []
     return any(one.is_symlink() or not one.is_dir() for one in found)

@@ -18,11 +18,11 @@ import yaml
 from supervisor.config.training.resolved import parse
 from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.environment import WorkerIdentity
-from supervisor.protocol.failure import write_failure_record
+from supervisor.protocol.failure_record import write_failure_record
 from supervisor.protocol.messages import Stage
 from trainer.evaluation import compiled_loss
 from trainer.log import WorkerLog
-from trainer.prepare import prepare
+from trainer.setting_up import prepare
 
 USAGE = "usage: python -P -m trainer.prefetch PARAMS.yaml"
 

@@ -2,8 +2,9 @@
 
 By itself the manager lists a directory by the names in it, removes steps to keep a number of them,
 removes what lies in the way of a save, and cleans up temporary folders: whoever made them. Here it
-knows of no step but those that it saves, and removes none: that is for `trainer.steps`. What it
-finds in its way is an error. The last moment before a commit is ours too: see `TemporaryPath`.
+knows of no step but those that it saves, and removes none: that is for `trainer.checkpoint_steps`.
+What it finds in its way is an error. The last moment before a commit is ours too: see
+`TemporaryPath`.
 """
 
 # mypy: allow-untyped-calls, disable-error-code="attr-defined, misc, name-defined, valid-type"
@@ -22,7 +23,7 @@ from orbax.checkpoint.checkpoint_managers import SaveDecisionPolicy, preservatio
 
 from supervisor.protocol import removal
 from supervisor.protocol.committed import MARKER, METADATA
-from trainer import bucket
+from trainer import bucket_paths
 
 BeforeCommit = Callable[[int], None]
 """Called with a step whose files are all written, in the thread that commits it; by an exception
@@ -76,7 +77,7 @@ class _OwnSteps(orbax_path.step.NameFormat):
         return iter(())
 
     def find_step(self, base_path: Any, step: int) -> Any:
-        """Not asked for: what is restored is found by `trainer.steps`."""
+        """Not asked for: what is restored is found by `trainer.checkpoint_steps`."""
         raise ValueError(f"step {step} is not looked for by its name")
 
 
@@ -114,9 +115,9 @@ def _temporary_path_class(
                 (written / MARKER).write_text(said)
                 before_commit(int(final.name))
                 removal.rename(Path(os.fspath(written)), final.name)
-            elif bucket.is_in_bucket(directory):
+            elif bucket_paths.is_in_bucket(directory):
                 before_commit(int(final.name))
-                bucket.create(final / MARKER, said.encode())
+                bucket_paths.create(final / MARKER, said.encode())
             else:
                 before_commit(int(final.name))
                 with open(final / MARKER, "x") as file:  # noqa: PTH123

@@ -21,14 +21,14 @@ import jax
 import jax.numpy as jnp
 
 from supervisor.protocol.environment import JOB, snapshot_memory
+from trainer.byte_layout import Layout, Written, sizes, to_bytes
 from trainer.checkpoint import Position
+from trainer.checkpoint_steps import Say
+from trainer.config_fingerprint import fingerprint
 from trainer.distributed import all_have
-from trainer.fingerprint import fingerprint
-from trainer.layout import Layout, Written, sizes, to_bytes
 from trainer.log import log
 from trainer.slots import DamagedRecordError, Header, Slots
-from trainer.state import TrainState, TrainStateSpec
-from trainer.steps import Say
+from trainer.train_state import TrainState, TrainStateSpec
 
 
 class _UnusableError(Exception):

@@ -2,8 +2,8 @@
 
 Gradients are the mean over all micro-batches, and dropout knows a sequence by its place in the
 global batch, so the number of micro-batches changes the result only by rounding; with
-`determinism: {elastic: bitwise}` not even by that: see `fixed_order`. Both steps take tokens
-[accumulation, sequences, length + 1].
+`determinism: {elastic: bitwise}` not even by that: see `deterministic_reduction`. Both steps take
+tokens [accumulation, sequences, length + 1].
 """
 
 # mypy: allow-untyped-calls
@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from trainer import fixed_order
+from trainer import deterministic_reduction
 from trainer.mesh import batch_sharding, replicated
-from trainer.state import Params, TrainState, TrainStateSpec
+from trainer.train_state import Params, TrainState, TrainStateSpec
 
 Metrics = dict[str, jax.Array]
 
@@ -79,14 +79,14 @@ def _loss(
 
 def _mean(spec: TrainStateSpec) -> Callable[..., Any]:
     """What takes the mean of a function over micro-batches."""
-    return fixed_order.mean if spec.config.is_bitwise else _mean_of_turns
+    return deterministic_reduction.mean if spec.config.is_bitwise else _mean_of_turns
 
 
 def _mean_of_turns(
     function: Callable[[jax.Array, jax.Array], Any], tokens: jax.Array, zeros: Any
 ) -> Any:
-    """As `fixed_order.mean`, of micro-batches that lie on all devices together: it is left to the
-    compiler in which order they add up."""
+    """As `deterministic_reduction.mean`, of micro-batches that lie on all devices together: it is
+    left to the compiler in which order they add up."""
     turns, sequences, _ = tokens.shape
     places = jnp.arange(turns * sequences).reshape(turns, sequences)
 
@@ -143,5 +143,5 @@ def _on_devices(spec: TrainStateSpec, function: Callable[..., Any]) -> Any:
     """`function` of (state, tokens) over all devices: shared out by the compiler, or by us."""
     bound = partial(function, spec)
     if spec.config.is_bitwise:
-        return fixed_order.on_each_device(spec.mesh, bound)
+        return deterministic_reduction.on_each_device(spec.mesh, bound)
     return bound

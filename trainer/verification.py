@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from supervisor.protocol import removal
 from supervisor.protocol.removal import Place
-from trainer.bucket import is_in_bucket
+from trainer.bucket_paths import is_in_bucket
 from trainer.distributed import process_id
 from trainer.integrity import Manifest
 

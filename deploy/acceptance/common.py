@@ -18,10 +18,10 @@ from deploy.acceptance.checks import check
 from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.adapters.platforms import accelerators
-from supervisor.adapters.processes.guard import Guard
+from supervisor.adapters.processes.guard_client import Guard
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import Noticed
-from supervisor.engines.probing.devices import DeviceProbe, ProbeLimits
+from supervisor.engines.probing.device_probe import DeviceProbe, ProbeLimits
 from supervisor.engines.probing.units import ProbeAnswer
 from supervisor.engines.this_host import ThisHost
 from supervisor.engines.worker_environment import visible
@@ -234,7 +234,7 @@ def _until_up(bench: Bench) -> tuple[Child, list[str]]:
     "cpu",
     expected="the supervisor's probe finds all devices well, cold and started ahead, each "
     f"within {ProbeLimits().start:g} s; which of them is faster is told only",
-    source="supervisor/engines/probing/devices.py (ProbeLimits)",
+    source="supervisor/engines/probing/device_probe.py (ProbeLimits)",
     seconds=240.0,
 )
 def probe(bench: Bench) -> None:

@@ -1,8 +1,8 @@
 """Runs any Python program as the interpreter would, and reports for it.
 
 `start` is what the interpreter is given in place of the program; it works out what to run
-(`program`), watches how that ends (`endings`) and, once the program imports jax, what it does
-(`monitoring`, by way of `arrivals`).
+(`target`), watches how that ends (`fatal_exceptions`) and, once the program imports jax, what it
+does (`monitoring`, by way of `arrivals`).
 
 The program must not notice. So this package is not on its `sys.path` and not in its way: it is
 loaded by path, as part of a package of another name (`_supervise`), together with

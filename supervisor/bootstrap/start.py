@@ -44,8 +44,8 @@ def prepare():  # type: () -> None
     sys.modules["_supervise"] = package
     run = None
     try:
-        program = __import__("_supervise.bootstrap.program", fromlist=["program"])
-        run = program.prepare(__file__)
+        target = __import__("_supervise.bootstrap.target", fromlist=["target"])
+        run = target.prepare(__file__)
     except Exception as error:
         run_plainly("it cannot be set up (" + type(error).__name__ + ")")
     if run is None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import ModuleType, TracebackType
     from typing import Any
 
-    from ..protocol.failure import FailureRecord
+    from ..protocol.failure_record import FailureRecord
     from .monitoring import Monitor
 
 # `protocol.environment` has these too, and imports more than the start of a program may cost.
@@ -108,7 +108,7 @@ class Worker:
         if not self.is_here or not self._failure_file:
             return None
         try:
-            failure = self._import("protocol.failure")
+            failure = self._import("protocol.failure_record")
             stage, step = self._monitor.place(error) if self._monitor else (None, None)
             rank = int(os.environ.get(RANK, "0"))
             record: FailureRecord = failure.describe(error, rank=rank, stage=stage, step=step)
@@ -121,7 +121,7 @@ class Worker:
         if not self.is_here or not self._failure_file or os.path.exists(self._failure_file):
             return
         try:
-            self._import("protocol.failure").save_record(record, self._failure_file)
+            self._import("protocol.failure_record").save_record(record, self._failure_file)
         except Exception:
             return
 

@@ -26,7 +26,7 @@ from supervisor.diagnosis.redaction import Redactor
 from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import in_time, judge_in_time, one_line
-from supervisor.narrative.failures import doubted
+from supervisor.narrative.failure_text import doubted
 from supervisor.protocol.messages import Stage
 
 NO_INPUT = 66

@@ -34,7 +34,7 @@ from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState
 from supervisor.files.segments import JOURNAL
 from supervisor.host.identity import Identity
-from supervisor.narrative.devices import unit
+from supervisor.narrative.device_text import unit
 from supervisor.ports import Objects
 from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import printable

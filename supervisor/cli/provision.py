@@ -8,7 +8,7 @@ from argparse import Namespace
 from supervisor.cli.arguments import Commands, add_config
 from supervisor.cli.complaints import complain
 from supervisor.prepare import prepare
-from supervisor.provision.command import ProvisionError, provision
+from supervisor.provision.provisioning import ProvisionError, provision
 
 
 def add_parser(commands: Commands) -> None:

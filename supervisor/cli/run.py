@@ -14,11 +14,11 @@ from supervisor.cli.arguments import Commands, add_config
 from supervisor.cli.complaints import complain, terminated
 from supervisor.core.exit_codes import ExitCode
 from supervisor.exclusion import JobGoneError, ModelDirError
-from supervisor.given import UnavailableSecretError, with_secrets
-from supervisor.guarded import NoGuardError
+from supervisor.guard_keeper import NoGuardError
 from supervisor.host.unkillable import UnkillableError
 from supervisor.job import run_job
 from supervisor.prepare import prepare
+from supervisor.secret_variables import UnavailableSecretError, with_secrets
 
 _GONE = (
     "the same command begins a new job now: move model_dir, with its journal, back first, or set "

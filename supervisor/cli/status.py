@@ -13,9 +13,9 @@ from supervisor.cli.job_view import exit_code_of, print_line, quarantined, view
 from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import JobState, Status
 from supervisor.narrative import status_line
-from supervisor.narrative.devices import lost, unit
-from supervisor.narrative.failures import at, certainty, doubted
-from supervisor.narrative.line import budget_used
+from supervisor.narrative.device_text import lost, unit
+from supervisor.narrative.event_line import budget_used
+from supervisor.narrative.failure_text import at, certainty, doubted
 from supervisor.protocol.location import Uri
 
 _ENDED_EARLY = (

@@ -22,10 +22,10 @@ from supervisor.config.topology import SliceShape, parse_topology
 from supervisor.core.exit_codes import ExitCode
 from supervisor.diagnosis.redaction import Redactor
 from supervisor.exclusion import ModelDirError
-from supervisor.given import with_env_files
 from supervisor.preflight import check, notes, unwatched
 from supervisor.prepare import Prepared, prepare
 from supervisor.protocol.shortening import beginning
+from supervisor.secret_variables import with_env_files
 
 _MAX_PROBLEM = 400
 """Characters of what a compiler says."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from supervisor.config.checks import conflicts, conflicts_across
+from supervisor.config.conflicts import conflicts, conflicts_across
 from supervisor.config.overrides import apply_override
 from supervisor.config.places import state_folder
 from supervisor.config.problems import (
@@ -22,8 +22,8 @@ from supervisor.config.problems import (
     unknown_key,
 )
 from supervisor.config.schema import TRAINER_SECTIONS, Phase
-from supervisor.config.source import Source, read_source
 from supervisor.config.violations import in_data, violations
+from supervisor.config.yaml_source import Source, read_source
 from supervisor.protocol.location import Uri
 
 EXIT_CODE_PRESETS: dict[str, dict[int, int]] = {

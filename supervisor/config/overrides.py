@@ -7,7 +7,7 @@ from typing import Any
 
 from supervisor.config.problems import ConfigError, Location, Problem, key_path
 from supervisor.config.secret_names import REDACTED, is_hidden
-from supervisor.config.source import Source, parse_value
+from supervisor.config.yaml_source import Source, parse_value
 
 _WORD = re.compile(r"[\w-]+")
 _KEY = re.compile(r"[\w.\[\]-]*")

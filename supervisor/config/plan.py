@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.config import placeholders
-from supervisor.config.checks import phase_name
 from supervisor.config.command import Command, SuccessConfig
+from supervisor.config.conflicts import phase_name
 from supervisor.config.feasible_rungs import FeasibleRungs
 from supervisor.config.load import Job
 from supervisor.config.schema import TRAINER_SECTIONS, Fault, Phase
@@ -84,7 +84,8 @@ class PhasePlan:
     env_secrets: Mapping[str, str] = field(default_factory=dict)
     """Variables of its environment, and the secrets in Secret Manager that are their values."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What `env_file` and `env_secrets` come down to, once they have been read (`given`)."""
+    """What `env_file` and `env_secrets` come down to, once they have been read
+    (`secret_variables`)."""
 
     @property
     def devices_per_worker(self) -> int:

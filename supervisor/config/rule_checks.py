@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from supervisor.config.own_rules import RuleConfig
 from supervisor.config.patterns import Pattern, SlowPatternError
 from supervisor.config.problems import Location, shown
-from supervisor.config.rules import RuleConfig
 
 _ANY_TYPE = ("BaseException", "*")
 _UNLIKE = ("a", "7", "-", "\N{LATIN SMALL LETTER E WITH ACUTE}", "Zz: x\n(y)", " ")

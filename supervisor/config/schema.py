@@ -29,7 +29,7 @@ from supervisor.config.fields import (
     local_place,
     place,
 )
-from supervisor.config.rules import RuleConfig
+from supervisor.config.own_rules import RuleConfig
 from supervisor.config.topology import parse_slice
 from supervisor.config.training.sections import (
     CheckpointSchedule,
@@ -41,7 +41,7 @@ from supervisor.config.training.sections import (
     OptimizerConfig,
     Seed,
 )
-from supervisor.protocol.drills import SIMULATED
+from supervisor.protocol.fault_injection import SIMULATED
 
 TRAINER_SECTIONS = ("seed", "data_shuffle_seed", "model", "optimizer", "loop", "determinism")
 """Keys of `trainer.init` that are our trainer's business."""

@@ -28,7 +28,6 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.core.guesses import Guess
 from supervisor.core.livelock import Goodput
 from supervisor.core.liveness import Liveness
-from supervisor.core.moves import Outcome, back_off, drained, finish, start
 from supervisor.core.phases import phase_succeeded
 from supervisor.core.placing import (
     Shortage,
@@ -41,8 +40,9 @@ from supervisor.core.placing import (
     wait,
 )
 from supervisor.core.policy import PhasePolicy, RestartPolicy
+from supervisor.core.remediation import answer
 from supervisor.core.state import JobState
-from supervisor.core.tactics import answer
+from supervisor.core.transitions import Outcome, back_off, drained, finish, start
 from supervisor.diagnosis.failure import Failure, WorkerExit
 from supervisor.diagnosis.verdicts import hang_failure
 from supervisor.protocol.messages import Stage

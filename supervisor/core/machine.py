@@ -13,7 +13,7 @@ same way.
 This file finds the handler of each event, and holds what a deadline leads to. `resuming` holds how
 a supervisor starts, `running` how an attempt lives, `stopping` how a live one is stopped,
 `regrowing` how it makes way for a larger rung, `ending` what its end leads to, `placing` what the
-next one runs on, `phases` the way from phase to phase, and `moves` what they all end in.
+next one runs on, `phases` the way from phase to phase, and `transitions` what they all end in.
 docs/states.md has every transition; CONTRIBUTING.md traces one restart.
 
 Events that do not fit the state (late, duplicate, of another attempt or phase) change nothing.
@@ -60,7 +60,6 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
-from supervisor.core.moves import Outcome
 from supervisor.core.phases import begin, phase_begun
 from supervisor.core.placing import go_on, probe
 from supervisor.core.policy import RestartPolicy
@@ -69,6 +68,7 @@ from supervisor.core.resuming import supervisor_started
 from supervisor.core.running import worker_reported, workers_observed, workers_started
 from supervisor.core.state import JobState
 from supervisor.core.stopping import ask_to_stop, hung, save_measured, signal, stop_requested
+from supervisor.core.transitions import Outcome
 
 
 def step(state: JobState, event: Event, policy: RestartPolicy) -> Outcome:

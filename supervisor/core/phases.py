@@ -11,12 +11,12 @@ from supervisor.core.events import PhaseBegun
 from supervisor.core.guesses import Guesses
 from supervisor.core.ladder import Ladder
 from supervisor.core.livelock import Livelock
-from supervisor.core.moves import Outcome, drained, finish
 from supervisor.core.placing import go_on
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.recovery import Recovery
+from supervisor.core.remediation import Tactics
 from supervisor.core.state import JobState
-from supervisor.core.tactics import Tactics
+from supervisor.core.transitions import Outcome, drained, finish
 
 
 def begin(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Outcome:

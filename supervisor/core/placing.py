@@ -17,9 +17,9 @@ from supervisor.core.doing import Failed, Probing, Suspicion, Waiting
 from supervisor.core.events import DevicesProbed
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.ladder import Placement
-from supervisor.core.moves import Outcome, finish, rested, start
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState
+from supervisor.core.transitions import Outcome, finish, rested, start
 from supervisor.diagnosis.failure import Failure
 
 

@@ -13,11 +13,11 @@ from dataclasses import replace
 
 from supervisor.core.doing import MakesWay, Running
 from supervisor.core.events import CheckpointCommitted, DevicesProbed
-from supervisor.core.moves import Outcome
 from supervisor.core.placing import evidence, look, usable
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState
 from supervisor.core.stopping import signal
+from supervisor.core.transitions import Outcome
 
 
 def begin_to_look(state: JobState, at: float, policy: RestartPolicy) -> JobState:

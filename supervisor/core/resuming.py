@@ -24,13 +24,13 @@ from supervisor.core.guesses import Guesses
 from supervisor.core.ladder import Ladder
 from supervisor.core.livelock import Goodput, Livelock
 from supervisor.core.liveness import Liveness
-from supervisor.core.moves import Outcome, back_off, finish
 from supervisor.core.phases import begin, begin_anew, next_phase
 from supervisor.core.placing import probe
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.quarantine import Quarantine
 from supervisor.core.recovery import Recovery
 from supervisor.core.state import JobState
+from supervisor.core.transitions import Outcome, back_off, finish
 
 
 def supervisor_started(state: JobState, event: SupervisorStarted, policy: RestartPolicy) -> Outcome:

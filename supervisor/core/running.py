@@ -27,12 +27,12 @@ from supervisor.core.doing import (
 )
 from supervisor.core.ending import ended_well, kill, some_failed, told_ends
 from supervisor.core.events import WorkerReported, WorkersObserved, WorkersStarted
-from supervisor.core.moves import Outcome
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.recovery import Recovery
 from supervisor.core.regrowing import begin_to_look
 from supervisor.core.state import JobState
 from supervisor.core.stopping import ask_to_stop, signal
+from supervisor.core.transitions import Outcome
 from supervisor.diagnosis.failure import WorkerExit
 from supervisor.protocol.messages import RestoredMessage, StageMessage, StepMessage
 

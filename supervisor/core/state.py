@@ -35,7 +35,7 @@ from supervisor.core.livelock import Goodput, Livelock
 from supervisor.core.liveness import Liveness, Silence
 from supervisor.core.quarantine import Quarantine
 from supervisor.core.recovery import Recovery
-from supervisor.core.tactics import Tactics
+from supervisor.core.remediation import Tactics
 from supervisor.diagnosis.failure import Failure, Survivor, WorkerExit
 
 

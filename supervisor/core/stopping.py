@@ -27,9 +27,9 @@ from supervisor.core.doing import (
 from supervisor.core.ending import ended_well
 from supervisor.core.events import SaveMeasured, StopRequested, StopSource
 from supervisor.core.liveness import Silence
-from supervisor.core.moves import Outcome, drained
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import Drain, JobState
+from supervisor.core.transitions import Outcome, drained
 
 _SAVES = 3.0
 """Of how many saves a worker that is to save may take the time: one may be under way, the next one

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 
-from supervisor.diagnosis.codes import codes_of
 from supervisor.diagnosis.speakers import Speaker, speaker
 from supervisor.diagnosis.statements import stated
+from supervisor.diagnosis.structured_codes import codes_of
 
 _WRAPPERS = frozenset(
     {

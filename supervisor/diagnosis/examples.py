@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from supervisor.config.own_rules import Example
 from supervisor.config.patterns import SlowPatternError
-from supervisor.config.rules import Example
 from supervisor.diagnosis.digest import LogDigest
 from supervisor.diagnosis.explanation import explain
 from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence, WorkerExit

@@ -8,7 +8,7 @@ from supervisor.config.judgement import Remedy
 from supervisor.diagnosis.outcome import Charge as Charge
 from supervisor.diagnosis.outcome import Confidence as Confidence
 from supervisor.diagnosis.outcome import Verdict as Verdict
-from supervisor.protocol.failure import FailureRecord
+from supervisor.protocol.failure_record import FailureRecord
 
 _MOST_NAMED = 3
 

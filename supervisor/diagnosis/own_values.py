@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from supervisor.diagnosis.chain import Chain, Raised
 from supervisor.diagnosis.rules import Rule, found
-from supervisor.diagnosis.rules.phrases import REQUIREMENTS
+from supervisor.diagnosis.rules.wording import REQUIREMENTS
 from supervisor.diagnosis.speakers import Speaker
 
 _ABOUT_VALUES = frozenset(

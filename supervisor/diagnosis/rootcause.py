@@ -28,7 +28,7 @@ from supervisor.diagnosis.log_lines import Line, clean_lines, processes
 from supervisor.diagnosis.native_text import aborts, last_lines, speaks
 from supervisor.diagnosis.survival import Progress
 from supervisor.diagnosis.traceback_text import MAX_FRAMES, TracebackReader, passed
-from supervisor.protocol.failure import ExceptionInfo, FailureRecord
+from supervisor.protocol.failure_record import ExceptionInfo, FailureRecord
 
 _CALLBACK = re.compile(r"(?:[Cc]allback|Generated function)\b")
 _ITS_ERROR = re.compile(r" error[^:]{0,300}: ")

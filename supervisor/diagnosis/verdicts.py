@@ -24,7 +24,7 @@ from supervisor.diagnosis.stores import is_of_a_store
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.weighing import Judgement, is_hearsay, weighed
 from supervisor.host.notice import Notice, Tell
-from supervisor.protocol.failure import FailureRecord
+from supervisor.protocol.failure_record import FailureRecord
 from supervisor.protocol.messages import Stage, printable
 
 _MAX_ROOT_CAUSE = 300

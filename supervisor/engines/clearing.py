@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 
 from supervisor.adapters.platforms.accelerators import Holder
 from supervisor.engines.holders import each_told
-from supervisor.engines.machine import MainLoop, Processes
+from supervisor.engines.host_port import MainLoop, Processes
 from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Clock
 

@@ -11,9 +11,9 @@ from supervisor.adapters.processes.progress import ProgressPipe
 from supervisor.core.settling import Settling
 from supervisor.diagnosis.failure import Survivor, WorkerExit
 from supervisor.engines.handles import OomKills, Output, Process, Watch
+from supervisor.engines.host_port import Machine
 from supervisor.engines.launch import Launch, Start
-from supervisor.engines.machine import Machine
-from supervisor.protocol.drills import Drill
+from supervisor.protocol.fault_injection import Drill
 from supervisor.protocol.messages import (
     AdjustableMessage,
     DevicesMessage,

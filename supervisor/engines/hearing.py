@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from supervisor.core.events import SaveMeasured, SilenceExcused, WorkerReported
 from supervisor.engines.group import Member, WorkerGroup
-from supervisor.engines.machine import Compilations, MainLoop
-from supervisor.engines.snapshots import SnapshotKeeper
+from supervisor.engines.host_port import Compilations, MainLoop
+from supervisor.engines.snapshot_keeper import SnapshotKeeper
 from supervisor.ports import Clock
 from supervisor.protocol.messages import (
     Message,

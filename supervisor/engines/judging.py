@@ -19,10 +19,10 @@ from supervisor.diagnosis.verdicts import (
     unjudged_failure,
 )
 from supervisor.engines.group import WorkerGroup
+from supervisor.engines.host_port import Files
 from supervisor.engines.launch import Launch
-from supervisor.engines.machine import Files
 from supervisor.host.notice import Notice, Tell
-from supervisor.protocol.failure import MAX_RECORD, FailureRecord, parse_failure_record
+from supervisor.protocol.failure_record import MAX_RECORD, FailureRecord, parse_failure_record
 
 _MAX_STACKS = 1 << 20
 """Bytes: 100 threads of 100 frames each."""

@@ -18,8 +18,8 @@ from supervisor.diagnosis.success import Success
 from supervisor.engines.python_program import bootstrapped
 from supervisor.protocol import environment
 from supervisor.protocol.adjustments import Adjustments
-from supervisor.protocol.drills import Drill
 from supervisor.protocol.environment import Owner, WorkerIdentity
+from supervisor.protocol.fault_injection import Drill
 
 _HOST = "host"
 

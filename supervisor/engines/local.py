@@ -29,12 +29,12 @@ from supervisor.engines.clearing import Killing, Releasing
 from supervisor.engines.group import Member, WorkerGroup
 from supervisor.engines.handles import Memory, Watch
 from supervisor.engines.hearing import Hearing
+from supervisor.engines.host_port import Compilations, Machine, MainLoop
 from supervisor.engines.judging import judged, redacted
 from supervisor.engines.launch import Launch, Start
-from supervisor.engines.machine import Compilations, Machine, MainLoop
-from supervisor.engines.probing.devices import DeviceProbe
+from supervisor.engines.probing.device_probe import DeviceProbe
 from supervisor.engines.probing.units import ProbeAnswer
-from supervisor.engines.snapshots import SnapshotKeeper
+from supervisor.engines.snapshot_keeper import SnapshotKeeper
 from supervisor.engines.stack_dumps import dump_stacks
 from supervisor.engines.starting import WorkerStarter
 from supervisor.engines.survivors import Survivors

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from supervisor.engines.group import Member
+from supervisor.engines.host_port import Machine
 from supervisor.engines.launch import Launch
-from supervisor.engines.machine import Machine
 from supervisor.files.attempts import attempt_folder
 from supervisor.host.notice import Notice
 from supervisor.protocol.stacks import STACK_SIGNAL

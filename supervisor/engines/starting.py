@@ -12,8 +12,8 @@ from supervisor.config.patterns import Pattern
 from supervisor.engines.ahead.preparing import Preparations
 from supervisor.engines.group import Member, WorkerGroup
 from supervisor.engines.handles import Memory, Output, Process
+from supervisor.engines.host_port import Compilations, Machine
 from supervisor.engines.launch import Launch, Start
-from supervisor.engines.machine import Compilations, Machine
 from supervisor.engines.python_program import has_bootstrap
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol import environment

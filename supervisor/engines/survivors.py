@@ -17,7 +17,7 @@ from supervisor.core.allowance import Allowance
 from supervisor.core.pipes import left_alone
 from supervisor.diagnosis.failure import Survivor
 from supervisor.engines.group import WorkerGroup
-from supervisor.engines.machine import MainLoop
+from supervisor.engines.host_port import MainLoop
 from supervisor.host import tree
 from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Clock

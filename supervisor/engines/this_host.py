@@ -11,23 +11,23 @@ from pathlib import Path
 
 import psutil
 
-from supervisor.adapters.kernel import memory, process_facts, stacks
+from supervisor.adapters.kernel import inspection, memory, process_facts
 from supervisor.adapters.kernel.addresses import free_ports
-from supervisor.adapters.kernel.cgroup import OomCounter
 from supervisor.adapters.kernel.contention import ran_and_waited
+from supervisor.adapters.kernel.oom_counter import OomCounter
 from supervisor.adapters.kernel.process_facts import Reaction
 from supervisor.adapters.platforms import accelerators
 from supervisor.adapters.platforms.accelerators import TPU, Holder, holders
-from supervisor.adapters.processes.guard import Guard
+from supervisor.adapters.processes.guard_client import Guard
 from supervisor.adapters.processes.output import OutputPatterns, OutputPump, read_evidence
 from supervisor.adapters.processes.progress import ProgressPipe
-from supervisor.adapters.processes.snapshots import SnapshotMemory
+from supervisor.adapters.processes.snapshot_memory import SnapshotMemory
 from supervisor.adapters.processes.worker_process import WorkerProcess
-from supervisor.adapters.stores.checkpoints import CheckpointWatcher
+from supervisor.adapters.stores.checkpoint_watcher import CheckpointWatcher
 from supervisor.adapters.stores.requests import taken
 from supervisor.adapters.stores.space import free_bytes
 from supervisor.core.pipes import Pipes
-from supervisor.engines import committed
+from supervisor.engines import checkpoint_source
 from supervisor.engines.holders import in_the_way
 from supervisor.files import writing
 from supervisor.host import tree
@@ -88,7 +88,7 @@ class _Processes:
         return tree.send(pid, seen, number)
 
     def state(self, pid: int) -> str:
-        return stacks.describe_process(pid)
+        return inspection.describe_process(pid)
 
     def handles(self, pid: int, number: int) -> bool:
         return process_facts.handles(pid, number)
@@ -106,7 +106,7 @@ class _Processes:
         return process_facts.pipes(pid)
 
     def cpu_seconds(self, pid: int) -> float:
-        return stacks.cpu_seconds(pid)
+        return inspection.cpu_seconds(pid)
 
     def ran_and_waited(self, pid: int) -> tuple[int, int]:
         return ran_and_waited(pid)
@@ -119,7 +119,7 @@ class _Processes:
             psutil.Process(pid).ionice(psutil.IOPRIO_CLASS_IDLE)
 
     def dump_native_stacks(self, pid: int, path: Path) -> None:
-        stacks.dump_native_stacks(self._guard, pid, path)
+        inspection.dump_native_stacks(self._guard, pid, path)
 
 
 class _Channels:
@@ -161,7 +161,7 @@ class _Files:
     def success_file_exists(self, place: str) -> bool:
         uri = Uri.parse(place)
         if uri is not None:
-            return committed.exists(uri)
+            return checkpoint_source.exists(uri)
         return aside(str(Path(place).parent)).ask(Path(place).exists)
 
     def evidence(self, path: Path, below: Path) -> str:
@@ -197,7 +197,7 @@ class _Files:
         aside(str(model_dir)).ask(hear)
 
     def newest_checkpoint(self, place: Path | Uri) -> int | None:
-        return committed.newest(place)
+        return checkpoint_source.newest(place)
 
     def watch_checkpoints(
         self,
@@ -205,7 +205,7 @@ class _Files:
         on_commit: Callable[[int], None],
         on_error: Tell,
     ) -> CheckpointWatcher:
-        return committed.watch(place, on_commit, on_error)
+        return checkpoint_source.watch(place, on_commit, on_error)
 
 
 class _Resources:

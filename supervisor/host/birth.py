@@ -31,7 +31,7 @@ _prctl = _Function(_ctypes.dlsym(_ourselves, "prctl"))
 
 
 class Order:
-    """What is to be started, as it was told: see `adapters.processes.guard`."""
+    """What is to be started, as it was told: see `adapters.processes.guard_client`."""
 
     __slots__ = ("argv", "candidates", "env", "record", "targets")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from supervisor.host import tree
 from supervisor.host.notice import Notice, Tell
-from supervisor.host.record import Entry, Record, proven
+from supervisor.host.process_record import Entry, Record, proven
 
 
 class OnRecord:

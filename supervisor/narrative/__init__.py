@@ -32,12 +32,12 @@ from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState
 from supervisor.files.attempts import attempt_folder
 from supervisor.host.notice import Notice
-from supervisor.narrative import devices, ends
-from supervisor.narrative.decided import decided, stage_keys, step_in_words
-from supervisor.narrative.line import MAIN as MAIN
-from supervisor.narrative.line import Level as Level
-from supervisor.narrative.line import Line as Line
-from supervisor.narrative.line import budget_keys, budget_used, count, main, of_attempt
+from supervisor.narrative import device_text, ends
+from supervisor.narrative.decision_text import decided, stage_keys, step_in_words
+from supervisor.narrative.event_line import MAIN as MAIN
+from supervisor.narrative.event_line import Level as Level
+from supervisor.narrative.event_line import Line as Line
+from supervisor.narrative.event_line import budget_keys, budget_used, count, main, of_attempt
 from supervisor.ports import Transition
 from supervisor.protocol.messages import (
     CompiledMessage,
@@ -269,9 +269,9 @@ _TELLERS: dict[type, Callable[[Transition, Any, RestartPolicy], Iterator[Line]]]
     WorkersObserved: _observed,
     WorkersGone: ends.gone,
     LaunchFailed: ends.launch_failed,
-    DevicesProbed: devices.probed,
-    RungCompileFailed: devices.rung_compile_failed,
-    QuarantineCleared: devices.quarantine_cleared,
+    DevicesProbed: device_text.probed,
+    RungCompileFailed: device_text.rung_compile_failed,
+    QuarantineCleared: device_text.quarantine_cleared,
     StopRequested: _stop,
     Noticed: _noticed,
     MaintenanceAnnounced: _announced,

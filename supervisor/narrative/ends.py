@@ -11,9 +11,9 @@ from supervisor.core.events import LaunchFailed, StopSource, WorkersGone
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
 from supervisor.diagnosis.failure import Failure
-from supervisor.narrative.failures import at, doubted, end_of_traceback, failed, verdict
-from supervisor.narrative.line import Line, budget_keys, budget_used, count, main, of_attempt
-from supervisor.narrative.stops import notice_used, stopped
+from supervisor.narrative.event_line import Line, budget_keys, budget_used, count, main, of_attempt
+from supervisor.narrative.failure_text import at, doubted, end_of_traceback, failed, verdict
+from supervisor.narrative.stop_text import notice_used, stopped
 from supervisor.ports import Transition
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from supervisor.core.decisions import TellLivelock, TellRecovery
-from supervisor.narrative.line import Line, count, main, of_attempt
+from supervisor.narrative.event_line import Line, count, main, of_attempt
 
 
 def found(told: TellRecovery | TellLivelock) -> Iterator[Line]:

@@ -192,7 +192,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _of_object(path: Any) -> bytes:
-    """What an object of a bucket holds, whose `path` is one of etils (`trainer.bucket`)."""
+    """What an object of a bucket holds, whose `path` is one of etils (`trainer.bucket_paths`)."""
     if path.stat().length > MAX_METADATA:
         raise UnreadableError(path, f"has more than {MAX_METADATA} bytes")
     content: bytes = path.read_bytes()

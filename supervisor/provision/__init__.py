@@ -5,5 +5,6 @@ for the next machine once its own is gone. That is the loop here, on any machine
 the cloud for a slice, which boots into the job, watches over both from outside, and replaces the
 slice until the job has ended.
 
-`decide` says what to do, `plan` what to ask for, `boot` what a slice begins with; `loop` does it.
+`decide` says what to do, `cloud_plan` what to ask for, `boot` what a slice begins with;
+`provision_loop` does it.
 """

@@ -8,7 +8,7 @@ from queue import Queue
 import pytest
 
 from supervisor.adapters.stores.bucket_checkpoints import newest_committed, unmarked_copies
-from supervisor.adapters.stores.checkpoints import BUCKET, DISK, CheckpointWatcher, Pace
+from supervisor.adapters.stores.checkpoint_watcher import BUCKET, DISK, CheckpointWatcher, Pace
 from supervisor.ports import UnavailableError
 from supervisor.protocol.location import Uri
 from tests.memory_objects import MemoryObjects

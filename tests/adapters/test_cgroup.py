@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.kernel.cgroup import OomCounter
+from supervisor.adapters.kernel.oom_counter import OomCounter
 
 V2 = "31 23 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = (

@@ -45,7 +45,7 @@ from supervisor.diagnosis.verdicts import judge
 from supervisor.host.notice import Notice
 from supervisor.narrative import Level
 from supervisor.ports import Transition
-from supervisor.protocol.failure import parse_failure_record
+from supervisor.protocol.failure_record import parse_failure_record
 from supervisor.protocol.messages import MAX_LINE, Message, Stage
 
 POLICY = RestartPolicy((PhasePolicy("p", 3, 3, Success()),), 25.0, 0.0, 1.0)

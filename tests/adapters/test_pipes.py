@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from supervisor.adapters.processes.output import OutputPatterns, OutputPump, read_evidence
 from supervisor.adapters.processes.progress import ProgressPipe
-from supervisor.adapters.stores.checkpoints import CheckpointWatcher, Pace, newest_committed
+from supervisor.adapters.stores.checkpoint_watcher import CheckpointWatcher, Pace, newest_committed
 from supervisor.adapters.telling.console import PlainConsole
 from supervisor.config.patterns import Pattern
 from supervisor.protocol.messages import MAX_LINE, Message, SavedMessage, Stage, StepMessage, encode

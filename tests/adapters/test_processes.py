@@ -15,7 +15,7 @@ from tests.running import gone, marked, shared_guard
 
 PARENT = """
 import os, sys, time
-from supervisor.adapters.processes.guard import Guard
+from supervisor.adapters.processes.guard_client import Guard
 from supervisor.adapters.processes.worker_process import WorkerProcess
 guard = Guard(print)
 WorkerProcess(guard, sys.argv[1:], env=os.environ, output=1)

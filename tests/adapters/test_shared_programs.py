@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.adapters.stores.shared_programs import SharedPrograms, read_key
-from supervisor.core.compiled import Trust, is_entry, macs_table, parse_macs
+from supervisor.core.cache_trust import Trust, is_entry, macs_table, parse_macs
 from tests.memory_objects import MemoryObjects
 
 KEY = b"k" * 32

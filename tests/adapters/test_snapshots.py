@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.snapshots import distrust
+from supervisor.core.snapshot_use import distrust
 from supervisor.engines.handles import Memory
-from supervisor.engines.snapshots import SnapshotKeeper
+from supervisor.engines.snapshot_keeper import SnapshotKeeper
 from supervisor.engines.this_host import _Channels
 from tests.core.history import RETRY
 

@@ -25,10 +25,10 @@ _TOP = _ENGINES | {
     "engines",
     "runtime",
     "prepare",
-    "given",
-    "guarded",
-    "bounds",
-    "whereabouts",
+    "secret_variables",
+    "guard_keeper",
+    "disk_limits",
+    "checkpoint_warning",
     "exclusion",
     "remote",
     "world",
@@ -53,10 +53,10 @@ ALLOWED: dict[str, set[str]] = {
     "engines": _ENGINES | {"engines"},
     "runtime": _TOP,
     "prepare": _TOP,
-    "given": _TOP,
-    "guarded": _TOP,
-    "bounds": _TOP,
-    "whereabouts": _TOP,
+    "secret_variables": _TOP,
+    "guard_keeper": _TOP,
+    "disk_limits": _TOP,
+    "checkpoint_warning": _TOP,
     "exclusion": _TOP,
     "remote": _TOP,
     "world": _TOP - {"job"},
@@ -96,7 +96,10 @@ IMPURE = {
 PURE = {
     "core",
     "diagnosis",
-    *(f"supervisor/provision/{name}.py" for name in ("boot", "decide", "intent", "plan", "tell")),
+    *(
+        f"supervisor/provision/{name}.py"
+        for name in ("boot", "cloud_plan", "decide", "intent", "tell")
+    ),
 }
 """The packages and the other modules that are pure."""
 HEAVY = {
@@ -254,7 +257,8 @@ def test_a_verb_loads_nothing_that_it_does_not_need(verb: str | None, names: lis
 
 
 def _engines_named(source: str, path: str) -> list[str]:
-    """The modules of implementations of `engines.port.Engine` that the module at `path` imports."""
+    """The modules of implementations of `engines.engine.Engine` that the module at `path`
+    imports."""
     package = Path(path).with_suffix("").parts[:-1]
     return [
         name
@@ -276,4 +280,4 @@ def test_one_place_alone_names_an_engine() -> None:
 def test_what_names_an_engine_is_seen() -> None:
     assert _engines_named("from supervisor.engines.local import LocalEngine", "supervisor/world.py")
     assert _engines_named("from supervisor.engines import local", "supervisor/world.py")
-    assert not _engines_named("from supervisor.engines.port import Engine", "supervisor/world.py")
+    assert not _engines_named("from supervisor.engines.engine import Engine", "supervisor/world.py")

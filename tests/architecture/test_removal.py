@@ -18,7 +18,7 @@ _MAY = {
     "supervisor/host/cgroups.py",  # the kernel's folders, by the name of a run, and empty
     "supervisor/protocol/removal.py",
     "supervisor/adapters/stores/bucket.py",  # the client, whose `delete` removal calls
-    "trainer/bucket.py",  # the same for the trainer
+    "trainer/bucket_paths.py",  # the same for the trainer
 }
 
 

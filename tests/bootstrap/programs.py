@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.engines.python_program import bootstrapped
-from supervisor.protocol.failure import FailureRecord, parse_failure_record
+from supervisor.protocol.failure_record import FailureRecord, parse_failure_record
 from supervisor.protocol.messages import Message, decode
 
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}

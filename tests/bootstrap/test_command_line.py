@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from supervisor.engines.ahead.standby import why_never
+from supervisor.engines.ahead.standby_pool import why_never
 from supervisor.engines.python_program import START, bootstrapped
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.cli.main import main
 from supervisor.config import json_schema
-from supervisor.config.source import parse_source
+from supervisor.config.yaml_source import parse_source
 from tests.config.files import COMMAND, FIT, PHASES, with_command, with_init, with_restart
 
 ROOT = Path(__file__).resolve().parents[2]

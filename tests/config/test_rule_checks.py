@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.config.judgement import Verdict
+from supervisor.config.own_rules import RuleConfig
 from supervisor.config.rule_checks import idle_patterns, rule_conflicts
-from supervisor.config.rules import RuleConfig
 from supervisor.diagnosis.rules import Rule, names_match
 from supervisor.diagnosis.rules.rule import says
 from supervisor.preflight import notes

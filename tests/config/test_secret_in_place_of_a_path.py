@@ -9,9 +9,9 @@ import pytest
 from supervisor.config.load import load_job
 from supervisor.config.problems import ConfigError
 from supervisor.config.secret_names import is_secret
-from supervisor.given import with_env_files
 from supervisor.preflight import check
 from supervisor.prepare import prepare
+from supervisor.secret_variables import with_env_files
 
 CONFIG = """
 trainer:

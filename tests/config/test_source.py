@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from supervisor.config.load import load_job
 from supervisor.config.problems import ConfigError
-from supervisor.config.source import parse_source
+from supervisor.config.yaml_source import parse_source
 from tests.config.files import load, problems
 
 

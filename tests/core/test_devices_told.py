@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.core.policy import RestartPolicy
 from supervisor.narrative import tell
-from supervisor.narrative.devices import lost
+from supervisor.narrative.device_text import lost
 from tests.core.test_placing import EIGHT, HARDWARE, Devices
 
 

@@ -13,7 +13,7 @@ from supervisor.diagnosis.outcome import Confidence
 from supervisor.diagnosis.rules import RULES, Rule
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
-from supervisor.protocol.failure import ExceptionInfo, FailureRecord
+from supervisor.protocol.failure_record import ExceptionInfo, FailureRecord
 
 TRACEBACK = """Traceback (most recent call last):
   File "/home/me/train.py", line 3, in {place}

@@ -11,7 +11,7 @@ import yaml
 
 from supervisor.core.exit_codes import ExitCode
 from supervisor.diagnosis.outcome import Verdict
-from supervisor.narrative.failures import certainty
+from supervisor.narrative.failure_text import certainty
 from tests.corpus.cases import CANNOT_BE_TOLD, Case, judge_together, read_cases
 from tests.running import Preloaded, Result, preloaded
 

@@ -8,7 +8,7 @@ import pytest
 from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence, WorkerExit
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
-from supervisor.protocol.failure import ExceptionInfo, FailureRecord
+from supervisor.protocol.failure_record import ExceptionInfo, FailureRecord
 
 HEAD = 'Traceback (most recent call last):\n  File "/app/train.py", line 3, in <module>\n'
 INDICES = "TypeError: string indices must be integers, not 'str'"

@@ -8,7 +8,7 @@ from supervisor.diagnosis.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.diagnosis.outcome import Verdict
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
-from supervisor.protocol.failure import describe
+from supervisor.protocol.failure_record import describe
 from tests.diagnosis.test_certain import LIBRARY, OWN, failure
 
 STEP = "I1121 09:08:25.278659   32226 trainer.py:129] step 118 loss 2.8311\n"

@@ -15,7 +15,7 @@ from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.signals import CRASHES
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
-from supervisor.narrative.failures import end_of_traceback
+from supervisor.narrative.failure_text import end_of_traceback
 
 CRASH = """\
 import os, signal, threading

@@ -10,7 +10,7 @@ from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence, Worker
 from supervisor.diagnosis.outcome import Verdict
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
-from supervisor.protocol.failure import ExceptionInfo, FailureRecord
+from supervisor.protocol.failure_record import ExceptionInfo, FailureRecord
 from tests.diagnosis.test_aborts import SPMD
 
 CAUGHT = (

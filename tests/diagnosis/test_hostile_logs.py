@@ -13,17 +13,17 @@ import pytest
 
 from supervisor.cli.explained import as_yaml
 from supervisor.diagnosis.beside import beside, is_wordless
-from supervisor.diagnosis.codes import codes_of
 from supervisor.diagnosis.explanation import explain
 from supervisor.diagnosis.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.diagnosis.rootcause import chain_of_record
 from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.signature import signature
+from supervisor.diagnosis.structured_codes import codes_of
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.survival import Progress
 from supervisor.diagnosis.traceback_text import TracebackReader
 from supervisor.diagnosis.verdicts import judge
-from supervisor.protocol.failure import ExceptionInfo, FailureRecord
+from supervisor.protocol.failure_record import ExceptionInfo, FailureRecord
 
 FRAME = '  File "/app/train.py", line 3, in f'
 """With what follows, an error of a program."""

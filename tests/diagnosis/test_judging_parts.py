@@ -7,17 +7,17 @@ import pytest
 from supervisor.config.judgement import Remedy
 from supervisor.diagnosis.beside import beside
 from supervisor.diagnosis.chain import Chain, Origin, Raised
-from supervisor.diagnosis.codes import codes_of
 from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence, Survivor, WorkerExit
 from supervisor.diagnosis.fitting import misfit
 from supervisor.diagnosis.log_lines import clean_lines
 from supervisor.diagnosis.outcome import Charge, Verdict
 from supervisor.diagnosis.ownership import is_surely_own
 from supervisor.diagnosis.statements import stated
+from supervisor.diagnosis.structured_codes import codes_of
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.traceback_text import TracebackReader, exception_type
 from supervisor.diagnosis.verdicts import judge, store_failure, succeeded
-from supervisor.protocol.failure import describe
+from supervisor.protocol.failure_record import describe
 from tests.diagnosis.test_aborts import SPMD
 from tests.diagnosis.test_certain import OWN, failure, raised
 

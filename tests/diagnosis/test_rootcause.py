@@ -11,7 +11,7 @@ from supervisor.diagnosis.rootcause import chain_of_record, chains_of_text
 from supervisor.diagnosis.rules import RULES, Rule
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
-from supervisor.protocol.failure import ExceptionInfo, FailureRecord
+from supervisor.protocol.failure_record import ExceptionInfo, FailureRecord
 
 UNKNOWN = HostFacts()
 HEADER = "Traceback (most recent call last):\n"

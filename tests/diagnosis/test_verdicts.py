@@ -12,7 +12,7 @@ from supervisor.diagnosis.outcome import Charge
 from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge, launch_failure, succeeded
-from supervisor.protocol.failure import ExceptionInfo, FailureRecord
+from supervisor.protocol.failure_record import ExceptionInfo, FailureRecord
 
 CLEAN = RankEvidence(WorkerExit(0, code=0))
 ANY = Success()
@@ -114,10 +114,10 @@ def test_success(success: Success, evidence: Evidence, expected: bool) -> None:
         (died(1, output="ERROR: No matching distribution found for jaxx"), "package-missing"),
         (died(2, output="train.py: error: unrecognized arguments: --lr"), "usage"),
         (
-            died(types=("trainer.steps.NoUsableCheckpointError",), message="DATA_LOSS"),
+            died(types=("trainer.checkpoint_steps.NoUsableCheckpointError",), message="DATA_LOSS"),
             "no-usable-checkpoint",
         ),
-        (died(types=("trainer.steps.UnmarkedCheckpointError",)), "unmarked-checkpoint"),
+        (died(types=("trainer.checkpoint_steps.UnmarkedCheckpointError",)), "unmarked-checkpoint"),
         (
             died(types=("builtins.ValueError",), message="Structure mismatch: Target path ('b',)"),
             "checkpoint-structure",

@@ -12,8 +12,8 @@ from supervisor.diagnosis.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.diagnosis.rootcause import chain_of_record, chains_of_text
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
-from supervisor.narrative.failures import end_of_traceback
-from supervisor.protocol.failure import FailureRecord, describe
+from supervisor.narrative.failure_text import end_of_traceback
+from supervisor.protocol.failure_record import FailureRecord, describe
 
 PLAIN = "def work():\n    raise ValueError('bad record 7')\n\nwork()\n"
 CHAINED = """\

@@ -7,7 +7,7 @@ import pytest
 from tests.end_to_end.test_training import config
 from tests.running import starting
 from tests.training.harness import final_state
-from trainer.state import TrainState
+from trainer.train_state import TrainState
 
 
 @pytest.fixture(scope="session")

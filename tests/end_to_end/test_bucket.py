@@ -25,7 +25,7 @@ from tests.faulty_store import LOST_ANSWER, RESET, Asked, Fault, FaultyStore, an
 from tests.running import Start
 from tests.training.harness import assert_same_bits, final_state
 from tests.vanishing.cloud import Cloud
-from trainer.state import TrainState
+from trainer.train_state import TrainState
 
 from .test_training import config
 

@@ -13,7 +13,7 @@ import pytest
 from supervisor.adapters.stores.compile_cache import is_whole
 from tests.running import Result
 from tests.training.harness import assert_same_bits, final_state
-from trainer.state import TrainState
+from trainer.train_state import TrainState
 
 from .test_training import config
 

@@ -16,7 +16,7 @@ import pytest
 from tests.end_to_end.test_training import config
 from tests.running import Result, Running, Start
 from tests.training.harness import assert_same_bits, final_state
-from trainer.state import TrainState
+from trainer.train_state import TrainState
 
 Supervise = Callable[..., Result]
 

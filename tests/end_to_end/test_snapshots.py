@@ -14,7 +14,7 @@ from tests.end_to_end.test_training import config
 from tests.running import Running, Start, eventually
 from tests.training.harness import assert_same_bits, final_state, newest_snapshot
 from trainer.checkpoint import newest_step
-from trainer.state import TrainState
+from trainer.train_state import TrainState
 
 
 def trainer_of(running: Running, attempt: int) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.running import Start, eventually
 from tests.training.harness import assert_same_bits, final_state
-from trainer.state import TrainState
+from trainer.train_state import TrainState
 
 from .test_snapshots import newest_in_memory
 from .test_training import config

@@ -13,7 +13,7 @@ import pytest
 
 from tests.running import Result, Start
 from tests.training.harness import assert_same_bits, final_state, tiny
-from trainer.state import TrainState
+from trainer.train_state import TrainState
 
 Supervise = Callable[..., Result]
 

@@ -15,15 +15,15 @@ import pytest
 
 from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
-from supervisor.adapters.processes.guard import Guard
+from supervisor.adapters.processes.guard_client import Guard
 from supervisor.config.command import SuccessConfig
 from supervisor.config.plan import PhasePlan
 from supervisor.config.topology import parse_slice
 from supervisor.core.events import BadUnit, Noticed
-from supervisor.engines.probing.devices import DeviceProbe, ProbeLimits
+from supervisor.engines.probing.device_probe import DeviceProbe, ProbeLimits
 from supervisor.engines.probing.units import ProbeAnswer, UnitLayout
 from supervisor.engines.this_host import ThisHost
-from supervisor.host.line import Started
+from supervisor.host.guard_socket import Started
 from supervisor.host.notice import Notice
 from supervisor.ports import Starter
 from supervisor.protocol import simulated

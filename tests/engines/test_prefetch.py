@@ -17,7 +17,7 @@ from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.core.events import Noticed, RungCompileFailed
 from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.success import Success
-from supervisor.engines.ahead.prefetch import Prefetcher, wanted
+from supervisor.engines.ahead.prefetching import Prefetcher, wanted
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.this_host import ThisHost
 from supervisor.host.notice import Notice
@@ -31,13 +31,13 @@ print(os.environ["SUPERVISE_NUM_DEVICES"], os.environ["JAX_NUM_CPU_DEVICES"], *s
 assert "SUPERVISE_PROGRESS_FD" not in os.environ
 """
 DOES_NOT_COMPILE = """
-from supervisor.protocol.failure import write_failure_record
+from supervisor.protocol.failure_record import write_failure_record
 error = RuntimeError("INTERNAL: Mosaic failed to compile TPU kernel: unsupported shape")
 write_failure_record(error, stage=None, step=None)
 raise error
 """
 SEEMS_NOT_TO_COMPILE = """
-from supervisor.protocol.failure import write_failure_record
+from supervisor.protocol.failure_record import write_failure_record
 class JaxRuntimeError(RuntimeError): pass
 def backend_compile(): raise JaxRuntimeError("INTERNAL: it does not fit")
 try:

@@ -11,8 +11,8 @@ import pytest
 from supervisor.diagnosis.success import Success
 from supervisor.engines.launch import Launch
 from supervisor.engines.worker_environment import placed, ports_needed
-from supervisor.protocol.drills import Drill
 from supervisor.protocol.environment import FAULTS, MODULES_FILE, PLACED, SIMULATED_DEVICES
+from supervisor.protocol.fault_injection import Drill
 from tests.config.files import COMMAND, with_command, with_init
 from tests.config.test_plan import plans
 

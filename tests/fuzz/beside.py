@@ -13,7 +13,7 @@ from supervisor.adapters.processes.leftovers import RecordError, recorded, says
 from supervisor.adapters.stores.env_file import read_env_file
 from supervisor.host import tree
 from supervisor.host.identity import Identity
-from supervisor.host.record import NAME, Origin, folder
+from supervisor.host.process_record import NAME, Origin, folder
 from supervisor.protocol import environment
 from tests.fuzz.target import Target, in_file
 from trainer import integrity

@@ -23,7 +23,7 @@ from supervisor.adapters.platforms.preemption import AnnouncementFile, shown
 from supervisor.adapters.processes.output import read_evidence
 from supervisor.adapters.processes.progress import ProgressPipe
 from supervisor.adapters.stores import lease_places
-from supervisor.adapters.stores.checkpoints import newest_committed
+from supervisor.adapters.stores.checkpoint_watcher import newest_committed
 from supervisor.adapters.stores.compile_cache import CompileCache
 from supervisor.adapters.stores.fetch import epoch_after, fetch
 from supervisor.adapters.stores.journal import FileJournal, JournalError
@@ -36,7 +36,7 @@ from supervisor.adapters.telling.summary import Summary
 from supervisor.cli.explained import OwnRules, explained, explained_body
 from supervisor.cli.status import show_status
 from supervisor.config.problems import ConfigError
-from supervisor.config.source import parse_value
+from supervisor.config.yaml_source import parse_value
 from supervisor.core.events import SupervisorStarted
 from supervisor.core.machine import step
 from supervisor.diagnosis.explanation import explain
@@ -51,7 +51,12 @@ from supervisor.host.identity import Identity
 from supervisor.ports import Source
 from supervisor.prepare import prepare
 from supervisor.protocol import committed, simulated
-from supervisor.protocol.failure import FailureRecord, describe, parse_failure_record, save_record
+from supervisor.protocol.failure_record import (
+    FailureRecord,
+    describe,
+    parse_failure_record,
+    save_record,
+)
 from supervisor.protocol.messages import ProtocolError, StageMessage, StepMessage, decode, encode
 from supervisor.protocol.messages import Stage as WorkerStage
 from supervisor.protocol.reading import UnreadableError

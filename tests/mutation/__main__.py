@@ -28,7 +28,7 @@ Task = tuple[str, Mutant | None]
 
 MODULES = (
     "machine",
-    "moves",
+    "transitions",
     "phases",
     "placing",
     "ladder",
@@ -39,11 +39,11 @@ MODULES = (
     "running",
     "regrowing",
     "recovery",
-    "snapshots",
+    "snapshot_use",
     "store_faults",
     "budget",
     "backoff",
-    "tactics",
+    "remediation",
     "state",
     "liveness",
     "policy",

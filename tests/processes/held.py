@@ -19,10 +19,10 @@ from supervisor.adapters.processes.worker_process import WorkerProcess
 from supervisor.adapters.stores.lease import LeaseExpiredError, LeaseTakenError, LeaseTimes
 from supervisor.adapters.stores.lease_places import LeaseFile
 from supervisor.adapters.stores.storage import LocalStorage
-from supervisor.core.clocks import Clocks
+from supervisor.core.clock_jump import Clocks
 from supervisor.core.exit_codes import ExitCode
 from supervisor.exclusion import Exclusion, Home, owned
-from supervisor.guarded import guarded
+from supervisor.guard_keeper import guarded
 from supervisor.ports import Stored
 from supervisor.protocol.location import Uri
 

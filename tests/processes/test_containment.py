@@ -26,7 +26,7 @@ from supervisor.adapters.processes.leftovers import (
 )
 from supervisor.host import cgroups, tree
 from supervisor.host.identity import Identity
-from supervisor.host.record import NAME, Origin, Recorded, folder
+from supervisor.host.process_record import NAME, Origin, Recorded, folder
 from tests.running import Result, Running, Start, command_config, eventually, lives, may_mount
 
 Supervise = Callable[..., Result]

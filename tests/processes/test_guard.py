@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervisor.adapters.processes.guard import Guard
+from supervisor.adapters.processes.guard_client import Guard
 from supervisor.adapters.processes.worker_process import WorkerProcess
 from tests.running import Result, Running, Start, command_config, eventually, lives
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.processes.guard import Guard
+from supervisor.adapters.processes.guard_client import Guard
 from supervisor.adapters.processes.leftovers import RecordError, recorded, says
 from supervisor.adapters.processes.worker_process import WorkerProcess
-from supervisor.host import cgroups, line, tree
+from supervisor.host import cgroups, guard_socket, tree
 from supervisor.host.identity import Identity
-from supervisor.host.record import NAME, Entry, Origin, Record, folder
+from supervisor.host.process_record import NAME, Entry, Origin, Record, folder
 from supervisor.host.waiting import end_child, has_ended
 from tests.processes.test_guard import asleep, idle
 from tests.processes.test_pid_one import CONTAINER
@@ -114,7 +114,7 @@ def test_a_silent_guard_is_killed_and_replaced(
 ) -> None:
     worker, hidden = noted(guard, record)
     first = guard.pid
-    monkeypatch.setattr(line, "PATIENCE", {"end": 0.05, "exited": 3.0})
+    monkeypatch.setattr(guard_socket, "PATIENCE", {"end": 0.05, "exited": 3.0})
     os.kill(first, signal.SIGSTOP)
     while guard.kill():
         pass
@@ -130,7 +130,9 @@ def test_a_guard_that_is_silent_for_long_is_given_up(
     told: list[str] = []
     guard = Guard(told.append)
     try:
-        monkeypatch.setattr(line, "PATIENCE", {"spawn": 10.0, "orphans": 0.05, "exited": 0.05})
+        monkeypatch.setattr(
+            guard_socket, "PATIENCE", {"spawn": 10.0, "orphans": 0.05, "exited": 0.05}
+        )
         worker, hidden = noted(guard, record)
         first = guard.pid
         os.kill(first, signal.SIGSTOP)
@@ -154,7 +156,7 @@ def test_what_a_guard_starts_too_late_is_ended(
     guard.contain(record, None)
     open_before = descriptors()
     with monkeypatch.context() as patched:
-        patched.setattr(line, "PATIENCE", {"spawn": 0.05})
+        patched.setattr(guard_socket, "PATIENCE", {"spawn": 0.05})
         os.kill(guard.pid, signal.SIGSTOP)
         with pytest.raises(OSError, match="which starts it, does not answer"):
             asleep(guard)

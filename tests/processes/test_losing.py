@@ -18,14 +18,14 @@ import pytest
 from supervisor import exclusion, job
 from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
-from supervisor.adapters.processes.guard import Guard
+from supervisor.adapters.processes.guard_client import Guard
 from supervisor.adapters.processes.worker_process import WorkerProcess
 from supervisor.adapters.stores.lease import LeaseTimes
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.core.events import Noticed
 from supervisor.core.exit_codes import ExitCode
 from supervisor.exclusion import Exclusion, Home, owned
-from supervisor.guarded import guarded
+from supervisor.guard_keeper import guarded
 from supervisor.host import tree
 from supervisor.host.guard_process import guard_command
 from tests.processes.test_lease import foreign

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.processes.guard import Guard
+from supervisor.adapters.processes.guard_client import Guard
 from supervisor.host import cgroups
-from supervisor.host.record import Record, Recorded
+from supervisor.host.process_record import Record, Recorded
 from tests.processes.test_guard import asleep, idle
 from tests.processes.test_guard_faults import HOST_HAS_CGROUPS, die, guard, record
 from tests.running import lives

@@ -53,7 +53,7 @@ def test_yaml_makes_no_objects(supervise: Supervise, model_dir: Path) -> None:
 
 LEAKY = """
 import os, sys
-from supervisor.protocol.failure import write_failure_record
+from supervisor.protocol.failure_record import write_failure_record
 secrets = [os.environ["WANDB_API_KEY"], os.environ["DB_PASSWORD"], sys.argv[1], sys.argv[-1]]
 error = RuntimeError("refused: " + " and ".join(secrets))
 write_failure_record(error, stage=None, step=None)
@@ -142,7 +142,7 @@ SAYINGS = [
 ]
 TELL = """
 import os, sys
-from supervisor.protocol.failure import write_failure_record
+from supervisor.protocol.failure_record import write_failure_record
 error = RuntimeError(" ".join([*sys.argv[1:], *(os.environ[n] for n in os.environ["N"].split())]))
 write_failure_record(error, stage=None, step=None)
 raise error
@@ -211,7 +211,7 @@ def test_no_error_of_our_own_shows_what_the_config_holds(model_dir: Path, tmp_pa
 
 GIVEN_TO_IT = """
 import os
-from supervisor.protocol.failure import write_failure_record
+from supervisor.protocol.failure_record import write_failure_record
 names = ("FROM_FILE", "FROM_STORE", "IN_ALL", "IN_TWO", "INHERITED")
 error = RuntimeError(" ".join(name + " is " + os.environ[name] for name in names))
 write_failure_record(error, stage=None, step=None)

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from supervisor.engines.ahead.standby import choose
+from supervisor.engines.ahead.standby_pool import choose
 from tests.running import Result, Running, Start
 
 Supervise = Callable[..., Result]

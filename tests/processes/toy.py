@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from supervisor.protocol.adjustments import Adjustments
-from supervisor.protocol.failure import write_failure_record
+from supervisor.protocol.failure_record import write_failure_record
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
 from supervisor.protocol.stacks import enable_stack_dumps

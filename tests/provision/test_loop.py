@@ -15,7 +15,7 @@ from supervisor.ports import ConflictError, UnavailableError
 from supervisor.provision.boot import File
 from supervisor.provision.decide import End
 from supervisor.provision.intent import Policy, ProvisionState, SliceStage, decode, encode
-from supervisor.provision.loop import STATE, ProvisionLoop, TakenOverError
+from supervisor.provision.provision_loop import STATE, ProvisionLoop, TakenOverError
 from tests.cloud_tpu import NO_CAPACITY, CloudTpu, Fault
 from tests.memory_objects import MemoryObjects
 

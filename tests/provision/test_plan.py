@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.config.problems import ConfigError
-from supervisor.config.source import parse_source, written
+from supervisor.config.yaml_source import parse_source, written
 from supervisor.prepare import prepare
 from supervisor.provision.boot import File
-from supervisor.provision.plan import Plan, make_plan
+from supervisor.provision.cloud_plan import Plan, make_plan
 
 WHERE = {"project": "my-project", "zone": "us-west4-a", "runtime_version": "v2-alpha-tpuv5-lite"}
 

@@ -24,7 +24,7 @@ from supervisor.ports import (
 from supervisor.provision.boot import report_path
 from supervisor.provision.decide import End
 from supervisor.provision.intent import Policy
-from supervisor.provision.loop import ProvisionLoop, TakenOverError
+from supervisor.provision.provision_loop import ProvisionLoop, TakenOverError
 from tests.memory_objects import MemoryObjects
 
 _T = TypeVar("_T")

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from supervisor.config.judgement import Remedy
 from supervisor.diagnosis.failure import WorkerExit
-from supervisor.protocol.failure import ExceptionInfo, FailureRecord
+from supervisor.protocol.failure_record import ExceptionInfo, FailureRecord
 from tests.simulation.chance import Chance
 from tests.simulation.group import Group
 

@@ -23,7 +23,7 @@ from tests.simulation.pipes import (
 
 
 class SimulatedChannels:
-    """See `engines.machine.Channels`."""
+    """See `engines.host_port.Channels`."""
 
     def __init__(self, host: Host) -> None:
         self.host = host

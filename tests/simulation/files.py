@@ -8,7 +8,7 @@ from errno import ENOENT
 from pathlib import Path
 
 from supervisor.adapters.platforms.accelerators import Holder
-from supervisor.adapters.stores.checkpoints import Looks
+from supervisor.adapters.stores.checkpoint_watcher import Looks
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.location import Uri
 from supervisor.protocol.removal import Place
@@ -20,7 +20,7 @@ _GIBIBYTE = 1 << 30
 
 
 class SimulatedFiles:
-    """See `engines.machine.Files` and `engines.machine.Resources`."""
+    """See `engines.host_port.Files` and `engines.host_port.Resources`."""
 
     host: Host
     phase: int

@@ -8,7 +8,7 @@ from typing import Protocol
 from supervisor.diagnosis.failure import WorkerExit
 from supervisor.diagnosis.success import Success
 from supervisor.protocol.adjustments import Adjustments
-from supervisor.protocol.failure import FailureRecord
+from supervisor.protocol.failure_record import FailureRecord
 from supervisor.protocol.messages import Message
 
 LEFTOVER = -1

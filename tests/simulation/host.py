@@ -14,7 +14,7 @@ from supervisor.config.judgement import Remedy
 from supervisor.diagnosis.failure import WorkerExit
 from supervisor.diagnosis.success import Success
 from supervisor.protocol.adjustments import SKIP_STEPS, Adjustments
-from supervisor.protocol.failure import FailureRecord
+from supervisor.protocol.failure_record import FailureRecord
 from supervisor.protocol.messages import Message, Stage, StageMessage, StepMessage
 from tests.simulation.accidents import Accidents, Death
 from tests.simulation.chance import Chance

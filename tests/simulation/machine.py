@@ -1,4 +1,4 @@
-"""The simulated machine as one supervisor's engine reaches it: see `engines.machine.Machine`.
+"""The simulated machine as one supervisor's engine reaches it: see `engines.host_port.Machine`.
 
 What the workers do is decided in `host.py`. Here that becomes bytes in pipes, files and ends of
 processes, which the real engine reads; its signals become what happens to the workers.
@@ -23,7 +23,7 @@ from supervisor.diagnosis.success import Success
 from supervisor.host.tree import Stat
 from supervisor.protocol import environment
 from supervisor.protocol.adjustments import Adjustments
-from supervisor.protocol.failure import FailureRecord
+from supervisor.protocol.failure_record import FailureRecord
 from supervisor.protocol.messages import (
     AdjustableMessage,
     Message,
@@ -53,7 +53,7 @@ _GIBIBYTE = 1 << 30
 
 
 class SimulatedMachine(SimulatedChannels, SimulatedFiles):
-    """See `engines.machine.Machine`; and `group.Watcher`, which is told what truly happens."""
+    """See `engines.host_port.Machine`; and `group.Watcher`, which is told what truly happens."""
 
     def __init__(
         self, host: Host, effect: Callable[[str], None], check: Callable[[Group], None]

@@ -12,21 +12,21 @@ import pytest
 
 from supervisor import runtime
 from supervisor.adapters.stores.journal import FileJournal
-from supervisor.core import ending, machine, moves, placing, running
+from supervisor.core import ending, machine, placing, running, transitions
 from supervisor.core.budget import Budget, Charge
 from supervisor.core.doing import Alive, Ended, Failed, Killing
 from supervisor.core.events import DeadlineReached, WorkersGone, WorkersObserved
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.guesses import Guess, Guesses
 from supervisor.core.ladder import Ladder, Placement
-from supervisor.core.moves import Outcome, finish, start
 from supervisor.core.placing import Shortage, choose
 from supervisor.core.policy import PhasePolicy, RestartPolicy
-from supervisor.core.snapshots import Use, refusal
+from supervisor.core.remediation import Course, Tactics, answer
+from supervisor.core.snapshot_use import Use, refusal
 from supervisor.core.state import JobState
-from supervisor.core.tactics import Course, Tactics, answer
+from supervisor.core.transitions import Outcome, finish, start
 from supervisor.diagnosis.failure import Failure
-from supervisor.engines import snapshots
+from supervisor.engines import snapshot_keeper
 from supervisor.ports import Transition
 from tests.simulation.__main__ import play
 
@@ -168,14 +168,14 @@ def a_snapshot_counts_as_progress(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_snapshot_is_used_whatever_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moves, "distrust", lambda failure: "")
+    monkeypatch.setattr(transitions, "distrust", lambda failure: "")
 
 
 def a_snapshot_is_tried_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def bug(distrust: str, use: Use) -> str | None:
         return refusal(distrust, replace(use, declined=True))
 
-    monkeypatch.setattr(snapshots, "refusal", bug)
+    monkeypatch.setattr(snapshot_keeper, "refusal", bug)
 
 
 def lost_devices_are_charged_to_the_job(monkeypatch: pytest.MonkeyPatch) -> None:

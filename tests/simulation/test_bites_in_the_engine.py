@@ -11,13 +11,13 @@ import pytest
 from supervisor.adapters.processes.progress import ProgressPipe
 from supervisor.engines import local
 from supervisor.engines.ahead.preparing import Preparations
-from supervisor.engines.ahead.standby import Standbys, Taken
+from supervisor.engines.ahead.standby_pool import Standbys, Taken
 from supervisor.engines.clearing import Killing
 from supervisor.engines.group import WorkerGroup
 from supervisor.engines.hearing import Hearing
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.local import LocalEngine
-from supervisor.engines.snapshots import SnapshotKeeper
+from supervisor.engines.snapshot_keeper import SnapshotKeeper
 from supervisor.engines.survivors import Survivors
 from tests.simulation.__main__ import play
 

@@ -25,7 +25,7 @@ from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import Survivor
 from supervisor.engines.local import LocalEngine
-from supervisor.engines.probing.devices import DeviceProbe
+from supervisor.engines.probing.device_probe import DeviceProbe
 from supervisor.exclusion import Ownership
 from supervisor.files.segments import JOURNAL
 from supervisor.prepare import Prepared

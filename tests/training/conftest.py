@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.state import TrainState
+from trainer.train_state import TrainState
 
 from .harness import MakeTrainer, Trainer, tiny
 

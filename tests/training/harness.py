@@ -19,16 +19,16 @@ import yaml
 from supervisor.config.training.layout import Rung
 from supervisor.config.training.resolved import InitConfig, parse
 from supervisor.protocol.environment import scrubbed
-from supervisor.protocol.failure import FailureRecord, parse_failure_record
+from supervisor.protocol.failure_record import FailureRecord, parse_failure_record
 from supervisor.protocol.location import Uri
 from tests.running import PATIENCE
 from tests.training.configs import Mapping as Mapping
 from tests.training.configs import tiny as tiny
-from trainer.bucket import path_of
+from trainer.bucket_paths import path_of
 from trainer.checkpoint import restore
 from trainer.mesh import make_mesh
 from trainer.slots import HEADER, Slots
-from trainer.state import TrainState, TrainStateSpec
+from trainer.train_state import TrainState, TrainStateSpec
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)

@@ -25,14 +25,14 @@ from supervisor.protocol.location import Uri
 from tests.emulators import Emulator
 from tests.faulty_store import RESET, SILENCE, Asked, Fault, FaultyStore, answered
 from tests.running import PATIENCE
-from trainer import bucket, integrity
+from trainer import bucket_paths, integrity
 from trainer.checkpoint import Checkpoints, newest_step, restore, restore_parts
+from trainer.checkpoint_steps import NoUsableCheckpointError, UnmarkedCheckpointError, steps_in
+from trainer.config_fingerprint import fingerprint, fingerprint_across
 from trainer.fence import FencedError
 from trainer.files import files_in
-from trainer.fingerprint import fingerprint, fingerprint_across
 from trainer.marked_steps import DAMAGED, MarkedSteps
-from trainer.state import TrainState
-from trainer.steps import NoUsableCheckpointError, UnmarkedCheckpointError, steps_in
+from trainer.train_state import TrainState
 
 from .harness import Trainer, assert_same_bits, spec, tiny
 
@@ -100,7 +100,7 @@ def store() -> Any:
 
 
 def names(place: Uri | Path) -> set[str]:
-    return {path.name for path in bucket.path_of(place).iterdir()}
+    return {path.name for path in bucket_paths.path_of(place).iterdir()}
 
 
 def steps(place: Uri | Path) -> set[str]:
@@ -108,7 +108,7 @@ def steps(place: Uri | Path) -> set[str]:
 
 
 def path_of(saver: Saver, step: int) -> Path:
-    return bucket.path_of(saver.place) / str(step)
+    return bucket_paths.path_of(saver.place) / str(step)
 
 
 def test_what_is_saved_is_verified_and_restored_to_the_bit(
@@ -142,17 +142,17 @@ def test_old_steps_go_and_the_newest_is_found(copy: Saver) -> None:
 
 def test_another_jobs_steps_stay(copy: Saver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUPERVISE_JOB", "0123456789ab")
-    before = {step: bucket.objects(path_of(copy, step)) for step in (10, 20)}
+    before = {step: bucket_paths.objects(path_of(copy, step)) for step in (10, 20)}
     copy.keep = 1
     copy.save(30, 40)
     assert steps(copy.place) == {"10", "20", "40"}
-    assert {step: bucket.objects(path_of(copy, step)) for step in (10, 20)} == before
+    assert {step: bucket_paths.objects(path_of(copy, step)) for step in (10, 20)} == before
     (told,) = copy.said
     assert "did not save: '10', '20'" in told
-    (bucket.path_of(copy.place) / "50" / "mine").write_text("somebody's")
+    (bucket_paths.path_of(copy.place) / "50" / "mine").write_text("somebody's")
     with pytest.raises(UnmarkedCheckpointError, match="/50 is in the way of a save"):
         copy.save(50)
-    assert names(bucket.path_of(copy.place) / "50") == {"mine"}
+    assert names(bucket_paths.path_of(copy.place) / "50") == {"mine"}
 
 
 class Interrupted(MarkedSteps):
@@ -188,12 +188,12 @@ def test_a_marker_is_made_by_the_owners_trainer_and_only_once(
 ) -> None:
     root = emulator.root / happens.replace(" ", "-").replace("'", "")
     saver = Saver(root / "checkpoints")
-    lease = bucket.path_of(root) / "lease.json"
+    lease = bucket_paths.path_of(root) / "lease.json"
     lease.write_text('{"token": "ours", "epoch": 1}')
     monkeypatch.setenv("SUPERVISE_OWNER", "ours")
     monkeypatch.setenv("SUPERVISE_OWNER_FILE", f"{root}/lease.json")
     state = saver.save(10)
-    steps = Interrupted(bucket.path_of(saver.place))
+    steps = Interrupted(bucket_paths.path_of(saver.place))
     if marked:
         steps.happens = lambda path: (path / MARKER).write_text("another's")
     else:
@@ -309,7 +309,7 @@ def test_a_save_that_is_killed_is_not_committed_and_is_cleared_away(
     assert "fresh start" in killed_at(METADATA)
     assert "restored step 5 from gs://" in killed_at("params/manifest.ocdbt")
     assert removed in killed_at(MARKER)
-    metadata = (bucket.path_of(place) / "10" / METADATA).read_bytes()
+    metadata = (bucket_paths.path_of(place) / "10" / METADATA).read_bytes()
     assert was_committed(metadata), "nothing but the marker was missing"
     trainer.extra = dict(emulator.env)
     assert removed in trainer.finish()
@@ -371,14 +371,14 @@ def test_a_copy_without_its_marker_is_explained_and_left_alone(
     store().put(f"{tmp_path}/checkpoints/", f"{place}/", recursive=True)
     saver = Saver(place)
     (path_of(saver, 20) / MARKER).unlink()
-    before = bucket.objects(bucket.path_of(place))
+    before = bucket_paths.objects(bucket_paths.path_of(place))
     for _ in range(2):
         with pytest.raises(UnmarkedCheckpointError, match="looks like a checkpoint") as refusal:
             saver.restored()
     command = f"`echo copied | gcloud storage cp - {place}/20/{MARKER}`"
     assert command in str(refusal.value)
     assert "\n" not in str(refusal.value)
-    assert bucket.objects(bucket.path_of(place)) == before
+    assert bucket_paths.objects(bucket_paths.path_of(place)) == before
     (path_of(saver, 20) / MARKER).write_text("copied\n")  # as the command does
     (path_of(saver, 10) / MARKER).unlink()  # below the newest one: nobody asks for it
     found = saver.restored()

@@ -16,11 +16,11 @@ from supervisor.config.training.layout import rung
 from supervisor.config.training.resolved import InitConfig, parse
 from trainer.batch_sharder import BatchSharder
 from trainer.checkpoint import Checkpoints
-from trainer.fingerprint import differences, fingerprint
+from trainer.checkpoint_steps import steps_in
+from trainer.config_fingerprint import differences, fingerprint
 from trainer.mesh import make_mesh
-from trainer.state import TrainState, TrainStateSpec
 from trainer.step import Metrics, jit_evaluation_loss, jit_train_step
-from trainer.steps import steps_in
+from trainer.train_state import TrainState, TrainStateSpec
 
 from .harness import MakeTrainer, assert_same_bits, spec, tiny
 

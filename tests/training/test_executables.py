@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from trainer import surroundings
+from trainer import environment_fingerprint
 from trainer.executables import CACHE, EXECUTABLE, Executables
 from trainer.log import WorkerLog
 
@@ -106,7 +106,7 @@ def test_whatever_decides_the_program_is_in_the_key(
             assert start()[1] == COMPILED, name
     for name in ("_code", "_cpu", "_device"):
         with monkeypatch.context() as patch:
-            patch.setattr(surroundings, name, lambda *_: "another")
+            patch.setattr(environment_fingerprint, name, lambda *_: "another")
             assert start()[1] == COMPILED, name
     with monkeypatch.context() as patch:
         patch.setattr(jax, "__version__", "99")

@@ -29,15 +29,12 @@ from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
 from supervisor.protocol import removal
 from supervisor.protocol.committed import MARKER, METADATA, is_committed
-from supervisor.protocol.failure import describe
+from supervisor.protocol.failure_record import describe
 from supervisor.protocol.removal import NotOursError
 from tests.foreign import ENTRIES, Entry, fingerprint, foreign, put
 from trainer import integrity
 from trainer.checkpoint import Checkpoints, restore_parts
-from trainer.fence import Fence, FencedError
-from trainer.marked_steps import MarkedSteps
-from trainer.state import TrainState
-from trainer.steps import (
+from trainer.checkpoint_steps import (
     ForeignCheckpointError,
     NoUsableCheckpointError,
     RenamedSteps,
@@ -46,6 +43,9 @@ from trainer.steps import (
     UnmarkedCheckpointError,
     UnreadableCheckpointError,
 )
+from trainer.fence import Fence, FencedError
+from trainer.marked_steps import MarkedSteps
+from trainer.train_state import TrainState
 
 ENVIRON = {"SUPERVISE_JOB": "0123456789ab"}
 

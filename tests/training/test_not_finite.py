@@ -15,10 +15,10 @@ import pytest
 
 from supervisor.config.training.resolved import parse
 from trainer.checkpoint import Checkpoints, newest_step
+from trainer.checkpoint_steps import steps_in
+from trainer.config_fingerprint import fingerprint
 from trainer.data import training_batches
-from trainer.fingerprint import fingerprint
-from trainer.state import TrainState
-from trainer.steps import steps_in
+from trainer.train_state import TrainState
 
 from .harness import MakeTrainer, Mapping, Trainer, assert_same_bits, spec
 

@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from trainer.checkpoint import newest_step
-from trainer.state import TrainState
+from trainer.train_state import TrainState
 
 from .harness import MakeTrainer, assert_same_bits
 

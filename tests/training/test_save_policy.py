@@ -16,8 +16,8 @@ from supervisor.config.training.resolved import CheckpointConfig
 from supervisor.protocol.committed import committed_steps
 from tests.running import Start
 from trainer.checkpoint import Checkpoints
+from trainer.checkpoint_steps import steps_in
 from trainer.save_policy import TimedPolicy, save_policy
-from trainer.steps import steps_in
 
 from .harness import assert_same_bits, final_state
 

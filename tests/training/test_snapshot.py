@@ -23,11 +23,11 @@ import pytest
 from supervisor.config.training.resolved import parse
 from supervisor.protocol.environment import JOB, snapshot_variables
 from tests.running import eventually
+from trainer.byte_layout import Layout, Written
 from trainer.checkpoint import newest_step
 from trainer.integrity import MANIFEST
-from trainer.layout import Layout, Written
 from trainer.snapshot import Snapshots
-from trainer.state import TrainState, TrainStateSpec
+from trainer.train_state import TrainState, TrainStateSpec
 
 from .harness import MakeTrainer, Trainer, assert_same_bits, newest_snapshot, spec, tiny
 

@@ -17,8 +17,8 @@ import yaml
 from supervisor.config.training.resolved import parse
 from supervisor.protocol import environment
 from supervisor.protocol.standby import OUTPUT, READY, UNUSABLE, Orders, send_orders
-from trainer.standby import Ready, _stamps
-from trainer.state import TrainState
+from trainer.train_state import TrainState
+from trainer.warm_up import Ready, _stamps
 
 from .harness import MakeTrainer, Trainer, assert_same_bits, tiny
 

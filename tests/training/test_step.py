@@ -27,9 +27,9 @@ from trainer.executables import Executables
 from trainer.log import WorkerLog
 from trainer.mesh import make_mesh
 from trainer.optimizer import make_schedule
-from trainer.state import TrainState, TrainStateSpec
 from trainer.step import Metrics, jit_train_step
 from trainer.termination import Termination
+from trainer.train_state import TrainState, TrainStateSpec
 
 from .harness import assert_same_bits, tiny
 

@@ -23,9 +23,9 @@ from trainer.checkpoint import (
     newest_step,
     restore_parts,
 )
-from trainer.fingerprint import fingerprint, fingerprint_across
-from trainer.state import TrainState
-from trainer.steps import NoUsableCheckpointError, steps_in
+from trainer.checkpoint_steps import NoUsableCheckpointError, steps_in
+from trainer.config_fingerprint import fingerprint, fingerprint_across
+from trainer.train_state import TrainState
 
 from .harness import MakeTrainer, Trainer, assert_same_bits, spec, tiny
 

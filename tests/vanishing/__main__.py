@@ -24,7 +24,7 @@ from tests.emulators import Emulator, gcs_emulator
 from tests.running import Start, starting
 from tests.training.harness import assert_same_bits, final_state
 from tests.vanishing.cloud import Cloud
-from trainer.state import TrainState
+from trainer.train_state import TrainState
 
 _QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
 _PER_JOB = 3

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from supervisor.core.clocks import Clocks, jump
+from supervisor.core.clock_jump import Clocks, jump
 
 _PAUSE = 1.0
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Protocol
 
-from supervisor.core.clocks import LIMIT
+from supervisor.core.clock_jump import LIMIT
 from supervisor.core.events import Event, SilenceExcused, StopRequested, StopSource
 from supervisor.ports import Clock
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from supervisor.host import cgroups, tree
 from supervisor.host.identity import Identity
-from supervisor.host.record import NAME, Origin, Recorded, folder, is_instance, is_job
+from supervisor.host.process_record import NAME, Origin, Recorded, folder, is_instance, is_job
 from supervisor.host.unkillable import UnkillableError, described
 from supervisor.host.waiting import has_ended
 from supervisor.protocol import environment, reading

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from supervisor.config.quantities import size_text
-from supervisor.core.compiled import SUFFIX, SUMS, is_entry
+from supervisor.core.cache_trust import SUFFIX, SUMS, is_entry
 from supervisor.core.retention import Kept, excess, limit_told
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol import private_folder, removal

@@ -25,7 +25,7 @@ from pathlib import Path
 from supervisor.files import attempts
 from supervisor.files.segments import ARCHIVE, JOURNAL, OF_A_PHASE, SUFFIX, Segment, extended
 from supervisor.host.notice import Notice, Tell
-from supervisor.host.record import NAME as PROCESSES
+from supervisor.host.process_record import NAME as PROCESSES
 from supervisor.ports import Objects, Storage
 from supervisor.protocol import removal
 from supervisor.protocol.reading import UnreadableError, opened, read

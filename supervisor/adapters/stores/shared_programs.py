@@ -1,5 +1,5 @@
 """Shares compiled programs with the other hosts of a job, through its bucket, as far as the config
-says whom to trust: see `core.compiled`."""
+says whom to trust: see `core.cache_trust`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Set
 from contextlib import suppress
 from pathlib import Path
 
-from supervisor.core.compiled import (
+from supervisor.core.cache_trust import (
     FOLDER,
     MACS,
     MIN_KEY,

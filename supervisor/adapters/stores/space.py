@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from supervisor.config.quantities import size_text
 from supervisor.config.schema import Limits
-from supervisor.core import compiled
+from supervisor.core import cache_trust
 from supervisor.core.events import LaunchFailed, WorkersGone
 from supervisor.core.retention import Kept, excess, limit_told
 from supervisor.files import attempts, writing
@@ -174,7 +174,7 @@ class Space:
 
     def _executables(self, limit: int) -> None:
         folder = self._model_dir
-        for name in (compiled.FOLDER, "executables"):
+        for name in (cache_trust.FOLDER, "executables"):
             if name not in self._folders(folder):
                 return
             folder /= name

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from supervisor.host.notice import Tell
 from supervisor.host.outlet import FLUSH_PATIENCE, Outlet, Part, unshown, write
-from supervisor.narrative.line import MAIN, Level, attempt_source
+from supervisor.narrative.event_line import MAIN, Level, attempt_source
 from supervisor.ports import Clock
 
 _MAX_LINE = 64 * 1024

@@ -24,8 +24,10 @@ from supervisor.diagnosis.rules.compiler import RULES as _OF_COMPILERS
 from supervisor.diagnosis.rules.exceptions import ON_SIGTERM as _ON_SIGTERM
 from supervisor.diagnosis.rules.exceptions import RULES as _OF_THE_TYPE
 from supervisor.diagnosis.rules.exits import RULES as _OF_THE_EXIT
+from supervisor.diagnosis.rules.hardware import RULES as _OF_THE_MACHINE
+from supervisor.diagnosis.rules.host import DISK_FULL as DISK_FULL
+from supervisor.diagnosis.rules.host import RULES as _OF_THE_WORLD
 from supervisor.diagnosis.rules.io import RULES as _OF_IO
-from supervisor.diagnosis.rules.machine import RULES as _OF_THE_MACHINE
 from supervisor.diagnosis.rules.native import RULES as _OF_NATIVE_CODE
 from supervisor.diagnosis.rules.program import RULES as _OF_THE_PROGRAM
 from supervisor.diagnosis.rules.rule import GUARD_LOST as GUARD_LOST
@@ -45,9 +47,7 @@ from supervisor.diagnosis.rules.rule import occurs as occurs
 from supervisor.diagnosis.rules.rule import says as says
 from supervisor.diagnosis.rules.rule import words as words
 from supervisor.diagnosis.rules.setup import RULES as _OF_THE_SETUP
-from supervisor.diagnosis.rules.state import RULES as _OF_THE_STATE
-from supervisor.diagnosis.rules.world import DISK_FULL as DISK_FULL
-from supervisor.diagnosis.rules.world import RULES as _OF_THE_WORLD
+from supervisor.diagnosis.rules.training_state import RULES as _OF_THE_STATE
 from supervisor.diagnosis.speakers import NOT_IO
 
 _OF_A_STORE = (

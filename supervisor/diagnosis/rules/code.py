@@ -6,8 +6,8 @@ mount that is gone and a result that did not come look like errors of code, too:
 
 from __future__ import annotations
 
-from supervisor.diagnosis.rules.phrases import ASSERTION, FIX_CODE, FIX_CONFIG
 from supervisor.diagnosis.rules.rule import FATAL, Rule
+from supervisor.diagnosis.rules.wording import ASSERTION, FIX_CODE, FIX_CONFIG
 from supervisor.diagnosis.speakers import NOT_IO, Speaker
 
 _BUILTIN = r"^(?:builtins\.)?"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from supervisor.diagnosis.rules.phrases import FIX_CODE, FIX_CONFIG, NONE_NEEDED
 from supervisor.diagnosis.rules.rule import FATAL, MEDIUM, PEER_FELL, RESTART, Rule
+from supervisor.diagnosis.rules.wording import FIX_CODE, FIX_CONFIG, NONE_NEEDED
 
 _DIFFER = (
     "the ranks run different programs",

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from supervisor.config.judgement import Remedy
 from supervisor.diagnosis.outcome import Charge
-from supervisor.diagnosis.rules.phrases import (
+from supervisor.diagnosis.rules.rule import FATAL, LOW, MEDIUM, POLICY, RESTART, TOLD_TO_STOP, Rule
+from supervisor.diagnosis.rules.wording import (
     FIX_CODE,
     FIX_PATH,
     NONE_NEEDED,
@@ -15,7 +16,6 @@ from supervisor.diagnosis.rules.phrases import (
     REQUIREMENTS,
     SEE_SERVICE,
 )
-from supervisor.diagnosis.rules.rule import FATAL, LOW, MEDIUM, POLICY, RESTART, TOLD_TO_STOP, Rule
 from supervisor.diagnosis.speakers import NOT_IO, Speaker
 
 _PASSING = (

@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 from supervisor.diagnosis.outcome import Charge
-from supervisor.diagnosis.rules.phrases import (
-    FIX_CONFIG,
-    PREEMPTED,
-    REFUSED_INSTRUCTION,
-    WHO_STOPS_IT,
-)
 from supervisor.diagnosis.rules.rule import (
     FATAL,
     GUARD_LOST,
@@ -22,6 +16,12 @@ from supervisor.diagnosis.rules.rule import (
     STILL_RUNNING,
     TOLD_TO_STOP,
     Rule,
+)
+from supervisor.diagnosis.rules.wording import (
+    FIX_CONFIG,
+    PREEMPTED,
+    REFUSED_INSTRUCTION,
+    WHO_STOPS_IT,
 )
 
 RULES = (

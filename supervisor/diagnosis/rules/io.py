@@ -11,8 +11,8 @@ from __future__ import annotations
 from supervisor.config.judgement import Remedy
 from supervisor.diagnosis.outcome import Charge
 from supervisor.diagnosis.rules import tables
-from supervisor.diagnosis.rules.phrases import FIX_PATH, SEE_SERVICE, STATUS
 from supervisor.diagnosis.rules.rule import FATAL, MEDIUM, POLICY, RESTART, Rule
+from supervisor.diagnosis.rules.wording import FIX_PATH, SEE_SERVICE, STATUS
 from supervisor.diagnosis.speakers import ANYBODY, Speaker
 
 _IO = (Speaker.IO,)

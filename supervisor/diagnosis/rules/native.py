@@ -7,8 +7,8 @@ it passes; such words are known to the rules before, and left out here.
 
 from __future__ import annotations
 
-from supervisor.diagnosis.rules.phrases import REFUSED_INSTRUCTION
 from supervisor.diagnosis.rules.rule import FATAL, MEDIUM, Rule
+from supervisor.diagnosis.rules.wording import REFUSED_INSTRUCTION
 
 _OF_THE_WORLD = (
     r"^(?![\s\S]*(?i:memory|alloc|no space|\bthread|socket|connect|network|\brpc\b|\bpeer|"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from supervisor.diagnosis.rules.phrases import (
+from supervisor.diagnosis.rules.rule import FATAL, MEDIUM, RESTART, Rule
+from supervisor.diagnosis.rules.wording import (
     ASSERTION,
     FIX_CODE,
     FIX_CONFIG,
@@ -11,7 +12,6 @@ from supervisor.diagnosis.rules.phrases import (
     SEE_SERVICE,
     STATUS,
 )
-from supervisor.diagnosis.rules.rule import FATAL, MEDIUM, RESTART, Rule
 from supervisor.diagnosis.speakers import ANYBODY, Speaker
 
 _CHECKS = ("checkify.OOBError", "checkify.FailedCheckError", "checkify.JaxRuntimeError")

@@ -7,8 +7,8 @@ is a guess.
 
 from __future__ import annotations
 
-from supervisor.diagnosis.rules.phrases import FIX_CONFIG, FIX_PATH
 from supervisor.diagnosis.rules.rule import FATAL, MEDIUM, Rule
+from supervisor.diagnosis.rules.wording import FIX_CONFIG, FIX_PATH
 
 _VERSIONS = (
     "versions do not fit each other",

@@ -1,8 +1,8 @@
 """Which structured codes pass, which stay, and which have a treatment of their own.
 
-A code is `FAMILY:VALUE`, as `codes.py` finds it; `*` stands for anything. A code that is in no
-table is not judged: the rules about types and words see it. Where a table leaves one out on purpose
-(409, gRPC's UNKNOWN and INTERNAL), the failure is restarted and its signature compared.
+A code is `FAMILY:VALUE`, as `structured_codes.py` finds it; `*` stands for anything. A code that is
+in no table is not judged: the rules about types and words see it. Where a table leaves one out on
+purpose (409, gRPC's UNKNOWN and INTERNAL), the failure is restarted and its signature compared.
 """
 
 from __future__ import annotations

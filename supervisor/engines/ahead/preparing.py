@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from supervisor.config import gpus
-from supervisor.engines.ahead.prefetch import Prefetcher
-from supervisor.engines.ahead.standby import Standbys, Taken, choose, why_never
+from supervisor.engines.ahead.prefetching import Prefetcher
+from supervisor.engines.ahead.standby_pool import Standbys, Taken, choose, why_never
 from supervisor.engines.group import WorkerGroup
+from supervisor.engines.host_port import Machine, MainLoop
 from supervisor.engines.launch import Start
-from supervisor.engines.machine import Machine, MainLoop
-from supervisor.engines.probing.devices import DeviceProbe
+from supervisor.engines.probing.device_probe import DeviceProbe
 from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Clock
 from supervisor.protocol import environment

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from signal import SIGCONT, SIGSTOP
 
 from supervisor.engines.handles import Process
-from supervisor.engines.machine import MainLoop
+from supervisor.engines.host_port import MainLoop
 from supervisor.ports import Clock
 
 _SHARE = 0.1

@@ -1,0 +1,109 @@
+"""What the program dies of: the exceptions that end it, written down where nobody else sees them.
+
+This module replaces `os._exit`, the function of `threading` that makes the hook of each thread,
+and, once the main module has ended, `sys.unraisablehook`. `sys.excepthook` and
+`threading.excepthook` are the program's own; what becomes of its signal handlers is in `sigterm`.
+No exception is kept, only its description: an exception holds on to all that its frames use.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .worker import Worker
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType, TracebackType
+    from typing import Any
+
+    from ..protocol.failure_record import FailureRecord
+
+_AT_EXIT = "atexit", "threading shutdown"
+"""What the interpreter says it was at when it ignores an exception of its last moments."""
+
+
+class Ending:
+    """Wraps the program's main module."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._of_thread: FailureRecord | None = None
+        self._exit = os._exit
+        os._exit = self._leave  # type: ignore[assignment]
+        worker.when_imported("threading", self._watch_threads)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """The main module has ended; what it raised goes on to the interpreter."""
+        record = None
+        if error is not None:
+            self._worker.frames.forget(error)
+            if not (isinstance(error, SystemExit) and _means_success(error.code)):
+                record = self._record(error)
+        self._worker.ended(record)
+        self._watch_exit()
+
+    def _record(self, error: BaseException | None) -> FailureRecord | None:
+        """The record of `error`, or of the thread that must have been the reason for it."""
+        says_nothing = error is None or (
+            isinstance(error, (SystemExit, KeyboardInterrupt))
+            and error.__cause__ is None
+            and error.__context__ is None
+        )
+        if self._of_thread is not None and says_nothing:
+            return self._of_thread
+        return None if error is None else self._worker.describe(error)
+
+    def _leave(self, status: int) -> None:
+        failed = not _means_success(status)
+        self._worker.ended(self._record(sys.exc_info()[1]) if failed else None)
+        with self._worker.frames:
+            self._exit(status)
+
+    def _watch_threads(self, threading: ModuleType) -> None:
+        """Note an exception that ends a thread: it may be why the program ends next."""
+        make = getattr(threading, "_make_invoke_excepthook", None)
+        if make is None:
+            return
+
+        def make_noting() -> Any:
+            invoke = make()
+
+            def note_and_invoke(thread: Any) -> None:
+                error = sys.exc_info()[1]
+                if error is not None and not isinstance(error, SystemExit):
+                    self._of_thread = self._worker.describe(error)
+                invoke(thread)
+
+            return note_and_invoke
+
+        threading._make_invoke_excepthook = make_noting  # type: ignore[attr-defined]
+
+    def _watch_exit(self) -> None:
+        """Record what fails while the interpreter ends: from here on only that can come."""
+        shown = sys.unraisablehook
+
+        def note(unraisable: Any) -> None:
+            what, where = unraisable.err_msg or "", unraisable.object
+            last = where is sys.modules.get("threading") or any(text in what for text in _AT_EXIT)
+            if last or (where is not None and where in (sys.stdout, sys.stderr)):
+                record = self._record(unraisable.exc_value)
+                if record is not None:
+                    self._worker.save(record)
+            shown(unraisable)
+
+        sys.unraisablehook = note
+
+
+def _means_success(status: object) -> bool:
+    """Whether a process that exits with `status` has the exit code 0."""
+    return status is None or (isinstance(status, int) and status & 0xFF == 0)

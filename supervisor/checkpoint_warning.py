@@ -1,0 +1,110 @@
+"""Warns, once a phase, of a program whose checkpoints are not seen; see `core.unseen_saves`.
+
+While the program runs, a thread looks around, after the commit has had some seconds to come. When
+an attempt is over, nobody waits for anything else, and it is told at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from supervisor.adapters.stores.nearby import found_nearby
+from supervisor.config.plan import PhasePlan
+from supervisor.core.decisions import StartWorkers
+from supervisor.core.events import Event, WorkersGone
+from supervisor.core.unseen_saves import Unseen
+from supervisor.host.aside import aside
+from supervisor.host.notice import Notice, Tell
+from supervisor.ports import CallLater, Transition
+from supervisor.protocol.location import Uri
+
+_FOR_THE_COMMIT = 10.0
+"""Seconds from the sign of a save until its commit must have been seen."""
+
+
+class Whereabouts:
+    """See `ports.Observer`."""
+
+    def __init__(
+        self,
+        plans: Sequence[PhasePlan],
+        model_dir: Path,
+        call_later: CallLater,
+        say: Tell,
+        notice: Tell,
+    ) -> None:
+        """A person is told by `say`, from another thread by `notice`."""
+        self._plans = plans
+        self._model_dir = model_dir
+        self._call_later = call_later
+        self._say = say
+        self._notice = notice
+        self._unseen = Unseen()
+        self._phase = 0
+        self._began = 0.0
+        self._is_looking = False
+        self._is_told = False
+
+    def observe(self, transition: Transition) -> None:
+        """See `ports.Observer`."""
+        event, state = transition.event, transition.after
+        phase = transition.before.phase  # what ends a phase belongs to it
+        if phase != self._phase:
+            self._unseen, self._phase, self._is_told = Unseen(), phase, False
+        self._unseen = self._unseen.after(event)
+        self._tell(event)
+        if any(isinstance(decision, StartWorkers) for decision in transition.decisions):
+            self._began = transition.wall.timestamp()
+            self._unseen = self._unseen.begun(state.budget.highest)
+
+    def _tell(self, event: Event) -> None:
+        if self._unseen.reason is None or self._is_told or not self._plan.is_command:
+            return
+        if isinstance(event, WorkersGone):
+            self._is_told = True
+            try:
+                self._say(aside(str(self._model_dir)).ask(self._look_around(self._unseen.reason)))
+            except TimeoutError as error:
+                text = f"{self._unseen.reason}, but no checkpoint is seen: {error}"
+                self._say(_unseen_in(self._plan.checkpoints, text))
+        elif not self._is_looking:
+            self._is_looking = True
+            self._call_later(_FOR_THE_COMMIT, self._look)
+
+    def _look(self) -> None:
+        """Tell it while the program runs, if there is still a reason."""
+        self._is_looking = False
+        reason = self._unseen.reason
+        if reason is None or self._is_told:
+            return
+        self._is_told = True
+        look = self._look_around(reason)
+        threading.Thread(target=lambda: self._notice(look()), name="unseen", daemon=True).start()
+
+    @property
+    def _plan(self) -> PhasePlan:
+        return self._plans[self._phase]
+
+    def _look_around(self, reason: str) -> Callable[[], Notice]:
+        """What looks for the checkpoints, and returns what is told."""
+        place, since = self._plan.checkpoints, self._began
+        on_disk = place if isinstance(place, Path) else None
+        roots = [self._model_dir]
+        if on_disk is not None and not on_disk.is_relative_to(self._model_dir):
+            roots.append(on_disk.parent)
+
+        def look() -> Notice:
+            found = found_nearby(on_disk, roots, since)
+            return _unseen_in(
+                place,
+                f"{reason}, but no new checkpoint is seen in {place}, where progress is looked "
+                f"for: the restart budget is not refilled; {found}",
+            )
+
+        return look
+
+
+def _unseen_in(place: Path | Uri, text: str) -> Notice:
+    return Notice("checkpoints-unseen", text, place=str(place))

@@ -1,0 +1,283 @@
+"""Finds out which devices are there and compute what they should, by asking a process of its own.
+
+The process is `trainer.probe`: whoever uses a broken device may hang or die of it. All devices are
+tried at once; where that goes wrong, another process tries them one by one. One that hangs on a
+device is killed after a time limit, and the next one leaves that device out. One that is killed
+from outside, or hangs before the first device, tells nothing of the devices: another one is asked
+the same. Of a TPU, parts of the host are tried instead, each in a process of its own
+(`host_parts`). It is no worker, and the answer comes once it is gone: nothing of it holds a device
+that a worker needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from supervisor.config.plan import PhasePlan
+from supervisor.diagnosis.failure import WorkerExit
+from supervisor.engines.host_port import Machine, MainLoop
+from supervisor.engines.probing import host_parts
+from supervisor.engines.probing.host_parts import Part, Tried
+from supervisor.engines.probing.probe_process import Prober
+from supervisor.engines.probing.units import ProbeAnswer, UnitLayout
+from supervisor.ports import Clock
+from supervisor.protocol import simulated
+from supervisor.protocol.environment import HOST_TOPOLOGY, STALE_TOPOLOGY
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeLimits:
+    """Seconds after which silence is a hang: before the backend is up, while a program is compiled
+    (the first one beside a loaded machine), while a device computes, and all in all, less than the
+    core waits (`RestartPolicy.probe_timeout`)."""
+
+    start: float = 90.0
+    compile: float = 90.0
+    device: float = 20.0
+    all: float = 420.0
+
+
+@dataclass(slots=True)
+class _Look:
+    """One look at the devices: `prober` is the process that is asked now."""
+
+    plan: PhasePlan
+    on_answer: Callable[[ProbeAnswer], None]
+    layout: UnitLayout = field(default_factory=UnitLayout)
+    broken: simulated.Broken = field(default_factory=simulated.Broken)
+    begin: tuple[Part, ...] = ()
+    """The parts that are tried first, if any. Then `layout` is that of the part in progress."""
+    tried: dict[Part, Tried] = field(default_factory=dict)
+    asked: tuple[str, ...] = ()
+    """All units of the parts."""
+    prober: Prober | None = None
+    one_by_one: bool = False
+    """Whether each device is tried alone, because something went wrong with all of them."""
+    hung: dict[int, str] = field(default_factory=dict)
+    """The places of devices on which an earlier process hung."""
+    tries: int = 0
+    """How many processes in a row were asked the same, and ended without an answer."""
+    is_over: bool = False
+    """Whether it has taken too long."""
+
+
+class DeviceProbe:
+    """Looks at the devices, one look at a time."""
+
+    def __init__(
+        self,
+        reactor: MainLoop,
+        clock: Clock,
+        machine: Machine,
+        environ: Mapping[str, str],
+        limits: ProbeLimits = ProbeLimits(),
+    ) -> None:
+        """`environ` is what the process inherits."""
+        self._reactor = reactor
+        self._clock = clock
+        self._machine = machine
+        self._environ = {name: text for name, text in environ.items() if name not in STALE_TOPOLOGY}
+        self._limits = limits
+        self._waiting: Prober | None = None
+        self._waits_for: str | None = None
+        """The platform that the one that waits can look at."""
+        self._look: _Look | None = None
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process that waits to be asked: it holds no device, and may outlive workers."""
+        return (self._waiting.process.pid,) if self._waiting is not None else ()
+
+    def prepare(self, plan: PhasePlan) -> None:
+        """Have a process wait to be asked, which saves most of its start.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        if self._waiting is None:
+            self._waiting = self._start(plan)
+            self._waits_for = plan.platform
+
+    def begin(
+        self,
+        plan: PhasePlan,
+        units: tuple[str, ...] | None,
+        on_answer: Callable[[ProbeAnswer], None],
+    ) -> None:
+        """Look at `units` (None: all that the config expects); `on_answer` is called once, perhaps
+        at once. A look that was begun before is given up, and never answered."""
+        self.stop()
+        look = self._look = _Look(plan, on_answer)
+        self._reactor.call_later(self._limits.all, lambda: self._too_long(look))
+        try:
+            self._begin(look, units)
+        except (OSError, ValueError) as error:
+            self._answer(look, ProbeAnswer(problem=str(error)))
+
+    def stop(self) -> None:
+        """Give up the look that is under way, if there is one: nothing is answered."""
+        if self._look is not None and self._look.prober is not None:
+            self._look.prober.kill()
+        self._look = None
+
+    # --- asking ---------------------------------------------------------------------------------
+
+    def _begin(self, look: _Look, units: tuple[str, ...] | None) -> None:
+        if look.plan.platform == "cpu":
+            look.broken = self._machine.broken_devices()
+        look.layout = UnitLayout.of(look.plan, units, look.broken.lost)
+        if look.layout.asked is not None and not look.layout.present:
+            self._answer(look, look.layout.answer(0, {}))
+        elif look.layout.asked and (look.plan.platform == "tpu" or look.broken.stuck):
+            look.asked = look.layout.asked
+            look.begin = host_parts.runs(look.plan.units, look.layout.present)
+            self._ask_part(look)
+        else:
+            self._ask(look)
+
+    def _ask_part(self, look: _Look) -> None:
+        """Ask about the next part, or answer if there is none."""
+        part = None if look.is_over else host_parts.next_part(look.begin, look.tried)
+        if part is not None:
+            look.layout = UnitLayout.of(look.plan, part, look.broken.lost)
+            self._ask(look)
+        elif not any(tried.problem is None or tried.found for tried in look.tried.values()):
+            first = next(iter(look.tried.values()))
+            self._answer(look, ProbeAnswer(problem=first.problem))
+        else:
+            healthy = tuple(unit for unit in look.asked if unit in host_parts.well(look.tried))
+            self._answer(look, ProbeAnswer(healthy, host_parts.faults(look.asked, look.tried)))
+
+    def _ask(self, look: _Look) -> None:
+        """Ask the process that waits, or a new one."""
+        environment = look.layout.environment(look.plan, self._environ)
+        question = {
+            "without": HOST_TOPOLOGY if environment else (),
+            "environment": environment,
+            "one_by_one": look.one_by_one,
+            "skip": list(look.hung),
+            "wrong": look.layout.places(look.broken.wrong),
+            "stuck": list(look.layout.names(look.broken.stuck)),
+        }
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and self._waits_for != look.plan.platform:
+            waiting.kill()
+            waiting = None
+        prober = waiting or self._start(look.plan)
+        if not prober.ask(question) and prober is waiting:
+            prober = self._start(look.plan)
+            prober.ask(question)
+        look.prober = prober
+        self._reactor.watch(prober.descriptor, lambda: self._heard(look, prober))
+        prober.asked = self._clock.now()
+        self._expect(look, prober, self._patience(look, prober))
+
+    def _start(self, plan: PhasePlan) -> Prober:
+        platform = {name: text for name, text in plan.env.items() if name == "JAX_PLATFORMS"}
+        prober = Prober(self._machine, {**self._environ, **platform})
+        self._reactor.watch(prober.process.pidfd, lambda: self._ended(prober))
+        return prober
+
+    # --- hearing --------------------------------------------------------------------------------
+
+    def _heard(self, look: _Look, prober: Prober) -> None:
+        if prober.read():
+            if prober.is_up and prober.start is None:
+                prober.start = self._clock.now() - prober.asked
+            self._expect(look, prober, self._patience(look, prober))
+        else:
+            self._reactor.forget(prober.descriptor)
+
+    def _patience(self, look: _Look, prober: Prober) -> float:
+        """For how long it may be silent now."""
+        if not prober.is_up or prober.known is None:
+            return host_parts.patience(look.tried, self._limits.start)
+        return self._limits.device if prober.known["compiled"] else self._limits.compile
+
+    def _expect(self, look: _Look, prober: Prober, seconds: float) -> None:
+        """Hear of it again in so many seconds, or kill it."""
+        words = prober.words
+
+        def silent() -> None:
+            if self._look is look and look.prober is prober and prober.words == words:
+                prober.hung = f"no answer within {seconds:g} s"
+                prober.kill()
+
+        self._reactor.call_later(seconds, silent)
+
+    def _too_long(self, look: _Look) -> None:
+        if self._look is look and look.prober is not None:
+            look.is_over = True
+            look.prober.hung = f"not done within {self._limits.all:g} s"
+            look.prober.kill()
+
+    def _ended(self, prober: Prober) -> None:
+        """A process has ended: one that was asked, that waits, or that is of no use any more."""
+        ended = prober.process.poll(rank=0)
+        if ended is None:
+            return
+        self._reactor.forget(prober.process.pidfd)
+        self._reactor.forget(prober.descriptor)
+        prober.read()
+        look = self._look
+        if look is not None and look.prober is prober:
+            self._conclude(look, prober, ended)
+        elif prober is self._waiting:
+            self._waiting = None
+        prober.close()
+
+    def _conclude(self, look: _Look, prober: Prober, ended: WorkerExit) -> None:
+        """ProbeAnswer, or have another process try the devices that this one did not get to."""
+        known = prober.known if prober.is_up else None
+        most = prober.most_tries(ended)
+        look.tries += 1
+        is_done = known is not None and known["at"] is None
+        is_part = bool(look.begin) and prober.hung is not None  # of which smaller ones are tried
+        if look.tries < most and not (is_done or is_part or look.is_over):
+            self._ask_again(look, same=True)
+            return
+        look.tries, tries = 0, look.tries
+        if look.begin:
+            self._conclude_part(look, prober, ended)
+        elif known is not None and is_done:
+            bad = {int(place): reason for place, reason in known["bad"].items()}
+            self._answer(look, look.layout.answer(known["found"], bad | look.hung))
+        elif known is not None and not look.is_over and not look.one_by_one:
+            look.one_by_one = True
+            self._ask_again(look)
+        elif prober.hung is not None and prober.at_device is not None and not look.is_over:
+            look.hung[prober.at_device] = prober.hung
+            self._ask_again(look)
+        else:
+            self._answer(look, ProbeAnswer(problem=prober.problem(ended, tries)))
+
+    def _conclude_part(self, look: _Look, prober: Prober, ended: WorkerExit) -> None:
+        """Take in what came of a part, and go on with the next."""
+        part, known = look.layout.present, prober.known
+        if not prober.is_up or known is None or known["at"] is not None:
+            look.tried[part] = Tried(prober.problem(ended), prober.is_up, prober.start)
+        else:
+            bad = {int(place): reason for place, reason in known["bad"].items()}
+            answer = look.layout.answer(known["found"], bad)
+            first = answer.bad[0] if answer.bad else None
+            problem, found = (first.reason, first.found) if first else (answer.problem, False)
+            look.tried[part] = Tried(problem, found, prober.start)
+        there_is_none = look.plan.platform == "tpu" and not self._machine.has_chips()
+        if not prober.has_begun or (not prober.is_up and there_is_none):
+            look.is_over = True  # it does not depend on which chips there are
+        self._ask_again(look)
+
+    def _ask_again(self, look: _Look, *, same: bool = False) -> None:
+        try:
+            if look.begin and not same:
+                self._ask_part(look)
+            else:
+                self._ask(look)
+        except (OSError, ValueError) as error:
+            self._answer(look, ProbeAnswer(problem=str(error)))
+
+    def _answer(self, look: _Look, answer: ProbeAnswer) -> None:
+        if self._look is look:
+            self._look = None
+            look.on_answer(answer)

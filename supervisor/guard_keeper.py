@@ -1,0 +1,167 @@
+"""Keeps a guard process below this supervisor, tells it what to contain, and replaces it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from supervisor.adapters.kernel.reactor import Reactor
+from supervisor.adapters.processes.guard_client import Guard
+from supervisor.adapters.processes.leftovers import (
+    RecordError,
+    recorded,
+    says,
+    sweep,
+    who_may_be,
+    who_say_so,
+)
+from supervisor.adapters.stores.journal import DamagedJournalError
+from supervisor.core.events import Noticed
+from supervisor.exclusion import ModelDirError
+from supervisor.files.segments import JOURNAL
+from supervisor.host import cgroups
+from supervisor.host.identity import Identity
+from supervisor.host.notice import Notice
+from supervisor.host.process_record import (
+    NAME,
+    Origin,
+    Record,
+    Recorded,
+    cgroup_name,
+    folder,
+    is_job,
+)
+from supervisor.ports import Clock, Storage
+from supervisor.protocol import reading, removal
+from supervisor.protocol.messages import printable
+
+_PAUSE = 0.05
+
+
+class NoGuardError(Exception):
+    """The interpreter that runs this process cannot be started again for its guard."""
+
+
+@contextmanager
+def guarded(reactor: Reactor, clock: Clock) -> Iterator[Guard]:
+    """Have a guard that starts the processes of the job, and kills them whenever this supervisor
+    dies.
+
+    Raises:
+        NoGuardError: see there.
+    """
+
+    def tell(told: Notice) -> None:
+        reactor.post(Noticed(clock.now(), told))
+
+    try:
+        guard = Guard(tell)
+    except (PermissionError, FileNotFoundError) as error:
+        raise NoGuardError(
+            f"{sys.executable} cannot be started: {error.strerror}; run supervise with a Python "
+            "that this user may execute, or as another user"
+        ) from error
+    watched: list[int] = []
+
+    def watch() -> None:
+        watched.append(os.dup(guard.pidfd))  # its own is closed when it is replaced
+        reactor.watch(watched[0], ended)
+
+    def forget() -> None:
+        while watched:
+            reactor.forget(watched[0])
+            os.close(watched.pop())
+
+    def ended() -> None:
+        forget()
+        mend()
+
+    def mend() -> None:
+        if guard.mend():
+            watch()
+        else:
+            reactor.call_later(_PAUSE, mend)
+
+    watch()
+    try:
+        yield guard
+    finally:
+        forget()
+        guard.dismiss()
+
+
+def swept(model_dir: Path, job: str) -> list[Notice]:
+    """Kill what an earlier supervisor of this model_dir left behind; what a person should know.
+    `job` is what the journal says; empty: there was none.
+
+    Raises:
+        DamagedJournalError: that is no id of ours.
+        UnkillableError: what is left cannot be killed.
+    """
+    if job and not is_job(job):
+        raise DamagedJournalError(
+            f"{JOURNAL} names the job {printable(job)!r}, which is no id of ours (12 of 0-9 and "
+            "a-f): restore the file from a copy, or move it away to begin a new job"
+        )
+    told: list[Notice] = []
+    try:
+        found = recorded(model_dir)
+    except (RecordError, OSError) as error:
+        text = f"nothing that an earlier supervisor left behind can be killed: {error}"
+        told.append(Notice("leftovers-unknown", text, reason=str(error)))
+        told += _kept(model_dir / NAME)
+        found = None
+    if found is not None and (killed := sweep(found)):
+        pids = ", ".join(str(pid) for pid in killed)
+        text = f"killed what an earlier supervisor left behind: pid {pids}"
+        told.append(Notice("leftovers-killed", text, pids=list(killed)))
+    if found is not None and (left := who_may_be(found)):
+        pids = ", ".join(str(pid) for pid in left)
+        text = (
+            "left alone, because only the number of its session is on record, which may be "
+            f"another's by now: pid {pids}; end it if it is a trainer"
+        )
+        told.append(Notice("leftovers-left", text, pids=list(left), reason="session"))
+    if job and (said := who_say_so(job, model_dir)):
+        pids = ", ".join(str(pid) for pid in said)
+        text = (
+            f"left alone, because only its environment says that it is of this job: pid {pids}; "
+            "end it if it is a trainer of this model_dir; another one with the same job (a copy) "
+            "may have it"
+        )
+        told.append(Notice("leftovers-left", text, pids=list(said), reason="environment"))
+    return told
+
+
+def _kept(path: Path) -> list[Notice]:
+    """See that what nobody of us wrote is not written over; what a person should know."""
+    try:
+        Recorded.from_bytes(reading.read(path))
+    except (reading.UnreadableError, ValueError):
+        moved = removal.rename_foreign(path)
+        text = f"{path} was not ours, or damaged: renamed to {moved.name}"
+        return [Notice("file-set-aside", text, place=str(path))]
+    except OSError:  # there is none, or nobody can tell now
+        pass
+    return []
+
+
+def contain(guard: Guard, storage: Storage, model_dir: Path, job: str, instance: str) -> None:
+    """Have what is started from now on in cgroups, where some can be made, and on record.
+
+    Raises:
+        ModelDirError: model_dir cannot be written.
+    """
+    cgroup = cgroups.made(cgroup_name(job, instance))
+    try:
+        origin = Origin(job, instance, Identity.of_this_process(), folder(model_dir), cgroup)
+        record = Record(
+            model_dir / NAME, origin, partial(storage.replace, NAME), partial(says, origin.run)
+        )
+    except OSError as error:
+        raise ModelDirError(f"{NAME} cannot be written: {error.strerror}") from error
+    guard.contain(record, cgroup)

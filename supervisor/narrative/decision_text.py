@@ -1,0 +1,119 @@
+"""What is told of a decision: what is done now, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, assert_never
+
+from supervisor.core.decisions import (
+    BeginPhase,
+    Decision,
+    DumpStacks,
+    FinishJob,
+    KillWorkers,
+    ProbeDevices,
+    SignalWorkers,
+    StartWorkers,
+    TellLivelock,
+    TellRecovery,
+    Wait,
+)
+from supervisor.core.policy import RestartPolicy
+from supervisor.core.state import Status
+from supervisor.diagnosis.failure import told_survivors
+from supervisor.narrative import device_text
+from supervisor.narrative.event_line import Level, Line, main, of_attempt
+from supervisor.narrative.findings import found
+from supervisor.ports import Transition
+
+
+def decided(decision: Decision, t: Transition, policy: RestartPolicy) -> Iterator[Line]:
+    """What is told of one decision of a transition."""
+    state = t.after
+    match decision:
+        case StartWorkers(attempt, _, reason):
+            start = step_in_words(
+                state.budget.highest, "from the beginning", "from committed step {}"
+            )
+            where = device_text.where(decision, policy)
+            yield main(
+                "attempt-started",
+                f"starting attempt {attempt} {start}{where} ({reason})",
+                attempt=attempt,
+                phase=policy.phases[decision.phase].name,
+                step=state.budget.highest,
+                num_devices=decision.num_devices,
+                units=list(decision.units),
+                reason=reason,
+            )
+        case ProbeDevices():
+            yield device_text.look(decision, policy)
+        case BeginPhase(phase, reason):
+            yield main("phase-starting", reason, phase=policy.phases[phase].name, reason=reason)
+        case DumpStacks() | SignalWorkers() | KillWorkers():
+            yield from _tell_order(decision, t)
+        case Wait(seconds, reason) if state.placing is not None:
+            text = f"{reason}; looking again in {seconds:.1f} s"
+            yield main("capacity-awaited", text, "warning", seconds=seconds, reason=reason)
+        case Wait(seconds, reason):
+            text = f"waiting {seconds:.1f} s before attempt {state.attempt + 1}"
+            yield main("backoff", text, seconds=seconds, reason=reason)
+        case TellRecovery() | TellLivelock():
+            yield from found(decision)
+        case FinishJob():
+            yield from _tell_end(decision, t, policy)
+        case forgotten:
+            assert_never(forgotten)
+
+
+def _tell_end(end: FinishJob, t: Transition, policy: RestartPolicy) -> Iterator[Line]:
+    """How the job ended, and what to do about it."""
+    status, code, reason = end.status, end.exit_code, end.reason
+    level: Level = "error" if status is Status.FAILED else "info"
+    text = f"{status}, exit code {code:d}: {reason}"
+    yield main("job-ended", text, level, status=status, code=int(code), reason=reason)
+    failure, remedy = t.after.last_failure, device_text.remedy(t, policy)
+    if remedy is not None:
+        yield main(
+            "advice", f"what to do: {remedy}", level, code="wait-for-capacity", advice=remedy
+        )
+    elif status is Status.FAILED and failure is not None:
+        text = f"what to do: {failure.advice}"
+        yield main("advice", text, level, code=failure.rule, advice=failure.advice)
+
+
+def _tell_order(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition) -> Iterator[Line]:
+    """What a group that runs is told, or suffers."""
+    match order:
+        case DumpStacks(attempt, reason):
+            text = f"{reason}: a hang; its stacks are dumped"
+            yield of_attempt(
+                "hang-detected", attempt, text, "error", **stage_keys(t), reason=reason
+            )
+        case SignalWorkers(attempt, reason):
+            assert t.after.due is not None
+            left = t.after.due - t.event.at
+            text = f"sent SIGTERM ({reason}); SIGKILL after {left:.4g} s"
+            yield of_attempt(
+                "workers-told-to-stop", attempt, text, "warning", seconds=left, reason=reason
+            )
+        case KillWorkers(attempt, exits, reason):
+            group = t.after.group
+            survivors = group.survivors if group is not None and group.lingers else ()
+            if survivors or not exits:
+                named = f"; still there: {told_survivors(survivors)}" if survivors else ""
+                text = f"killing what is left of it: {reason}{named}"
+                pids = [each.pid for each in survivors]
+                yield of_attempt(
+                    "workers-killed", attempt, text, "warning", pids=pids, reason=reason
+                )
+
+
+def stage_keys(t: Transition) -> dict[str, Any]:
+    """The stage and the step that the attempt had got to."""
+    return {"stage": t.before.liveness.stage, "step": t.before.liveness.step}
+
+
+def step_in_words(step: int | None, without: str, text: str) -> str:
+    """`text` with the step in it; `without` where there is none."""
+    return without if step is None else text.format(step)

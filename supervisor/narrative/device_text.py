@@ -1,0 +1,120 @@
+"""What is told of devices, hosts and rungs: each change of the rung is to be explained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from supervisor.core.decisions import ProbeDevices, StartWorkers
+from supervisor.core.events import DevicesProbed, QuarantineCleared, RungCompileFailed
+from supervisor.core.exit_codes import ExitCode
+from supervisor.core.policy import PhasePolicy, RestartPolicy
+from supervisor.core.state import JobState, Status
+from supervisor.narrative.event_line import Line, budget_keys, budget_used, count, main
+from supervisor.ports import Transition
+
+
+def where(start: StartWorkers, policy: RestartPolicy) -> str:
+    """On what an attempt is started; nothing where that goes without saying."""
+    phase = policy.phases[start.phase]
+    if start.num_devices is None or not phase.rungs or start.num_devices == phase.rungs[0]:
+        return ""
+    units = f"{unit(phase)}s {', '.join(start.units)}"
+    return f" on {start.num_devices} of {phase.rungs[0]} devices ({units})"
+
+
+def look(decision: ProbeDevices, policy: RestartPolicy) -> Line:
+    """That devices are looked at."""
+    phase = policy.phases[decision.phase]
+    which = "all" if decision.units is None else ", ".join(decision.units)
+    text = f"looking at the {unit(phase)}s ({which}): {decision.reason}"
+    units = list(decision.units) if decision.units is not None else None
+    return main("devices-probing", text, units=units, reason=decision.reason)
+
+
+def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterator[Line]:
+    """What a look found, and what the rung is from now on."""
+    before, after = t.before, t.after
+    if before == after and not t.decisions:
+        return
+    phase = policy.phases[before.phase]
+    if event.problem is not None:
+        text = f"the devices could not be looked at: {event.problem}"
+        yield main("devices-not-probed", text, "warning", reason=event.problem)
+    for bad in event.bad:
+        kept = f"; in quarantine for {policy.quarantine_for / 60:g} min" if bad.found else ""
+        text = f"{unit(phase)} {bad.unit}: {bad.reason}{kept}"
+        yield main("device-bad", text, "warning", unit=bad.unit, reason=bad.reason, found=bad.found)
+    if event.problem is None and before.placing is not None:
+        well = len(event.healthy)
+        text = f"{well} of {count(len(phase.units), unit(phase))} are well"
+        yield main("devices-probed", text, units=list(event.healthy))
+    if after.budget != before.budget:
+        blame = "the devices are not to blame"
+        if event.problem is not None:
+            blame = "whether the devices are to blame is not known, so the failure is charged"
+        text = f"{blame}: {budget_used(after, policy)}"
+        yield main("budget-used", text, **budget_keys(after, policy))
+    old, new = before.ladder.num_devices(phase), after.ladder.num_devices(phase)
+    if old != new and old is not None and new is not None:
+        how = "shrinks" if new < old else "grows"
+        text = f"the job {how} from {old} to {new} devices"
+        yield main("rung-changed", text, "warning", before=old, num_devices=new)
+    since = after.ladder.larger_since
+    if since is not None and before.ladder.larger_since is None:
+        yield main("larger-rung-seen", "a larger rung is there again: it is watched for a while")
+
+
+def lost(
+    transitions: Iterable[Transition], state: JobState, phase: PhasePolicy
+) -> Mapping[str, str]:
+    """Which units are neither there nor used, by the last look at each, and why."""
+    found: dict[str, str] = {}
+    for event in (t.event for t in transitions):
+        if isinstance(event, DevicesProbed):
+            found |= {bad.unit: bad.reason for bad in event.bad if not bad.found}
+            found = {name: why for name, why in found.items() if name not in event.healthy}
+    used = state.ladder.units(phase) if state.status is Status.RUNNING else ()
+    return {name: found[name] for name in phase.units if name in found and name not in used}
+
+
+def remedy(t: Transition, policy: RestartPolicy) -> str | None:
+    """What to do where the job ends because too few units are there; None: it does not."""
+    if not isinstance(t.event, DevicesProbed) or t.after.exit_code != ExitCode.NO_CAPACITY:
+        return None
+    phase, kept = policy.phases[t.before.phase], t.after.quarantine.units
+    gone = [bad.unit for bad in t.event.bad if bad.unit not in kept]
+    if not gone and not kept:
+        return None
+    kind = unit(phase)
+    parts = [f"have {kind} {', '.join(gone)} repaired or replaced"] if gone else []
+    if kept:
+        names = ", ".join(sorted(kept))
+        parts.append(f"clear {kind} {names}, if well again, by `supervise quarantine clear`")
+    return (
+        f"capacity is lacking: {'; '.join(parts)}; then run the same command again. To go on with "
+        "less, lower trainer.init.autorestart.min_num_devices"
+    )
+
+
+def rung_compile_failed(
+    t: Transition, event: RungCompileFailed, policy: RestartPolicy
+) -> Iterator[Line]:
+    """That a rung is out of use."""
+    if t.before != t.after:
+        text = f"the rung of {event.num_devices} devices is struck from the ladder: {event.reason}"
+        num_devices, reason = event.num_devices, event.reason
+        yield main("rung-disabled", text, "warning", num_devices=num_devices, reason=reason)
+
+
+def quarantine_cleared(
+    t: Transition, event: QuarantineCleared, policy: RestartPolicy
+) -> Iterator[Line]:
+    """That units may be used again."""
+    which = ", ".join(event.units) or "all"
+    text = f"quarantine cleared by a person: {which}"
+    yield main("quarantine-cleared", text, units=list(event.units))
+
+
+def unit(phase: PhasePolicy) -> str:
+    """What the phase's units are."""
+    return "host" if phase.workers_are_units else "device"

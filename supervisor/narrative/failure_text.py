@@ -1,0 +1,101 @@
+"""Where a failure happened, in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from supervisor.core.decisions import FinishJob
+from supervisor.core.state import JobState, Status
+from supervisor.diagnosis.failure import Failure
+from supervisor.diagnosis.outcome import Verdict
+from supervisor.files.segments import RUN_LOG
+from supervisor.narrative.event_line import Line, of_attempt
+from supervisor.protocol.messages import printable
+
+_LINES = 6
+_MARKS = re.compile(r"\s*[\^~]+\s*$")
+"""What Python puts below the part of a line that failed."""
+
+
+def at(failure: Failure) -> str:
+    """Where the root cause was raised, as the end of a sentence; empty if that is not known."""
+    return f", at {failure.where}" if failure.where else ""
+
+
+def end_of_traceback(traceback: str) -> Sequence[str]:
+    """The last lines of a traceback, from a frame on: where it failed, and with what."""
+    lines = [line for line in traceback.splitlines() if line.strip() and not _MARKS.match(line)]
+    lines = lines[-_LINES:]
+    first = next((n for n, line in enumerate(lines) if line.startswith("  File ")), 0)
+    return lines[first:]
+
+
+def certainty(failure: Failure) -> str:
+    """Whether a FATAL is certain, after its name; empty of any other verdict."""
+    if failure.verdict is not Verdict.FATAL:
+        return ""
+    return f", certain: {'true' if failure.certain else 'false'}"
+
+
+def failed(attempt: int, text: str, failure: Failure) -> Line:
+    """The failure of an attempt, with all that is known of it."""
+    return of_attempt(
+        "attempt-failed",
+        attempt,
+        text,
+        "error",
+        rank=failure.rank,
+        step=failure.step,
+        code=failure.rule,
+        verdict=failure.verdict,
+        certain=failure.is_certain,
+        cause=failure.cause,
+        root_cause=failure.root_cause,
+        place=failure.where,
+        signature=failure.signature,
+        charge=failure.charge,
+    )
+
+
+def verdict(attempt: int, failure: Failure, state: JobState) -> Iterator[Line]:
+    """What the failure was taken for, why, and what follows from that if it is a guess."""
+    name = f"verdict {failure.verdict}{certainty(failure)} (rule {failure.rule!r})"
+    certain, rule = failure.is_certain, failure.rule
+    keys: dict[str, Any] = {"code": rule, "verdict": failure.verdict, "certain": certain}
+    text = f"{name}: {failure.reason}"
+    yield of_attempt("verdict", attempt, text, "error", reason=failure.reason, **keys)
+    if failure.grounds:
+        text = f"{failure.grounds}{_one_more(state, failure)}"
+        yield of_attempt("verdict-grounds", attempt, text, "error", reason=failure.grounds, **keys)
+
+
+def _one_more(state: JobState, failure: Failure) -> str:
+    """That a guess gets one more attempt, and when."""
+    if not failure.is_guess or state.status not in (Status.BACKOFF, Status.STARTING):
+        return ""
+    delay = state.backoff.delay if state.backoff is not None else None
+    soon = f" in {delay:.{0 if delay >= 10 else 1}f} s" if delay is not None else ""
+    told = f" (signature {failure.signature})"
+    return f"; one more attempt{soon}; the same failure again ends the job{told}"
+
+
+def doubted(exception: str) -> str:
+    """What to think of a success whose output ends in the traceback of `exception`."""
+    return (
+        f"it succeeded, but the output ends in a traceback: {exception}. Look at it: in a shell, "
+        "`program | tee log` exits as `tee` does; `set -o pipefail` first makes it exit as the "
+        "program does"
+    )
+
+
+def failure_line(end: FinishJob, state: JobState, place: str) -> str:
+    """Why the job in `place` has failed, for somebody who sees nothing else of it."""
+    parts = [f"{end.status}, exit code {end.exit_code:d}: {end.reason}"]
+    if (failure := state.last_failure) is not None:
+        parts.append(f"root cause: {failure.root_cause}{at(failure)}")
+        parts.append(f"what to do: {failure.advice}")
+    if state.directory is not None:
+        parts.append(f"more: {place}/{state.directory}/{RUN_LOG}")
+    return printable("; ".join(part.rstrip(".") for part in parts))

@@ -1,0 +1,199 @@
+"""What is asked of the cloud for a job, from its config; or why that job cannot be provisioned."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from supervisor.config.feasible_rungs import FeasibleRungs
+from supervisor.config.problems import ConfigError, Location, Problem
+from supervisor.config.schema import Phase, Provision
+from supervisor.config.topology import SliceShape, parse_slice
+from supervisor.config.yaml_source import written
+from supervisor.diagnosis.redaction import Redactor
+from supervisor.prepare import Prepared
+from supervisor.protocol.location import Uri
+from supervisor.provision import boot
+from supervisor.provision.intent import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A job as the cloud is asked for it."""
+
+    where: Provision
+    whole: SliceShape
+    """The slice on the full rung."""
+    machine: boot.Machine
+    policy: Policy
+
+    @property
+    def name(self) -> str:
+        """What the ids of all its slices begin with."""
+        return self.machine.name
+
+    @property
+    def parent(self) -> str:
+        """Where in the cloud they are."""
+        return f"projects/{self.where.project}/locations/{self.where.zone}"
+
+    def accelerator_type(self, rung: int) -> str:
+        """What the API calls a slice of so many chips."""
+        return SliceShape(self.whole.generation, rung).type_in_the_cloud
+
+    def body(self, generation: int, rung: int) -> dict[str, Any]:
+        """The queued resource to ask for."""
+        return _body(self.where, self.accelerator_type(rung), self.machine, generation)
+
+
+def make_plan(prepared: Prepared, redactor: Redactor, wheel: boot.File, lock: boot.File) -> Plan:
+    """The plan of a job, whose slice installs `wheel` and, by hash, what `lock` names.
+
+    Raises:
+        ConfigError: with all that has to change first.
+    """
+    job = prepared.job
+    found = [
+        *(
+            job.source.problem((*job.locations[0], *where), message)
+            for where, message in chain(_unfit(job.phases[0]), _uneven(job.phases))
+        ),
+        *_secrets(prepared, redactor),
+    ]
+    if job.exit_codes:
+        message = "is for other service managers: the unit on the slice goes by our own codes"
+        found.append(job.source.problem(("exit_codes",), message))
+    if found:
+        raise ConfigError(found)
+    init = job.phases[0].init
+    uri = Uri.parse(init.model_dir)
+    assert init.provision is not None
+    assert init.devices is not None
+    assert init.devices.type is not None
+    assert uri is not None
+    config = boot.File("job.yaml", written(job.source.data).encode())
+    machine = boot.Machine(_name(uri), uri, config, wheel, lock, init.provision.user)
+    whole = parse_slice(init.devices.type)
+    body = _body(init.provision, whole.type_in_the_cloud, machine, 0)
+    policy = Policy(
+        config=hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16],
+        rungs=_rungs(whole, prepared.ladders),
+        smaller_after=init.provision.smaller_after,
+    )
+    return Plan(init.provision, whole, machine, policy)
+
+
+def _unfit(phase: Phase) -> Iterator[tuple[Location, str]]:
+    """What is missing in a phase, or cannot be had, with the key to change."""
+    init, where = phase.init, ("init", "devices")
+    if init.provision is None:
+        keys = "{project: NAME, zone: us-west4-a, runtime_version: v2-alpha-tpuv5-lite}"
+        yield ("init", "provision"), f"is required by `supervise provision`: {keys}"
+    uri = Uri.parse(init.model_dir)
+    if uri is None or uri.scheme != "gs":
+        message = "must be in a bucket (gs://BUCKET/PATH): a disk is gone with its slice"
+        yield ("init", "model_dir"), message
+    if init.devices is None or init.devices.type is None:
+        yield where, "must name the slice to ask for: {platform: tpu, type: v5e-8}"
+        return
+    one = parse_slice(init.devices.type)
+    if not one.known.is_queued:
+        message = (
+            f"is {one.type}, which the Cloud TPU API does not offer, and only that is asked for "
+            "slices so far: have a managed instance group of Compute Engine or Google Kubernetes "
+            "Engine make the machines, and `supervise run` be what runs on them"
+        )
+        yield (*where, "type"), message
+    elif one.chips not in one.known.slices:
+        yield (*where, "type"), f"is {one.type}, which is only a part of a slice"
+    if (init.devices.slices or 1) > 1 or not one.is_part_of_a_host:
+        message = f"is {one.type}, or several: only a slice of one host can be provisioned so far"
+        yield (*where, "type"), message
+
+
+def _uneven(phases: tuple[Phase, ...]) -> Iterator[tuple[Location, str]]:
+    if any(phase.init.devices != phases[0].init.devices for phase in phases):
+        yield ("init", "devices"), "must be the same in all phases: they run on one slice"
+
+
+def _secrets(prepared: Prepared, redactor: Redactor) -> Iterator[Problem]:
+    """The keys that hold secrets: whoever may read the bucket could read them there."""
+    job = prepared.job
+    by_name = [
+        (*job.locations[index], *where)
+        for index, plan in enumerate(prepared.plans)
+        for where in _different(plan.params["trainer"], redactor.params(plan.params)["trainer"])
+    ]
+    by_form = [where for where, text in _texts(job.source.data) if redactor.text(text) != text]
+    for where in by_name or by_form:
+        message = (
+            "holds a secret, and the config goes into the bucket: name it in command.env_secrets "
+            "(Secret Manager) or put it on the machine (command.env_file)"
+        )
+        yield job.source.problem(where, message)
+
+
+def _texts(data: Any, where: Location = ()) -> Iterator[tuple[Location, str]]:
+    if isinstance(data, str):
+        yield where, data
+    elif isinstance(data, dict):
+        for key, value in data.items():
+            yield from _texts(value, (*where, key))
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from _texts(value, (*where, index))
+
+
+def _different(before: Any, after: Any, where: Location = ()) -> Iterator[Location]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key, value in before.items():
+            yield from _different(value, after.get(key), (*where, key))
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for index, value in enumerate(before):
+            yield from _different(value, after[index], (*where, index))
+    elif before != after:
+        yield where
+
+
+def _metadata(machine: boot.Machine, generation: int) -> dict[str, str]:
+    """All that the metadata holds. Many may read it: no value of the config gets here but the
+    place of model_dir and the name of a user."""
+    return {"startup-script": boot.script(machine, generation)}
+
+
+def _rungs(whole: SliceShape, ladders: tuple[FeasibleRungs, ...]) -> tuple[int, ...]:
+    """The rungs that all phases have and that are slices of their own, the full one first."""
+    common = set.intersection(*({rung.num_devices for rung in one.rungs} for one in ladders))
+    slices = whole.known.slices
+    return tuple(sorted((n for n in common if n in slices), reverse=True))
+
+
+def _name(uri: Uri) -> str:
+    """One name for one model_dir, of letters, digits and hyphens as in all names of machines."""
+    last = (uri.path or uri.bucket).rpartition("/")[2].lower()
+    word = re.sub(r"[^a-z0-9]+", "-", last).strip("-")[:24]
+    digest = hashlib.sha256(str(uri).encode()).hexdigest()[:8]
+    return "-".join(part for part in ("supervise", word, digest) if part)
+
+
+def _body(
+    where: Provision, accelerator_type: str, machine: boot.Machine, generation: int
+) -> dict[str, Any]:
+    # An external address is what pip reaches the package index by.
+    network = {"enableExternalIps": True, **({"network": where.network} if where.network else {})}
+    node: Mapping[str, Any] = {
+        "acceleratorType": accelerator_type,
+        "runtimeVersion": where.runtime_version,
+        "networkConfig": network,
+        "metadata": _metadata(machine, generation),
+        **({"serviceAccount": {"email": where.service_account}} if where.service_account else {}),
+    }
+    parent = f"projects/{where.project}/locations/{where.zone}"
+    id_ = f"{machine.name}-{generation}"
+    spec = {"parent": parent, "nodeId": id_, "node": node}
+    return {"tpu": {"nodeSpec": [spec]}, **({"spot": {}} if where.spot else {})}

@@ -1,0 +1,189 @@
+"""`supervise provision`: the loop on the real cloud and the real bucket, or what it would do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from supervisor.adapters.kernel.clock import SystemClock
+from supervisor.adapters.platforms.queued_resources import BASE, BASE_VARIABLE, QueuedResources
+from supervisor.adapters.telling.console import PlainConsole
+from supervisor.config.problems import ConfigError
+from supervisor.config.yaml_source import parse_source, written
+from supervisor.core.exit_codes import ExitCode
+from supervisor.diagnosis.redaction import Redactor
+from supervisor.host.outlet import say_on_stderr
+from supervisor.narrative.event_line import count
+from supervisor.prepare import Prepared
+from supervisor.protocol.messages import printable
+from supervisor.protocol.reading import read
+from supervisor.provision.boot import File, our_lock
+from supervisor.provision.cloud_plan import Plan, make_plan
+from supervisor.provision.package import own_wheel
+from supervisor.provision.provision_loop import STATE, ProvisionLoop, TakenOverError
+
+_MAX_LOCK = 16 << 20
+_NOT_SHIPPED = (
+    "supervise: WARNING: the program of command.argv is not among the shipped files: it must "
+    "be on the image of the slice, or in a package that init.provision.lock names"
+)
+
+
+class ProvisionError(Exception):
+    """The loop has to end before the job does; the text says what becomes of the slice."""
+
+    def __init__(self, code: ExitCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def provision(prepared: Prepared, *, dry_run: bool) -> int:
+    """Look after the slice of a job until the job has ended; the exit code of the job.
+
+    Raises:
+        ConfigError: the job cannot be provisioned.
+        ProvisionError: it ends before the job.
+    """
+    redactor = prepared.redactor(os.environ)
+    try:
+        plan = make_plan(prepared, redactor, own_wheel(), _lock(prepared))
+    except OSError as error:
+        raise ProvisionError(ExitCode.INVALID_CONFIG, str(error)) from error
+    if dry_run:
+        for line in described(plan):
+            print(line)  # of a secret the plan would not have been made
+        if any(phase.is_command for phase in prepared.plans):
+            say_on_stderr(_NOT_SHIPPED)
+        return 0
+    signal.signal(signal.SIGTERM, _terminated)
+    console = PlainConsole(1, lambda why: say_on_stderr(f"supervise: {why}"))
+    try:
+        end = _loop(plan, redactor, console).run()
+        text = (
+            f"{redactor.text(printable(end.reason))}; exit code {end.exit_code}, no slice is left"
+        )
+        console.line(text)
+        return end.exit_code
+    except TakenOverError:
+        text = "another `supervise provision` looks after this job now"
+        raise ProvisionError(ExitCode.OWNED, text) from None
+    except _TerminatedError:
+        raise ProvisionError(ExitCode.DRAINED, _left(plan, "told to stop")) from None
+    except KeyboardInterrupt:
+        raise ProvisionError(ExitCode.STOPPED, _left(plan, "interrupted")) from None
+    except ImportError as error:
+        raise ProvisionError(ExitCode.INVALID_CONFIG, str(error)) from error
+    except OSError as error:
+        raise ProvisionError(ExitCode.CANNOT_WRITE, _left(plan, str(error))) from error
+    finally:
+        console.close()
+
+
+def described(plan: Plan) -> Iterator[str]:
+    """What would be asked for: requests in the order in which they would be made, and the script
+    that a slice begins with. What is not a request stands in comments."""
+    yield f"# state: {plan.machine.model_dir / STATE}"
+    yield f"# rungs, each asked for {plan.where.smaller_after / 60:g} minutes before the next:"
+    for rung in plan.policy.rungs:
+        yield f"#   {plan.accelerator_type(rung)}, {count(rung, 'chip')}"
+    base = f"{_base()}v2/{plan.parent}/queuedResources"
+    yield f"GET {base}"
+    yield f"POST {base}?queuedResourceId={plan.name}-1"
+    body = plan.body(1, plan.policy.rungs[0])
+    metadata = body["tpu"]["nodeSpec"][0]["node"]["metadata"]
+    script, metadata["startup-script"] = metadata["startup-script"], "(below)"
+    yield json.dumps(body, indent=2)
+    yield f"GET {base}/{plan.name}-1"
+    yield f"DELETE {base}/{plan.name}-1?force=true"
+    yield "# beside the job in the bucket, by digest:"
+    for file in plan.machine.files:
+        yield f"#   {file.path} ({len(file.data)} bytes)"
+    yield f"# {plan.machine.config.name}, of command.env the names alone:"
+    shown = written(_without_values(parse_source("", plan.machine.config.data.decode()).data))
+    yield from (f"#   {line}" for line in shown.splitlines())
+    yield "# startup-script:"
+    yield script
+
+
+def _without_values(data: Any) -> Any:
+    """A config without what its commands have in their environment."""
+    if isinstance(data, list):
+        return [_without_values(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    found = {key: _without_values(value) for key, value in data.items()}
+    command = found.get("command")
+    if isinstance(command, dict) and isinstance(command.get("env"), dict):
+        found["command"] = {**command, "env": dict.fromkeys(command["env"], "(not shown)")}
+    return found
+
+
+def _lock(prepared: Prepared) -> File:
+    """What is to be installed on the slice beside us.
+
+    Raises:
+        ConfigError: the file that the config names cannot be used.
+    """
+    where = prepared.job.phases[0].init.provision
+    if where is None or where.lock is None:
+        return our_lock()
+    location = (*prepared.job.locations[0], "init", "provision", "lock")
+    try:
+        return File("requirements.lock", read(Path(where.lock).expanduser(), limit=_MAX_LOCK))
+    except OSError as error:
+        message = f"cannot be read: {error.strerror}"
+        raise ConfigError([prepared.job.source.problem(location, message)]) from error
+
+
+def _base() -> str:
+    return f"{os.environ.get(BASE_VARIABLE, BASE).rstrip('/')}/"
+
+
+def _loop(plan: Plan, redactor: Redactor, console: PlainConsole) -> ProvisionLoop:
+    from supervisor.adapters.stores.bucket import (
+        bucket,  # its imports cost what no other command needs
+    )
+
+    clock = SystemClock()
+
+    def say(text: str) -> None:
+        stamp = clock.wall().isoformat(sep=" ", timespec="milliseconds")
+        console.line(f"{stamp} [provision] {printable(redactor.text(text))}")
+
+    slices = QueuedResources(plan.parent, plan.name, plan.body, base=_base())
+    return ProvisionLoop(
+        slices,
+        bucket(plan.machine.model_dir),
+        plan.policy,
+        clock,
+        owner=f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}",
+        say=say,
+        pause=time.sleep,
+        accelerator_type=plan.accelerator_type,
+        files=plan.machine.files,
+        redact=redactor.text,
+    )
+
+
+def _left(plan: Plan, why: str) -> str:
+    """What stays behind when the loop ends before the job."""
+    return (
+        f"{why}; if there is a slice, it goes on and costs money: run the same command again to "
+        f"look after it, or delete the queued resource {plan.name}-N in {plan.where.zone}"
+    )
+
+
+class _TerminatedError(BaseException):
+    """SIGTERM, as KeyboardInterrupt is SIGINT."""
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    raise _TerminatedError

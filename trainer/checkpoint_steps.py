@@ -1,0 +1,376 @@
+"""The steps in a directory of checkpoints: which are committed, which are removed, and how a
+damaged one is taken out of use.
+
+The directory may hold what is not this job's: older runs, copies, folders of any name. Only what
+the job's ledger proves to be its own is removed (`trainer.ledger`, `supervisor.protocol.removal`).
+All else is left where it is and named; where a save needs its name, it is set aside.
+
+On a disk a rename puts a step in its place whole, and so moves it away: a folder under a final name
+was never a save that was killed. In a bucket, and in a mount of one, a step has its name from the
+start (`trainer.marked_steps`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from supervisor.protocol import removal
+from supervisor.protocol.committed import committed_steps, is_committed
+from supervisor.protocol.location import Uri
+from supervisor.protocol.mounts import is_posix
+from supervisor.protocol.removal import NotOursError, Place
+from trainer import bucket_paths, integrity
+from trainer.integrity import MANIFEST, OTHERS, DamagedError
+from trainer.ledger import FOREIGN, Ledger
+from trainer.log import log
+from trainer.verification import MARK
+
+Say = Callable[[str], None]
+"""Tells a person one line."""
+
+CORRUPT = "corrupt"
+_REASON = ".reason.txt"
+TEMPORARY = ".orbax-checkpoint-tmp"
+REMOVED = {
+    Place.KILLED_SAVE: "its save was never committed",
+    Place.STEP: "a kill left it half removed",
+}
+_EVICTED = ".supervise-evicted-"
+_NAME_OF_EVICTED = re.compile(rf"{re.escape(_EVICTED)}\d+-[0-9a-f]{{32}}")
+"""Which nobody else gives to a folder; `5`, which a ledger of a bucket has, may be anybody's."""
+_NAMED = 10
+"""Names in one line."""
+
+
+class NoUsableCheckpointError(RuntimeError):
+    """There were checkpoints, and all of them are damaged: only a person may start afresh."""
+
+
+class ForeignCheckpointError(RuntimeError):
+    """There are checkpoints, none of which this job can restore, and some are not known to be its
+    own: it may be the wrong directory."""
+
+
+class UnmarkedCheckpointError(RuntimeError):
+    """A step where the next ones are to be saved is not committed, and may be somebody's copy."""
+
+
+class UnreadableCheckpointError(OSError):
+    """Nobody can tell now whether a step is committed; an older one is not taken in its place."""
+
+
+class Steps(Protocol):
+    """The steps in one directory, most of which another process has left there."""
+
+    @property
+    def directory(self) -> Path:
+        """Where they are."""
+        ...
+
+    @property
+    def commits_by_rename(self) -> bool:
+        """Whether a step gets its name when it is whole; otherwise it gets a marker then."""
+        ...
+
+    def committed(self) -> Iterator[tuple[int, Path]]:
+        """The committed ones, newest first.
+
+        Raises:
+            UnreadableCheckpointError: see there.
+        """
+        ...
+
+    def clear(self, say: Say) -> None:
+        """Remove what a killed save of this job left, and name what is not this job's.
+
+        Raises:
+            UnmarkedCheckpointError: see there.
+        """
+        ...
+
+    def begin(self, step: int, say: Say) -> None:
+        """Take note, durably, that `step` is about to be saved; nothing stands in its way then.
+
+        Raises:
+            UnmarkedCheckpointError: something does, and cannot be moved.
+        """
+        ...
+
+    def make_way(self, step: int, say: Say) -> None:
+        """See that nothing has the name that the step being saved is to get now."""
+        ...
+
+    def end(self, step: int) -> None:
+        """It was committed."""
+        ...
+
+    def evict(self, keep: int, allow: Callable[[str], None], say: Say) -> None:
+        """Remove this job's oldest steps until `keep` are left; `allow` is asked before each."""
+        ...
+
+    def is_own(self, step: int, path: Path) -> bool:
+        """Whether the committed step in `path` is known to be this job's, damaged or not.
+
+        Raises:
+            OSError: nobody can look now.
+        """
+        ...
+
+    def set_aside(self, path: Path, reason: str) -> str:
+        """Take a damaged step of this job out of use; what became of it, in words."""
+        ...
+
+    def damaged(self) -> str | None:
+        """Where what was set aside is, and how to get rid of it; None where nothing was."""
+        ...
+
+
+def steps_in(place: Path | Uri) -> Steps:
+    """The steps in `place`, by the rules that hold there."""
+    from trainer.marked_steps import MarkedSteps
+
+    path = bucket_paths.path_of(place)
+    if bucket_paths.is_in_bucket(path) or not is_posix(path):
+        return MarkedSteps(path)
+    return RenamedSteps(path)
+
+
+def set_aside(steps: Steps, path: Path, reason: str, say: Say) -> None:
+    """Take a damaged step out of use, and say so."""
+    done = steps.set_aside(path, reason)
+    say(f"the checkpoint in {path} is damaged ({reason}): {done}")
+
+
+def readable(found: Iterator[tuple[int, Path]]) -> Iterator[tuple[int, Path]]:
+    """The same, with the error of a trainer."""
+    try:
+        yield from found
+    except OSError as error:
+        raise UnreadableCheckpointError(
+            error.errno,
+            f"{error.strerror or error}: nobody can tell whether this checkpoint is committed, and "
+            "an older one is not taken in its place: see that it can be read, or move it away",
+            error.filename,
+        ) from error
+
+
+def step_of(name: str) -> int | None:
+    """The step that our own name of a folder has."""
+    return int(name) if name.isascii() and name.isdecimal() and str(int(name)) == name else None
+
+
+def is_committed_now(path: Path, *, posix: bool) -> bool | None:
+    """The same as `is_committed`; None: nobody can tell."""
+    try:
+        return is_committed(path, posix=posix)
+    except OSError:
+        return None
+
+
+def tell_foreign(ledger: Ledger, names: Iterable[str], directory: Path, say: Say) -> None:
+    """Name what is not this job's, once for each name."""
+    new = sorted(set(names) - ledger.entries.told)
+    if new:
+        shown = ", ".join(repr(name) for name in new[:_NAMED])
+        more = f" and {len(new) - _NAMED} more" if len(new) > _NAMED else ""
+        say(
+            f"{directory} has what this job did not save: {shown}{more}. It is never removed, and "
+            "does not count for `keep`"
+        )
+        with ledger.change() as entries:
+            entries.told |= set(new)
+
+
+def forget(ledger: Ledger) -> None:
+    """Nothing is under way any more of what the last process began."""
+    if ledger.entries.saving is not None or ledger.entries.evicting:
+        with ledger.change() as entries:
+            entries.saving = None
+            entries.evicting.clear()
+
+
+def excess(ledger: Ledger, found: Iterable[tuple[int, Path]], keep: int) -> list[tuple[int, Path]]:
+    """This job's steps beyond its newest `keep`, oldest first."""
+    own = [(step, path) for step, path in found if ledger.has(step, path)]
+    return sorted(own, reverse=True)[keep:][::-1]
+
+
+def is_expected_in(path: Path) -> Callable[[str], bool]:
+    """Whether a file or folder, by its name relative to the step `path`, is one of a save's."""
+    try:
+        manifest = integrity.read(path)
+    except DamagedError:
+        manifest = None
+    if manifest is None:
+        return lambda name: True
+    folders = {str(folder) for name in manifest.files for folder in Path(name).parents}
+    known = {*manifest.files, *folders}
+    marks = re.compile(rf"{MARK}\d+")
+    return lambda name: (
+        name in known or marks.fullmatch(name) is not None or Path(name).name in OTHERS
+    )
+
+
+@contextmanager
+def evicting(step: int, ledger: Ledger, say: Say) -> Iterator[None]:
+    """While this is entered, `step` is removed: it is not in the ledger afterwards, unless it could
+    not be removed this time."""
+    try:
+        yield
+    except NotOursError as error:
+        say(f"step {step} is kept for good: {error}")
+    except OSError as error:
+        say(f"step {step} cannot be evicted, which is tried again: {error}")
+        return
+    with ledger.change() as entries:
+        entries.committed.pop(step, None)
+
+
+def _is_named_as_a_step(entry: Path) -> bool:
+    name = entry.name
+    return TEMPORARY in name or name.startswith(_EVICTED) or step_of(name) is not None
+
+
+class RenamedSteps:
+    """Steps on a disk: committed by a rename."""
+
+    commits_by_rename = True
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._ledger = Ledger(directory)
+
+    def committed(self) -> Iterator[tuple[int, Path]]:
+        """See `Steps`."""
+        return readable(committed_steps(self.directory))
+
+    def clear(self, say: Say) -> None:
+        """See `Steps`."""
+        if problem := self._ledger.load():
+            say(problem)
+        entries, foreign = self._ledger.entries, list[str]()
+        for entry in sorted(filter(_is_named_as_a_step, self.directory.iterdir())):
+            is_evicted = entry.name in entries.evicting and _NAME_OF_EVICTED.fullmatch(entry.name)
+            if entry.name == self._killed or is_evicted:
+                self._remove(entry, say)
+            elif not self._is_own(entry, say):
+                foreign.append(entry.name)
+        forget(self._ledger)
+        tell_foreign(self._ledger, foreign, self.directory, say)
+
+    def _is_own(self, entry: Path, say: Say) -> bool:
+        """Whether `entry` is this job's. A step of the ledger without the mark of its commit is a
+        damaged one."""
+        step, entries = step_of(entry.name), self._ledger.entries
+        committed = is_committed_now(entry, posix=True)
+        if step is None or committed is None:
+            return step in entries.committed
+        if committed and step == entries.saving and not self._exists(self._killed):
+            self.end(step)  # it was killed after its commit
+        elif not committed and step in entries.committed:
+            set_aside(self, entry, "the mark of its commit is gone", say)
+        else:
+            return committed and step in entries.committed
+        return True
+
+    @property
+    def _killed(self) -> str | None:
+        """The name of what a killed save has left."""
+        saving = self._ledger.entries.saving
+        return None if saving is None else f"{saving}{TEMPORARY}"
+
+    def begin(self, step: int, say: Say) -> None:
+        """See `Steps`."""
+        for name in (f"{step}{TEMPORARY}", f"{step}"):
+            self._move_away(name, say)
+        self._ledger.begin(step)
+
+    def make_way(self, step: int, say: Say) -> None:
+        """See `Steps`."""
+        self._move_away(f"{step}", say)
+
+    def end(self, step: int) -> None:
+        """See `Steps`."""
+        self._ledger.end(step)
+
+    def evict(self, keep: int, allow: Callable[[str], None], say: Say) -> None:
+        """See `Steps`. Each goes under a name that nobody else has, which the ledger has first."""
+        for step, path in excess(self._ledger, committed_steps(self.directory), keep):
+            allow(f"the eviction of step {step}")
+            name = f"{_EVICTED}{step}-{uuid.uuid4().hex}"
+            with self._ledger.change() as entries:
+                entries.evicting.add(name)
+            with evicting(step, self._ledger, say):
+                removal.tree(
+                    Place.STEP,
+                    path,
+                    below=self.directory,
+                    is_ours=partial(self._ledger.has, step, path),
+                    is_expected=is_expected_in(path),
+                    under=name,
+                )
+            if not self._exists(name):
+                with self._ledger.change() as entries:
+                    entries.evicting.discard(name)
+
+    def is_own(self, step: int, path: Path) -> bool:
+        """See `Steps`."""
+        return self._ledger.may_have(step, path)
+
+    def set_aside(self, path: Path, reason: str) -> str:
+        """See `Steps`: into a folder whose name nobody takes for a step."""
+        moved = removal.set_aside(path, CORRUPT, below=self.directory)
+        with moved.with_name(f"{moved.name}{_REASON}").open("x", encoding="utf-8") as file:
+            file.write(f"{reason}\n")
+        return f"moved to {CORRUPT}/{moved.name}"
+
+    def damaged(self) -> str | None:
+        """See `Steps`."""
+        corrupt = self.directory / CORRUPT
+        names = sorted(filter(self._was_set_aside, corrupt.iterdir())) if corrupt.is_dir() else []
+        if not names:
+            return None
+        listed = ", ".join(path.name for path in names)
+        return (
+            f"remove what was moved to {corrupt} ({listed}, each with its reason beside it) to "
+            f"train from the beginning. A step moved back without its {MANIFEST} is restored "
+            "unverified"
+        )
+
+    def _was_set_aside(self, path: Path) -> bool:
+        """Whether we moved `path` into the folder of the damaged, which may be a person's. A kill
+        can have come before the reason was written."""
+        step = step_of(path.name.rpartition("-")[0])
+        if step is None or path.name.endswith(_REASON):
+            return False
+        reason = path.with_name(f"{path.name}{_REASON}")
+        return os.path.lexists(reason) or self._ledger.has(step, path)
+
+    def _exists(self, name: str | None) -> bool:
+        return name is not None and os.path.lexists(self.directory / name)
+
+    def _move_away(self, name: str, say: Say) -> None:
+        try:
+            moved = removal.set_aside(self.directory / name, FOREIGN, below=self.directory)
+        except FileNotFoundError:
+            return
+        say(
+            f"{self.directory / name} is not of this job and has the name of a step to be saved: "
+            f"moved to {moved.relative_to(self.directory)}"
+        )
+
+    def _remove(self, entry: Path, say: Say) -> None:
+        """What the ledger names."""
+        place = Place.KILLED_SAVE if TEMPORARY in entry.name else Place.STEP
+        log.info("step-removed", path=str(entry), reason=REMOVED[place])
+        try:
+            removal.tree(place, entry, below=self.directory, is_ours=lambda: True)
+        except NotOursError as error:
+            say(str(error))

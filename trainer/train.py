@@ -1,0 +1,191 @@
+"""From a config to a running loop, in the stages of the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from supervisor.config.training.layout import Rung
+from supervisor.config.training.resolved import InitConfig, StartPoint, TrainerConfig
+from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, Adjustments
+from supervisor.protocol.fault_injection import Drills
+from supervisor.protocol.messages import Stage
+from supervisor.protocol.reporter import Reporter
+from supervisor.protocol.simulated import Held
+from trainer import deterministic_reduction, distributed
+from trainer.checkpoint import Checkpoints, restore_parts
+from trainer.checkpoint_steps import Say, steps_in
+from trainer.config_fingerprint import fingerprint, fingerprint_across
+from trainer.evaluation import Evaluation
+from trainer.inflight import InFlight
+from trainer.log import WorkerLog, log
+from trainer.save_policy import save_policy
+from trainer.setting_up import Prepared, prepare
+from trainer.snapshot import Snapshots
+from trainer.step import jit_all_finite, jit_skipped_step
+from trainer.train_state import TrainState, TrainStateSpec
+from trainer.training_loop import Loop
+
+
+def train(
+    config: TrainerConfig,
+    reporter: Reporter,
+    drills: Drills,
+    num_devices: int | None,
+    prepared: Prepared | None = None,
+) -> None:
+    """Train `config` to its end, from the newest committed checkpoint if there is one.
+
+    `prepared` is what a standby has made ready for just that.
+
+    Raises:
+        DevicesDiffer: the backend does not have `num_devices` (None: any number will do).
+        ConfigError: the config cannot be trained on the devices found.
+    """
+    told = prepared.log if prepared is not None else WorkerLog()
+    told.reporter = reporter
+    checkpoints = _checkpoints(config.init, told.warn)
+    reporter.stage(Stage.INITIALIZING)
+    if prepared is None:
+        deterministic_reduction.same_threads(config.init)
+        distributed.initialize()
+    if _is_complete(config, checkpoints, reporter):
+        distributed.leave()
+        return
+    if (held := Held.from_environment()) is not None:
+        held.initialise()
+    device = jax.devices()[0]
+    reporter.devices(device.platform, jax.device_count(), device.device_kind)
+    adjustments = Adjustments.from_environment()
+    if prepared is None:
+        prepared = prepare(config, num_devices, adjustments, told)
+    spec, sharder, batches = prepared.spec, prepared.sharder, prepared.batches()
+    loop = config.init.loop
+    inflight = max(1, loop.max_inflight_computations // adjustments.inflight)
+    reporter.adjustable(list(_adjustable(config, sharder.rung, inflight, adjustments)))
+    log.info("mesh-chosen", platform=device.platform, **_mesh(sharder.rung))
+
+    reporter.stage(Stage.RESTORING)
+    snapshots = Snapshots.of(spec, told.warn)
+    begun = _resume(snapshots, checkpoints, batches)
+    snapshot = begun is not None
+    state, restored = begun or _start(config, checkpoints, spec, batches, told.warn)
+    reporter.restored(restored, snapshot=snapshot)
+    step = restored or 0
+
+    reporter.stage(Stage.COMPILING, step)
+    train_step = prepared.train_step.result()
+
+    validation = config.fit.validation
+    Loop(
+        state=state,
+        step=step,
+        max_steps=loop.max_steps,
+        train_step=train_step,
+        skipped_step=jit_skipped_step(spec),
+        all_finite=jit_all_finite(spec),
+        skip_steps=adjustments.skip_steps,
+        batches=batches,
+        sharder=sharder,
+        evaluation=(
+            None
+            if validation is None
+            else Evaluation(validation, spec, sharder, prepared.executables)
+        ),
+        checkpoints=checkpoints,
+        in_flight=InFlight(inflight, loop.log_every, reporter, drills),
+        reporter=reporter,
+        snapshots=snapshots,
+        simulated=Held.from_environment(),
+    ).run()
+    reporter.stage(Stage.FINISHING, loop.max_steps)
+    checkpoints.close()
+    prepared.executables.close()
+    distributed.leave()
+
+
+def _checkpoints(init: InitConfig, say: Say) -> Checkpoints:
+    where = init.checkpoint
+    steps, policy = steps_in(where.directory), save_policy(where)
+    return Checkpoints(steps, where.keep, fingerprint(init), say, policy)
+
+
+def _is_complete(config: TrainerConfig, checkpoints: Checkpoints, reporter: Reporter) -> bool:
+    max_steps = config.init.loop.max_steps
+    if (checkpoints.newest() or 0) < max_steps:
+        return False
+    reporter.stage(Stage.RESTORING)
+    step = checkpoints.verified()
+    if step is None or step < max_steps:
+        return False
+    log.info("already-complete", step=step, max_steps=max_steps)
+    reporter.restored(step)
+    reporter.stage(Stage.FINISHING, step)
+    return True
+
+
+def _mesh(rung: Rung) -> dict[str, int]:
+    """What is told of the mesh that `rung` is trained on."""
+    names = ("num_devices", "data", "fsdp", "per_device_batch", "accumulation")
+    return {name: getattr(rung, name) for name in names}
+
+
+def _adjustable(
+    config: TrainerConfig, found: Rung, inflight: int, adjustments: Adjustments
+) -> Iterator[str]:
+    """What the next attempt could do otherwise, beyond what this one does."""
+    if inflight > 1:
+        yield INFLIGHT
+    if found.per_device_batch > 1 and not config.init.is_bitwise:
+        yield ACCUMULATION
+    if len(adjustments.skip_steps) < config.init.loop.skip_bad_batches:
+        yield SKIP_STEPS
+
+
+def _resume(
+    snapshots: Snapshots | None, checkpoints: Checkpoints, batches: Any
+) -> tuple[TrainState, int] | None:
+    """As `_start`, from the snapshot in memory; None: there is none to resume from."""
+    found = snapshots.restore(checkpoints.newest()) if snapshots is not None else None
+    if found is None:
+        return None
+    step, state, position = found
+    batches.set_state(position)
+    log.info("snapshot-restored", step=step)
+    return state, step
+
+
+def _start(
+    config: TrainerConfig,
+    checkpoints: Checkpoints,
+    spec: TrainStateSpec,
+    batches: Any,
+    say: Say,
+) -> tuple[TrainState, int | None]:
+    """The state to train from and the step it was saved at (None: a fresh one); `batches` is moved
+    to where that state left off."""
+    directory = config.init.checkpoint.directory
+    restored = checkpoints.restore(spec.abstract)
+    if restored is not None:
+        step, state, position = restored
+        batches.set_state(position)
+        log.info("checkpoint-restored", step=step, directory=str(directory))
+        return state, step
+    if config.start_from is not None:
+        return _from_other_phase(config.start_from, spec, say), None
+    log.info("started-afresh", directory=str(directory))
+    return spec.fresh(), None
+
+
+def _from_other_phase(source: StartPoint, spec: TrainStateSpec, say: Say) -> TrainState:
+    """A fresh state, with what `source` says in place of its own."""
+    names = ("params",) if source.load == "params" else ("params", "optimizer")
+    wanted = {name: getattr(spec.abstract, name) for name in names}
+    shared = fingerprint_across(spec.config, source)
+    step, parts = restore_parts(source.directory, wanted, shared, say)
+    place = str(source.directory)
+    log.info("phase-loaded", parts=", ".join(names), step=step, directory=place)
+    return replace(spec.fresh(), **parts)

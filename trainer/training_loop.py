@@ -1,0 +1,136 @@
+"""The training loop, and what happens at the boundaries between its steps.
+
+At a boundary, in this order: steps in flight complete (with their reports and drills), evaluation,
+snapshot, save. So an evaluation that fails is run again after the restart, never skipped, and a
+drill at a step comes before that step's save. A snapshot alone waits for no step in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass, replace
+from typing import Any
+
+from supervisor.protocol.messages import Stage
+from supervisor.protocol.reporter import Reporter
+from supervisor.protocol.simulated import Held
+from trainer import distributed
+from trainer.batch_sharder import BatchSharder
+from trainer.checkpoint import Checkpoints
+from trainer.evaluation import Evaluation
+from trainer.inflight import InFlight, NotFiniteError
+from trainer.log import log
+from trainer.snapshot import Snapshots
+from trainer.termination import Termination
+from trainer.train_state import TrainState
+
+
+@dataclass(slots=True)
+class Loop:
+    """Takes `state` from `step` to `max_steps`. `train_step` is the compiled step, `batches` the
+    iterator over the training data, at the position that belongs to `step`. A step in `skip_steps`
+    takes its batch and changes nothing but the step count (`skipped_step`). What is not
+    `all_finite` is not saved. `simulated` devices can break."""
+
+    state: TrainState
+    step: int
+    max_steps: int
+    train_step: Any
+    skipped_step: Any
+    all_finite: Any
+    skip_steps: Container[int]
+    batches: Any
+    sharder: BatchSharder
+    evaluation: Evaluation | None
+    checkpoints: Checkpoints
+    in_flight: InFlight
+    reporter: Reporter
+    snapshots: Snapshots | None = None
+    simulated: Held | None = None
+
+    def run(self) -> None:
+        """Train to the end and save there; on a request to stop, save and die of its signal.
+
+        Raises:
+            NotFiniteError: a step gave NaN or Inf. What was saved before it is committed first:
+                that is where the next attempt goes on.
+        """
+        try:
+            self._run()
+        except NotFiniteError:
+            self._tell_committed(wait=True)
+            self.checkpoints.settle()
+            raise
+
+    def _run(self) -> None:
+        termination = Termination(distributed.preemption_notice())
+        self.reporter.stage(Stage.TRAINING, self.step)
+        while self.step < self.max_steps:
+            if termination.requested():
+                self._save_now()
+                distributed.leave()
+                termination.die()
+            if self.simulated is not None:
+                self.simulated.suffer()
+            self._advance()
+            if self.evaluation is not None and self.evaluation.due(self.step):
+                self._evaluate(self.evaluation, termination)
+            if self.step < self.max_steps:
+                self._keep()
+            self._tell_committed()
+        self._save_now()
+
+    def _advance(self) -> None:
+        batch = next(self.batches)
+        self.step += 1
+        if self.step in self.skip_steps:
+            self.state = replace(self.state, step=self.skipped_step(self.state.step))
+            self.in_flight.skip(self.step)
+            return
+        self.state, metrics = self.train_step(self.state, self.sharder.put(batch))
+        self.in_flight.add(self.step, metrics)
+
+    def _evaluate(self, evaluation: Evaluation, termination: Termination) -> None:
+        self.in_flight.drain()
+        self.reporter.stage(Stage.EVALUATING, self.step)
+        loss = evaluation.run(self.state, termination.requested)
+        if loss is not None:
+            log.info("evaluated", step=self.step, loss=loss)
+            self.reporter.evaluated(self.step, {"loss": loss})
+        self.reporter.stage(Stage.TRAINING, self.step)
+
+    def _keep(self) -> None:
+        if self.snapshots is not None and self.snapshots.due(self.step):
+            position = self.batches.get_state()
+            self.snapshots.take(self.state, self.step, position, self.in_flight.finite)
+        if self.checkpoints.due(self.step):
+            self._save()
+
+    def _save(self) -> None:
+        self.in_flight.drain()
+        self._tell_committed(wait=True)
+        self._hand_over()
+
+    def _save_now(self) -> None:
+        """Return with this step committed, and its manifest written."""
+        self.in_flight.drain()
+        self.reporter.stage(Stage.SAVING, self.step)
+        self._tell_committed(wait=True)
+        if not self.checkpoints.has(self.step):
+            self._hand_over()
+            self._tell_committed(wait=True)
+        self.checkpoints.settle()
+
+    def _hand_over(self) -> None:
+        if not self.all_finite(self.state):
+            raise NotFiniteError(
+                f"step {self.step}: NaN or Inf in the parameters or the optimizer's state; "
+                "it is not saved"
+            )
+        self.checkpoints.save(self.state, self.step, self.batches.get_state())
+
+    def _tell_committed(self, *, wait: bool = False) -> None:
+        step = self.checkpoints.committed(wait=wait)
+        if step is not None:
+            log.info("checkpoint-committed", step=step, seconds=self.checkpoints.took)
+            self.reporter.saved(step, self.checkpoints.took)

@@ -1,0 +1,125 @@
+"""The trainer as a standby: all that does not depend on the attempt, done before there is one.
+
+A step on zeros and a save and a restore of zeros make the first real ones as quick as the later
+ones. Nothing of the job is touched: no checkpoint, no progress, no drill.
+"""
+
+# mypy: allow-untyped-calls
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import yaml
+
+from supervisor.config.training.data_files import matching_files
+from supervisor.config.training.resolved import TrainerConfig, parse
+from supervisor.protocol.adjustments import Adjustments
+from supervisor.protocol.environment import WorkerIdentity
+from supervisor.protocol.standby import Orders
+from trainer import placement
+from trainer.checkpoint import Checkpoints
+from trainer.checkpoint_steps import steps_in
+from trainer.log import WorkerLog
+from trainer.setting_up import Prepared, prepare
+from trainer.snapshot import Snapshots
+
+_Stamps = list[tuple[str, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What was prepared, and what it holds for."""
+
+    prepared: Prepared
+    config: TrainerConfig
+    text: str
+    """What the config was read from."""
+    data: _Stamps
+    num_devices: int | None
+    platform: str
+    visible: dict[str, str]
+    accumulation: int
+
+    @classmethod
+    def of(cls, params: Path) -> Ready:
+        """Prepare to train what `params` says, on the devices of this process."""
+        text = params.read_text(encoding="utf-8")
+        config = parse(yaml.safe_load(text))
+        data = _stamps(config)
+        num_devices = _num_devices(os.environ)
+        adjustments = Adjustments.from_environment()
+        prepared = prepare(config, num_devices, adjustments, WorkerLog())
+        _rehearse(prepared)
+        platform = jax.devices()[0].platform
+        visible = placement.visible()
+        accumulation = adjustments.accumulation
+        return cls(prepared, config, text, data, num_devices, platform, visible, accumulation)
+
+    def problem(self, orders: Orders) -> str | None:
+        """Why what was prepared is not what the worker of `orders` needs, if so.
+
+        Of other simulated devices there can be as many as it takes: then the imports are of use.
+        """
+        try:
+            if Path(orders.argv[-1]).read_text(encoding="utf-8") != self.text:
+                return "the config was changed"
+            if _stamps(self.config) != self.data:
+                return "the data were changed"
+        except OSError as error:
+            return str(error)
+        if self.platform != "cpu" and not self.has_its_devices(orders.env):
+            return "other devices"
+        if Adjustments.from_environment(orders.env).accumulation != self.accumulation:
+            return "another accumulation"
+        return None
+
+    def has_its_devices(self, environ: Mapping[str, str] = os.environ) -> bool:
+        """Whether these are the devices that it was prepared for."""
+        number = _num_devices(environ)
+        return number == self.num_devices and placement.visible(environ) == self.visible
+
+
+def _num_devices(environ: Mapping[str, str]) -> int | None:
+    identity = WorkerIdentity.from_environment(environ)
+    return identity.num_devices if identity is not None else None
+
+
+def _stamps(config: TrainerConfig) -> _Stamps:
+    """The files of the training data, as they are now."""
+    patterns = config.fit.train_dataloader.paths
+    files = [file for pattern in patterns for file in matching_files(pattern)]
+    return [(str(file), (status := file.stat()).st_mtime_ns, status.st_size) for file in files]
+
+
+def _rehearse(prepared: Prepared) -> None:
+    """One step, one save and one restore, of zeros; also from memory, where snapshots are taken."""
+    spec, position = prepared.spec, prepared.batches().get_state()
+    state, metrics = prepared.train_step.result()(_zeros(spec.abstract), _zeros(prepared.tokens))
+    if spec.config.checkpoint.snapshot is not None:
+        memory = os.memfd_create("rehearsal")
+        snapshots = Snapshots(memory, 1, spec, print)
+        snapshots.take(state, 1, position, metrics["finite"])
+        snapshots.settle()
+        jax.block_until_ready(snapshots.restore(None))
+        os.close(memory)
+    with tempfile.TemporaryDirectory(prefix="supervise-standby-") as directory:
+        checkpoints = Checkpoints(steps_in(Path(directory)), 1, {}, print)
+        checkpoints.save(state, 1, position)
+        checkpoints.committed(wait=True)
+        checkpoints.settle()
+        jax.block_until_ready(checkpoints.restore(spec.abstract))
+        checkpoints.close()
+
+
+def _zeros(abstract: Any) -> Any:
+    """Arrays of zeros that lie as `abstract` says."""
+    return jax.tree.map(
+        lambda leaf: jax.device_put(jnp.zeros(leaf.shape, leaf.dtype), leaf.sharding), abstract
+    )
