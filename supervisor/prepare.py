@@ -80,6 +80,7 @@ def own_rules(phase: Phase) -> tuple[Rule, ...]:
             signals=tuple(rule.signal),
             exit_codes=tuple(rule.exit_code),
             stages=tuple(rule.stage),
+            transient=bool(rule.transient),
             remedy=rule.remedy,
             charge=Charge.NOTHING if rule.remedy == free else Charge.RESTARTS,
         )

@@ -125,6 +125,9 @@ class RuleConfig(Section):
     """What to do: RESTART, FATAL (end the job), or POLICY (restart with a remedy)."""
     certain: bool | None = None
     """With verdict FATAL: whether the job ends at once (the default), or after one more attempt."""
+    transient: bool | None = None
+    """With verdict RESTART or POLICY: whether the same failure may come again and still pass. Only
+    the budget then ends the job. Default: the same failure again ends it."""
     remedy: RemedyName | None = None
     """With verdict POLICY: what is done about it beyond a restart."""
     cause: Annotated[str | None, Field(min_length=1)] = None
@@ -162,6 +165,13 @@ class RuleConfig(Section):
             raise ValueError(
                 f"is only for verdict FATAL, not {verdict}: take it out, or make the verdict FATAL"
             )
+        return value
+
+    @field_validator("transient")
+    @classmethod
+    def _transient_of_no_fatal(cls, value: bool | None, info: ValidationInfo) -> bool | None:
+        if value is not None and info.data.get("verdict") is Verdict.FATAL:
+            raise ValueError("is not for verdict FATAL: take it out, or make the verdict RESTART")
         return value
 
     @model_validator(mode="after")

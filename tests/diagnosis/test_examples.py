@@ -112,6 +112,10 @@ def test_a_slow_pattern_is_asked_once() -> None:
             "rules[0].certain: is only for verdict FAT",
         ),
         (
+            "{regex: x, verdict: FATAL, transient: true}",
+            "rules[0].transient: is not for verdict FATAL: take it out, or make the verdict REST",
+        ),
+        (
             "{regex: x, verdict: FATAL, certain: yes}",
             "rules[0].certain: input should be a valid bo",
         ),

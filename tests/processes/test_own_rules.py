@@ -36,6 +36,20 @@ def test_it_ends_the_job_at_once_unless_it_says_that_it_is_a_guess(
     assert "your rule in the config says so" in result.log
 
 
+@pytest.mark.parametrize(("rule", "code", "attempts"), [({}, 70, 2), ({"transient": True}, 76, 4)])
+def test_the_same_failure_again_ends_the_job_unless_it_is_transient(
+    supervise: Callable[..., Result],
+    model_dir: Path,
+    rule: dict[str, Any],
+    code: int,
+    attempts: int,
+) -> None:
+    restart = {"max_num_restarts": 3, "backoff": {"first": 0.01, "max": 0.02}}
+    rules = [{"regex": "license server", "verdict": "RESTART", **rule}]
+    result = supervise(command_config(model_dir, restart={**restart, "rules": rules}, argv=ARGV))
+    assert (result.code, result.attempts) == (code, attempts), result.log
+
+
 def test_an_example_that_fails_is_told_before_anything_is_started(
     supervise: Callable[..., Result], model_dir: Path
 ) -> None:
