@@ -82,12 +82,12 @@ bench: install $(BENCHMARKS:%=bench-%)
 bench-%: install
 	$(BIN)/python -m benchmarks.$* $(if $(QUICK),--quick) --json $(if $(QUICK),runs/benchmarks,benchmarks/results)/$*.json
 
-# Needs uv on the PATH. The lock holds names, versions, markers and hashes; no addresses.
-LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11
 # The JSON Schema of trainer.yaml, which the package ships; a test holds it equal to the code.
 schema: install
 	$(BIN)/python -m supervisor.config.json_schema
 
+# Needs uv on the PATH. The lock holds names, versions, markers and hashes; no addresses.
+LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11
 lock:
 	$(LOCK) --extra trainer --extra dev pyproject.toml -o requirements.lock
 	$(LOCK) --extra tpu --extra gcs --extra build pyproject.toml -o supervisor/provision/requirements-tpu.lock

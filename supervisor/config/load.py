@@ -88,12 +88,7 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
         locations = _phase_locations(source, job.get("trainer"))
     for location in locations:
         data, misplaced = _of_a_command(_at(source.data, location))
-        problems += [
-            source.problem(
-                (*location, "init", key), "belongs to our trainer; a command has its own"
-            )
-            for key in misplaced
-        ]
+        problems += [source.problem((*location, "init", key), _OF_OUR_TRAINER) for key in misplaced]
         try:
             phases.append(Phase.model_validate(data))
         except ValidationError as error:

@@ -104,7 +104,8 @@ class Preemption(Section):
     """Where announcements come from: `gce` is Google's metadata server, `auto` asks it if it is
     there."""
     notice: Seconds | None = None
-    """How long before the end the machine is announced to be taken. Default: the source's."""
+    """How long the machine stays at least once its end is announced. Default: nobody knows, so the
+    job is asked to save at once."""
     file: Annotated[str, Field(min_length=1)] | None = None
     """A file that announces a preemption by being there."""
     command: Annotated[list[str], Field(min_length=1)] | None = None

@@ -21,7 +21,7 @@ from supervisor.core.policy import RestartPolicy
 from supervisor.core.snapshot_use import distrust
 from supervisor.core.state import Drain, JobState
 from supervisor.diagnosis.failure import Failure
-from supervisor.diagnosis.rules import DISK_FULL
+from supervisor.diagnosis.rules import OF_A_FULL_DISK
 from supervisor.diagnosis.rules.wording import for_the_end
 
 Outcome = tuple[JobState, tuple[Decision, ...]]
@@ -61,7 +61,7 @@ def start(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Out
 
 
 def _make_room(failure: Failure | None) -> MakeRoom | None:
-    if failure is None or failure.rule != DISK_FULL:
+    if failure is None or failure.rule not in OF_A_FULL_DISK:
         return None
     return MakeRoom.ALWAYS if "quota" in failure.root_cause.lower() else MakeRoom.IF_SHORT
 

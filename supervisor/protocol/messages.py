@@ -26,8 +26,7 @@ MAX_NOTICE = 2000
 """Characters of a notice that are sent, where its line has room for them. People read fewer: the
 supervisor takes the secrets out before it cuts a notice (`supervisor.engines.hearing`)."""
 _MAX_NOTICE_OF_WIDE = 300
-"""The same where each character takes twelve bytes of the line."""
-"""Characters of a notice: fits in a line even if JSON makes each of them two surrogates."""
+"""The same where JSON makes each character two surrogates, which take twelve bytes of the line."""
 _MAX_TEXT = 80
 _MAX_NAMES = 16
 

@@ -26,6 +26,7 @@ from supervisor.diagnosis.rules.exceptions import RULES as _OF_THE_TYPE
 from supervisor.diagnosis.rules.exits import RULES as _OF_THE_EXIT
 from supervisor.diagnosis.rules.hardware import RULES as _OF_THE_MACHINE
 from supervisor.diagnosis.rules.host import DISK_FULL as DISK_FULL
+from supervisor.diagnosis.rules.host import OF_A_FULL_DISK as OF_A_FULL_DISK
 from supervisor.diagnosis.rules.host import RULES as _OF_THE_WORLD
 from supervisor.diagnosis.rules.io import RULES as _OF_IO
 from supervisor.diagnosis.rules.native import RULES as _OF_NATIVE_CODE

@@ -6,6 +6,9 @@ from supervisor.diagnosis.outcome import Charge
 from supervisor.diagnosis.rules.rule import FATAL, MEDIUM, NO_SPACE, POLICY, RESTART, Rule
 
 DISK_FULL = "disk-full"
+_SILENTLY, _SHORT_WRITE = "disk-full-silently", "short-write"
+OF_A_FULL_DISK = frozenset({DISK_FULL, _SILENTLY, _SHORT_WRITE})
+"""The rules after whose failures room is made: a Failure has its rule's name."""
 
 _LIMIT = "a limit of the host is reached"
 _LIMIT_REASON = "The host refused memory, files or processes; that may pass, or it is too low."
@@ -113,7 +116,7 @@ RULES = (
         transient=True,
     ),
     Rule(
-        "disk-full-silently",
+        _SILENTLY,
         POLICY,
         "disk full",
         "The disk of model_dir has no room, which is reported in many ways.",
@@ -123,7 +126,7 @@ RULES = (
         transient=True,
     ),
     Rule(
-        "short-write",
+        _SHORT_WRITE,
         POLICY,
         "disk full",
         "Less was written than there was to write: as a rule the disk is full, or a quota is.",
