@@ -23,6 +23,7 @@ from supervisor.core.decisions import (
     StartWorkers,
     TellLivelock,
     TellRecovery,
+    TellStages,
     Wait,
 )
 from supervisor.core.events import Event, Noticed, PhaseBegun, QuarantineCleared
@@ -127,7 +128,7 @@ class LocalWorld:
                 self._engine.kill(launch, exits, survivors)
             case Wait(device_is_busy=True):
                 self._engine.name_holders()
-            case Wait() | TellRecovery() | TellLivelock() | FinishJob():
+            case Wait() | TellRecovery() | TellStages() | TellLivelock() | FinishJob():
                 pass  # only told: the runtime waits and ends by the state
             case forgotten:
                 assert_never(forgotten)

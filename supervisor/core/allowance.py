@@ -1,24 +1,22 @@
-"""How many lines of one kind run.log takes: no flood hides what is rare."""
+"""How often something of one kind may be written: no flood hides what is rare, or fills a disk."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
-_AT_ONCE = 20.0
-_PER_SECOND = 0.1
+from dataclasses import dataclass, replace
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Allowance:
-    """Twenty lines at once, and one in ten seconds in the long run."""
+    """A token bucket: `at_once` times at once, and `per_second` in the long run."""
 
-    _left: float = 0.0
-    _at: float = -math.inf
+    at_once: float = 20.0
+    per_second: float = 0.1
+    used: float = 0.0
+    """How many tokens were missing at the time `at`."""
+    at: float = 0.0
 
-    def take(self, now: float) -> bool:
-        """Whether a line may be written at the time `now`."""
-        left = min(_AT_ONCE, self._left + (now - self._at) * _PER_SECOND)
-        allowed = left >= 1
-        self._left, self._at = (left - 1 if allowed else left), now
-        return allowed
+    def take(self, now: float) -> tuple[bool, Allowance]:
+        """Whether it may be written once more at the time `now`, and what is left then."""
+        used = max(0.0, self.used - max(0.0, now - self.at) * self.per_second)
+        allowed = used + 1 <= self.at_once
+        return allowed, replace(self, used=used + allowed, at=max(self.at, now))

@@ -13,6 +13,7 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.core.state import Status
 from supervisor.diagnosis.failure import Survivor, WorkerExit
 from supervisor.protocol.adjustments import Adjustments
+from supervisor.protocol.messages import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,22 @@ class TellRecovery:
 
 
 @dataclass(frozen=True, slots=True)
+class TellStages:
+    """Tell how long the attempt was in each stage since that was told last: where it enters another
+    one, at a new checkpoint, and at its end. Only the journal has it."""
+
+    attempt: int
+    stage: Stage | None
+    """The stage from now on; None: the attempt has ended, or the program has named none."""
+    step: int | None
+    """The last completed step that was reported; None: none was."""
+    seconds: dict[str, float]
+    """By the name of the stage, `UNNAMED` before the program has named one."""
+    untold: int = 0
+    """Changes of stage in that time that were not told, because there were too many."""
+
+
+@dataclass(frozen=True, slots=True)
 class TellLivelock:
     """Tell that the same failure comes again and again, each time after a new checkpoint."""
 
@@ -161,9 +178,13 @@ Decision = (
     | KillWorkers
     | Wait
     | TellRecovery
+    | TellStages
     | TellLivelock
     | FinishJob
 )
+
+ONLY_TOLD = (TellRecovery, TellStages, TellLivelock)
+"""Nothing is done. They follow from what is volatile too: a replay cannot decide them again."""
 
 NEEDS_DURABLE_JOURNAL = (BeginPhase, StartWorkers, FinishJob)
 """Carried out only once the journal is on disk. Killing never waits for a disk."""

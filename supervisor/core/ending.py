@@ -42,7 +42,14 @@ from supervisor.core.placing import (
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.remediation import answer
 from supervisor.core.state import JobState
-from supervisor.core.transitions import Outcome, back_off, drained, finish, start
+from supervisor.core.transitions import (
+    Outcome,
+    back_off,
+    drained,
+    finish,
+    start,
+    tell_stages,
+)
 from supervisor.diagnosis.failure import Failure, WorkerExit
 from supervisor.diagnosis.verdicts import hang_failure
 from supervisor.protocol.messages import Stage
@@ -100,6 +107,16 @@ def workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) -> 
     group = state.doing
     if not isinstance(group, Killing) or state.attempt != event.attempt:
         return state, ()
+    state = replace(state, stages=state.stages.ended(event.at))
+    state, told = tell_stages(state, event.at, event.step)
+    state = replace(state, stages=state.stages.gone())
+    state, decisions = _group_gone(state, group, event, policy)
+    return state, (*decisions, *told)
+
+
+def _group_gone(
+    state: JobState, group: Killing, event: WorkersGone, policy: RestartPolicy
+) -> Outcome:
     asked, cause, before = state.ends_group, cause_of(group), state
     state = state.committed(event.committed, event.at)
     state = replace(
@@ -151,7 +168,8 @@ def launch_failed(state: JobState, event: LaunchFailed, policy: RestartPolicy) -
     if not isinstance(state.doing, Alive) or state.attempt != event.attempt:
         return state, ()
     recovery = state.recovery.died(event.at)
-    state = replace(state, liveness=Liveness(), recovery=recovery)
+    stages = state.stages.gone()
+    state = replace(state, liveness=Liveness(), recovery=recovery, stages=stages)
     if state.drain is not None:
         return drained(replace(state, last_failure=event.failure), state.drain)
     return _failed(state, event.failure, (), event.at, policy)

@@ -17,7 +17,7 @@ from supervisor.core.placing import evidence, look, usable
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState
 from supervisor.core.stopping import signal
-from supervisor.core.transitions import Outcome
+from supervisor.core.transitions import Outcome, tell_stages
 
 
 def begin_to_look(state: JobState, at: float, policy: RestartPolicy) -> JobState:
@@ -61,14 +61,17 @@ def checkpoint_committed(
     """A checkpoint is progress, and the moment at which an attempt can make way."""
     if event.phase != state.phase:
         return state, ()
-    state = state.committed(event.step, event.at)
+    before, state = state, state.committed(event.step, event.at)
+    is_new = state is not before
+    state, told = tell_stages(state, event.at, state.liveness.step) if is_new else (state, ())
     if not isinstance(state.doing, Running) or state.drain is not None:
-        return state, ()
+        return state, told
     since = state.ladder.larger_since
     hold = policy.regrow_after * 2.0 ** min(state.ladder.flaps, 6)
     if since is None or event.at - since < hold:
-        return state, ()
-    return _make_way(state, state.doing, event.at, policy)
+        return state, told
+    state, decisions = _make_way(state, state.doing, event.at, policy)
+    return state, (*decisions, *told)
 
 
 def _make_way(state: JobState, group: Running, at: float, policy: RestartPolicy) -> Outcome:

@@ -29,6 +29,7 @@ from supervisor.core.placing import probe
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.quarantine import Quarantine
 from supervisor.core.recovery import Recovery
+from supervisor.core.stage_times import Stages
 from supervisor.core.state import JobState
 from supervisor.core.transitions import Outcome, back_off, finish
 
@@ -48,6 +49,7 @@ def supervisor_started(state: JobState, event: SupervisorStarted, policy: Restar
         drain=None,
         announced="",
         liveness=Liveness(),
+        stages=Stages(),
     )
     if begins_anew:
         return begin_anew(state, event.at, policy)

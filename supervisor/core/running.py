@@ -32,7 +32,7 @@ from supervisor.core.recovery import Recovery
 from supervisor.core.regrowing import begin_to_look
 from supervisor.core.state import JobState
 from supervisor.core.stopping import ask_to_stop, signal
-from supervisor.core.transitions import Outcome
+from supervisor.core.transitions import Outcome, tell_stages
 from supervisor.diagnosis.failure import WorkerExit
 from supervisor.protocol.messages import RestoredMessage, StageMessage, StepMessage
 
@@ -52,6 +52,8 @@ def workers_started(state: JobState, event: WorkersStarted, policy: RestartPolic
     if phase.reports_stages:
         limits = phase.limits(tries_again=not state.initialises_again)
         state = replace(state, liveness=state.liveness.started(event.at, limits))
+    stages = state.stages.started(event.at, state.liveness.stage)
+    state = replace(state, stages=stages)
     if state.drains:
         return ask_to_stop(state, Stopping(workers, Asked(), deadline), event.at, policy)
     return replace(begin_to_look(state, event.at, policy), doing=Running(workers)), ()
@@ -65,7 +67,10 @@ def worker_reported(state: JobState, event: WorkerReported, policy: RestartPolic
     liveness = state.liveness.heard(event.message, event.at, limits)
     recovery, decisions = _recovering(state, event)
     goodput = state.goodput.trains(event.at) if decisions else state.goodput
-    return replace(state, liveness=liveness, recovery=recovery, goodput=goodput), decisions
+    is_told, stages = state.stages.entered(liveness.stage, event.at)
+    state = replace(state, liveness=liveness, recovery=recovery, goodput=goodput, stages=stages)
+    state, told = tell_stages(state, event.at, liveness.step) if is_told else (state, ())
+    return state, (*decisions, *told)
 
 
 def _recovering(state: JobState, event: WorkerReported) -> tuple[Recovery, tuple[Decision, ...]]:

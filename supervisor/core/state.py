@@ -1,6 +1,7 @@
 """The state of a job: what it is doing, and the parts that hold whatever it does.
 
-Everything but `liveness`, `recovery` and `goodput` is durable: it follows from the journal.
+Everything but `liveness`, `recovery`, `stages` and `goodput` is durable: it follows from the
+journal.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from supervisor.core.liveness import Liveness, Silence
 from supervisor.core.quarantine import Quarantine
 from supervisor.core.recovery import Recovery
 from supervisor.core.remediation import Tactics
+from supervisor.core.stage_times import Stages
 from supervisor.diagnosis.failure import Failure, Survivor, WorkerExit
 
 
@@ -91,6 +93,7 @@ class JobState:
     guesses: Guesses = field(default_factory=Guesses)
     liveness: Liveness = field(default_factory=Liveness)
     recovery: Recovery = field(default_factory=Recovery)
+    stages: Stages = field(default_factory=Stages)
     livelock: Livelock = field(default_factory=Livelock)
     goodput: Goodput = field(default_factory=Goodput)
     ladder: Ladder = field(default_factory=Ladder)
@@ -201,4 +204,6 @@ class JobState:
 
     def durable(self) -> JobState:
         """The part of this state that replaying the journal gives."""
-        return replace(self, liveness=Liveness(), recovery=Recovery(), goodput=Goodput())
+        return replace(
+            self, liveness=Liveness(), recovery=Recovery(), stages=Stages(), goodput=Goodput()
+        )

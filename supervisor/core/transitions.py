@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from supervisor.config.judgement import Remedy
-from supervisor.core.decisions import Decision, FinishJob, MakeRoom, StartWorkers, Wait
+from supervisor.core.decisions import Decision, FinishJob, MakeRoom, StartWorkers, TellStages, Wait
 from supervisor.core.doing import (
     BackingOff,
     Drained,
@@ -72,6 +72,16 @@ def back_off(state: JobState, delay: float, reason: str, at: float) -> Outcome:
     is_busy = failure is not None and failure.remedy is Remedy.WAIT
     state = replace(state, doing=BackingOff(delay, at + delay, reason))
     return state, (Wait(delay, reason, device_is_busy=is_busy),)
+
+
+def tell_stages(state: JobState, at: float, step: int | None) -> Outcome:
+    """Tell how long the attempt was in which stage since that was told last; `step` is the last
+    completed one."""
+    stages = state.stages.until(at)
+    if stages.mark is None:
+        return state, ()
+    told = TellStages(state.attempt, stages.stage, step, stages.seconds, stages.untold)
+    return replace(state, stages=stages.told()), (told,)
 
 
 def finish(state: JobState, end: Ended, reason: str) -> Outcome:

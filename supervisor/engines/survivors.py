@@ -131,7 +131,8 @@ class Survivors:
 
     def _tell_sent(self, who: str, what: str) -> None:
         """Tell of one that got SIGTERM; of processes that follow each other without end, some."""
-        if not self._allowance.take(self._clock.now()):
+        allowed, self._allowance = self._allowance.take(self._clock.now())
+        if not allowed:
             self._untold += 1
             if self._untold == 1:
                 self._tell(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from supervisor.core.decisions import Decision, FinishJob, StartWorkers, TellLivelock, TellRecovery
+from supervisor.core.decisions import ONLY_TOLD, Decision, FinishJob, StartWorkers
 from supervisor.core.events import VOLATILE, PhaseBegun, SupervisorStarted
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.machine import step
@@ -188,7 +188,7 @@ def _disagreement(
 
 def _imperative(decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
     """Without what only tells of times, which are of no durable state."""
-    return tuple(each for each in decisions if not isinstance(each, TellRecovery | TellLivelock))
+    return tuple(each for each in decisions if not isinstance(each, ONLY_TOLD))
 
 
 def _encoded(decisions: tuple[Decision, ...]) -> list[Any]:

@@ -16,6 +16,7 @@ from supervisor.core.decisions import (
     StartWorkers,
     TellLivelock,
     TellRecovery,
+    TellStages,
     Wait,
 )
 from supervisor.core.policy import RestartPolicy
@@ -60,6 +61,8 @@ def decided(decision: Decision, t: Transition, policy: RestartPolicy) -> Iterato
             yield main("backoff", text, seconds=seconds, reason=reason)
         case TellRecovery() | TellLivelock():
             yield from found(decision)
+        case TellStages():
+            pass  # for who reads the journal
         case FinishJob():
             yield from _tell_end(decision, t, policy)
         case forgotten:

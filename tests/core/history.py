@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from supervisor.core.budget import Charge
-from supervisor.core.decisions import Decision, FinishJob, StartWorkers
+from supervisor.core.decisions import Decision, FinishJob, StartWorkers, TellStages
 from supervisor.core.events import (
     CheckpointCommitted,
     DeadlineReached,
@@ -57,15 +57,19 @@ class History:
         self.events: list[Event] = []
         self.turns: list[Transition] = []
         self.decided: list[Decision] = []
+        """Without `stages`."""
+        self.stages: list[TellStages] = []
 
     def happens(self, event: Event) -> tuple[Decision, ...]:
-        """Any event; returns what is decided now."""
+        """Any event; returns what is decided now, but for what the journal is told of stages."""
         before = self.state
         self.events.append(event)
         self.state, decisions = step(before, event, self.policy)
         self.turns.append(Transition(event, before, self.state, decisions, WALL))
-        self.decided += decisions
-        return decisions
+        self.stages += [each for each in decisions if isinstance(each, TellStages)]
+        others = tuple(each for each in decisions if not isinstance(each, TellStages))
+        self.decided += others
+        return others
 
     def starts(self, committed: int | None = None, *, once: bool = True) -> tuple[Decision, ...]:
         """A supervisor starts; its phase begins if it has not yet."""

@@ -13,8 +13,8 @@ def test_a_flood_is_cut_and_little_is_not(began: float, waits: list[float]) -> N
     allowance, now, taken = Allowance(), began, 0
     for number, wait in enumerate(waits):
         now += wait
-        allowed = allowance.take(now)
+        allowed, allowance = allowance.take(now)
         taken += allowed
         assert allowed or number >= 20
         assert taken <= 20 + (now - began) / 10 + 1e-6
-    assert allowance.take(now + 10)
+    assert allowance.take(now + 10)[0]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from supervisor.core.budget import Charge
 from supervisor.core.decisions import (
+    ONLY_TOLD,
     Decision,
     DumpStacks,
     FinishJob,
@@ -213,10 +214,15 @@ def check_decision(before: JobState, decision: Decision, state: JobState) -> Non
 
 
 @given(histories)
-def test_what_is_volatile_leaves_no_trace_in_the_durable_state(history: list[Event]) -> None:
+def test_what_is_volatile_leaves_no_trace_in_what_is_durable_or_done(history: list[Event]) -> None:
     live, replayed = JobState(), JobState()
     for event in history:
-        live, _ = step(live, event, POLICY)
+        live, decided = step(live, event, POLICY)
         if not isinstance(event, VOLATILE):
-            replayed, _ = step(replayed, event, POLICY)
+            replayed, again = step(replayed.durable(), event, POLICY)
+            assert done(again) == done(decided)
         assert replayed.durable() == live.durable()
+
+
+def done(decisions: tuple[Decision, ...]) -> list[Decision]:
+    return [each for each in decisions if not isinstance(each, ONLY_TOLD)]

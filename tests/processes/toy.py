@@ -100,6 +100,17 @@ def save_with_the_help_of_a_loader() -> None:
     await_signals()
 
 
+def change_stages() -> NoReturn:
+    """Tell of the last save, and of more changes of stage than anybody wants to know of."""
+    reporter.stage(Stage.SAVING, int(options.at))
+    reporter.saved(newest(), 0.1)
+    for _ in range(1000):
+        reporter.stage(Stage.SAVING)
+        reporter.stage(Stage.TRAINING)
+    print("changed", flush=True)
+    await_signals()
+
+
 def wait() -> None:
     print("waiting", flush=True)
     signal.pause()
@@ -237,6 +248,7 @@ MISBEHAVIOUR: dict[str, Callable[[], None]] = {
     "ignore-sigterm": ignore_sigterm,
     "save-on-sigterm": save_on_sigterm,
     "save-with-loader": save_with_the_help_of_a_loader,
+    "change-stages": change_stages,
     "wait": wait,
     "hang": hang,
     "loader": wait_for_a_loader,

@@ -16,6 +16,7 @@ from tests.simulation.disk import FakeStorage
 from tests.simulation.host import Host
 from tests.simulation.ledger import Ledger
 from tests.simulation.loop import FaultyLoop
+from tests.simulation.told_stages import StagesTold
 
 
 class Checker:
@@ -27,6 +28,7 @@ class Checker:
         self._read = b""
         """What of the journal was followed."""
         self._folded = History()
+        self._stages = StagesTold(self._require)
         self._accounts: list[tuple[int, JobState, Ledger]] = [(0, JobState(), Ledger())]
         """After each record: its number, the state that it leads to, and the account."""
 
@@ -43,6 +45,7 @@ class Checker:
         if before.status.terminal and not isinstance(event, SupervisorStarted):
             self._require(after == before and not transition.decisions, "a terminal state changes")
         self._follow_journal()
+        self._stages.after(transition)
         require = self._require
         require(
             self._folded.state.durable() == after.durable(),

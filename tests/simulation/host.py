@@ -135,12 +135,19 @@ class Host(Chance):
             message = StageMessage(Stage.TRAINING, group.step)
         if self.watcher is not None:
             self.watcher.said(group, message)
+        self._change_stages(group)
         every = self.scenario.snapshot_every
         if every and group.step % every == 0 and not self.happens(self.faults.slow):
             group.owner.snapped(group, group.step)
         if group.step % self.scenario.commit_every == 0 or group.step >= self._target(group):
             self._commit(group)
         self.later(self.between(*_STRIDE), lambda: self._advance(group))
+
+    def _change_stages(self, group: Group) -> None:
+        for number in range(self.scenario.changes):
+            stage = Stage.TRAINING if number % 2 else Stage.SAVING
+            if self.watcher is not None:
+                self.watcher.said(group, StageMessage(stage, group.step))
 
     def _trouble(self, group: Group) -> Death | None:
         """The end of a rank by what comes again however often it is tried."""

@@ -126,6 +126,8 @@ class Scenario:
     """What is configured."""
     max_again: int
     """How often a person runs the command again after it ended for good."""
+    changes: int
+    """How often the workers change their stage in a stride: two as a rule, to save."""
 
 
 def draw(rng: Random) -> Scenario:
@@ -171,6 +173,7 @@ def draw(rng: Random) -> Scenario:
         rules=rng.choice((RULES, in_a_bucket(RULES))),
         standby=rng.choice((None, "off", "imports", "ready")),
         max_again=rng.choice((0, 0, 1, 3)),
+        changes=rng.choice((0, 0, 2, 2, 2, 2, 2, 40)),
     )
 
 

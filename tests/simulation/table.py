@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import get_args
 
 from supervisor.core.budget import Charge
-from supervisor.core.decisions import Decision, TellLivelock, TellRecovery
+from supervisor.core.decisions import ONLY_TOLD, Decision
 from supervisor.core.doing import (
     Alive,
     Doing,
@@ -121,7 +121,7 @@ def cell(before: JobState, event: Event) -> Cell:
 
 def result(after: JobState, decisions: Iterable[Decision]) -> Result:
     """The result of one transition; what is only told is left out."""
-    done = (each for each in decisions if not isinstance(each, TellRecovery | TellLivelock))
+    done = (each for each in decisions if not isinstance(each, ONLY_TOLD))
     return _name(after.doing), tuple(_name(decision) for decision in done)
 
 
@@ -234,7 +234,8 @@ them; where it leads is in the tables only.
 """
 _TABLE_HEAD = """\
 One table for each variant: every event that can lead to another one, or to a decision. An event
-that is not in a table changes at most what a job knows, not what it does.
+that is not in a table changes at most what a job knows, not what it does. Decisions that are only
+told are left out (`ONLY_TOLD` in `supervisor/core/decisions.py`).
 """
 
 

@@ -13,6 +13,7 @@ import pytest
 from supervisor import runtime
 from supervisor.adapters.stores.journal import FileJournal
 from supervisor.core import ending, machine, placing, running, transitions
+from supervisor.core.allowance import Allowance
 from supervisor.core.budget import Budget, Charge
 from supervisor.core.doing import Alive, Ended, Failed, Killing
 from supervisor.core.events import DeadlineReached, WorkersGone, WorkersObserved
@@ -23,11 +24,13 @@ from supervisor.core.placing import Shortage, choose
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.remediation import Course, Tactics, answer
 from supervisor.core.snapshot_use import Use, refusal
+from supervisor.core.stage_times import Stages
 from supervisor.core.state import JobState
 from supervisor.core.transitions import Outcome, finish, start
 from supervisor.diagnosis.failure import Failure
 from supervisor.engines import snapshot_keeper
 from supervisor.ports import Transition
+from supervisor.protocol.messages import Stage
 from tests.simulation.__main__ import play
 
 WITHIN = 2000
@@ -245,7 +248,23 @@ def a_guess_without_a_restart_left_has_only_spent_its_budget(
     monkeypatch.setattr(ending, "finish", bug)
 
 
+def a_flood_of_stages_fills_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Allowance, "take", lambda self, now: (True, self))
+
+
+def the_time_of_stages_that_are_not_told_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered = Stages.entered
+
+    def bug(self: Stages, stage: Stage | None, at: float) -> tuple[bool, Stages]:
+        is_told, after = entered(self, stage, at)
+        return is_told, after if is_told else after.told()
+
+    monkeypatch.setattr(Stages, "entered", bug)
+
+
 PLANTED: dict[Plant, int] = {
+    a_flood_of_stages_fills_the_journal: 0,
+    the_time_of_stages_that_are_not_told_is_lost: 0,
     lost_devices_are_charged_to_the_job: 8,
     it_shrinks_by_guess: 14,
     quarantine_is_for_show: 0,

@@ -185,7 +185,7 @@ class _Reports:
     def take(self, message: Message, now: float) -> bool:
         """Whether a line about `message` may be written."""
         kind = (type(message), message.stage if isinstance(message, StageMessage) else None)
-        allowed = self._kinds[kind].take(now)
+        allowed, self._kinds[kind] = self._kinds[kind].take(now)
         self._refused += not allowed
         return allowed
 
