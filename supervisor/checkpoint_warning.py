@@ -14,7 +14,7 @@ from supervisor.adapters.stores.nearby import found_nearby
 from supervisor.config.plan import PhasePlan
 from supervisor.core.decisions import StartWorkers
 from supervisor.core.events import Event, WorkersGone
-from supervisor.core.unseen_saves import Unseen
+from supervisor.core.unseen_saves import UnseenSaves
 from supervisor.host.aside import aside
 from supervisor.host.notice import Notice, Tell
 from supervisor.ports import CallLater, Transition
@@ -24,7 +24,7 @@ _FOR_THE_COMMIT = 10.0
 """Seconds from the sign of a save until its commit must have been seen."""
 
 
-class Whereabouts:
+class CheckpointWarning:
     """See `ports.Observer`."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Whereabouts:
         self._call_later = call_later
         self._say = say
         self._notice = notice
-        self._unseen = Unseen()
+        self._unseen = UnseenSaves()
         self._phase = 0
         self._began = 0.0
         self._is_looking = False
@@ -52,7 +52,7 @@ class Whereabouts:
         event, state = transition.event, transition.after
         phase = transition.before.phase  # what ends a phase belongs to it
         if phase != self._phase:
-            self._unseen, self._phase, self._is_told = Unseen(), phase, False
+            self._unseen, self._phase, self._is_told = UnseenSaves(), phase, False
         self._unseen = self._unseen.after(event)
         self._tell(event)
         if any(isinstance(decision, StartWorkers) for decision in transition.decisions):

@@ -26,7 +26,7 @@ _AFTER_START = 5.0
 _INTERVAL = 300.0
 
 
-class Bounds:
+class DiskLimits:
     """Applies the limits of a job, see `ports.Observer`."""
 
     def __init__(

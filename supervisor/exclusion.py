@@ -12,7 +12,7 @@ from pathlib import Path
 from supervisor.adapters.kernel import clock_watch
 from supervisor.adapters.kernel.clock_watch import ClockWatch
 from supervisor.adapters.kernel.reactor import Reactor
-from supervisor.adapters.processes.guard_client import Guard
+from supervisor.adapters.processes.guard_client import GuardClient
 from supervisor.adapters.stores.lease import (
     Lease,
     LeasePlace,
@@ -23,7 +23,7 @@ from supervisor.adapters.stores.lease import (
 from supervisor.adapters.stores.lease_places import LEASE, LeaseFile
 from supervisor.adapters.stores.lock import OWNER, DirectoryLock, LockUnsupportedError
 from supervisor.adapters.stores.storage import LocalStorage
-from supervisor.core.clock_jump import Clocks
+from supervisor.core.clock_jump import ClockReading
 from supervisor.core.events import Noticed, SilenceExcused
 from supervisor.core.exit_codes import ExitCode
 from supervisor.files.segments import JOURNAL
@@ -58,7 +58,7 @@ class Exclusion:
 
     flock: bool = True
     lease: LeaseTimes | None = None
-    clocks: Callable[[], Clocks] = clock_watch.read
+    clocks: Callable[[], ClockReading] = clock_watch.read
     """What shows that the machine slept, where there is a lease."""
 
     @classmethod
@@ -100,7 +100,7 @@ def owned(
     token: str,
     clock: Clock,
     reactor: Reactor,
-    guard: Guard,
+    guard: GuardClient,
     exclusion: Exclusion,
     say: Callable[[str], None],
     end: End,
@@ -231,7 +231,7 @@ def _restored(lock: DirectoryLock, home: Home, notice: Tell) -> None:
 class _Held:
     """The workers stand still after a jump of the clocks, until it is known whose model_dir is."""
 
-    guard: Guard
+    guard: GuardClient
     lease: Lease
     times: LeaseTimes
     clock: Clock
@@ -264,7 +264,7 @@ def _lease(
     place: LeasePlace,
     times: LeaseTimes,
     token: str,
-    guard: Guard,
+    guard: GuardClient,
     say: Callable[[str], None],
     end: End,
 ) -> Lease:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.adapters.kernel.reactor import Reactor
-from supervisor.adapters.processes.guard_client import Guard
+from supervisor.adapters.processes.guard_client import GuardClient
 from supervisor.adapters.processes.leftovers import (
     RecordError,
     recorded,
@@ -29,7 +29,7 @@ from supervisor.host.notice import Notice
 from supervisor.host.process_record import (
     NAME,
     Origin,
-    Record,
+    ProcessRecord,
     Recorded,
     cgroup_name,
     folder,
@@ -47,7 +47,7 @@ class NoGuardError(Exception):
 
 
 @contextmanager
-def guarded(reactor: Reactor, clock: Clock) -> Iterator[Guard]:
+def guarded(reactor: Reactor, clock: Clock) -> Iterator[GuardClient]:
     """Have a guard that starts the processes of the job, and kills them whenever this supervisor
     dies.
 
@@ -59,7 +59,7 @@ def guarded(reactor: Reactor, clock: Clock) -> Iterator[Guard]:
         reactor.post(Noticed(clock.now(), told))
 
     try:
-        guard = Guard(tell)
+        guard = GuardClient(tell)
     except (PermissionError, FileNotFoundError) as error:
         raise NoGuardError(
             f"{sys.executable} cannot be started: {error.strerror}; run supervise with a Python "
@@ -150,7 +150,7 @@ def _kept(path: Path) -> list[Notice]:
     return []
 
 
-def contain(guard: Guard, storage: Storage, model_dir: Path, job: str, instance: str) -> None:
+def contain(guard: GuardClient, storage: Storage, model_dir: Path, job: str, instance: str) -> None:
     """Have what is started from now on in cgroups, where some can be made, and on record.
 
     Raises:
@@ -159,7 +159,7 @@ def contain(guard: Guard, storage: Storage, model_dir: Path, job: str, instance:
     cgroup = cgroups.made(cgroup_name(job, instance))
     try:
         origin = Origin(job, instance, Identity.of_this_process(), folder(model_dir), cgroup)
-        record = Record(
+        record = ProcessRecord(
             model_dir / NAME, origin, partial(storage.replace, NAME), partial(says, origin.run)
         )
     except OSError as error:

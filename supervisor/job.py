@@ -15,7 +15,7 @@ from supervisor.adapters.kernel import stall
 from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.adapters.platforms.preemption import PreemptionWatch
-from supervisor.adapters.processes.guard_client import Guard
+from supervisor.adapters.processes.guard_client import GuardClient
 from supervisor.adapters.stores.compile_cache import CompileCache
 from supervisor.adapters.stores.journal import FileJournal, History, JournalError, phases_on_record
 from supervisor.adapters.stores.lease import LeaseExpiredError, LeaseTakenError
@@ -181,7 +181,7 @@ def _taken(
     token: str,
     clock: Clock,
     reactor: Reactor,
-    guard: Guard,
+    guard: GuardClient,
     exclusion: Exclusion | None,
     complain: Callable[[str], None],
 ) -> Iterator[_Taken]:
@@ -240,7 +240,7 @@ def _complain(redactor: Redactor, text: str) -> None:
 
 def _watch_for_preemption(
     prepared: Prepared,
-    guard: Guard,
+    guard: GuardClient,
     job: str,
     lineage: str,
     clock: Clock,
@@ -319,7 +319,7 @@ def _run_to_the_end(runtime: Runtime, first: Event, prepared: Prepared, log: Run
     return final.exit_code
 
 
-def _end(prepared: Prepared, guard: Guard, complain: Callable[[str], None], why: str) -> None:
+def _end(prepared: Prepared, guard: GuardClient, complain: Callable[[str], None], why: str) -> None:
     """End this process from another thread. The workers go first: one that waits for the same file
     system may hold a lock of the kernel's that this process must have before it can end."""
     guard.kill_now()
@@ -344,7 +344,7 @@ def _let_go(mirror: Mirror, check: Check, complain: Callable[[str], None]) -> No
         complain(f"the bucket lacks the newest of the job's files, which this host has: {why}")
 
 
-def _leave_nothing_behind(guard: Guard, reactor: Reactor) -> None:
+def _leave_nothing_behind(guard: GuardClient, reactor: Reactor) -> None:
     """Whatever ends this supervisor, an error of ours too, nothing of the job outlives it; not
     after somebody else may own model_dir.
 

@@ -28,11 +28,11 @@ from supervisor.adapters.telling.systemd import (
     notifier_of,
     watchdog_period,
 )
-from supervisor.checkpoint_warning import Whereabouts
+from supervisor.checkpoint_warning import CheckpointWarning
 from supervisor.core.decisions import FinishJob
 from supervisor.core.events import Noticed
 from supervisor.core.state import Status
-from supervisor.disk_limits import Bounds
+from supervisor.disk_limits import DiskLimits
 from supervisor.host.notice import Notice, Tell
 from supervisor.narrative.failure_text import failure_line
 from supervisor.ports import CallLater, Clock, Observer, Post, Storage, Transition
@@ -200,9 +200,9 @@ def observers_of(
     observers = Observers(reactor.call_later, notice)
     observers.add(log, summary, space)
     journal.keep(_SUMMARY, observers.view_of(summary, summary.view))
-    observers.add_with_timers(partial(Bounds, limits, space, cache, notice))
+    observers.add_with_timers(partial(DiskLimits, limits, space, cache, notice))
     observers.add_with_timers(
-        lambda call_later: Whereabouts(plans, job.model_dir, call_later, warn, notice)
+        lambda call_later: CheckpointWarning(plans, job.model_dir, call_later, warn, notice)
     )
     if job.remote is not None:
         observers.add(StatusFile(storage, policy, notice))

@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 import yaml
 
-from supervisor.adapters.processes.guard_client import Guard
+from supervisor.adapters.processes.guard_client import GuardClient
 from supervisor.narrative.catalogue import COMMON, kinds
 
 TOY = str(Path(__file__).parent / "processes" / "toy.py")
@@ -197,9 +197,9 @@ Start = Callable[..., Running]
 
 
 @cache
-def shared_guard() -> Guard:
+def shared_guard() -> GuardClient:
     """A guard for what a test starts itself."""
-    guard = Guard(print)
+    guard = GuardClient(print)
     atexit.register(guard.dismiss)
     return guard
 

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 from supervisor.protocol.environment import WorkerIdentity
 from supervisor.protocol.failure_record import write_failure_record
-from supervisor.protocol.fault_injection import Drills
+from supervisor.protocol.fault_injection import FaultInjector
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
 from supervisor.protocol.stacks import enable_stack_dumps
 from supervisor.protocol.standby import Orders, Standby
 
 if TYPE_CHECKING:
-    from trainer.warm_up import Ready
+    from trainer.warm_up import WarmUp
 
 USAGE = "usage: python -P -m trainer PARAMS.yaml"
 
@@ -35,13 +35,13 @@ def main() -> NoReturn:
     arguments, ready = sys.argv[1:], None
     if (standby := Standby.from_environment()) is not None:
         arguments, ready = _stand_by(standby, arguments)
-    drills = Drills.from_environment()
-    reporter = Reporter.connect(on_stage=drills.on_entering)
+    faults = FaultInjector.from_environment()
+    reporter = Reporter.connect(on_stage=faults.on_entering)
     code = 0
     try:
         enable_stack_dumps(reporter)
-        drills.on_entering(Stage.STARTING)  # where a worker is from the first, without a word
-        _run(arguments, reporter, drills, ready)
+        faults.on_entering(Stage.STARTING)  # where a worker is from the first, without a word
+        _run(arguments, reporter, faults, ready)
     except BaseException as error:
         code = 1
         stage, step = reporter.current
@@ -55,7 +55,7 @@ def main() -> NoReturn:
         os._exit(code)
 
 
-def _stand_by(standby: Standby, arguments: list[str]) -> tuple[list[str], Ready | None]:
+def _stand_by(standby: Standby, arguments: list[str]) -> tuple[list[str], WarmUp | None]:
     """Do what can be done before there is an attempt; return as its worker, with the worker's
     arguments."""
     ready = None
@@ -63,10 +63,10 @@ def _stand_by(standby: Standby, arguments: list[str]) -> tuple[list[str], Ready 
         _import()
         from trainer import placement
         from trainer.distributed import is_one_of_several
-        from trainer.warm_up import Ready
+        from trainer.warm_up import WarmUp
 
         if standby.mode == "ready" and not is_one_of_several():
-            ready = Ready.of(Path(arguments[0]))
+            ready = WarmUp.of(Path(arguments[0]))
     except BaseException as error:
         traceback.print_exception(error)
         standby.unusable(f"{type(error).__name__}: {error}")
@@ -81,7 +81,9 @@ def _stand_by(standby: Standby, arguments: list[str]) -> tuple[list[str], Ready 
     return list(orders.argv[-1:]), ready
 
 
-def _run(arguments: list[str], reporter: Reporter, drills: Drills, ready: Ready | None) -> None:
+def _run(
+    arguments: list[str], reporter: Reporter, faults: FaultInjector, ready: WarmUp | None
+) -> None:
     # Imported here, so that a failing import leaves a record too; jax only after the config is
     # known to be good.
     import yaml
@@ -99,7 +101,7 @@ def _run(arguments: list[str], reporter: Reporter, drills: Drills, ready: Ready 
     train = _import()
     identity = WorkerIdentity.from_environment()
     num_devices = identity.num_devices if identity is not None else None
-    train(config, reporter, drills, num_devices, ready.prepared if ready is not None else None)
+    train(config, reporter, faults, num_devices, ready.prepared if ready is not None else None)
 
 
 def _import() -> Callable[..., None]:

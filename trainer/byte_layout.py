@@ -50,14 +50,14 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ByteLayout:
     """The layout of a state that is like `abstract`."""
 
     abstract: TrainState
     leaves: tuple[_Leaf, ...]
 
     @classmethod
-    def of(cls, abstract: TrainState) -> Layout:
+    def of(cls, abstract: TrainState) -> ByteLayout:
         """That of every state with these shapes, types and shardings, in this process."""
         return cls(abstract, tuple(_Leaf.of(leaf) for leaf in jax.tree.leaves(abstract)))
 

@@ -29,10 +29,10 @@ from supervisor.protocol.location import Uri
 from trainer import distributed, integrity
 from trainer.bucket_paths import path_of
 from trainer.checkpoint_steps import (
+    CheckpointSteps,
     ForeignCheckpointError,
     NoUsableCheckpointError,
     Say,
-    Steps,
     set_aside,
     steps_in,
 )
@@ -80,7 +80,7 @@ class Checkpoints:
 
     def __init__(
         self,
-        steps: Steps,
+        steps: CheckpointSteps,
         keep: int,
         fingerprint: Fingerprint,
         say: Say,

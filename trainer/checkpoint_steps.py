@@ -66,7 +66,7 @@ class UnreadableCheckpointError(OSError):
     """Nobody can tell now whether a step is committed; an older one is not taken in its place."""
 
 
-class Steps(Protocol):
+class CheckpointSteps(Protocol):
     """The steps in one directory, most of which another process has left there."""
 
     @property
@@ -132,7 +132,7 @@ class Steps(Protocol):
         ...
 
 
-def steps_in(place: Path | Uri) -> Steps:
+def steps_in(place: Path | Uri) -> CheckpointSteps:
     """The steps in `place`, by the rules that hold there."""
     from trainer.marked_steps import MarkedSteps
 
@@ -142,7 +142,7 @@ def steps_in(place: Path | Uri) -> Steps:
     return RenamedSteps(path)
 
 
-def set_aside(steps: Steps, path: Path, reason: str, say: Say) -> None:
+def set_aside(steps: CheckpointSteps, path: Path, reason: str, say: Say) -> None:
     """Take a damaged step out of use, and say so."""
     done = steps.set_aside(path, reason)
     say(f"the checkpoint in {path} is damaged ({reason}): {done}")
@@ -239,7 +239,7 @@ def _is_named_as_a_step(entry: Path) -> bool:
 
 
 class RenamedSteps:
-    """Steps on a disk: committed by a rename."""
+    """CheckpointSteps on a disk: committed by a rename."""
 
     commits_by_rename = True
 
@@ -248,11 +248,11 @@ class RenamedSteps:
         self._ledger = Ledger(directory)
 
     def committed(self) -> Iterator[tuple[int, Path]]:
-        """See `Steps`."""
+        """See `CheckpointSteps`."""
         return readable(committed_steps(self.directory))
 
     def clear(self, say: Say) -> None:
-        """See `Steps`."""
+        """See `CheckpointSteps`."""
         if problem := self._ledger.load():
             say(problem)
         entries, foreign = self._ledger.entries, list[str]()
@@ -287,21 +287,22 @@ class RenamedSteps:
         return None if saving is None else f"{saving}{TEMPORARY}"
 
     def begin(self, step: int, say: Say) -> None:
-        """See `Steps`."""
+        """See `CheckpointSteps`."""
         for name in (f"{step}{TEMPORARY}", f"{step}"):
             self._move_away(name, say)
         self._ledger.begin(step)
 
     def make_way(self, step: int, say: Say) -> None:
-        """See `Steps`."""
+        """See `CheckpointSteps`."""
         self._move_away(f"{step}", say)
 
     def end(self, step: int) -> None:
-        """See `Steps`."""
+        """See `CheckpointSteps`."""
         self._ledger.end(step)
 
     def evict(self, keep: int, allow: Callable[[str], None], say: Say) -> None:
-        """See `Steps`. Each goes under a name that nobody else has, which the ledger has first."""
+        """See `CheckpointSteps`. Each goes under a name that nobody else has, which the ledger has
+        first."""
         for step, path in excess(self._ledger, committed_steps(self.directory), keep):
             allow(f"the eviction of step {step}")
             name = f"{_EVICTED}{step}-{uuid.uuid4().hex}"
@@ -321,18 +322,18 @@ class RenamedSteps:
                     entries.evicting.discard(name)
 
     def is_own(self, step: int, path: Path) -> bool:
-        """See `Steps`."""
+        """See `CheckpointSteps`."""
         return self._ledger.may_have(step, path)
 
     def set_aside(self, path: Path, reason: str) -> str:
-        """See `Steps`: into a folder whose name nobody takes for a step."""
+        """See `CheckpointSteps`: into a folder whose name nobody takes for a step."""
         moved = removal.set_aside(path, CORRUPT, below=self.directory)
         with moved.with_name(f"{moved.name}{_REASON}").open("x", encoding="utf-8") as file:
             file.write(f"{reason}\n")
         return f"moved to {CORRUPT}/{moved.name}"
 
     def damaged(self) -> str | None:
-        """See `Steps`."""
+        """See `CheckpointSteps`."""
         corrupt = self.directory / CORRUPT
         names = sorted(filter(self._was_set_aside, corrupt.iterdir())) if corrupt.is_dir() else []
         if not names:

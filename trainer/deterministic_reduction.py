@@ -54,13 +54,13 @@ def on_each_device(mesh: Mesh, function: Callable[[Any, jax.Array], Any]) -> Any
 def mean(function: Callable[[jax.Array, jax.Array], Any], tokens: jax.Array, zeros: Any) -> Any:
     """The mean of `function` over the micro-batches of all devices; inside `on_each_device`.
 
-    `tokens` [turns, sequences, length] are this device's micro-batches; `function` gets one of them
-    and the places [sequences] of its sequences in the global batch, and returns float32 arrays such
-    as `zeros`.
+    `tokens` [accumulation, sequences, length] are this device's micro-batches; `function` gets one
+    of them and the places [sequences] of its sequences in the global batch, and returns float32
+    arrays such as `zeros`.
     """
-    turns, sequences, _ = tokens.shape
+    accumulation, sequences, _ = tokens.shape
     device, count = jax.lax.axis_index(AXES), jax.lax.axis_size(AXES)
-    number = turns * count
+    number = accumulation * count
     like, restore = ravel_pytree(zeros)
     padding = -like.size % number
     tokens = jnp.concatenate([tokens, tokens[:1]])  # an array of one turn would not be indexed
@@ -74,7 +74,8 @@ def mean(function: Callable[[jax.Array, jax.Array], Any], tokens: jax.Array, zer
         return total
 
     nothing = jnp.full((like.size + padding) // count, -0.0, like.dtype)  # -0.0 + x is x for all x
-    unknown = jax.lax.optimization_barrier(jnp.int32(turns))  # a loop of one turn would be no loop
+    # XLA must not know the number: it would unroll a loop of one step.
+    unknown = jax.lax.optimization_barrier(jnp.int32(accumulation))
     total = jax.lax.fori_loop(0, unknown, add, nothing)
     whole = jax.lax.optimization_barrier(jax.lax.all_gather(total, AXES, tiled=True))
     return restore(whole[: like.size] / number)

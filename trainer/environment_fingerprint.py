@@ -37,7 +37,7 @@ _CPU = (
 )
 
 
-def surroundings() -> list[Any]:
+def environment_facts() -> list[Any]:
     """What decides a program besides its configuration."""
     devices = jax.devices()
     client: Any = devices[0].client

@@ -30,7 +30,7 @@ from jax.experimental import serialize_executable
 from supervisor.protocol import removal
 from supervisor.protocol.removal import Place
 from trainer import private_files
-from trainer.environment_fingerprint import digest, surroundings
+from trainer.environment_fingerprint import digest, environment_facts
 from trainer.log import WorkerLog
 
 _SUFFIX = ".executable"
@@ -62,7 +62,7 @@ class Executables:
         backend."""
         self._log = log
         self._directory = self._usable(directory) if directory is not None else None
-        self._key = digest(json.dumps([surroundings(), dict(config)], sort_keys=True).encode())
+        self._key = digest(json.dumps([environment_facts(), dict(config)], sort_keys=True).encode())
         self._thread = ThreadPoolExecutor(1, "executables")
         self._loading: dict[str, Future[_Loaded | None]] = {}
         self._keeping: list[Future[None]] = []

@@ -26,7 +26,7 @@ _ALGORITHMS: dict[str, Any] = {
 _CHUNK = 1 << 20
 
 
-class Files(Protocol):
+class StepFiles(Protocol):
     """The files below one directory, by their path relative to it."""
 
     algorithm: str
@@ -62,7 +62,7 @@ class Files(Protocol):
         ...
 
 
-def files_in(directory: Path) -> Files:
+def files_in(directory: Path) -> StepFiles:
     """The files below `directory`, as they are when they are first asked for."""
     return _InBucket(directory) if bucket_paths.is_in_bucket(directory) else _OnDisk(directory)
 

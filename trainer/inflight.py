@@ -12,7 +12,7 @@ from collections import deque
 
 import jax
 
-from supervisor.protocol.fault_injection import Drills
+from supervisor.protocol.fault_injection import FaultInjector
 from supervisor.protocol.reporter import Reporter
 from trainer.log import WorkerLog, log
 from trainer.step import Metrics
@@ -25,11 +25,13 @@ class NotFiniteError(FloatingPointError):
 class InFlight:
     """At most `limit` steps at once; a complete one is reported, logged, and drilled."""
 
-    def __init__(self, limit: int, log_every: int, reporter: Reporter, drills: Drills) -> None:
+    def __init__(
+        self, limit: int, log_every: int, reporter: Reporter, faults: FaultInjector
+    ) -> None:
         self._limit = limit
         self._log_every = log_every
         self._reporter = reporter
-        self._drills = drills
+        self._faults = faults
         self._steps: deque[tuple[int, Metrics]] = deque()
         self._logged: tuple[int, float] | None = None
 
@@ -56,7 +58,7 @@ class InFlight:
         text = f"step {step}: its batch is skipped, because it gave NaN or Inf before"
         WorkerLog(self._reporter).warn(text)
         self._reporter.step(step)
-        self._drills.after_step(step)
+        self._faults.after_step(step)
 
     def _retire(self) -> None:
         """Wait for the oldest.
@@ -74,7 +76,7 @@ class InFlight:
         self._reporter.step(step, metrics)
         if step % self._log_every == 0:
             self._log(step, metrics)
-        self._drills.after_step(step)
+        self._faults.after_step(step)
 
     def _log(self, step: int, metrics: Metrics) -> None:
         now = time.monotonic()

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from supervisor.protocol.committed import MARKER
 from supervisor.protocol.reading import UnreadableError, parse_object
-from trainer.files import Files, files_in
+from trainer.files import StepFiles, files_in
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class Manifest:
         self,
         directory: Path,
         recorded: Mapping[str, object],
-        compute: Callable[[Files, str], object],
+        compute: Callable[[StepFiles, str], object],
     ) -> None:
         files = files_in(directory)
         self._verify_sizes(files)
@@ -97,7 +97,7 @@ class Manifest:
         """
         self._verify_sizes(files_in(directory))
 
-    def _verify_sizes(self, files: Files) -> None:
+    def _verify_sizes(self, files: StepFiles) -> None:
         for name, (size, _) in self.files.items():
             if name == MARKER:  # an earlier version has it too
                 continue
@@ -166,7 +166,7 @@ def _encode(manifest: Manifest) -> bytes:
 
 
 def _of_each(
-    files: Files, names: Iterable[str], compute: Callable[[Files, str], T]
+    files: StepFiles, names: Iterable[str], compute: Callable[[StepFiles, str], T]
 ) -> dict[str, T]:
     """By name; hashing releases the interpreter's lock, so threads help.
 
@@ -186,10 +186,10 @@ def _of_each(
         return dict(pool.map(of, names))
 
 
-def _checksum(files: Files, name: str) -> int | None:
+def _checksum(files: StepFiles, name: str) -> int | None:
     return files.checksum(name)
 
 
-def _digest(files: Files, name: str, like: str) -> str:
+def _digest(files: StepFiles, name: str, like: str) -> str:
     """Of the kind that `like` is, so that a checkpoint can move from a disk to a bucket or back."""
     return files.digest(name, _ALGORITHMS.get(len(like), files.algorithm))

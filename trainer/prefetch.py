@@ -22,7 +22,7 @@ from supervisor.protocol.failure_record import write_failure_record
 from supervisor.protocol.messages import Stage
 from trainer.evaluation import compiled_loss
 from trainer.log import WorkerLog
-from trainer.setting_up import prepare
+from trainer.setting_up import set_up
 
 USAGE = "usage: python -P -m trainer.prefetch PARAMS.yaml"
 
@@ -32,7 +32,7 @@ def prefetch(params: Path) -> None:
     config = parse(yaml.safe_load(params.read_text(encoding="utf-8")))
     identity = WorkerIdentity.from_environment()
     num_devices = identity.num_devices if identity is not None else None
-    prepared = prepare(config, num_devices, Adjustments.from_environment(), WorkerLog())
+    prepared = set_up(config, num_devices, Adjustments.from_environment(), WorkerLog())
     steps = [prepared.train_step]
     if config.fit.validation is not None:
         spec, sharder, executables = prepared.spec, prepared.sharder, prepared.executables

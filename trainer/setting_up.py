@@ -33,7 +33,7 @@ _TRAIN_STEP = "train step"
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class TrainingSetup:
     """Everything but the state. `tokens` is the abstract batch. `batches` gives the one iterator
     over the training data, which is read when it is asked for the first time."""
 
@@ -46,12 +46,12 @@ class Prepared:
     train_step: Future[Callable[..., Any]]
 
 
-def prepare(
+def set_up(
     config: TrainerConfig,
     num_devices: int | None,
     adjustments: Adjustments,
     log: WorkerLog,
-) -> Prepared:
+) -> TrainingSetup:
     """Prepare to train `config` on the devices of this process; returns while the step is compiled.
 
     Raises:
@@ -70,7 +70,7 @@ def prepare(
     sharder = BatchSharder(make_mesh(found), found)
     spec = TrainStateSpec.of(init, sharder.mesh)
     tokens = sharder.abstract(loader.sequence_length + 1)
-    return Prepared(
+    return TrainingSetup(
         log=log,
         sharder=sharder,
         spec=spec,

@@ -1,4 +1,4 @@
-"""Snapshots of the whole state in memory that outlives this process, between checkpoints.
+"""SnapshotWriter of the whole state in memory that outlives this process, between checkpoints.
 
 Taking one must cost the step next to nothing. Its state is used up by the step after it, so it is
 copied on the devices first, which is only dispatched here; a thread waits for the copy, sees that
@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from supervisor.protocol.environment import JOB, snapshot_memory
-from trainer.byte_layout import Layout, Written, sizes, to_bytes
+from trainer.byte_layout import ByteLayout, Written, sizes, to_bytes
 from trainer.checkpoint import Position
 from trainer.checkpoint_steps import Say
 from trainer.config_fingerprint import fingerprint
@@ -35,13 +35,13 @@ class _UnusableError(Exception):
     """The snapshot is not one to resume from; the text says why."""
 
 
-class Snapshots:
+class SnapshotWriter:
     """Takes snapshots of a state, every so many steps, and gives the newest back."""
 
     def __init__(self, memory: int, every: int, spec: TrainStateSpec, say: Say) -> None:
         self._every = every
         self._say = say
-        self._layout = Layout.of(spec.abstract)
+        self._layout = ByteLayout.of(spec.abstract)
         self._mark = _mark(spec)
         self._written = self._layout.written
         self._slots = Slots(memory, sizes(self._written))
@@ -49,7 +49,7 @@ class Snapshots:
         self._given_up = False
 
     @classmethod
-    def of(cls, spec: TrainStateSpec, say: Say) -> Snapshots | None:
+    def of(cls, spec: TrainStateSpec, say: Say) -> SnapshotWriter | None:
         """Those that the config asks for; None: it does not, or nobody keeps memory for them."""
         wanted = spec.config.checkpoint.snapshot
         if wanted is None:

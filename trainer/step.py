@@ -79,22 +79,22 @@ def _loss(
 
 def _mean(spec: TrainStateSpec) -> Callable[..., Any]:
     """What takes the mean of a function over micro-batches."""
-    return deterministic_reduction.mean if spec.config.is_bitwise else _mean_of_turns
+    return deterministic_reduction.mean if spec.config.is_bitwise else _mean_of_micro_batches
 
 
-def _mean_of_turns(
+def _mean_of_micro_batches(
     function: Callable[[jax.Array, jax.Array], Any], tokens: jax.Array, zeros: Any
 ) -> Any:
     """As `deterministic_reduction.mean`, of micro-batches that lie on all devices together: it is
     left to the compiler in which order they add up."""
-    turns, sequences, _ = tokens.shape
-    places = jnp.arange(turns * sequences).reshape(turns, sequences)
+    accumulation, sequences, _ = tokens.shape
+    places = jnp.arange(accumulation * sequences).reshape(accumulation, sequences)
 
     def add(total: Any, turn: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
         return jax.tree.map(jnp.add, total, function(*turn)), None
 
     total, _ = jax.lax.scan(add, zeros, (tokens, places))
-    return jax.tree.map(lambda one: one / turns, total)
+    return jax.tree.map(lambda one: one / accumulation, total)
 
 
 def _zeros(spec: TrainStateSpec, params: Params) -> Params:

@@ -11,7 +11,7 @@ import jax
 from supervisor.config.training.layout import Rung
 from supervisor.config.training.resolved import InitConfig, StartPoint, TrainerConfig
 from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, Adjustments
-from supervisor.protocol.fault_injection import Drills
+from supervisor.protocol.fault_injection import FaultInjector
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
 from supervisor.protocol.simulated import Held
@@ -23,19 +23,19 @@ from trainer.evaluation import Evaluation
 from trainer.inflight import InFlight
 from trainer.log import WorkerLog, log
 from trainer.save_policy import save_policy
-from trainer.setting_up import Prepared, prepare
-from trainer.snapshot import Snapshots
+from trainer.setting_up import TrainingSetup, set_up
+from trainer.snapshot import SnapshotWriter
 from trainer.step import jit_all_finite, jit_skipped_step
 from trainer.train_state import TrainState, TrainStateSpec
-from trainer.training_loop import Loop
+from trainer.training_loop import TrainingLoop
 
 
 def train(
     config: TrainerConfig,
     reporter: Reporter,
-    drills: Drills,
+    faults: FaultInjector,
     num_devices: int | None,
-    prepared: Prepared | None = None,
+    prepared: TrainingSetup | None = None,
 ) -> None:
     """Train `config` to its end, from the newest committed checkpoint if there is one.
 
@@ -61,7 +61,7 @@ def train(
     reporter.devices(device.platform, jax.device_count(), device.device_kind)
     adjustments = Adjustments.from_environment()
     if prepared is None:
-        prepared = prepare(config, num_devices, adjustments, told)
+        prepared = set_up(config, num_devices, adjustments, told)
     spec, sharder, batches = prepared.spec, prepared.sharder, prepared.batches()
     loop = config.init.loop
     inflight = max(1, loop.max_inflight_computations // adjustments.inflight)
@@ -69,7 +69,7 @@ def train(
     log.info("mesh-chosen", platform=device.platform, **_mesh(sharder.rung))
 
     reporter.stage(Stage.RESTORING)
-    snapshots = Snapshots.of(spec, told.warn)
+    snapshots = SnapshotWriter.of(spec, told.warn)
     begun = _resume(snapshots, checkpoints, batches)
     snapshot = begun is not None
     state, restored = begun or _start(config, checkpoints, spec, batches, told.warn)
@@ -80,7 +80,7 @@ def train(
     train_step = prepared.train_step.result()
 
     validation = config.fit.validation
-    Loop(
+    TrainingLoop(
         state=state,
         step=step,
         max_steps=loop.max_steps,
@@ -96,7 +96,7 @@ def train(
             else Evaluation(validation, spec, sharder, prepared.executables)
         ),
         checkpoints=checkpoints,
-        in_flight=InFlight(inflight, loop.log_every, reporter, drills),
+        in_flight=InFlight(inflight, loop.log_every, reporter, faults),
         reporter=reporter,
         snapshots=snapshots,
         simulated=Held.from_environment(),
@@ -146,7 +146,7 @@ def _adjustable(
 
 
 def _resume(
-    snapshots: Snapshots | None, checkpoints: Checkpoints, batches: Any
+    snapshots: SnapshotWriter | None, checkpoints: Checkpoints, batches: Any
 ) -> tuple[TrainState, int] | None:
     """As `_start`, from the snapshot in memory; None: there is none to resume from."""
     found = snapshots.restore(checkpoints.newest()) if snapshots is not None else None

@@ -20,13 +20,13 @@ from trainer.checkpoint import Checkpoints
 from trainer.evaluation import Evaluation
 from trainer.inflight import InFlight, NotFiniteError
 from trainer.log import log
-from trainer.snapshot import Snapshots
+from trainer.snapshot import SnapshotWriter
 from trainer.termination import Termination
 from trainer.train_state import TrainState
 
 
 @dataclass(slots=True)
-class Loop:
+class TrainingLoop:
     """Takes `state` from `step` to `max_steps`. `train_step` is the compiled step, `batches` the
     iterator over the training data, at the position that belongs to `step`. A step in `skip_steps`
     takes its batch and changes nothing but the step count (`skipped_step`). What is not
@@ -45,7 +45,7 @@ class Loop:
     checkpoints: Checkpoints
     in_flight: InFlight
     reporter: Reporter
-    snapshots: Snapshots | None = None
+    snapshots: SnapshotWriter | None = None
     simulated: Held | None = None
 
     def run(self) -> None:

@@ -27,17 +27,17 @@ from trainer import placement
 from trainer.checkpoint import Checkpoints
 from trainer.checkpoint_steps import steps_in
 from trainer.log import WorkerLog
-from trainer.setting_up import Prepared, prepare
-from trainer.snapshot import Snapshots
+from trainer.setting_up import TrainingSetup, set_up
+from trainer.snapshot import SnapshotWriter
 
 _Stamps = list[tuple[str, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class WarmUp:
     """What was prepared, and what it holds for."""
 
-    prepared: Prepared
+    prepared: TrainingSetup
     config: TrainerConfig
     text: str
     """What the config was read from."""
@@ -48,14 +48,14 @@ class Ready:
     accumulation: int
 
     @classmethod
-    def of(cls, params: Path) -> Ready:
+    def of(cls, params: Path) -> WarmUp:
         """Prepare to train what `params` says, on the devices of this process."""
         text = params.read_text(encoding="utf-8")
         config = parse(yaml.safe_load(text))
         data = _stamps(config)
         num_devices = _num_devices(os.environ)
         adjustments = Adjustments.from_environment()
-        prepared = prepare(config, num_devices, adjustments, WorkerLog())
+        prepared = set_up(config, num_devices, adjustments, WorkerLog())
         _rehearse(prepared)
         platform = jax.devices()[0].platform
         visible = placement.visible()
@@ -98,13 +98,13 @@ def _stamps(config: TrainerConfig) -> _Stamps:
     return [(str(file), (status := file.stat()).st_mtime_ns, status.st_size) for file in files]
 
 
-def _rehearse(prepared: Prepared) -> None:
+def _rehearse(prepared: TrainingSetup) -> None:
     """One step, one save and one restore, of zeros; also from memory, where snapshots are taken."""
     spec, position = prepared.spec, prepared.batches().get_state()
     state, metrics = prepared.train_step.result()(_zeros(spec.abstract), _zeros(prepared.tokens))
     if spec.config.checkpoint.snapshot is not None:
         memory = os.memfd_create("rehearsal")
-        snapshots = Snapshots(memory, 1, spec, print)
+        snapshots = SnapshotWriter(memory, 1, spec, print)
         snapshots.take(state, 1, position, metrics["finite"])
         snapshots.settle()
         jax.block_until_ready(snapshots.restore(None))

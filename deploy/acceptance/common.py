@@ -18,7 +18,7 @@ from deploy.acceptance.checks import check
 from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.adapters.platforms import accelerators
-from supervisor.adapters.processes.guard_client import Guard
+from supervisor.adapters.processes.guard_client import GuardClient
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import Noticed
 from supervisor.engines.probing.device_probe import DeviceProbe, ProbeLimits
@@ -240,7 +240,7 @@ def _until_up(bench: Bench) -> tuple[Child, list[str]]:
 def probe(bench: Bench) -> None:
     """Started for the question, and started ahead of it."""
     clock = SystemClock()
-    reactor, guard = Reactor(clock), Guard(bench.see)
+    reactor, guard = Reactor(clock), GuardClient(bench.see)
     looker = DeviceProbe(
         reactor, clock, ThisHost(guard, bench.work / simulated.FILE), bench.environment()
     )

@@ -23,7 +23,7 @@ from supervisor.config.problems import (
 )
 from supervisor.config.schema import TRAINER_SECTIONS, Phase
 from supervisor.config.violations import in_data, violations
-from supervisor.config.yaml_source import Source, read_source
+from supervisor.config.yaml_source import YamlSource, read_source
 from supervisor.protocol.location import Uri
 
 EXIT_CODE_PRESETS: dict[str, dict[int, int]] = {
@@ -37,7 +37,7 @@ _OF_OUR_TRAINER = "belongs to our trainer; a command has its own"
 class Job:
     """A checked config: its phases in order, and where each stands in the file."""
 
-    source: Source
+    source: YamlSource
     phases: tuple[Phase, ...]
     locations: tuple[Location, ...]
     exit_codes: Mapping[int, int]
@@ -121,14 +121,14 @@ def _noting(problems: list[Problem]) -> Iterator[None]:
         problems += error.problems
 
 
-def _mapping(source: Source) -> dict[str, Any]:
+def _mapping(source: YamlSource) -> dict[str, Any]:
     if isinstance(source.data, dict):
         return source.data
     message = f"is not a mapping (value {shown(source.data)}); a config starts with `trainer:`"
     raise ConfigError([source.problem((), message)])
 
 
-def _unknown_at_top(source: Source, data: Mapping[str, Any]) -> Iterator[Problem]:
+def _unknown_at_top(source: YamlSource, data: Mapping[str, Any]) -> Iterator[Problem]:
     known = ("trainer", "exit_codes")
     for key, value in data.items():
         if key not in known and not key.startswith(_EXTENSION):
@@ -144,7 +144,7 @@ def _remedy(key: str, value: Any) -> str | None:
     return None
 
 
-def _phase_locations(source: Source, trainer: Any) -> list[Location]:
+def _phase_locations(source: YamlSource, trainer: Any) -> list[Location]:
     if trainer is None:
         raise ConfigError([source.problem(("trainer",), "is required")])
     if isinstance(trainer, dict):
@@ -170,7 +170,7 @@ def _phase_locations(source: Source, trainer: Any) -> list[Location]:
     return [("trainer", index, "trainer") for index in range(len(trainer))]
 
 
-def _exit_codes(source: Source, value: Any) -> Mapping[int, int]:
+def _exit_codes(source: YamlSource, value: Any) -> Mapping[int, int]:
     if value is None:
         return {}
     if isinstance(value, str) and value in EXIT_CODE_PRESETS:
@@ -202,7 +202,7 @@ def _of_a_command(data: Any) -> tuple[Any, list[str]]:
     return {**data, "init": own}, given
 
 
-def _placed(source: Source, base: Location, where: Location, message: str) -> Problem:
+def _placed(source: YamlSource, base: Location, where: Location, message: str) -> Problem:
     """The problem at `where` in the phase at `base`."""
     return source.problem((*base, *in_data(_at(source.data, base), where)), message)
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from supervisor.config.problems import ConfigError, Location, Problem, key_path
 from supervisor.config.secret_names import REDACTED, is_hidden
-from supervisor.config.yaml_source import Source, parse_value
+from supervisor.config.yaml_source import YamlSource, parse_value
 
 _WORD = re.compile(r"[\w-]+")
 _KEY = re.compile(r"[\w.\[\]-]*")
 _STEP = re.compile(r"([A-Za-z_][\w-]*)|\[(\d+)\]")
 
 
-def apply_override(source: Source, override: str) -> None:
+def apply_override(source: YamlSource, override: str) -> None:
     """Set one key in the data; `trainer.x` in every phase, `trainer[1].x` in that one.
 
     Raises:
@@ -88,7 +88,7 @@ def _parse_path(key: str) -> Location | None:
     return tuple(parts)
 
 
-def _expanded(source: Source, path: Location) -> list[Location]:
+def _expanded(source: YamlSource, path: Location) -> list[Location]:
     phases = source.data.get("trainer") if isinstance(source.data, dict) else None
     if not isinstance(phases, list):
         return [path]

@@ -64,7 +64,7 @@ _SCALARS[_TAG + "str"] = (re.compile(r"(?s:.*)"), str)
 
 
 @dataclass
-class Source:
+class YamlSource:
     """A parsed config: its data, and where each part of it comes from."""
 
     name: str
@@ -95,7 +95,7 @@ class Source:
         return Problem(self.origin(location), key_path(location), message)
 
 
-def read_source(path: Path) -> Source:
+def read_source(path: Path) -> YamlSource:
     """The YAML document in `path`.
 
     Raises:
@@ -117,12 +117,12 @@ def read_source(path: Path) -> Source:
     return parse_source(name, text)
 
 
-def parse_source(name: str, text: str) -> Source:
+def parse_source(name: str, text: str) -> YamlSource:
     """The YAML document in `text`; see `read_source`."""
     root = _compose(name, text)
     if root is None:
         raise _refused(name, "is empty; a config starts with `trainer:`")
-    source = Source(name, None)
+    source = YamlSource(name, None)
     source.data = _plain(root, (), source, depth=0)
     return source
 
@@ -146,7 +146,7 @@ def _compose(name: str, text: str) -> yaml.Node | None:
 def parse_value(text: str, location: Location) -> Any:
     """The value that `text` has at a place of the config: for `--set key=text`."""
     root = _compose("--set", text) if text.strip() else None
-    return None if root is None else _plain(root, location, Source("--set", None), depth=0)
+    return None if root is None else _plain(root, location, YamlSource("--set", None), depth=0)
 
 
 class _CoreDumper(yaml.SafeDumper):
@@ -167,7 +167,7 @@ def written(data: Any) -> str:
     return yaml.dump(data, Dumper=_CoreDumper, sort_keys=False)
 
 
-def _plain(node: yaml.Node, location: Location, source: Source, depth: int) -> Any:
+def _plain(node: yaml.Node, location: Location, source: YamlSource, depth: int) -> Any:
     """The data of `node`, its lines noted in `source`."""
     if depth > _MAX_DEPTH:
         raise _refused_node(source, node, location[:1], "nested too deeply")
@@ -187,7 +187,7 @@ def _plain(node: yaml.Node, location: Location, source: Source, depth: int) -> A
     raise _refused_tag(source, node, location)
 
 
-def _scalar(node: yaml.ScalarNode, location: Location, source: Source) -> Any:
+def _scalar(node: yaml.ScalarNode, location: Location, source: YamlSource) -> Any:
     pattern, construct = _SCALARS.get(node.tag, (None, str))
     if pattern is None:
         raise _refused_tag(source, node, location)
@@ -203,7 +203,7 @@ def _scalar(node: yaml.ScalarNode, location: Location, source: Source) -> Any:
         raise _refused_node(source, node, location, message) from None
 
 
-def _text(node: yaml.ScalarNode, location: Location, source: Source) -> str:
+def _text(node: yaml.ScalarNode, location: Location, source: YamlSource) -> str:
     text = str(node.value)
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
         value = shown(text, location)
@@ -213,7 +213,7 @@ def _text(node: yaml.ScalarNode, location: Location, source: Source) -> str:
 
 
 def _items(
-    node: yaml.MappingNode, location: Location, source: Source, depth: int
+    node: yaml.MappingNode, location: Location, source: YamlSource, depth: int
 ) -> Iterator[tuple[str, Any]]:
     seen: set[str] = set()
     merged: list[yaml.Node] = []
@@ -237,7 +237,7 @@ def _items(
 
 
 def _merged(
-    node: yaml.Node, location: Location, source: Source, depth: int
+    node: yaml.Node, location: Location, source: YamlSource, depth: int
 ) -> Iterator[tuple[str, Any]]:
     """What a merge key brings: the mappings that it names, an earlier one before a later one."""
     nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
@@ -247,7 +247,7 @@ def _merged(
                 "`<<` merges mappings: give an alias of one (<<: *defaults), or a list of them"
             )
             raise _refused_node(source, each, location, message)
-        apart = Source(source.name, None, values=source.values)
+        apart = YamlSource(source.name, None, values=source.values)
         apart.data = _plain(each, location, apart, depth)
         source.values = apart.values
         for where, line in apart.lines.items():  # those of what overrides it stay
@@ -259,12 +259,14 @@ def _refused(name: str, message: str) -> ConfigError:
     return ConfigError([Problem(name, "", message)])
 
 
-def _refused_tag(source: Source, node: yaml.Node, location: Location) -> ConfigError:
+def _refused_tag(source: YamlSource, node: yaml.Node, location: Location) -> ConfigError:
     told = "its tag" if is_hidden(location) else f"tag {node.tag}"
     message = f"{told} does not belong in a config; text that begins with ! needs quotes"
     return _refused_node(source, node, location, message)
 
 
-def _refused_node(source: Source, node: yaml.Node, location: Location, message: str) -> ConfigError:
+def _refused_node(
+    source: YamlSource, node: yaml.Node, location: Location, message: str
+) -> ConfigError:
     origin = f"{source.name}:{node.start_mark.line + 1}"
     return ConfigError([Problem(origin, key_path(location), message)])

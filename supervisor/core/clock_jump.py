@@ -15,7 +15,7 @@ LIMIT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Clocks:
+class ClockReading:
     """What the clocks show at one moment, in seconds."""
 
     monotonic: float
@@ -24,7 +24,7 @@ class Clocks:
     wall: float
 
 
-def jump(before: Clocks, now: Clocks, pause: float) -> str | None:
+def jump(before: ClockReading, now: ClockReading, pause: float) -> str | None:
     """What happened between two looks that were to be `pause` seconds apart, if the lease must be
     asked before the workers may go on; None: nothing of the kind."""
     passed = now.monotonic - before.monotonic

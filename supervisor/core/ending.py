@@ -11,6 +11,16 @@ from dataclasses import replace
 
 from supervisor.core.backoff import backoff_delay
 from supervisor.core.budget import Charge
+from supervisor.core.capacity_check import (
+    Shortage,
+    choose,
+    evidence,
+    go_on,
+    lost,
+    settle,
+    suspect,
+    wait,
+)
 from supervisor.core.decisions import KillWorkers, TellLivelock
 from supervisor.core.doing import (
     Alive,
@@ -29,21 +39,11 @@ from supervisor.core.guesses import Guess
 from supervisor.core.livelock import Goodput
 from supervisor.core.liveness import Liveness
 from supervisor.core.phases import phase_succeeded
-from supervisor.core.placing import (
-    Shortage,
-    choose,
-    evidence,
-    go_on,
-    lost,
-    settle,
-    suspect,
-    wait,
-)
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.remediation import answer
 from supervisor.core.state import JobState
 from supervisor.core.transitions import (
-    Outcome,
+    StepResult,
     back_off,
     drained,
     finish,
@@ -63,7 +63,7 @@ def kill(
     policy: RestartPolicy,
     *,
     abandoned: bool = False,
-) -> Outcome:
+) -> StepResult:
     """Kill what is left of the group."""
     deadline, workers = at + policy.confirm_interval, workers_of(group)
     exits = workers.exits if workers is not None else ()
@@ -102,7 +102,7 @@ def told_ends(exits: tuple[WorkerExit, ...]) -> str:
     return "the workers ended: " + ", ".join(f"rank {ended.rank} {ended}" for ended in exits)
 
 
-def workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) -> Outcome:
+def workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) -> StepResult:
     """No process of the attempt is left."""
     group = state.doing
     if not isinstance(group, Killing) or state.attempt != event.attempt:
@@ -116,7 +116,7 @@ def workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) -> 
 
 def _group_gone(
     state: JobState, group: Killing, event: WorkersGone, policy: RestartPolicy
-) -> Outcome:
+) -> StepResult:
     asked, cause, before = state.ends_group, cause_of(group), state
     state = state.committed(event.committed, event.at)
     state = replace(
@@ -163,7 +163,7 @@ def _may_initialise_again(
     return is_short and is_in_it and not state.initialises_again and failure.rule == "hang"
 
 
-def launch_failed(state: JobState, event: LaunchFailed, policy: RestartPolicy) -> Outcome:
+def launch_failed(state: JobState, event: LaunchFailed, policy: RestartPolicy) -> StepResult:
     """The attempt could not be started."""
     if not isinstance(state.doing, Alive) or state.attempt != event.attempt:
         return state, ()
@@ -181,7 +181,7 @@ def _failed(
     adjustable: tuple[str, ...],
     at: float,
     policy: RestartPolicy,
-) -> Outcome:
+) -> StepResult:
     """An attempt failed: end for good, look at the devices, or charge and go on."""
     state = _blamed(replace(state, last_failure=failure), failure, at, policy)
     if failure.is_certain:
@@ -195,7 +195,7 @@ def _failed(
 
 def _believed(
     state: JobState, failure: Failure, reason: str, at: float, policy: RestartPolicy
-) -> Outcome:
+) -> StepResult:
     """What would come again ends the job because of `reason`, or costs the smaller rung that it is
     about."""
     phase, ladder = policy.phases[state.phase], state.ladder
@@ -226,7 +226,7 @@ def _blamed(state: JobState, failure: Failure, at: float, policy: RestartPolicy)
 
 def probed(
     state: JobState, probing: Probing, event: DevicesProbed, policy: RestartPolicy
-) -> Outcome:
+) -> StepResult:
     """What a look at the devices found: the rung of the next attempt, and who pays for the last."""
     state = evidence(state, event, policy)
     unknown = event.problem is not None
@@ -253,11 +253,11 @@ def _charged(
     adjustable: Collection[str],
     at: float,
     policy: RestartPolicy,
-    proceed: Callable[[JobState, str, float, RestartPolicy], Outcome],
-) -> Outcome:
+    proceed: Callable[[JobState, str, float, RestartPolicy], StepResult],
+) -> StepResult:
     """A failure spends its budget; at once or after a wait it goes on, by `proceed`."""
-    course = answer(state.tactics, failure, state.budget.highest, adjustable)
-    state = replace(state, tactics=course.tactics)
+    course = answer(state.remediation, failure, state.budget.highest, adjustable)
+    state = replace(state, remediation=course.remediation)
     if course.end is not None:
         return finish(state, Failed(course.end), course.told)
     limits = policy.phases[state.phase]

@@ -12,9 +12,9 @@ same way.
 
 This file finds the handler of each event, and holds what a deadline leads to. `resuming` holds how
 a supervisor starts, `running` how an attempt lives, `stopping` how a live one is stopped,
-`regrowing` how it makes way for a larger rung, `ending` what its end leads to, `placing` what the
-next one runs on, `phases` the way from phase to phase, and `transitions` what they all end in.
-docs/states.md has every transition; CONTRIBUTING.md traces one restart.
+`regrowing` how it makes way for a larger rung, `ending` what its end leads to, `capacity_check`
+what the next one runs on, `phases` the way from phase to phase, and `transitions` what they all end
+in. docs/states.md has every transition; CONTRIBUTING.md traces one restart.
 
 Events that do not fit the state (late, duplicate, of another attempt or phase) change nothing.
 """
@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from supervisor.core.capacity_check import go_on, probe
 from supervisor.core.doing import (
     BackingOff,
     Beginning,
@@ -61,40 +62,39 @@ from supervisor.core.events import (
     WorkersStarted,
 )
 from supervisor.core.phases import begin, phase_begun
-from supervisor.core.placing import go_on, probe
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.regrowing import checkpoint_committed, look_for_more, spares_probed
 from supervisor.core.resuming import supervisor_started
 from supervisor.core.running import worker_reported, workers_observed, workers_started
 from supervisor.core.state import JobState
 from supervisor.core.stopping import ask_to_stop, hung, save_measured, signal, stop_requested
-from supervisor.core.transitions import Outcome
+from supervisor.core.transitions import StepResult
 
 
-def step(state: JobState, event: Event, policy: RestartPolicy) -> Outcome:
+def step(state: JobState, event: Event, policy: RestartPolicy) -> StepResult:
     """The state after `event`, and the decisions that follow from it."""
     if isinstance(state.doing, Ended) and not isinstance(event, SupervisorStarted):
         return state, ()
     return _HANDLERS[type(event)](state, event, policy)
 
 
-def _noticed(state: JobState, event: Noticed, policy: RestartPolicy) -> Outcome:
+def _noticed(state: JobState, event: Noticed, policy: RestartPolicy) -> StepResult:
     return state, ()
 
 
 def _maintenance_announced(
     state: JobState, event: MaintenanceAnnounced, policy: RestartPolicy
-) -> Outcome:
+) -> StepResult:
     return replace(state, announced=event.text), ()
 
 
-def _silence_excused(state: JobState, event: SilenceExcused, policy: RestartPolicy) -> Outcome:
+def _silence_excused(state: JobState, event: SilenceExcused, policy: RestartPolicy) -> StepResult:
     return replace(state, liveness=state.liveness.excused(event.seconds)), ()
 
 
 def _rung_compile_failed(
     state: JobState, event: RungCompileFailed, policy: RestartPolicy
-) -> Outcome:
+) -> StepResult:
     if event.phase != state.phase or event.num_devices not in policy.phases[state.phase].rungs[1:]:
         return state, ()
     return replace(state, ladder=state.ladder.strike(event.num_devices, event.reason)), ()
@@ -102,11 +102,11 @@ def _rung_compile_failed(
 
 def _quarantine_cleared(
     state: JobState, event: QuarantineCleared, policy: RestartPolicy
-) -> Outcome:
+) -> StepResult:
     return replace(state, quarantine=state.quarantine.cleared(event.units)), ()
 
 
-def _devices_probed(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> Outcome:
+def _devices_probed(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> StepResult:
     if event.number != state.looks:
         return state, ()
     match state.doing:
@@ -121,7 +121,7 @@ def _devices_probed(state: JobState, event: DevicesProbed, policy: RestartPolicy
 # --- a deadline has come -----------------------------------------------------------------------
 
 
-def _deadline_reached(state: JobState, event: DeadlineReached, policy: RestartPolicy) -> Outcome:
+def _deadline_reached(state: JobState, event: DeadlineReached, policy: RestartPolicy) -> StepResult:
     if isinstance(state.doing, Running):
         return _while_it_runs(state, state.doing, event, policy)
     if event.silence is not None or state.due is None or event.at < state.due:
@@ -129,7 +129,7 @@ def _deadline_reached(state: JobState, event: DeadlineReached, policy: RestartPo
     return _overdue(state, event.at, policy)
 
 
-def _overdue(state: JobState, at: float, policy: RestartPolicy) -> Outcome:
+def _overdue(state: JobState, at: float, policy: RestartPolicy) -> StepResult:
     """The deadline of what the job does has come."""
     match state.doing:
         case Beginning():
@@ -152,7 +152,7 @@ def _overdue(state: JobState, at: float, policy: RestartPolicy) -> Outcome:
 
 def _while_it_runs(
     state: JobState, group: Running, event: DeadlineReached, policy: RestartPolicy
-) -> Outcome:
+) -> StepResult:
     at, silence = event.at, event.silence
     if silence is not None:
         is_current = state.attempt == silence.attempt
@@ -188,7 +188,7 @@ def _why_lingering_ends(state: JobState, workers: Workers, policy: RestartPolicy
     return "the grace period is over"
 
 
-_HANDLERS: dict[type, Callable[[JobState, Any, RestartPolicy], Outcome]] = {
+_HANDLERS: dict[type, Callable[[JobState, Any, RestartPolicy], StepResult]] = {
     SupervisorStarted: supervisor_started,
     PhaseBegun: phase_begun,
     WorkersStarted: workers_started,

@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from supervisor.core.budget import Budget
+from supervisor.core.capacity_check import go_on
 from supervisor.core.decisions import BeginPhase
 from supervisor.core.doing import Beginning, Succeeded
 from supervisor.core.events import PhaseBegun
 from supervisor.core.guesses import Guesses
 from supervisor.core.ladder import Ladder
 from supervisor.core.livelock import Livelock
-from supervisor.core.placing import go_on
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.recovery import Recovery
-from supervisor.core.remediation import Tactics
+from supervisor.core.remediation import Remediation
 from supervisor.core.state import JobState
-from supervisor.core.transitions import Outcome, drained, finish
+from supervisor.core.transitions import StepResult, drained, finish
 
 
-def begin(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Outcome:
+def begin(state: JobState, reason: str, at: float, policy: RestartPolicy) -> StepResult:
     """Start the phase if it has no directory yet, else the next attempt."""
     if state.directory is None:
         state = replace(state, doing=Beginning(deadline=at + policy.confirm_interval))
@@ -27,7 +27,7 @@ def begin(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Out
     return go_on(state, reason, at, policy)
 
 
-def phase_begun(state: JobState, event: PhaseBegun, policy: RestartPolicy) -> Outcome:
+def phase_begun(state: JobState, event: PhaseBegun, policy: RestartPolicy) -> StepResult:
     """The phase has its directory: its first attempt can start."""
     if event.phase != state.phase or state.directory is not None:
         return state, ()
@@ -39,7 +39,7 @@ def phase_begun(state: JobState, event: PhaseBegun, policy: RestartPolicy) -> Ou
     return go_on(state, f"phase {name!r} starts", event.at, policy)
 
 
-def phase_succeeded(state: JobState, at: float, policy: RestartPolicy) -> Outcome:
+def phase_succeeded(state: JobState, at: float, policy: RestartPolicy) -> StepResult:
     """The next phase; after the last one the job has succeeded."""
     name = policy.phases[state.phase].name
     if state.phase + 1 < len(policy.phases):
@@ -51,12 +51,12 @@ def phase_succeeded(state: JobState, at: float, policy: RestartPolicy) -> Outcom
     return finish(state, Succeeded(success.step, success.is_proof), reason)
 
 
-def next_phase(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Outcome:
+def next_phase(state: JobState, reason: str, at: float, policy: RestartPolicy) -> StepResult:
     """Begin the phase after this one."""
     return begin(_in_phase(state, state.phase + 1, policy), reason, at, policy)
 
 
-def begin_anew(state: JobState, at: float, policy: RestartPolicy) -> Outcome:
+def begin_anew(state: JobState, at: float, policy: RestartPolicy) -> StepResult:
     """Run the whole job again as a new record. Checkpoints and the attempt numbers go on."""
     reason = "the job had succeeded by its exit code alone, which is not final: it runs again"
     return begin(_in_phase(state, 0, policy), reason, at, policy)
@@ -70,7 +70,7 @@ def _in_phase(state: JobState, number: int, policy: RestartPolicy) -> JobState:
         directory=None,
         budget=Budget(),
         livelock=Livelock(),
-        tactics=Tactics(),
+        remediation=Remediation(),
         guesses=Guesses(),
         ladder=Ladder(doubtful=short),
         recovery=Recovery(),

@@ -4,20 +4,20 @@
     -> the larger rung stays well for a while -> CheckpointCommitted -> make_way -> SignalWorkers
 
 Then the group ends as any other one does, see `ending`; nothing is charged, and the next attempt
-takes the largest rung that a look at the devices finds, see `placing`.
+takes the largest rung that a look at the devices finds, see `capacity_check`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from supervisor.core.capacity_check import evidence, look, usable
 from supervisor.core.doing import MakesWay, Running
 from supervisor.core.events import CheckpointCommitted, DevicesProbed
-from supervisor.core.placing import evidence, look, usable
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState
 from supervisor.core.stopping import signal
-from supervisor.core.transitions import Outcome, tell_stages
+from supervisor.core.transitions import StepResult, tell_stages
 
 
 def begin_to_look(state: JobState, at: float, policy: RestartPolicy) -> JobState:
@@ -28,7 +28,7 @@ def begin_to_look(state: JobState, at: float, policy: RestartPolicy) -> JobState
     return replace(state, ladder=replace(state.ladder, look_at=at + policy.regrow_interval))
 
 
-def look_for_more(state: JobState, at: float, policy: RestartPolicy) -> Outcome:
+def look_for_more(state: JobState, at: float, policy: RestartPolicy) -> StepResult:
     """Look at the units that the running attempt does not use."""
     phase = policy.phases[state.phase]
     quarantine = state.quarantine.expired(at)
@@ -42,7 +42,7 @@ def look_for_more(state: JobState, at: float, policy: RestartPolicy) -> Outcome:
     return look(state, spare, reason)
 
 
-def spares_probed(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> Outcome:
+def spares_probed(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> StepResult:
     """What a look at the spare units found: since when a larger rung could be used."""
     state = evidence(state, event, policy)
     phase, ladder = policy.phases[state.phase], state.ladder
@@ -57,7 +57,7 @@ def spares_probed(state: JobState, event: DevicesProbed, policy: RestartPolicy) 
 
 def checkpoint_committed(
     state: JobState, event: CheckpointCommitted, policy: RestartPolicy
-) -> Outcome:
+) -> StepResult:
     """A checkpoint is progress, and the moment at which an attempt can make way."""
     if event.phase != state.phase:
         return state, ()
@@ -74,7 +74,7 @@ def checkpoint_committed(
     return state, (*decisions, *told)
 
 
-def _make_way(state: JobState, group: Running, at: float, policy: RestartPolicy) -> Outcome:
+def _make_way(state: JobState, group: Running, at: float, policy: RestartPolicy) -> StepResult:
     """Ask the group to stop, because a larger rung can be used."""
     reason = "a larger rung has been well for a while, and the next attempt uses it"
     return signal(state, group, reason, at, policy, MakesWay(state.budget.highest))

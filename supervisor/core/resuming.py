@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from supervisor.core.capacity_check import probe
 from supervisor.core.doing import (
     Alive,
     BackingOff,
@@ -25,16 +26,17 @@ from supervisor.core.ladder import Ladder
 from supervisor.core.livelock import Goodput, Livelock
 from supervisor.core.liveness import Liveness
 from supervisor.core.phases import begin, begin_anew, next_phase
-from supervisor.core.placing import probe
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.quarantine import Quarantine
 from supervisor.core.recovery import Recovery
 from supervisor.core.stage_times import Stages
 from supervisor.core.state import JobState
-from supervisor.core.transitions import Outcome, back_off, finish
+from supervisor.core.transitions import StepResult, back_off, finish
 
 
-def supervisor_started(state: JobState, event: SupervisorStarted, policy: RestartPolicy) -> Outcome:
+def supervisor_started(
+    state: JobState, event: SupervisorStarted, policy: RestartPolicy
+) -> StepResult:
     """A supervisor starts: what the job did decides how it goes on."""
     drained = state.drain is not None
     ended_for_good = state.exit_code is not None and ExitCode(state.exit_code).for_good
@@ -42,7 +44,7 @@ def supervisor_started(state: JobState, event: SupervisorStarted, policy: Restar
     state = replace(
         state,
         job=event.job,
-        tactics=state.tactics.run_again(),
+        remediation=state.remediation.run_again(),
         ladder=_ladder_again(state, policy),
         quarantine=_quarantine_again(state, event, policy),
         epoch=event.epoch,
@@ -63,7 +65,7 @@ def supervisor_started(state: JobState, event: SupervisorStarted, policy: Restar
             state,
             budget=state.budget.fresh(),
             livelock=Livelock(),
-            tactics=state.tactics.fresh(),
+            remediation=state.remediation.fresh(),
             guesses=Guesses(),
             ladder=replace(state.ladder, struck=()),
             directory=None,
@@ -111,7 +113,7 @@ def _quarantine_again(
     return known.expired(event.at)
 
 
-def _reopened(state: JobState, end: Succeeded, at: float, policy: RestartPolicy) -> Outcome:
+def _reopened(state: JobState, end: Succeeded, at: float, policy: RestartPolicy) -> StepResult:
     """A job that succeeded is run again: over, unless there is more to do than there was."""
     target = policy.phases[state.phase].success.step
     if end.reached is not None and target is not None and target > end.reached:
@@ -126,7 +128,7 @@ def _reopened(state: JobState, end: Succeeded, at: float, policy: RestartPolicy)
 
 def _recovered(
     state: JobState, group: Alive, drained: bool, at: float, policy: RestartPolicy
-) -> Outcome:
+) -> StepResult:
     """The last supervisor left a group in flight: charged only if it had ended by itself first."""
     workers = workers_of(group)
     lingered = isinstance(group.was if isinstance(group, Killing) else group, Lingering)

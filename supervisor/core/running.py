@@ -32,7 +32,7 @@ from supervisor.core.recovery import Recovery
 from supervisor.core.regrowing import begin_to_look
 from supervisor.core.state import JobState
 from supervisor.core.stopping import ask_to_stop, signal
-from supervisor.core.transitions import Outcome, tell_stages
+from supervisor.core.transitions import StepResult, tell_stages
 from supervisor.diagnosis.failure import WorkerExit
 from supervisor.protocol.messages import RestoredMessage, StageMessage, StepMessage
 
@@ -40,7 +40,7 @@ _SIGTERM_CODE = 128 + 15
 """The exit code by which a shell tells that its program died of SIGTERM."""
 
 
-def workers_started(state: JobState, event: WorkersStarted, policy: RestartPolicy) -> Outcome:
+def workers_started(state: JobState, event: WorkersStarted, policy: RestartPolicy) -> StepResult:
     """Every worker runs."""
     if not isinstance(state.doing, Launching) or state.attempt != event.attempt:
         return state, ()
@@ -59,7 +59,7 @@ def workers_started(state: JobState, event: WorkersStarted, policy: RestartPolic
     return replace(begin_to_look(state, event.at, policy), doing=Running(workers)), ()
 
 
-def worker_reported(state: JobState, event: WorkerReported, policy: RestartPolicy) -> Outcome:
+def worker_reported(state: JobState, event: WorkerReported, policy: RestartPolicy) -> StepResult:
     """A worker said where it is."""
     if not isinstance(state.doing, Alive) or state.attempt != event.attempt:
         return state, ()
@@ -90,7 +90,7 @@ def _recovering(state: JobState, event: WorkerReported) -> tuple[Recovery, tuple
             return recovery, ()
 
 
-def workers_observed(state: JobState, event: WorkersObserved, policy: RestartPolicy) -> Outcome:
+def workers_observed(state: JobState, event: WorkersObserved, policy: RestartPolicy) -> StepResult:
     """Which workers live, and which have ended: the first one that failed ends them all."""
     if state.attempt != event.attempt:
         return state, ()
@@ -116,7 +116,7 @@ def workers_observed(state: JobState, event: WorkersObserved, policy: RestartPol
 
 def _ends_observed(
     state: JobState, group: Running | Stopping, event: WorkersObserved, policy: RestartPolicy
-) -> Outcome:
+) -> StepResult:
     workers, before = replace(group.workers, survivors=event.survivors), group.workers.exits
     group = replace(group, workers=workers)
     if len(event.exits) <= len(before):
@@ -136,7 +136,7 @@ def _ends_observed(
 
 def _survive(
     state: JobState, group: Running | Stopping, at: float, policy: RestartPolicy
-) -> Outcome:
+) -> StepResult:
     """Every worker has ended: the survivors get the time that is theirs, then they are killed."""
     workers = group.workers
     if not workers.survivors:

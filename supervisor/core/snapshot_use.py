@@ -19,7 +19,7 @@ rule of the user's own, of which nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class SnapshotUse:
     """What an attempt made of the memory that it was given."""
 
     offered: bool
@@ -40,7 +40,7 @@ def distrust(failure: Failure | None) -> str:
     return ""
 
 
-def refusal(distrust: str, use: Use) -> str | None:
+def refusal(distrust: str, use: SnapshotUse) -> str | None:
     """Why the next attempt may not resume from memory, as the last one used it; None: it may."""
     if distrust:
         return distrust

@@ -36,7 +36,7 @@ from supervisor.core.livelock import Goodput, Livelock
 from supervisor.core.liveness import Liveness, Silence
 from supervisor.core.quarantine import Quarantine
 from supervisor.core.recovery import Recovery
-from supervisor.core.remediation import Tactics
+from supervisor.core.remediation import Remediation
 from supervisor.core.stage_times import Stages
 from supervisor.diagnosis.failure import Failure, Survivor, WorkerExit
 
@@ -89,7 +89,7 @@ class JobState:
     initialises_again: bool = False
     """Whether the last attempt hung in a first, short initialisation: the next has more time."""
     budget: Budget = field(default_factory=Budget)
-    tactics: Tactics = field(default_factory=Tactics)
+    remediation: Remediation = field(default_factory=Remediation)
     guesses: Guesses = field(default_factory=Guesses)
     liveness: Liveness = field(default_factory=Liveness)
     recovery: Recovery = field(default_factory=Recovery)
@@ -125,7 +125,7 @@ class JobState:
         return self.doing if isinstance(self.doing, BackingOff) else None
 
     @property
-    def placing(self) -> Probing | Waiting | None:
+    def capacity_check(self) -> Probing | Waiting | None:
         """The search for devices for the next attempt, if that is what the job does."""
         return self.doing if isinstance(self.doing, Probing | Waiting) else None
 

@@ -29,7 +29,7 @@ from supervisor.core.events import SaveMeasured, StopRequested, StopSource
 from supervisor.core.liveness import Silence
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import Drain, JobState
-from supervisor.core.transitions import Outcome, drained
+from supervisor.core.transitions import StepResult, drained
 
 _SAVES = 3.0
 """Of how many saves a worker that is to save may take the time: one may be under way, the next one
@@ -45,7 +45,7 @@ _WHO = {
 }
 
 
-def stop_requested(state: JobState, event: StopRequested, policy: RestartPolicy) -> Outcome:
+def stop_requested(state: JobState, event: StopRequested, policy: RestartPolicy) -> StepResult:
     """Somebody asked the job to stop."""
     if event.at_once:
         shorter = min(policy.grace_period, policy.impatient_grace_period)
@@ -86,7 +86,7 @@ def _latest_beginning(
     return announced + policy.preemption_notice - _SAVES * longest_save - _LAST_STEP
 
 
-def save_measured(state: JobState, event: SaveMeasured, policy: RestartPolicy) -> Outcome:
+def save_measured(state: JobState, event: SaveMeasured, policy: RestartPolicy) -> StepResult:
     """A save took that long; one that is to come may have to begin sooner for it."""
     if not isinstance(state.doing, Alive) or state.attempt != event.attempt:
         return state, ()
@@ -100,7 +100,7 @@ def save_measured(state: JobState, event: SaveMeasured, policy: RestartPolicy) -
 
 def ask_to_stop(
     state: JobState, group: Running | Stopping | Lingering, at: float, policy: RestartPolicy
-) -> Outcome:
+) -> StepResult:
     """Ask the group to stop, because the job is to stop."""
     drain, grace, saving = state.drain, policy.grace_period, state.longest_save
     assert drain is not None
@@ -127,7 +127,7 @@ def signal(
     policy: RestartPolicy,
     cause: Cause,
     grace: float | None = None,
-) -> Outcome:
+) -> StepResult:
     """SIGTERM, and SIGKILL when the grace period (`grace`, where it is another than the policy's)
     is over; a deadline that is nearer stays, except that of the dump of a hung group's stacks."""
     deadline = at + (policy.grace_period if grace is None else grace)
@@ -144,7 +144,7 @@ def signal(
 
 def _asked_again(
     state: JobState, drain: Drain, event: StopRequested, policy: RestartPolicy
-) -> Outcome:
+) -> StepResult:
     """Impatience shortens the grace period; an echo within a second does not.
 
     Nor does an announcement, nor the signal that it announced: that one says who stopped the job,
@@ -168,7 +168,7 @@ def _asked_again(
 
 def hung(
     state: JobState, group: Running, silence: Silence, at: float, policy: RestartPolicy
-) -> Outcome:
+) -> StepResult:
     """The group is silent for too long: its stacks first, then it is asked to stop."""
     hang = Hang(silence.stage, silence.seconds, state.budget.highest)
     stopping = Stopping(group.workers, hang, deadline=at + policy.stack_dump)

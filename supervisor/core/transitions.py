@@ -24,7 +24,7 @@ from supervisor.diagnosis.failure import Failure
 from supervisor.diagnosis.rules import OF_A_FULL_DISK
 from supervisor.diagnosis.rules.wording import for_the_end
 
-Outcome = tuple[JobState, tuple[Decision, ...]]
+StepResult = tuple[JobState, tuple[Decision, ...]]
 
 
 _RESTS: dict[type, str] = {BackingOff: "backoff", Probing: "probe", Waiting: "capacity"}
@@ -36,7 +36,7 @@ def rested(state: JobState, at: float) -> JobState:
     return replace(state, recovery=state.recovery.spent(part, at)) if part is not None else state
 
 
-def start(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Outcome:
+def start(state: JobState, reason: str, at: float, policy: RestartPolicy) -> StepResult:
     """The next attempt, on the rung where the ladder stands."""
     attempt = state.attempt + 1
     state = replace(
@@ -53,7 +53,7 @@ def start(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Out
         num_devices=placement.num_devices if placement is not None else None,
         units=placement.units if placement is not None else (),
         directory=state.directory,
-        adjustments=state.tactics.adjustments,
+        adjustments=state.remediation.adjustments,
         distrust=distrust(failure),
         make_room=_make_room(failure),
     )
@@ -66,7 +66,7 @@ def _make_room(failure: Failure | None) -> MakeRoom | None:
     return MakeRoom.ALWAYS if "quota" in failure.root_cause.lower() else MakeRoom.IF_SHORT
 
 
-def back_off(state: JobState, delay: float, reason: str, at: float) -> Outcome:
+def back_off(state: JobState, delay: float, reason: str, at: float) -> StepResult:
     """Nothing for `delay` seconds."""
     failure = state.last_failure
     is_busy = failure is not None and failure.remedy is Remedy.WAIT
@@ -74,7 +74,7 @@ def back_off(state: JobState, delay: float, reason: str, at: float) -> Outcome:
     return state, (Wait(delay, reason, device_is_busy=is_busy),)
 
 
-def tell_stages(state: JobState, at: float, step: int | None) -> Outcome:
+def tell_stages(state: JobState, at: float, step: int | None) -> StepResult:
     """Tell how long the attempt was in which stage since that was told last; `step` is the last
     completed one."""
     stages = state.stages.until(at)
@@ -84,7 +84,7 @@ def tell_stages(state: JobState, at: float, step: int | None) -> Outcome:
     return replace(state, stages=stages.told()), (told,)
 
 
-def finish(state: JobState, end: Ended, reason: str) -> Outcome:
+def finish(state: JobState, end: Ended, reason: str) -> StepResult:
     """The end of the job, for this run of the command at least."""
     if isinstance(end, Failed) and (failure := state.last_failure) is not None:
         advice = for_the_end(failure.advice, failure.cause)
@@ -92,7 +92,7 @@ def finish(state: JobState, end: Ended, reason: str) -> Outcome:
     return replace(state, doing=end), (FinishJob(end.status, end.exit_code, reason),)
 
 
-def drained(state: JobState, drain: Drain) -> Outcome:
+def drained(state: JobState, drain: Drain) -> StepResult:
     """The end, because somebody asked for it."""
     code = ExitCode.STOPPED if drain.source is StopSource.PERSON else ExitCode.DRAINED
     reason = "stopped; run the same command again to resume"

@@ -16,7 +16,7 @@ _ENOUGH_SAVES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Unseen:
+class UnseenSaves:
     """What the current attempt of a phase has shown."""
 
     newest: int | None = None
@@ -31,12 +31,12 @@ class Unseen:
     """Whether a higher step was seen committed in the phase: all is as it should be."""
     ended: bool = False
 
-    def begun(self, newest: int | None) -> Unseen:
+    def begun(self, newest: int | None) -> UnseenSaves:
         """Another attempt begins; `newest` is the highest step that was ever committed."""
         earlier = self.earlier if self.first is None else self.first
-        return Unseen(newest, earlier=earlier, committed=self.committed)
+        return UnseenSaves(newest, earlier=earlier, committed=self.committed)
 
-    def after(self, event: Event) -> Unseen:
+    def after(self, event: Event) -> UnseenSaves:
         """With what the event tells of the attempt."""
         match event:
             case WorkerReported(_, _, _, StepMessage() as message) if self.first is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from supervisor.diagnosis.log_lines import Line
+from supervisor.diagnosis.log_lines import LogLine
 
 _SIGNALS = (
     r"(?:Fatal Python error|Windows fatal exception): (?:Segmentation fault|Aborted|Bus error|"
@@ -25,7 +25,7 @@ _LINE = re.compile(
 )
 
 
-def without_stacks(lines: Sequence[Line]) -> Iterator[Line]:
+def without_stacks(lines: Sequence[LogLine]) -> Iterator[LogLine]:
     """The lines without those of faulthandler and the empty ones between them."""
     within = False
     for line in lines:

@@ -45,7 +45,7 @@ _HALF = re.compile("[\ud800-\udfff]")
 _MOST = 0.6
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """A line of the output: its place in that, who wrote it, and what is left of it."""
 
     number: int
@@ -55,11 +55,11 @@ class Line(NamedTuple):
     """Whether a mark of quotation stood before it, and not before all other lines, too."""
 
 
-def processes(text: str) -> list[list[Line]]:
+def processes(text: str) -> list[list[LogLine]]:
     """The lines of each process in the output, as the process printed them."""
     text = _ANSI.sub("", text) if "\x1b" in text else text
     parts = text.replace("\ufeff", "").split("\n")
-    lines = [Line(number, "", part.rstrip("\r")) for number, part in enumerate(parts)]
+    lines = [LogLine(number, "", part.rstrip("\r")) for number, part in enumerate(parts)]
     if lines and not lines[-1].text:
         lines.pop()
     for _ in range(_MAX_LAYERS):
@@ -76,7 +76,7 @@ def clean_lines(text: str) -> list[str]:
     return [line.text for line in sorted(lines, key=itemgetter(0))]
 
 
-def _pieces(lines: Iterable[Line]) -> Iterator[Line]:
+def _pieces(lines: Iterable[LogLine]) -> Iterator[LogLine]:
     """Each line, cut where a progress bar went back to its beginning. Before the lines of an
     exception group stands a bar, too, but never one that the group did not begin with."""
     lines = list(lines)
@@ -91,19 +91,19 @@ def _pieces(lines: Iterable[Line]) -> Iterator[Line]:
             yield line._replace(text=_GROUP_BAR.sub("", text, count=1), is_quoted=is_quoted)
 
 
-def _by_writer(lines: Sequence[Line]) -> list[list[Line]]:
+def _by_writer(lines: Sequence[LogLine]) -> list[list[LogLine]]:
     """The lines of each writer; of all together where the prefixes tell none apart."""
     writers = Counter(line.writer for line in lines)
     named = len(writers) - ("" in writers)
     if named <= 1 or len(lines) < _FEW * named:
         return [list(lines)]
-    groups: dict[str, list[Line]] = defaultdict(list)
+    groups: dict[str, list[LogLine]] = defaultdict(list)
     for line in lines:
         groups[line.writer].append(line)
     return list(groups.values())
 
 
-def _without_prefix(lines: Sequence[Line]) -> Iterator[Line]:
+def _without_prefix(lines: Sequence[LogLine]) -> Iterator[LogLine]:
     prefixes = Prefixes([line.text for line in lines])
     known = (_KNOWN.match(line.text) for line in lines)
     ends = [
@@ -123,7 +123,7 @@ def _without_prefix(lines: Sequence[Line]) -> Iterator[Line]:
         if partial is not None and partial[1] == "P" and len(body) < _MAX_PARTS:
             parts[name] = body
             continue
-        yield Line(line.number, name, body, line.is_quoted or line.text[:end] in quotes)
+        yield LogLine(line.number, name, body, line.is_quoted or line.text[:end] in quotes)
 
 
 def _quotes(lines: Sequence[tuple[str, int]]) -> frozenset[str]:
@@ -139,7 +139,7 @@ def _quotes(lines: Sequence[tuple[str, int]]) -> frozenset[str]:
     return marks if marked < NEARLY_ALL * len(said) else frozenset()
 
 
-def _without_margin(lines: list[Line]) -> list[Line]:
+def _without_margin(lines: list[LogLine]) -> list[LogLine]:
     """The lines without the indentation that all of them have in common."""
     texts = [line.text for line in lines]
     gaps = {at + 1 for at, text in enumerate(texts) if text == GAP}
@@ -157,7 +157,7 @@ def _indent(text: str) -> int:
     return len(text) - len(text.lstrip(" \t"))
 
 
-def _unpacked(lines: Sequence[Line]) -> Iterator[Line]:
+def _unpacked(lines: Sequence[LogLine]) -> Iterator[LogLine]:
     """The lines, those that are packed in JSON taken out of it."""
     said = [line for line in lines if line.text.strip()]
     within = sum(line.text.rstrip().endswith("}") and '{"' in line.text[:300] for line in said)
@@ -186,9 +186,9 @@ def _unpacked(lines: Sequence[Line]) -> Iterator[Line]:
         yield from _split(lines[-1], name, text)
 
 
-def _split(line: Line, name: str, text: str) -> Iterator[Line]:
+def _split(line: LogLine, name: str, text: str) -> Iterator[LogLine]:
     for part in text.removesuffix("\n").split("\n"):
-        yield Line(line.number, name, part.rstrip("\r"))
+        yield LogLine(line.number, name, part.rstrip("\r"))
 
 
 def _string(quoted: str) -> str:

@@ -24,7 +24,7 @@ from supervisor.diagnosis.chain import Chain, Origin, Raised
 from supervisor.diagnosis.faulthandler_text import without_stacks
 from supervisor.diagnosis.frames import frame_in
 from supervisor.diagnosis.line_forms import GAP, HEADER, MAX_LINE, MEMBER
-from supervisor.diagnosis.log_lines import Line, clean_lines, processes
+from supervisor.diagnosis.log_lines import LogLine, clean_lines, processes
 from supervisor.diagnosis.native_text import aborts, last_lines, speaks
 from supervisor.diagnosis.survival import Progress
 from supervisor.diagnosis.traceback_text import MAX_FRAMES, TracebackReader, passed
@@ -43,7 +43,7 @@ def chains_of_text(text: str) -> list[Chain]:
     """The genuine errors in an output, in the order they were printed."""
     found: list[tuple[int, Chain]] = []
     fatal: list[Chain] = []
-    ends: list[Line] = []
+    ends: list[LogLine] = []
     for lines in map(list, map(without_stacks, processes(text))):
         printed, resumed = _tracebacks(lines)
         found += printed
@@ -55,7 +55,7 @@ def chains_of_text(text: str) -> list[Chain]:
     return [chain for chain in map(_unwrapped, chains) if chain.members]
 
 
-def _tracebacks(lines: Sequence[Line]) -> tuple[list[tuple[int, Chain]], int]:
+def _tracebacks(lines: Sequence[LogLine]) -> tuple[list[tuple[int, Chain]], int]:
     """The tracebacks of a process that it did not survive, each with its place in the output; and
     where it resumed its work after the last one that it survived."""
     texts = [line.text for line in lines]
@@ -94,7 +94,7 @@ def _fences(texts: Sequence[str]) -> list[int]:
 
 
 def _origin(
-    chain: Chain, lines: Sequence[Line], since: int, progress: Progress, fences: Sequence[int]
+    chain: Chain, lines: Sequence[LogLine], since: int, progress: Progress, fences: Sequence[int]
 ) -> Origin:
     """How a traceback came to be printed, by what is around it; `lines` end with it and begin at
     line `since` of their process.

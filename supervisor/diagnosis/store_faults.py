@@ -29,7 +29,7 @@ class Meaning(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class StoreFault:
     """What came of one try, as far as the client library tells."""
 
     status: int | None = None
@@ -150,10 +150,10 @@ class RefusedError(Exception):
         except (UnreadableError, TypeError, LookupError):
             pass  # a proxy's words, or of a download
         super().__init__(message)
-        self.fault = Fault(status, reason, message)
+        self.fault = StoreFault(status, reason, message)
 
 
-def fault_of(error: BaseException) -> Fault:
+def fault_of(error: BaseException) -> StoreFault:
     """What `error` says, or the errors that led to it."""
     chain = [error]
     while (earlier := chain[-1].__cause__ or chain[-1].__context__) is not None:
@@ -166,16 +166,16 @@ def fault_of(error: BaseException) -> Fault:
         if isinstance(answer, dict):  # of botocore
             status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
             told = answer.get("Error", {})
-            return Fault(status, told.get("Code", ""), told.get("Message", ""), types)
-    return Fault(None, type(error).__name__, str(error), types)
+            return StoreFault(status, told.get("Code", ""), told.get("Message", ""), types)
+    return StoreFault(None, type(error).__name__, str(error), types)
 
 
-def ruling(fault: Fault) -> FaultRule | None:
+def ruling(fault: StoreFault) -> FaultRule | None:
     """The rule that decides what `fault` means; None for what is no fault of a store."""
     return next((rule for rule in RULES if _matches(rule, fault)), None)
 
 
-def _matches(rule: FaultRule, fault: Fault) -> bool:
+def _matches(rule: FaultRule, fault: StoreFault) -> bool:
     if rule.statuses is not None and (fault.status is None or fault.status not in rule.statuses):
         return False
     if rule.codes and fault.code not in rule.codes:

@@ -11,9 +11,9 @@ from supervisor.adapters.processes.progress import ProgressPipe
 from supervisor.core.settling import Settling
 from supervisor.diagnosis.failure import Survivor, WorkerExit
 from supervisor.engines.handles import OomKills, Output, Process, Watch
-from supervisor.engines.host_port import Machine
+from supervisor.engines.host_port import Host
 from supervisor.engines.launch import Launch, Start
-from supervisor.protocol.fault_injection import Drill
+from supervisor.protocol.fault_injection import InjectedFault
 from supervisor.protocol.messages import (
     AdjustableMessage,
     DevicesMessage,
@@ -38,7 +38,7 @@ class Member:
 
     rank: int
     start: Start
-    machine: Machine
+    machine: Host
     process: Process
     standby: Mode | None
     """The kind of standby that it was; None: it was started cold."""
@@ -110,12 +110,12 @@ class WorkerGroup:
     """The workers of an attempt, in the order of their ranks."""
 
     launch: Launch
-    machine: Machine
+    machine: Host
     watcher: Watch
     oom: OomKills
     guards_lost: Callable[[], int]
     """How many guard processes have died since it was started."""
-    drills: list[Drill]
+    faults: list[InjectedFault]
     """What the attempt still had before it when it started."""
     settling: Settling
     committed: int | None = None

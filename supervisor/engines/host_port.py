@@ -342,7 +342,7 @@ class Resources(Protocol):
         ...
 
 
-class Machine(Processes, Channels, Files, Resources, Protocol):
+class Host(Processes, Channels, Files, Resources, Protocol):
     """The host."""
 
 

@@ -1,7 +1,7 @@
 """What an attempt is started from, and what its workers are told by it: command line, environment
 and files.
 
-Nothing is started here; of the outside only the records of drills are looked at.
+Nothing is started here; of the outside only the records of faults are looked at.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from supervisor.engines.python_program import bootstrapped
 from supervisor.protocol import environment
 from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.environment import Owner, WorkerIdentity
-from supervisor.protocol.fault_injection import Drill
+from supervisor.protocol.fault_injection import InjectedFault
 
 _HOST = "host"
 
@@ -132,8 +132,8 @@ class Launch:
             **{name: placeholders.expand(text, values) for name, text in given},
         }
 
-    def told(self, rank: int, drills: Sequence[Drill]) -> dict[str, str]:
-        """What one worker is told by the worker protocol; of `drills`, those that are its own."""
+    def told(self, rank: int, faults: Sequence[InjectedFault]) -> dict[str, str]:
+        """What one worker is told by the worker protocol; of `faults`, those that are its own."""
         plan = self.plan
         identity = WorkerIdentity(
             self.job, self.attempt, rank, self.world_size, self.devices, self.lineage
@@ -146,23 +146,23 @@ class Launch:
             environment.EXECUTABLES: str(self.model_dir / "compile_cache" / "executables"),
             environment.STACKS_FILE: str(self.file(rank, "stacks.txt")),
         }
-        if given := [asdict(drill) for drill in drills if drill.rank == rank]:
-            records = str(self._drill_records)
-            env[environment.FAULTS] = json.dumps({"drills": given, "records": records})
+        if given := [asdict(fault) for fault in faults if fault.rank == rank]:
+            records = str(self._fault_records)
+            env[environment.FAULTS] = json.dumps({"faults": given, "records": records})
         if plan.bootstrap and rank == 0:  # the others import the same
             env[environment.MODULES_FILE] = str(self.modules_file)
         if plan.progress_pattern is not None:
             env[environment.STEPS_FROM_OUTPUT] = "1"
         return env
 
-    def pending_drills(self) -> list[Drill]:
-        """The drills of the phase that have not fired yet in this job."""
-        drills = [
-            Drill(id=f"{self.plan.name}-{index}", **fault.model_dump())
+    def pending_faults(self) -> list[InjectedFault]:
+        """The faults of the phase that have not fired yet in this job."""
+        faults = [
+            InjectedFault(id=f"{self.plan.name}-{index}", **fault.model_dump())
             for index, fault in enumerate(self.plan.faults)
         ]
-        return [drill for drill in drills if not (self._drill_records / drill.id).exists()]
+        return [fault for fault in faults if not (self._fault_records / fault.id).exists()]
 
     @property
-    def _drill_records(self) -> Path:
+    def _fault_records(self) -> Path:
         return self.model_dir / "drills"

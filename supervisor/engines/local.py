@@ -29,7 +29,7 @@ from supervisor.engines.clearing import Killing, Releasing
 from supervisor.engines.group import Member, WorkerGroup
 from supervisor.engines.handles import Memory, Watch
 from supervisor.engines.hearing import Hearing
-from supervisor.engines.host_port import Compilations, Machine, MainLoop
+from supervisor.engines.host_port import Compilations, Host, MainLoop
 from supervisor.engines.judging import judged, redacted
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.probing.device_probe import DeviceProbe
@@ -58,7 +58,7 @@ class LocalEngine:
         self,
         reactor: MainLoop,
         clock: Clock,
-        machine: Machine,
+        machine: Host,
         environ: Mapping[str, str],
         mirror: Callable[[int, bytes], None] | None,
         compile_cache: Compilations,
@@ -109,7 +109,7 @@ class LocalEngine:
             self._watcher(launch),
             machine.oom_kills(),
             machine.losses(),
-            launch.pending_drills(),
+            launch.pending_faults(),
             Settling(began),
         )
         self._group = group
@@ -128,7 +128,7 @@ class LocalEngine:
             ports = machine.free_ports(ports_needed(launch))
             for rank in range(launch.world_size):
                 place = placed(launch, rank, ports, env)
-                start = Start(argv, {**env, **place, **launch.told(rank, group.drills)})
+                start = Start(argv, {**env, **place, **launch.told(rank, group.faults)})
                 self._begin(group, start, memories[rank] if memories else None)
         except OSError as error:
             for worker in group.workers:  # their ends are ours, and no news
@@ -178,7 +178,7 @@ class LocalEngine:
         """Ask the attempt to save and exit: its workers, and what lives on after them."""
         if self._group is not None and self._group.launch.attempt == attempt:
             self._group.asked_to_stop = True
-            self._ahead.make_way()
+            self._ahead.yield_cpu()
             self._survivors.terminate()
 
     def kill(
@@ -245,9 +245,9 @@ class LocalEngine:
                     "standby-used", f"the standby ({kinds[0]}) takes over", kind=kinds[0], number=1
                 )
             )
-        for drill in group.drills:
+        for fault in group.faults:
             self._notice(
-                Notice("drill-armed", f"DRILL armed: {drill.describe()}", detail=drill.describe())
+                Notice("drill-armed", f"DRILL armed: {fault.describe()}", detail=fault.describe())
             )
 
     def _launch_failed(self, group: WorkerGroup, error: OSError, argv: tuple[str, ...]) -> None:
@@ -274,7 +274,7 @@ class LocalEngine:
         for each in group.workers:
             each.pipe.drain()  # what was said before comes first
         if group.has_ended(worker):
-            self._ahead.make_way()
+            self._ahead.yield_cpu()
             self._reactor.forget(worker.process.pidfd)
             self._observe(group)
             self._survivors.follow()
@@ -342,7 +342,7 @@ class LocalEngine:
 
     def _kill(self, group: WorkerGroup | None) -> bool:
         """Kill all of the job but what is of no attempt; whether anything of it is left."""
-        self._ahead.make_way()
+        self._ahead.yield_cpu()
         self._probe.stop()
         return self._machine.kill(self._ahead.pids) or not (group is None or group.all_have_ended())
 
@@ -363,14 +363,14 @@ class LocalEngine:
                 )
         if all(ended.clean for ended in group.exits):
             self._unmatched.look(group.launch, group.outputs, self._clock.now(), over=True)
-        pending = group.launch.pending_drills()
-        for drill in group.drills:
-            if drill not in pending:
+        pending = group.launch.pending_faults()
+        for fault in group.faults:
+            if fault not in pending:
                 self._notice(
                     Notice(
                         "drill-fired",
-                        f"DRILL fired, as the config asks: {drill.describe()}",
-                        detail=drill.describe(),
+                        f"DRILL fired, as the config asks: {fault.describe()}",
+                        detail=fault.describe(),
                     )
                 )
         group.is_closed = True

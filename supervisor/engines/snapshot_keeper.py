@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from supervisor.core.snapshot_use import Use, refusal
+from supervisor.core.snapshot_use import SnapshotUse, refusal
 from supervisor.engines.handles import Memory
 from supervisor.engines.host_port import Channels
 from supervisor.host.notice import Notice, Tell
@@ -39,7 +39,7 @@ class SnapshotKeeper:
                 self._drop(f"they are of {self._world_size} workers, not {world_size}")
             self._begin(phase, world_size)
         elif not self._is_empty:
-            use = Use(self._offered, self._declined, _above(newest, self._newest))
+            use = SnapshotUse(self._offered, self._declined, _above(newest, self._newest))
             if (why := refusal(distrust, use)) is not None:
                 self._drop(why)
         self._offered = not self._is_empty

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from supervisor.engines.group import Member
-from supervisor.engines.host_port import Machine
+from supervisor.engines.host_port import Host
 from supervisor.engines.launch import Launch
 from supervisor.files.attempts import attempt_folder
 from supervisor.host.notice import Notice
 from supervisor.protocol.stacks import STACK_SIGNAL
 
 
-def dump_stacks(machine: Machine, worker: Member, launch: Launch, now: float) -> Iterator[Notice]:
+def dump_stacks(machine: Host, worker: Member, launch: Launch, now: float) -> Iterator[Notice]:
     """Have the worker's stacks written into the attempt's folder; yields what is to be told.
 
     A shell does not handle the signal that its trainer has promised to handle: it would die of it.

@@ -12,7 +12,7 @@ from supervisor.config.patterns import Pattern
 from supervisor.engines.ahead.preparing import Preparations
 from supervisor.engines.group import Member, WorkerGroup
 from supervisor.engines.handles import Memory, Output, Process
-from supervisor.engines.host_port import Compilations, Machine
+from supervisor.engines.host_port import Compilations, Host
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.python_program import has_bootstrap
 from supervisor.host.notice import Notice, Tell
@@ -26,7 +26,7 @@ class WorkerStarter:
 
     def __init__(
         self,
-        machine: Machine,
+        machine: Host,
         environ: Mapping[str, str],
         mirror: Callable[[int, bytes], None] | None,
         compile_cache: Compilations,

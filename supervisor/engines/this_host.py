@@ -18,7 +18,7 @@ from supervisor.adapters.kernel.oom_counter import OomCounter
 from supervisor.adapters.kernel.process_facts import Reaction
 from supervisor.adapters.platforms import accelerators
 from supervisor.adapters.platforms.accelerators import TPU, Holder, holders
-from supervisor.adapters.processes.guard_client import Guard
+from supervisor.adapters.processes.guard_client import GuardClient
 from supervisor.adapters.processes.output import OutputPatterns, OutputPump, read_evidence
 from supervisor.adapters.processes.progress import ProgressPipe
 from supervisor.adapters.processes.snapshot_memory import SnapshotMemory
@@ -46,7 +46,7 @@ _TELL_TIMEOUT = 1.0
 class _Processes:
     """See `machine.Processes`."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: GuardClient) -> None:
         self._guard = guard
 
     def start(
@@ -239,7 +239,7 @@ class _Resources:
 class ThisHost(_Processes, _Channels, _Files, _Resources):
     """See `machine.Machine`."""
 
-    def __init__(self, guard: Guard, simulated_devices: Path) -> None:
+    def __init__(self, guard: GuardClient, simulated_devices: Path) -> None:
         """`guard` starts and kills what is the job's; the file `simulated_devices` says which
         simulated devices are broken."""
         _Processes.__init__(self, guard)

@@ -25,6 +25,15 @@ def from_1(record: Record) -> Record:
     return {**record, "v": 2, "by": "format 1"}
 
 
+def _renamed(record: Record) -> Record:
+    """Format 2 before it was released: a state's `remediation` was called `tactics`."""
+    for holder in (record, record.get("snapshot")):
+        state = holder.get("state") if isinstance(holder, dict) else None
+        if isinstance(state, dict) and "tactics" in state:
+            state["remediation"] = state.pop("tactics")
+    return record
+
+
 UPCASTERS: Mapping[int, Callable[[Record], Record]] = {1: from_1}
 """By the format that they begin with."""
 
@@ -33,4 +42,4 @@ def upcast(record: Record) -> Record:
     """`record`, of a format of ours, in the newest one."""
     while (step := UPCASTERS.get(record["v"])) is not None:
         record = step(record)
-    return record
+    return _renamed(record)

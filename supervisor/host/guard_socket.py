@@ -33,7 +33,7 @@ class NoGuardError(OSError):
     """The guard is gone, or does not answer."""
 
 
-class Line:
+class GuardSocket:
     """Asks and hears the guard. `send` is safe in any thread; the rest belongs under a lock."""
 
     def __init__(

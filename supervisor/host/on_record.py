@@ -12,7 +12,7 @@ from pathlib import Path
 
 from supervisor.host import tree
 from supervisor.host.notice import Notice, Tell
-from supervisor.host.process_record import Entry, Record, proven
+from supervisor.host.process_record import Entry, ProcessRecord, proven
 
 
 class OnRecord:
@@ -22,11 +22,11 @@ class OnRecord:
         """`tell` a person, once, of a record that cannot be written."""
         self._tell = tell
         self._is_told = False
-        self._record: Record | None = None
+        self._record: ProcessRecord | None = None
         self._unanswered: dict[int, int] = {}
         """By the number of each start that was not answered in time, its place in the record."""
 
-    def use(self, record: Record) -> None:
+    def use(self, record: ProcessRecord) -> None:
         """Have each process on record from now on."""
         self._record = record
 

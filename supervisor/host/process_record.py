@@ -194,7 +194,7 @@ def _line(pid: int, entry: Entry) -> bytes:
     return text.ljust(LINE - 1) + b"\n"
 
 
-class Record:
+class ProcessRecord:
     """The record of this supervisor, open for writing."""
 
     def __init__(

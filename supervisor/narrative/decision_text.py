@@ -53,7 +53,7 @@ def decided(decision: Decision, t: Transition, policy: RestartPolicy) -> Iterato
             yield main("phase-starting", reason, phase=policy.phases[phase].name, reason=reason)
         case DumpStacks() | SignalWorkers() | KillWorkers():
             yield from _tell_order(decision, t)
-        case Wait(seconds, reason) if state.placing is not None:
+        case Wait(seconds, reason) if state.capacity_check is not None:
             text = f"{reason}; looking again in {seconds:.1f} s"
             yield main("capacity-awaited", text, "warning", seconds=seconds, reason=reason)
         case Wait(seconds, reason):

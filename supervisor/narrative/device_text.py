@@ -44,7 +44,7 @@ def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterat
         kept = f"; in quarantine for {policy.quarantine_for / 60:g} min" if bad.found else ""
         text = f"{unit(phase)} {bad.unit}: {bad.reason}{kept}"
         yield main("device-bad", text, "warning", unit=bad.unit, reason=bad.reason, found=bad.found)
-    if event.problem is None and before.placing is not None:
+    if event.problem is None and before.capacity_check is not None:
         well = len(event.healthy)
         text = f"{well} of {count(len(phase.units), unit(phase))} are well"
         yield main("devices-probed", text, units=list(event.healthy))

@@ -1,6 +1,6 @@
-"""Drills: real faults that a worker inflicts on itself, because the config asks for them.
+"""Fault injection: real faults that a worker inflicts on itself, because the config asks for them.
 
-A drill fires once per job: before it fires it leaves a file, made durable, by which the supervisor
+A fault fires once per job: before it fires it leaves a file, made durable, by which the supervisor
 (and every later attempt) knows.
 """
 
@@ -24,11 +24,11 @@ SIMULATED = {
     "device_returns": simulated.return_,
     "host_lost": simulated.lose,
 }
-"""Drills of simulated devices, and what each makes of the unit that it names."""
+"""Faults of simulated devices, and what each makes of the unit that it names."""
 
 
 @dataclass(frozen=True, slots=True)
-class Drill:
+class InjectedFault:
     """A fault: when it strikes (one of `step` and `stage`), and exactly one of what it is."""
 
     id: str
@@ -63,24 +63,24 @@ class Drill:
         return self.signal or self.exception or "hang"
 
 
-class Drills:
-    """The drills that this attempt still has before it."""
+class FaultInjector:
+    """The faults that this attempt still has before it."""
 
-    def __init__(self, drills: tuple[Drill, ...], records: Path) -> None:
-        """`records` is the directory in which a drill is recorded before it fires."""
-        self._due: dict[int | str, list[Drill]] = {}
-        for drill in drills:
-            moment = drill.step if drill.stage is None else drill.stage
+    def __init__(self, faults: tuple[InjectedFault, ...], records: Path) -> None:
+        """`records` is the directory in which a fault is recorded before it fires."""
+        self._due: dict[int | str, list[InjectedFault]] = {}
+        for fault in faults:
+            moment = fault.step if fault.stage is None else fault.stage
             if moment is not None:
-                self._due.setdefault(moment, []).append(drill)
+                self._due.setdefault(moment, []).append(fault)
         self._records = records
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Drills:
-        """The drills that the supervisor handed to this worker; none without a supervisor."""
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> FaultInjector:
+        """The faults that the supervisor handed to this worker; none without a supervisor."""
         given = json.loads(environ.get(environment.FAULTS, "{}"))
-        drills = tuple(Drill(**drill) for drill in given.get("drills", []))
-        return cls(drills, Path(given.get("records", ".")))
+        faults = tuple(InjectedFault(**fault) for fault in given.get("faults", []))
+        return cls(faults, Path(given.get("records", ".")))
 
     def after_step(self, step: int) -> None:
         """Fire what is due after optimizer step `step`."""
@@ -91,13 +91,13 @@ class Drills:
         self._fire_due(stage.value)
 
     def _fire_due(self, moment: int | str) -> None:
-        for drill in self._due.pop(moment, ()):
-            self._record(drill)
-            _fire(drill)
+        for fault in self._due.pop(moment, ()):
+            self._record(fault)
+            _fire(fault)
 
-    def _record(self, drill: Drill) -> None:
+    def _record(self, fault: InjectedFault) -> None:
         self._records.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._records / drill.id, os.O_CREAT | os.O_WRONLY, 0o666)
+        descriptor = os.open(self._records / fault.id, os.O_CREAT | os.O_WRONLY, 0o666)
         os.fsync(descriptor)
         os.close(descriptor)
         folder = os.open(self._records, os.O_RDONLY)
@@ -105,24 +105,24 @@ class Drills:
         os.close(folder)
 
 
-def _fire(drill: Drill) -> None:
-    print(f"DRILL: firing {drill}", flush=True)
-    if drill.signal is not None:
-        os.kill(os.getpid(), signal.Signals[drill.signal])
-    if drill.exit_code is not None:
-        os._exit(drill.exit_code)
-    if drill.exception is not None:
-        module, _, name = drill.exception.rpartition(".")
-        raise getattr(importlib.import_module(module or "builtins"), name)(drill.message)
+def _fire(fault: InjectedFault) -> None:
+    print(f"DRILL: firing {fault}", flush=True)
+    if fault.signal is not None:
+        os.kill(os.getpid(), signal.Signals[fault.signal])
+    if fault.exit_code is not None:
+        os._exit(fault.exit_code)
+    if fault.exception is not None:
+        module, _, name = fault.exception.rpartition(".")
+        raise getattr(importlib.import_module(module or "builtins"), name)(fault.message)
     for kind, change in SIMULATED.items():
-        if (unit := getattr(drill, kind)) is not None:
-            change(_simulated_devices(drill), unit)
-    while drill.hang:
+        if (unit := getattr(fault, kind)) is not None:
+            change(_simulated_devices(fault), unit)
+    while fault.hang:
         time.sleep(3600)
 
 
-def _simulated_devices(drill: Drill) -> Path:
+def _simulated_devices(fault: InjectedFault) -> Path:
     held = simulated.Held.from_environment()
     if held is None:
-        raise RuntimeError(f"the drill {drill.id} needs simulated devices: platform cpu")
+        raise RuntimeError(f"the drill {fault.id} needs simulated devices: platform cpu")
     return held.file

@@ -13,7 +13,7 @@ from supervisor.adapters.stores.compile_cache import CompileCache
 from supervisor.config.schema import Limits
 from supervisor.core.events import WorkersStarted
 from supervisor.core.state import JobState
-from supervisor.disk_limits import Bounds
+from supervisor.disk_limits import DiskLimits
 from supervisor.ports import Transition
 from tests.adapters.test_space import attempt, failed, outputs, spaced
 from tests.adapters.test_summary import WALL
@@ -36,7 +36,9 @@ def test_limits_are_applied_soon_after_an_attempt_began_and_now_and_then(tmp_pat
     for folder in (live, live.parent):
         folder.chmod(0o700)
     space, cache = spaced(tmp_path, said), CompileCache(live.parent, said.append)
-    bounds = Bounds(NONE, space, cache, said.append, lambda delay, call: due.append((delay, call)))
+    bounds = DiskLimits(
+        NONE, space, cache, said.append, lambda delay, call: due.append((delay, call))
+    )
     for number in (1, 2):
         attempt(tmp_path, number)
         bounds.observe(began(number))
@@ -65,7 +67,7 @@ def test_a_moment_without_a_free_thread_is_told_once_and_passes(
 ) -> None:
     due: list[Callable[[], None]] = []
     said: list[str] = []
-    bounds = Bounds(
+    bounds = DiskLimits(
         NONE,
         spaced(tmp_path, said),
         CompileCache(tmp_path / "compile_cache", said.append),

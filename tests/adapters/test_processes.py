@@ -15,9 +15,9 @@ from tests.running import gone, marked, shared_guard
 
 PARENT = """
 import os, sys, time
-from supervisor.adapters.processes.guard_client import Guard
+from supervisor.adapters.processes.guard_client import GuardClient
 from supervisor.adapters.processes.worker_process import WorkerProcess
-guard = Guard(print)
+guard = GuardClient(print)
 WorkerProcess(guard, sys.argv[1:], env=os.environ, output=1)
 print("guard", guard.pid, flush=True)
 time.sleep(600)

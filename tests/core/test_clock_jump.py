@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.clock_jump import LIMIT, Clocks, jump
+from supervisor.core.clock_jump import LIMIT, ClockReading, jump
 
-START = Clocks(monotonic=1000.0, boot=5000.0, wall=1.7e9)
+START = ClockReading(monotonic=1000.0, boot=5000.0, wall=1.7e9)
 small = st.floats(0, LIMIT - 0.01)
 large = st.floats(LIMIT + 0.01, 1e7)
 pauses = st.floats(0.1, 60)
 
 
-def after(passed: float, slept: float = 0.0, moved: float = 0.0) -> Clocks:
+def after(passed: float, slept: float = 0.0, moved: float = 0.0) -> ClockReading:
     """What the clocks show after so many seconds, as many of sleep, and a new time of day."""
-    return Clocks(
+    return ClockReading(
         START.monotonic + passed, START.boot + passed + slept, START.wall + passed + moved
     )
 
@@ -57,5 +57,5 @@ def test_a_jump_of_the_wall_clock_is_seen_in_both_directions(
         (after(1.0, moved=-3600.0), "the wall clock jumped by -3600 s"),
     ],
 )
-def test_it_is_told_in_words(now: Clocks, why: str) -> None:
+def test_it_is_told_in_words(now: ClockReading, why: str) -> None:
     assert jump(START, now, 1.0) == why

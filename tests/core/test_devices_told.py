@@ -5,7 +5,7 @@ from __future__ import annotations
 from supervisor.core.policy import RestartPolicy
 from supervisor.narrative import tell
 from supervisor.narrative.device_text import lost
-from tests.core.test_placing import EIGHT, HARDWARE, Devices
+from tests.core.test_capacity_check import EIGHT, HARDWARE, Devices
 
 
 class Told(Devices):

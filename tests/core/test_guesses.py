@@ -19,7 +19,7 @@ from supervisor.core.state import JobState, Status
 from supervisor.diagnosis.failure import Failure, WorkerExit
 from supervisor.diagnosis.success import Success
 from tests.core.history import FATAL, RETRY, SAME, TWO, History, policy, started
-from tests.core.test_placing import Devices, shrunk
+from tests.core.test_capacity_check import Devices, shrunk
 
 GUESS = replace(FATAL, rule="missing-file", certain=False, signature="FileNotFoundError-1")
 OTHER_GUESS = replace(GUESS, signature="FileNotFoundError-2")

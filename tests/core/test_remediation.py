@@ -36,7 +36,7 @@ def started(restarts: int = 9) -> History:
 
 
 def adjusted(history: History) -> Adjustments:
-    return history.state.tactics.adjustments
+    return history.state.remediation.adjustments
 
 
 def ended(history: History) -> ExitCode | None:

@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from supervisor.core.liveness import Silence
-from supervisor.core.snapshot_use import SOUND, Use, distrust, refusal
+from supervisor.core.snapshot_use import SOUND, SnapshotUse, distrust, refusal
 from supervisor.diagnosis.failure import Failure
 from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.verdicts import hang_failure
 from supervisor.protocol.messages import Stage
 from tests.core.history import RETRY, History, policy
 
-FIRST = Use(offered=False, declined=False, committed=False)
-OFFERED = Use(offered=True, declined=False, committed=False)
+FIRST = SnapshotUse(offered=False, declined=False, committed=False)
+OFFERED = SnapshotUse(offered=True, declined=False, committed=False)
 
 
 @pytest.mark.parametrize("rule", [*(rule.name for rule in RULES), "launch", "of my own"])
@@ -50,7 +50,9 @@ def test_a_hang_leaves_a_state_to_trust() -> None:
         ),
     ],
 )
-def test_a_snapshot_is_tried_once(failure: Failure | None, use: Use, why: str | None) -> None:
+def test_a_snapshot_is_tried_once(
+    failure: Failure | None, use: SnapshotUse, why: str | None
+) -> None:
     assert refusal(distrust(failure), use) == why
 
 

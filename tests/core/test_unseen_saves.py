@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.events import CheckpointCommitted, WorkerReported, WorkersGone
-from supervisor.core.unseen_saves import Unseen
+from supervisor.core.unseen_saves import UnseenSaves
 from supervisor.protocol.messages import Message, SavedMessage, StepMessage
 
 
@@ -14,7 +14,9 @@ def says(*messages: Message) -> list[WorkerReported]:
     return [WorkerReported(0.0, 1, 0, message) for message in messages]
 
 
-def after(unseen: Unseen, *events: WorkerReported | CheckpointCommitted | WorkersGone) -> Unseen:
+def after(
+    unseen: UnseenSaves, *events: WorkerReported | CheckpointCommitted | WorkersGone
+) -> UnseenSaves:
     for event in events:
         unseen = unseen.after(event)
     return unseen
@@ -25,7 +27,7 @@ def gone(committed: int | None = None) -> WorkersGone:
 
 
 def test_saves_without_a_commit_are_a_reason() -> None:
-    once = after(Unseen().begun(None), *says(SavedMessage(None)))
+    once = after(UnseenSaves().begun(None), *says(SavedMessage(None)))
     assert once.reason is None, "its commit may be still to come"
     assert after(once, gone()).reason == "the program has saved"
     assert after(once, *says(SavedMessage(None))).reason == "the program has saved"
@@ -34,7 +36,7 @@ def test_saves_without_a_commit_are_a_reason() -> None:
 
 
 def test_steps_that_rise_from_attempt_to_attempt_are_a_reason() -> None:
-    first = after(Unseen().begun(None), *says(StepMessage(1), StepMessage(50)), gone())
+    first = after(UnseenSaves().begun(None), *says(StepMessage(1), StepMessage(50)), gone())
     assert first.reason is None
     again = after(first.begun(None), *says(StepMessage(1)))
     assert again.reason is None
@@ -47,12 +49,12 @@ def test_steps_that_rise_from_attempt_to_attempt_are_a_reason() -> None:
 
 
 def test_higher_steps_of_another_run_are_a_reason() -> None:
-    old = after(Unseen().begun(9000), CheckpointCommitted(0.0, 0, 9000), *says(StepMessage(1)))
+    old = after(UnseenSaves().begun(9000), CheckpointCommitted(0.0, 0, 9000), *says(StepMessage(1)))
     assert old.reason is None, "it may get there"
     ended = after(old, gone(9000))
     assert ended.reason is not None
     assert "step 9000 was there before" in ended.reason
-    assert after(Unseen().begun(30), *says(StepMessage(31)), gone(30)).reason is None
+    assert after(UnseenSaves().begun(30), *says(StepMessage(31)), gone(30)).reason is None
     assert after(old, gone(9001)).reason is None
 
 
@@ -69,6 +71,6 @@ def test_a_new_commit_settles_it_for_good(
     later: list[WorkerReported | WorkersGone],
     newest: int | None,
 ) -> None:
-    seen = after(Unseen().begun(newest), *before, CheckpointCommitted(0.0, 0, 21), *later)
+    seen = after(UnseenSaves().begun(newest), *before, CheckpointCommitted(0.0, 0, 21), *later)
     assert seen.reason is None
     assert after(seen.begun(21), *later, gone()).reason is None

@@ -15,7 +15,7 @@ import pytest
 
 from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
-from supervisor.adapters.processes.guard_client import Guard
+from supervisor.adapters.processes.guard_client import GuardClient
 from supervisor.config.command import SuccessConfig
 from supervisor.config.plan import PhasePlan
 from supervisor.config.topology import parse_slice
@@ -112,7 +112,7 @@ class Looking:
         self.probe = DeviceProbe(
             self.reactor,
             self.clock,
-            ThisHost(cast(Guard, starter or shared_guard()), self.file),
+            ThisHost(cast(GuardClient, starter or shared_guard()), self.file),
             environ,
             limits,
         )

@@ -12,7 +12,7 @@ from supervisor.diagnosis.success import Success
 from supervisor.engines.launch import Launch
 from supervisor.engines.worker_environment import placed, ports_needed
 from supervisor.protocol.environment import FAULTS, MODULES_FILE, PLACED, SIMULATED_DEVICES
-from supervisor.protocol.fault_injection import Drill
+from supervisor.protocol.fault_injection import InjectedFault
 from tests.config.files import COMMAND, with_command, with_init
 from tests.config.test_plan import plans
 
@@ -189,9 +189,9 @@ def test_a_worker_knows_which_simulated_devices_are_its_own() -> None:
 
 def test_a_drill_is_for_its_rank_alone() -> None:
     of = launch("devices: {platform: cpu, count: 2}\nworkers: 2")
-    drill = Drill(id="one", step=3, signal="SIGKILL", rank=1)
+    drill = InjectedFault(id="one", step=3, signal="SIGKILL", rank=1)
     assert FAULTS not in of.told(0, [drill])
-    assert json.loads(of.told(1, [drill])[FAULTS])["drills"][0]["id"] == "one"
+    assert json.loads(of.told(1, [drill])[FAULTS])["faults"][0]["id"] == "one"
 
 
 def test_simulated_devices_break_by_their_own_ids_and_by_those_of_their_host() -> None:

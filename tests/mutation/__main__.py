@@ -30,7 +30,7 @@ MODULES = (
     "machine",
     "transitions",
     "phases",
-    "placing",
+    "capacity_check",
     "ladder",
     "quarantine",
     "ending",

@@ -17,7 +17,7 @@ from supervisor.diagnosis.failure import WorkerExit
 from supervisor.protocol.messages import Stage
 from tests.adapters.test_hostile_worker import PLAN
 from tests.core.history import RETRY, History, policy, started
-from tests.core.test_placing import HARDWARE, growing
+from tests.core.test_capacity_check import HARDWARE, growing
 
 BY_OURS = replace(RETRY, root_cause="died of SIGTERM", rule="sigterm")
 """How a program may end that was asked to stop."""

@@ -19,7 +19,7 @@ from supervisor.adapters.processes.worker_process import WorkerProcess
 from supervisor.adapters.stores.lease import LeaseExpiredError, LeaseTakenError, LeaseTimes
 from supervisor.adapters.stores.lease_places import LeaseFile
 from supervisor.adapters.stores.storage import LocalStorage
-from supervisor.core.clock_jump import Clocks
+from supervisor.core.clock_jump import ClockReading
 from supervisor.core.exit_codes import ExitCode
 from supervisor.exclusion import Exclusion, Home, owned
 from supervisor.guard_keeper import guarded
@@ -51,7 +51,7 @@ class HangingPlace:
             time.sleep(0.01)
 
 
-def clocks(folder: Path) -> Clocks:
+def clocks(folder: Path) -> ClockReading:
     """The clocks of this machine, and the sleep that the test has it sleep."""
     now = clock_watch.read()
     jumps = folder / "jump"

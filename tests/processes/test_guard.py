@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervisor.adapters.processes.guard_client import Guard
+from supervisor.adapters.processes.guard_client import GuardClient
 from supervisor.adapters.processes.worker_process import WorkerProcess
 from tests.running import Result, Running, Start, command_config, eventually, lives
 
@@ -89,20 +89,20 @@ def test_the_guard_is_small(start: Start, model_dir: Path) -> None:
 
 
 @pytest.fixture
-def guard() -> Iterator[Guard]:
-    one = Guard(print)
+def guard() -> Iterator[GuardClient]:
+    one = GuardClient(print)
     try:
         yield one
     finally:
         one.dismiss()
 
 
-def asleep(guard: Guard) -> WorkerProcess:
+def asleep(guard: GuardClient) -> WorkerProcess:
     """A process of the job that does nothing."""
     return WorkerProcess(guard, ["sleep", "60"], env=os.environ, output=2)
 
 
-def idle(guard: Guard) -> tuple[WorkerProcess, int]:
+def idle(guard: GuardClient) -> tuple[WorkerProcess, int]:
     """A process of the job and one that it has left in a session of its own, without a parent,
     with its environment overwritten."""
     reads, writes = os.pipe()
@@ -114,8 +114,10 @@ def idle(guard: Guard) -> tuple[WorkerProcess, int]:
     return worker, hidden
 
 
-def test_a_guard_kills_all_that_it_has_started_when_the_supervisor_is_gone(guard: Guard) -> None:
-    other = Guard(print)
+def test_a_guard_kills_all_that_it_has_started_when_the_supervisor_is_gone(
+    guard: GuardClient,
+) -> None:
+    other = GuardClient(print)
     worker, hidden = idle(other)
     spared, spared_too = idle(guard)
     other.dismiss()
@@ -125,7 +127,7 @@ def test_a_guard_kills_all_that_it_has_started_when_the_supervisor_is_gone(guard
     assert lives(spared_too)
 
 
-def test_a_guard_kills_when_the_lease_is_not_renewed(guard: Guard) -> None:
+def test_a_guard_kills_when_the_lease_is_not_renewed(guard: GuardClient) -> None:
     worker = asleep(guard)
     guard.kill_unless_renewed(3600)
     guard.kill_unless_renewed(0.05)
@@ -139,7 +141,7 @@ def test_a_guard_kills_when_the_lease_is_not_renewed(guard: Guard) -> None:
     assert eventually(lambda: not lives(hidden))
 
 
-def test_all_but_what_is_spared_is_killed_and_confirmed(guard: Guard) -> None:
+def test_all_but_what_is_spared_is_killed_and_confirmed(guard: GuardClient) -> None:
     worker, hidden = idle(guard)
     standby, _ = idle(guard)
     while guard.kill([standby.pid]):
@@ -187,7 +189,7 @@ def test_orphans_of_a_worker_are_reaped_while_it_runs(start: Start, model_dir: P
     assert eventually(none_left)
 
 
-def test_the_processes_of_the_job_are_stopped_and_go_on(guard: Guard) -> None:
+def test_the_processes_of_the_job_are_stopped_and_go_on(guard: GuardClient) -> None:
     worker, hidden = idle(guard)
     both = [psutil.Process(worker.pid), psutil.Process(hidden)]
     assert guard.stop_workers()
@@ -209,19 +211,19 @@ def test_the_processes_of_the_job_are_stopped_and_go_on(guard: Guard) -> None:
         ("import os; os.kill(os.getpid(), 40)", "killed by signal 40"),
     ],
 )
-def test_an_end_is_told_exactly(guard: Guard, ends: str, text: str) -> None:
+def test_an_end_is_told_exactly(guard: GuardClient, ends: str, text: str) -> None:
     argv = [sys.executable, "-S", "-c", ends]
     assert str(WorkerProcess(guard, argv, env={}, output=2).wait()) == text
 
 
-def test_hundreds_of_short_lives_are_told_and_reaped(guard: Guard) -> None:
+def test_hundreds_of_short_lives_are_told_and_reaped(guard: GuardClient) -> None:
     for code in range(200):
         argv = ["sh", "-c", f"(sleep 0 &) ; exit {code}"]
         assert WorkerProcess(guard, argv, env=os.environ, output=2).wait().code == code
     assert eventually(lambda: not psutil.Process(guard.pid).children())
 
 
-def test_signals_are_as_a_program_expects_them(guard: Guard) -> None:
+def test_signals_are_as_a_program_expects_them(guard: GuardClient) -> None:
     """None is blocked, and those that Python ignores have their default."""
     reads, writes = os.pipe()
     with os.fdopen(reads) as output, os.fdopen(writes, "w") as theirs:
@@ -236,7 +238,7 @@ def test_signals_are_as_a_program_expects_them(guard: Guard) -> None:
         assert not int(masks["SigIgn"], 16) & 1 << (number - 1)
 
 
-def test_an_environment_and_a_command_line_may_be_large(guard: Guard) -> None:
+def test_an_environment_and_a_command_line_may_be_large(guard: GuardClient) -> None:
     text = "x" * 100_000
     argv = ["sh", "-c", "test ${#BIG} = 100000 && test ${#1} = 100000 && exit 5", "sh", text]
     assert WorkerProcess(guard, argv, env={**os.environ, "BIG": text}, output=2).wait().code == 5
@@ -244,7 +246,7 @@ def test_an_environment_and_a_command_line_may_be_large(guard: Guard) -> None:
     assert WorkerProcess(guard, ["/bin/true"], env=env, output=2).wait().clean
 
 
-def test_descriptors_keep_their_numbers(guard: Guard) -> None:
+def test_descriptors_keep_their_numbers(guard: GuardClient) -> None:
     """Also where the guard has received them under the number of another one."""
     files = [tempfile.TemporaryFile() for _ in range(12)]  # noqa: SIM115
     numbers = [file.fileno() for file in files]
@@ -261,7 +263,7 @@ def test_descriptors_keep_their_numbers(guard: Guard) -> None:
         file.close()
 
 
-def test_a_process_inherits_no_descriptor_that_it_is_not_to(guard: Guard) -> None:
+def test_a_process_inherits_no_descriptor_that_it_is_not_to(guard: GuardClient) -> None:
     program = "import os, sys; sys.exit(len(os.listdir('/proc/self/fd')) - 1)"
     argv = [sys.executable, "-S", "-c", program]
     assert WorkerProcess(guard, argv, env={}, output=2).wait().code == 3

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.processes.guard_client import Guard
+from supervisor.adapters.processes.guard_client import GuardClient
 from supervisor.adapters.processes.leftovers import RecordError, recorded, says
 from supervisor.adapters.processes.worker_process import WorkerProcess
 from supervisor.host import cgroups, guard_socket, tree
 from supervisor.host.identity import Identity
-from supervisor.host.process_record import NAME, Entry, Origin, Record, folder
+from supervisor.host.process_record import NAME, Entry, Origin, ProcessRecord, folder
 from supervisor.host.waiting import end_child, has_ended
 from tests.processes.test_guard import asleep, idle
 from tests.processes.test_pid_one import CONTAINER
@@ -27,7 +27,7 @@ HOST_HAS_CGROUPS = any(os.access(place, os.W_OK) for place in cgroups.own())
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 
-def empty(model_dir: Path, kind: type[Record] = Record) -> Record:
+def empty(model_dir: Path, kind: type[ProcessRecord] = ProcessRecord) -> ProcessRecord:
     """A record in which nothing is written yet."""
     us, path = Identity.of_this_process(), model_dir / NAME
     origin = Origin("0123456789ab", "0" * 32, us, folder(model_dir))
@@ -46,13 +46,13 @@ def written(model_dir: Path) -> Path:
 
 
 @pytest.fixture
-def record(tmp_path: Path) -> Record:
+def record(tmp_path: Path) -> ProcessRecord:
     return empty(tmp_path)
 
 
 @pytest.fixture
-def guard() -> Iterator[Guard]:
-    one = Guard(print)
+def guard() -> Iterator[GuardClient]:
+    one = GuardClient(print)
     yield one
     one.dismiss()
 
@@ -65,7 +65,7 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def die(guard: Guard) -> None:
+def die(guard: GuardClient) -> None:
     """The guard is killed, and there is another one."""
     os.kill(guard.pid, signal.SIGKILL)
     assert has_ended(guard.pidfd, 30.0)
@@ -73,12 +73,12 @@ def die(guard: Guard) -> None:
         pass
 
 
-def lines(record: Record) -> list[bytes]:
+def lines(record: ProcessRecord) -> list[bytes]:
     """What is on record."""
     return [text for text in record.path.read_bytes().split(b"\n")[1:] if text.strip()]
 
 
-def noted(guard: Guard, record: Record) -> tuple[WorkerProcess, int]:
+def noted(guard: GuardClient, record: ProcessRecord) -> tuple[WorkerProcess, int]:
     """Two processes (see `idle`) on record. By that they are the job's, even where we have children
     that others have left here, as a run of many tests in one process may."""
     guard.contain(record, None)
@@ -93,7 +93,7 @@ def noted(guard: Guard, record: Record) -> tuple[WorkerProcess, int]:
 
 
 def test_a_dead_guard_is_replaced(
-    stranger: subprocess.Popen[bytes], guard: Guard, record: Record
+    stranger: subprocess.Popen[bytes], guard: GuardClient, record: ProcessRecord
 ) -> None:
     worker, hidden = noted(guard, record)
     os.kill(guard.pid, signal.SIGKILL)
@@ -108,8 +108,8 @@ def test_a_dead_guard_is_replaced(
 
 def test_a_silent_guard_is_killed_and_replaced(
     stranger: subprocess.Popen[bytes],
-    guard: Guard,
-    record: Record,
+    guard: GuardClient,
+    record: ProcessRecord,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     worker, hidden = noted(guard, record)
@@ -125,10 +125,10 @@ def test_a_silent_guard_is_killed_and_replaced(
 
 
 def test_a_guard_that_is_silent_for_long_is_given_up(
-    record: Record, monkeypatch: pytest.MonkeyPatch
+    record: ProcessRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    guard = Guard(told.append)
+    guard = GuardClient(told.append)
     try:
         monkeypatch.setattr(
             guard_socket, "PATIENCE", {"spawn": 10.0, "orphans": 0.05, "exited": 0.05}
@@ -151,7 +151,7 @@ def test_a_guard_that_is_silent_for_long_is_given_up(
 
 
 def test_what_a_guard_starts_too_late_is_ended(
-    guard: Guard, record: Record, monkeypatch: pytest.MonkeyPatch
+    guard: GuardClient, record: ProcessRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guard.contain(record, None)
     open_before = descriptors()
@@ -174,14 +174,14 @@ def test_what_a_guard_starts_too_late_is_ended(
     assert descriptors() <= open_before
 
 
-class Unwritable(Record):
+class Unwritable(ProcessRecord):
     """A record on a disk that fails."""
 
     def written(self, place: int, pid: int, entry: Entry) -> None:
         raise OSError(5, os.strerror(5))
 
 
-def test_a_process_that_cannot_be_noted_is_not_lost(guard: Guard, tmp_path: Path) -> None:
+def test_a_process_that_cannot_be_noted_is_not_lost(guard: GuardClient, tmp_path: Path) -> None:
     guard.contain(empty(tmp_path, Unwritable), None)
     worker = asleep(guard)
     while guard.kill():
@@ -190,7 +190,7 @@ def test_a_process_that_cannot_be_noted_is_not_lost(guard: Guard, tmp_path: Path
 
 
 def test_the_end_of_a_process_is_nobodys_to_tell_after_the_dismissal() -> None:
-    guard = Guard(print)
+    guard = GuardClient(print)
     worker = asleep(guard)
     guard.dismiss()
     assert worker.poll(0) is not None
@@ -206,7 +206,7 @@ def test_a_number_that_was_a_watchers_may_be_anothers(stranger: subprocess.Popen
 
 
 def test_a_session_that_one_look_does_not_see_stays_on_record(
-    guard: Guard, record: Record, monkeypatch: pytest.MonkeyPatch
+    guard: GuardClient, record: ProcessRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guard.contain(record, None)
     worker, hidden = idle(guard)
@@ -226,7 +226,7 @@ def test_a_session_that_one_look_does_not_see_stays_on_record(
 def same_number(model_dir: Path) -> None:
     """After the guard's death: a number is given again once nobody has it."""
     stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
-    guard = Guard(print)
+    guard = GuardClient(print)
     guard.contain(empty(model_dir), None)
     stranger.kill()
     stranger.wait()
@@ -251,7 +251,7 @@ def test_a_session_of_the_job_with_the_number_of_a_foreign_one_is_killed(tmp_pat
     subprocess.run(argv, cwd=Path(__file__).parents[2], check=True)
 
 
-def leader(guard: Guard) -> WorkerProcess:
+def leader(guard: GuardClient) -> WorkerProcess:
     """A process of the job with a child in its session."""
     reads, writes = os.pipe()
     with os.fdopen(reads, "rb") as output, os.fdopen(writes, "wb") as theirs:
@@ -264,11 +264,11 @@ def leader(guard: Guard) -> WorkerProcess:
 
 @pytest.mark.skipif(not HOST_HAS_CGROUPS, reason="NOT TESTED: no cgroup can be made here")
 def test_what_is_in_a_cgroup_dies_by_it_when_no_other_can_be_made(
-    record: Record, stranger: subprocess.Popen[bytes]
+    record: ProcessRecord, stranger: subprocess.Popen[bytes]
 ) -> None:
     """Where we have a foreign child, nothing else tells that it is the job's."""
     told: list[str] = []
-    guard = Guard(told.append)
+    guard = GuardClient(told.append)
     cgroup = cgroups.made(f"test-{os.getpid()}")
     assert cgroup is not None
     try:

@@ -18,7 +18,7 @@ import pytest
 from supervisor import exclusion, job
 from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
-from supervisor.adapters.processes.guard_client import Guard
+from supervisor.adapters.processes.guard_client import GuardClient
 from supervisor.adapters.processes.worker_process import WorkerProcess
 from supervisor.adapters.stores.lease import LeaseTimes
 from supervisor.adapters.stores.storage import LocalStorage
@@ -33,14 +33,14 @@ from tests.running import descriptors, eventually
 
 
 @pytest.fixture
-def guard() -> Iterator[Guard]:
-    one = Guard(print)
+def guard() -> Iterator[GuardClient]:
+    one = GuardClient(print)
     yield one
     one.dismiss()
 
 
 def test_who_loses_the_lease_is_told_to_end_once(
-    guard: Guard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    guard: GuardClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the main thread hangs."""
     monkeypatch.setattr(exclusion, "_FOR_THE_MAIN_THREAD", 0.0)
@@ -77,7 +77,7 @@ os.posix_spawn("/bin/true", ["true"], {}, file_actions=then)
 """
 
 
-def test_it_is_told_that_a_worker_does_not_stand_still(guard: Guard, tmp_path: Path) -> None:
+def test_it_is_told_that_a_worker_does_not_stand_still(guard: GuardClient, tmp_path: Path) -> None:
     """It waits in the kernel for its child, which opens a FIFO before it becomes its program."""
     os.mkfifo(tmp_path / "fifo")
     argv = [sys.executable, "-S", "-c", VFORKS, str(tmp_path / "fifo")]

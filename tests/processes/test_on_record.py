@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.processes.guard_client import Guard
+from supervisor.adapters.processes.guard_client import GuardClient
 from supervisor.host import cgroups
-from supervisor.host.process_record import Record, Recorded
+from supervisor.host.process_record import ProcessRecord, Recorded
 from tests.processes.test_guard import asleep, idle
 from tests.processes.test_guard_faults import HOST_HAS_CGROUPS, die, guard, record
 from tests.running import lives
@@ -30,12 +30,12 @@ if os.fork() == 0:
 """
 
 
-def on_record(record: Record) -> set[int]:
+def on_record(record: ProcessRecord) -> set[int]:
     """The pids that the file has."""
     return set(Recorded.from_bytes(record.path.read_bytes()).processes)
 
 
-def test_a_record_that_is_gone_is_written_again(guard: Guard, record: Record) -> None:
+def test_a_record_that_is_gone_is_written_again(guard: GuardClient, record: ProcessRecord) -> None:
     guard.contain(record, None)
     worker, hidden = idle(guard)
     guard.look()
@@ -56,7 +56,9 @@ def test_a_record_that_is_gone_is_written_again(guard: Guard, record: Record) ->
     assert asleep(guard).pid in on_record(record)
 
 
-def test_a_record_does_not_follow_its_folder_away(guard: Guard, record: Record) -> None:
+def test_a_record_does_not_follow_its_folder_away(
+    guard: GuardClient, record: ProcessRecord
+) -> None:
     guard.contain(record, None)
     asleep(guard)
     folder = record.path.parent
@@ -69,7 +71,9 @@ def test_a_record_does_not_follow_its_folder_away(guard: Guard, record: Record) 
 
 
 @pytest.mark.skipif(not HOST_HAS_CGROUPS, reason="NOT TESTED: no cgroup can be made here")
-def test_what_root_moves_out_of_its_cgroup_is_on_record(guard: Guard, record: Record) -> None:
+def test_what_root_moves_out_of_its_cgroup_is_on_record(
+    guard: GuardClient, record: ProcessRecord
+) -> None:
     cgroup = cgroups.made(f"test-{os.getpid()}")
     assert cgroup is not None
     guard.contain(record, cgroup)
@@ -86,11 +90,11 @@ def test_what_root_moves_out_of_its_cgroup_is_on_record(guard: Guard, record: Re
         stranger.kill()
 
 
-def test_a_child_from_before_us_may_become_a_daemon(record: Record) -> None:
+def test_a_child_from_before_us_may_become_a_daemon(record: ProcessRecord) -> None:
     """It is in our session first, and a moment before the guard's death in one of its own."""
     argv = [sys.executable, "-S", "-c", DAEMON]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        guard = Guard(print)
+        guard = GuardClient(print)
         try:
             guard.contain(record, None)
             worker, hidden = idle(guard)

@@ -13,14 +13,14 @@ import pytest
 
 from supervisor.protocol import simulated
 from supervisor.protocol.environment import FAULTS
-from supervisor.protocol.fault_injection import Drill, Drills
+from supervisor.protocol.fault_injection import FaultInjector, InjectedFault
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
 from supervisor.protocol.simulated import Broken
 
 PROGRAM = """
-from supervisor.protocol.fault_injection import Drills
-drills = Drills.from_environment()
+from supervisor.protocol.fault_injection import FaultInjector
+drills = FaultInjector.from_environment()
 for step in range(1, 6):
     print("step", step, flush=True)
     drills.after_step(step)
@@ -29,7 +29,7 @@ print("survived")
 
 
 def run(records: Path, *drills: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-    given = {"drills": list(drills), "records": str(records)}
+    given = {"faults": list(drills), "records": str(records)}
     return subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env={FAULTS: json.dumps(given), "PYTHONPATH": str(Path(__file__).parents[2])},
@@ -74,7 +74,7 @@ def test_without_drills_nothing_happens(tmp_path: Path) -> None:
     done = run(tmp_path / "drills")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "survived")
     assert not (tmp_path / "drills").exists()
-    Drills.from_environment({}).after_step(1)
+    FaultInjector.from_environment({}).after_step(1)
 
 
 def test_it_is_recorded_before_it_strikes(tmp_path: Path) -> None:
@@ -86,8 +86,10 @@ def test_it_is_recorded_before_it_strikes(tmp_path: Path) -> None:
 
 
 def test_of_a_stage_it_strikes_when_that_is_entered_for_the_first_time(tmp_path: Path) -> None:
-    compiling = Drill("c", stage="COMPILING", exception="KeyError")
-    drills = Drills((compiling, Drill("e", stage="EVALUATING", exception="OSError")), tmp_path)
+    compiling = InjectedFault("c", stage="COMPILING", exception="KeyError")
+    drills = FaultInjector(
+        (compiling, InjectedFault("e", stage="EVALUATING", exception="OSError")), tmp_path
+    )
     read_end, write_end = os.pipe()
     reporter = Reporter(write_end, on_stage=drills.on_entering)
     reporter.stage(Stage.RESTORING)
@@ -107,12 +109,12 @@ def test_of_simulated_devices_it_changes_what_is_broken(
 ) -> None:
     """The rest is the worker's own doing, as of any other fault."""
     file = tmp_path / simulated.FILE
-    drills = Drills(
+    drills = FaultInjector(
         (
-            Drill("a", 1, device_lost="3"),
-            Drill("b", 1, host_lost="host1"),
-            Drill("c", 2, device_wrong_result="0"),
-            Drill("d", 3, device_returns="3"),
+            InjectedFault("a", 1, device_lost="3"),
+            InjectedFault("b", 1, host_lost="host1"),
+            InjectedFault("c", 2, device_wrong_result="0"),
+            InjectedFault("d", 3, device_returns="3"),
         ),
         tmp_path / "records",
     )
@@ -127,28 +129,28 @@ def test_of_simulated_devices_it_changes_what_is_broken(
 
 def test_of_simulated_devices_it_needs_some(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="the drill a needs simulated devices: platform cpu"):
-        Drills((Drill("a", 1, device_lost="3"),), tmp_path).after_step(1)
+        FaultInjector((InjectedFault("a", 1, device_lost="3"),), tmp_path).after_step(1)
 
 
 @pytest.mark.parametrize(
     ("drill", "text"),
     [
-        (Drill("a", 3, signal="SIGKILL"), "SIGKILL right after step 3"),
-        (Drill("a", 3, exit_code=0), "exit code 0 right after step 3"),
-        (Drill("a", stage="SAVING", hang=True), "hang in stage SAVING"),
-        (Drill("a", 3, device_lost="2"), "device_lost 2 (simulated) right after step 3"),
+        (InjectedFault("a", 3, signal="SIGKILL"), "SIGKILL right after step 3"),
+        (InjectedFault("a", 3, exit_code=0), "exit code 0 right after step 3"),
+        (InjectedFault("a", stage="SAVING", hang=True), "hang in stage SAVING"),
+        (InjectedFault("a", 3, device_lost="2"), "device_lost 2 (simulated) right after step 3"),
     ],
 )
-def test_people_are_told_what_strikes_and_when(drill: Drill, text: str) -> None:
+def test_people_are_told_what_strikes_and_when(drill: InjectedFault, text: str) -> None:
     assert drill.describe() == text
 
 
 def test_each_strikes_once_and_only_at_its_step(tmp_path: Path) -> None:
-    drills = Drills(
+    drills = FaultInjector(
         (
-            Drill("a", 2, exception="KeyError"),
-            Drill("b", 2, exception="OSError"),
-            Drill("c", 4, exception="ValueError", message="third"),
+            InjectedFault("a", 2, exception="KeyError"),
+            InjectedFault("b", 2, exception="OSError"),
+            InjectedFault("c", 4, exception="ValueError", message="third"),
         ),
         tmp_path,
     )

@@ -351,7 +351,7 @@ class Ledger:
                 case StartWorkers(attempt=attempt):
                     require(attempt == self.attempts + 1, "attempt numbers do not grow by one")
                     require(self.stop is None, "an attempt starts although somebody wants a stop")
-                    asked = t.after.tactics.adjustments
+                    asked = t.after.remediation.adjustments
                     require(asked == ledger.treatment.adjustments, f"asked to adjust {asked}")
                     ledger = replace(
                         ledger,

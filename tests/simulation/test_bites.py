@@ -12,21 +12,21 @@ import pytest
 
 from supervisor import runtime
 from supervisor.adapters.stores.journal import FileJournal
-from supervisor.core import ending, machine, placing, running, transitions
+from supervisor.core import capacity_check, ending, machine, running, transitions
 from supervisor.core.allowance import Allowance
 from supervisor.core.budget import Budget, Charge
+from supervisor.core.capacity_check import Shortage, choose
 from supervisor.core.doing import Alive, Ended, Failed, Killing
 from supervisor.core.events import DeadlineReached, WorkersGone, WorkersObserved
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.guesses import Guess, Guesses
 from supervisor.core.ladder import Ladder, Placement
-from supervisor.core.placing import Shortage, choose
 from supervisor.core.policy import PhasePolicy, RestartPolicy
-from supervisor.core.remediation import Course, Tactics, answer
-from supervisor.core.snapshot_use import Use, refusal
+from supervisor.core.remediation import Course, Remediation, answer
+from supervisor.core.snapshot_use import SnapshotUse, refusal
 from supervisor.core.stage_times import Stages
 from supervisor.core.state import JobState
-from supervisor.core.transitions import Outcome, finish, start
+from supervisor.core.transitions import StepResult, finish, start
 from supervisor.diagnosis.failure import Failure
 from supervisor.engines import snapshot_keeper
 from supervisor.ports import Transition
@@ -58,14 +58,14 @@ def one_restart_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stale_gone_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def bug(state: JobState, event: WorkersGone, policy: RestartPolicy) -> Outcome:
+    def bug(state: JobState, event: WorkersGone, policy: RestartPolicy) -> StepResult:
         return ending.workers_gone(state, replace(event, attempt=state.attempt), policy)
 
     monkeypatch.setitem(machine._HANDLERS, WorkersGone, bug)
 
 
 def stale_observation_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def bug(state: JobState, event: WorkersObserved, policy: RestartPolicy) -> Outcome:
+    def bug(state: JobState, event: WorkersObserved, policy: RestartPolicy) -> StepResult:
         return running.workers_observed(state, replace(event, attempt=state.attempt), policy)
 
     monkeypatch.setitem(machine._HANDLERS, WorkersObserved, bug)
@@ -76,7 +76,7 @@ def next_attempt_before_the_last_is_gone(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def bug(
         state: JobState, group: Alive, at: float, reason: str, policy: RestartPolicy
-    ) -> Outcome:
+    ) -> StepResult:
         killed, decisions = kill(state, group, at, reason, policy)
         started, more = start(killed, reason, at, policy)
         return started, (*decisions, *more)
@@ -126,7 +126,7 @@ def writes_but_not_durably(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def kill_is_never_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    def bug(state: JobState, event: DeadlineReached, policy: RestartPolicy) -> Outcome:
+    def bug(state: JobState, event: DeadlineReached, policy: RestartPolicy) -> StepResult:
         if isinstance(state.doing, Killing):
             return replace(state, doing=replace(state.doing, deadline=inf)), ()
         return machine._deadline_reached(state, event, policy)
@@ -135,24 +135,24 @@ def kill_is_never_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def memory_runs_out_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    def bug(tactics: Tactics, *rest: Any) -> Course:
-        return answer(replace(tactics, memory_tries=0), *rest)
+    def bug(remediation: Remediation, *rest: Any) -> Course:
+        return answer(replace(remediation, memory_tries=0), *rest)
 
     monkeypatch.setattr(ending, "answer", bug)
 
 
 def only_the_last_batch_stays_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    def bug(tactics: Tactics, *rest: Any) -> Course:
-        course = answer(tactics, *rest)
-        asked = course.tactics.adjustments
+    def bug(remediation: Remediation, *rest: Any) -> Course:
+        course = answer(remediation, *rest)
+        asked = course.remediation.adjustments
         asked = replace(asked, skip_steps=asked.skip_steps[-1:])
-        return replace(course, tactics=replace(course.tactics, adjustments=asked))
+        return replace(course, remediation=replace(course.remediation, adjustments=asked))
 
     monkeypatch.setattr(ending, "answer", bug)
 
 
 def skipped_batches_are_forgotten_by_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tactics, "fresh", lambda self: Tactics())
+    monkeypatch.setattr(Remediation, "fresh", lambda self: Remediation())
 
 
 def a_busy_device_is_tried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,7 @@ def a_busy_device_is_tried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_snapshot_counts_as_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    def bug(state: JobState, event: WorkersGone, policy: RestartPolicy) -> Outcome:
+    def bug(state: JobState, event: WorkersGone, policy: RestartPolicy) -> StepResult:
         state = replace(state, budget=state.budget.committed(event.resumed_from))
         return ending.workers_gone(state, event, policy)
 
@@ -175,7 +175,7 @@ def a_snapshot_is_used_whatever_went_wrong(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def a_snapshot_is_tried_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def bug(distrust: str, use: Use) -> str | None:
+    def bug(distrust: str, use: SnapshotUse) -> str | None:
         return refusal(distrust, replace(use, declined=True))
 
     monkeypatch.setattr(snapshot_keeper, "refusal", bug)
@@ -193,7 +193,7 @@ def it_shrinks_by_guess(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def quarantine_is_for_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "usable", lambda state, found: frozenset(found))
+    monkeypatch.setattr(capacity_check, "usable", lambda state, found: frozenset(found))
 
 
 def a_rung_that_is_too_small_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +241,7 @@ def a_bad_machine_that_is_replaced_ends_the_job_for_good(monkeypatch: pytest.Mon
 def a_guess_without_a_restart_left_has_only_spent_its_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def bug(state: JobState, end: Ended, reason: str) -> Outcome:
+    def bug(state: JobState, end: Ended, reason: str) -> StepResult:
         spent = "cannot be tried" in reason
         return finish(state, Failed(ExitCode.BUDGET_SPENT) if spent else end, reason)
 

@@ -11,7 +11,7 @@ import pytest
 from supervisor.adapters.processes.progress import ProgressPipe
 from supervisor.engines import local
 from supervisor.engines.ahead.preparing import Preparations
-from supervisor.engines.ahead.standby_pool import Standbys, Taken
+from supervisor.engines.ahead.standby_pool import StandbyPool, Taken
 from supervisor.engines.clearing import Killing
 from supervisor.engines.group import WorkerGroup
 from supervisor.engines.hearing import Hearing
@@ -103,15 +103,15 @@ def standbys_are_killed_with_the_attempt(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def a_standby_starts_without_its_progress_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    take = Standbys.take
+    take = StandbyPool.take
 
     def bug(
-        self: Standbys, phase: str, start: Start, descriptors: Mapping[str, int]
+        self: StandbyPool, phase: str, start: Start, descriptors: Mapping[str, int]
     ) -> Taken | None:
         kept = {name: each for name, each in descriptors.items() if "PROGRESS" not in name}
         return take(self, phase, start, kept)
 
-    monkeypatch.setattr(Standbys, "take", bug)
+    monkeypatch.setattr(StandbyPool, "take", bug)
 
 
 def what_was_left_behind_is_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ class Trainer:
             "JAX_NUM_CPU_DEVICES": str(self.num_devices),
             "SUPERVISE_FAILURE_FILE": str(self.folder / "failure.json"),
             "SUPERVISE_FAULTS": json.dumps(
-                {"drills": drills, "records": str(self.folder / "drills")}
+                {"faults": drills, "records": str(self.folder / "drills")}
             ),
         }
         return {

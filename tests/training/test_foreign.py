@@ -35,11 +35,11 @@ from tests.foreign import ENTRIES, Entry, fingerprint, foreign, put
 from trainer import integrity
 from trainer.checkpoint import Checkpoints, restore_parts
 from trainer.checkpoint_steps import (
+    CheckpointSteps,
     ForeignCheckpointError,
     NoUsableCheckpointError,
     RenamedSteps,
     Say,
-    Steps,
     UnmarkedCheckpointError,
     UnreadableCheckpointError,
 )
@@ -437,7 +437,7 @@ def state_of(step: int) -> TrainState:
 # --- any tree ------------------------------------------------------------------------------------
 
 
-def commit(steps: Steps, step: int) -> None:
+def commit(steps: CheckpointSteps, step: int) -> None:
     """What Orbax does of a save, in short."""
     path = steps.directory / str(step)
     (path / "params" / "d").mkdir(parents=True, exist_ok=True)

@@ -23,10 +23,10 @@ import pytest
 from supervisor.config.training.resolved import parse
 from supervisor.protocol.environment import JOB, snapshot_variables
 from tests.running import eventually
-from trainer.byte_layout import Layout, Written
+from trainer.byte_layout import ByteLayout, Written
 from trainer.checkpoint import newest_step
 from trainer.integrity import MANIFEST
-from trainer.snapshot import Snapshots
+from trainer.snapshot import SnapshotWriter
 from trainer.train_state import TrainState, TrainStateSpec
 
 from .harness import MakeTrainer, Trainer, assert_same_bits, newest_snapshot, spec, tiny
@@ -92,7 +92,7 @@ def state(plan: TrainStateSpec) -> TrainState:
 
 
 def take(
-    snapshots: Snapshots, state: TrainState, step: int, finite: jax.Array | None = None
+    snapshots: SnapshotWriter, state: TrainState, step: int, finite: jax.Array | None = None
 ) -> None:
     snapshots.take(state, step, {"batch": step}, finite)
     snapshots.settle()
@@ -103,9 +103,9 @@ def test_what_is_taken_is_restored_where_no_checkpoint_is_newer(
 ) -> None:
     said: list[str] = []
     for number in (2, 4):
-        take(Snapshots(memory, 2, plan, said.append), state, number)
+        take(SnapshotWriter(memory, 2, plan, said.append), state, number)
     for checkpoint in (None, 3, 4):
-        found = Snapshots(memory, 2, plan, said.append).restore(checkpoint)
+        found = SnapshotWriter(memory, 2, plan, said.append).restore(checkpoint)
         assert found is not None
         step, restored, position = found
         assert (step, position) == (4, {"batch": 4})
@@ -113,14 +113,14 @@ def test_what_is_taken_is_restored_where_no_checkpoint_is_newer(
         for one, other in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
             assert one.sharding == other.sharding
             assert one.dtype == other.dtype
-    assert Snapshots(memory, 2, plan, said.append).restore(5) is None
+    assert SnapshotWriter(memory, 2, plan, said.append).restore(5) is None
     assert os.fstat(memory).st_size == 0, "an older history is left in memory"
 
 
 def test_a_state_that_is_not_finite_is_not_kept(
     memory: int, plan: TrainStateSpec, state: TrainState
 ) -> None:
-    snapshots = Snapshots(memory, 2, plan, print)
+    snapshots = SnapshotWriter(memory, 2, plan, print)
     take(snapshots, state, 2, jnp.bool_(True))
     take(snapshots, state, 4, jnp.bool_(False))
     assert newest_snapshot(memory) == 2
@@ -139,7 +139,7 @@ class Pending:
 def test_one_that_comes_too_soon_is_left_out(
     memory: int, plan: TrainStateSpec, state: TrainState
 ) -> None:
-    snapshots = Snapshots(memory, 2, plan, print)
+    snapshots = SnapshotWriter(memory, 2, plan, print)
     step: Any = Pending()
     snapshots.take(state, 2, {}, step)
     snapshots.take(state, 4, {}, None)
@@ -155,12 +155,12 @@ def test_a_flipped_byte_is_found_and_nothing_in_memory_is_trusted(
 ) -> None:
     said: list[str] = []
     for number in (2, 4):
-        take(Snapshots(memory, 2, plan, print), state, number)
+        take(SnapshotWriter(memory, 2, plan, print), state, number)
     where = os.fstat(memory).st_size - 4096
     data = os.pread(memory, 4096, where)
     place = where + len(data.rstrip(b"\0")) - 1
     os.pwrite(memory, bytes([data[place - where] ^ 1]), place)
-    assert Snapshots(memory, 2, plan, said.append).restore(None) is None
+    assert SnapshotWriter(memory, 2, plan, said.append).restore(None) is None
     (line,) = said
     assert line.startswith("the snapshot of step 4 in memory is not used: ")
     assert line.endswith("are not what was written")
@@ -170,9 +170,9 @@ def test_a_torn_slot_falls_back_to_the_other(
     memory: int, plan: TrainStateSpec, state: TrainState
 ) -> None:
     for number in (2, 4):
-        take(Snapshots(memory, 2, plan, print), state, number)
+        take(SnapshotWriter(memory, 2, plan, print), state, number)
     os.pwrite(memory, bytes(8), os.fstat(memory).st_size // 2)
-    found = Snapshots(memory, 2, plan, print).restore(None)
+    found = SnapshotWriter(memory, 2, plan, print).restore(None)
     assert found is not None
     assert found[0] == 2
 
@@ -182,10 +182,10 @@ def test_a_snapshot_of_another_job_phase_or_model_is_not_used(
 ) -> None:
     def refused(other: TrainStateSpec) -> str:
         said: list[str] = []
-        take(Snapshots(memory, 2, plan, print), state, 2)
+        take(SnapshotWriter(memory, 2, plan, print), state, 2)
         with monkeypatch.context() as context:
             context.setenv(JOB, "another" if other is plan else "")
-            assert Snapshots(memory, 2, other, said.append).restore(None) is None
+            assert SnapshotWriter(memory, 2, other, said.append).restore(None) is None
         return said[0].partition("is not used: ")[2]
 
     monkeypatch.setenv(JOB, "")
@@ -201,24 +201,24 @@ def test_a_snapshot_of_another_job_phase_or_model_is_not_used(
 def test_a_snapshot_of_other_devices_is_put_together(
     memory: int, plan: TrainStateSpec, state: TrainState, num_devices: int, fsdp: int
 ) -> None:
-    take(Snapshots(memory, 2, plan, print), state, 2)
+    take(SnapshotWriter(memory, 2, plan, print), state, 2)
     other = spec(plan.config, num_devices, fsdp)
-    found = Snapshots(memory, 2, other, print).restore(None)
+    found = SnapshotWriter(memory, 2, other, print).restore(None)
     assert found is not None
     assert_same_bits(found[1], state)
     wanted = jax.tree.leaves(other.abstract)
     for one, like in zip(jax.tree.leaves(found[1]), wanted, strict=True):
         assert one.sharding == like.sharding
         assert one.dtype == like.dtype
-    take(Snapshots(memory, 2, other, print), found[1], 4)
-    back = Snapshots(memory, 2, plan, print).restore(None)
+    take(SnapshotWriter(memory, 2, other, print), found[1], 4)
+    back = SnapshotWriter(memory, 2, plan, print).restore(None)
     assert back is not None
     assert back[0] == 4
     assert_same_bits(back[1], state)
 
 
 def test_what_holds_another_state_or_a_part_of_it_cannot_be_read(plan: TrainStateSpec) -> None:
-    whole, sharded = (Layout.of(spec(plan.config, 4, fsdp).abstract) for fsdp in (1, 4))
+    whole, sharded = (ByteLayout.of(spec(plan.config, 4, fsdp).abstract) for fsdp in (1, 4))
     written = sharded.written
     assert whole.can_read(written)
     assert sharded.can_read(whole.written)
@@ -236,22 +236,22 @@ def test_without_a_supervisor_there_are_none(
     memory: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mapping = tiny(Path("/nowhere"))
-    assert Snapshots.of(spec(parse(mapping).init), print) is None
+    assert SnapshotWriter.of(spec(parse(mapping).init), print) is None
     assert capsys.readouterr().out == ""
     mapping["trainer"]["init"]["checkpoint"]["snapshot"] = {"every": 2}
     wanted = spec(parse(mapping).init)
-    assert Snapshots.of(wanted, print) is None
+    assert SnapshotWriter.of(wanted, print) is None
     assert "no supervisor has memory for them" in capsys.readouterr().out
     for name, value in snapshot_variables(memory).items():
         monkeypatch.setenv(name, value)
-    assert Snapshots.of(wanted, print) is not None
+    assert SnapshotWriter.of(wanted, print) is not None
 
 
 def test_without_room_it_is_said_once_and_training_goes_on(
     memory: int, plan: TrainStateSpec, state: TrainState
 ) -> None:
     said: list[str] = []
-    snapshots = Snapshots(memory, 2, plan, said.append)
+    snapshots = SnapshotWriter(memory, 2, plan, said.append)
     fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
     assert snapshots.due(2)
     take(snapshots, state, 2)

@@ -18,7 +18,7 @@ from supervisor.config.training.resolved import parse
 from supervisor.protocol import environment
 from supervisor.protocol.standby import OUTPUT, READY, UNUSABLE, Orders, send_orders
 from trainer.train_state import TrainState
-from trainer.warm_up import Ready, _stamps
+from trainer.warm_up import WarmUp, _stamps
 
 from .harness import MakeTrainer, Trainer, assert_same_bits, tiny
 
@@ -112,7 +112,7 @@ def test_one_that_cannot_prepare_says_why(make_trainer: MakeTrainer) -> None:
 
 
 @pytest.fixture
-def ready(tmp_path: Path) -> Ready:
+def ready(tmp_path: Path) -> WarmUp:
     data = tmp_path / "data.txt"
     data.write_text("hello")
     mapping = tiny(tmp_path / "checkpoints")
@@ -120,7 +120,7 @@ def ready(tmp_path: Path) -> Ready:
     text = yaml.safe_dump(mapping)
     (tmp_path / "params.yaml").write_text(text)
     config = parse(mapping)
-    return Ready(cast(Any, None), config, text, _stamps(config), 4, "cpu", {}, 1)
+    return WarmUp(cast(Any, None), config, text, _stamps(config), 4, "cpu", {}, 1)
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def orders(tmp_path: Path) -> Orders:
 
 
 def test_what_was_prepared_fits_as_long_as_nothing_changes(
-    ready: Ready, orders: Orders, tmp_path: Path
+    ready: WarmUp, orders: Orders, tmp_path: Path
 ) -> None:
     assert ready.problem(orders) is None
 

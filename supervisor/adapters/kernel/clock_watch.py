@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from supervisor.core.clock_jump import Clocks, jump
+from supervisor.core.clock_jump import ClockReading, jump
 
 _PAUSE = 1.0
 
 
-def read() -> Clocks:
+def read() -> ClockReading:
     """The clocks of this machine."""
     boot = time.clock_gettime(time.CLOCK_BOOTTIME)
-    return Clocks(time.monotonic(), boot, time.time())
+    return ClockReading(time.monotonic(), boot, time.time())
 
 
 class Reaction(Protocol):
@@ -42,7 +42,7 @@ class Reaction(Protocol):
 class ClockWatch:
     """Watches the clocks between `start` and `stop`."""
 
-    def __init__(self, clocks: Callable[[], Clocks], reaction: Reaction) -> None:
+    def __init__(self, clocks: Callable[[], ClockReading], reaction: Reaction) -> None:
         self._clocks = clocks
         self._reaction = reaction
         self._end = threading.Event()

@@ -16,11 +16,11 @@ from typing import Any
 from supervisor.host import cgroups, tree
 from supervisor.host.birth import become_subreaper
 from supervisor.host.guard_process import spawn
-from supervisor.host.guard_socket import Line, NoGuardError, Started, packed
+from supervisor.host.guard_socket import GuardSocket, NoGuardError, Started, packed
 from supervisor.host.notice import Notice, Tell
 from supervisor.host.on_record import OnRecord
 from supervisor.host.orphans import Orphans
-from supervisor.host.process_record import Record
+from supervisor.host.process_record import ProcessRecord
 from supervisor.host.standstill import Standstill
 from supervisor.host.unkillable import Patience
 from supervisor.host.waiting import end_child, has_ended, reaped
@@ -36,7 +36,7 @@ _MOST_UNANSWERED = 60
 dies with it. Answers are counted, not seconds: we may have been frozen ourselves."""
 
 
-class Guard:
+class GuardClient:
     """The process that is the parent of everything of the job: see `guard_process`."""
 
     def __init__(self, tell: Tell) -> None:
@@ -63,7 +63,7 @@ class Guard:
         """Of those whose guard has died."""
         self._begin()
 
-    def contain(self, record: Record, cgroup: str | None) -> None:
+    def contain(self, record: ProcessRecord, cgroup: str | None) -> None:
         """From now on, have each process on record, and in a cgroup of its own below `cgroup`."""
         with self._lock:
             self._on_record.use(record)
@@ -219,7 +219,7 @@ class Guard:
         self.pid, ours = spawn()
         self.pidfd = os.pidfd_open(self.pid)
         self._end_is_told = False
-        self._line = Line(ours, self._end_late)
+        self._line = GuardSocket(ours, self._end_late)
         if self._cgroup is not None:
             self._line.send("contain", self._cgroup)
             if not self._uses_cgroup:  # but what is in it dies with us

@@ -20,7 +20,7 @@ from functools import cache, partial
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
-from supervisor.diagnosis.store_faults import Fault, Meaning, RefusedError, fault_of, ruling
+from supervisor.diagnosis.store_faults import Meaning, RefusedError, StoreFault, fault_of, ruling
 from supervisor.host.retry import PassesError, Pauses, Retry
 from supervisor.ports import MAX_OBJECT, ConflictError, Listing, Objects, Stored, UnavailableError
 from supervisor.protocol.location import Uri
@@ -176,7 +176,7 @@ class _Bucket:
         return PassesError(UnavailableError(errno.EIO, words))
 
 
-def _words(fault: Fault, where: str, remedy: str) -> str:
+def _words(fault: StoreFault, where: str, remedy: str) -> str:
     answer = " ".join(str(part) for part in (fault.status, fault.code) if part)
     said = beginning(" ".join(fault.message.split()), 300) or "no answer in time"
     return "; ".join(filter(None, [f"{where}: {answer}{': ' * bool(answer)}{said}", remedy]))

@@ -1,6 +1,7 @@
 """On which numbers of devices a config can train, and how the batch is spread on each.
 
-The global batch is what the config says on every rung: fewer devices take more turns.
+The global batch is what the config says on every rung: fewer devices accumulate over more
+steps.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def rung(init: InitConfig, num_devices: int, accumulation: int = 1) -> Rung | No
     `micro_batch_size` is an upper bound: the largest part of a device's share that it allows and
     that divides the share is used. Where `fsdp` does not divide `num_devices`, parameters are
     sharded over the largest number of devices that divides both. `accumulation` asks for so many
-    times the turns, as far as there are sequences to take turns with.
+    times the accumulation steps, as far as there are sequences for them.
 
     For the same bits on every rung, micro-batches have exactly `micro_batch_size` sequences, and
     neither a rung nor `accumulation` changes that.

@@ -20,7 +20,7 @@ from supervisor.core.events import RungCompileFailed
 from supervisor.diagnosis.failure import Failure, WorkerExit
 from supervisor.engines.ahead.throttle import Throttle
 from supervisor.engines.handles import Process
-from supervisor.engines.host_port import Machine, MainLoop
+from supervisor.engines.host_port import Host, MainLoop
 from supervisor.engines.judging import judged
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.worker_environment import placed
@@ -80,7 +80,7 @@ class Prefetcher:
         self,
         reactor: MainLoop,
         clock: Clock,
-        machine: Machine,
+        machine: Host,
         warn: Tell,
         tell: Tell,
         redact: Callable[[str], str],
@@ -271,7 +271,7 @@ def _impossible(plan: PhasePlan) -> str | None:
     return None
 
 
-def _started(machine: Machine, launch: Launch, start: Start) -> Process:
+def _started(machine: Host, launch: Launch, start: Start) -> Process:
     """The process that compiles for the worker that `launch` would start; `start` is how the living
     worker was started, with the same compilation cache."""
     inherited = environment.scrubbed(start.env)

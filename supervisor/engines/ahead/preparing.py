@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 
 from supervisor.config import gpus
 from supervisor.engines.ahead.prefetching import Prefetcher
-from supervisor.engines.ahead.standby_pool import Standbys, Taken, choose, why_never
+from supervisor.engines.ahead.standby_pool import StandbyPool, Taken, choose, why_never
 from supervisor.engines.group import WorkerGroup
-from supervisor.engines.host_port import Machine, MainLoop
+from supervisor.engines.host_port import Host, MainLoop
 from supervisor.engines.launch import Start
 from supervisor.engines.probing.device_probe import DeviceProbe
 from supervisor.host.notice import Notice, Tell
@@ -30,7 +30,7 @@ class Preparations:
         self,
         reactor: MainLoop,
         clock: Clock,
-        machine: Machine,
+        machine: Host,
         probe: DeviceProbe,
         warn: Tell,
         tell: Tell,
@@ -42,7 +42,7 @@ class Preparations:
         self._machine = machine
         self._warn = warn
         self._probe = probe
-        self._standbys = Standbys(reactor, machine, warn, tell, redact)
+        self._standbys = StandbyPool(reactor, machine, warn, tell, redact)
         self._prefetcher = Prefetcher(reactor, clock, machine, warn, tell, redact)
 
     @property
@@ -61,10 +61,10 @@ class Preparations:
                 self._prefetcher.look(group.launch, group.speaker.start)
 
     def take(self, phase: str, start: Start, descriptors: Mapping[str, int]) -> Taken | None:
-        """Make a standby the worker `start`; see `Standbys.take`."""
+        """Make a standby the worker `start`; see `StandbyPool.take`."""
         return self._standbys.take(phase, start, descriptors)
 
-    def make_way(self) -> None:
+    def yield_cpu(self) -> None:
         """The attempt is about to end: what competes with that, and with the recovery, waits until
         the next attempt has recovered."""
         self._standbys.hold()

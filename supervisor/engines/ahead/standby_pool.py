@@ -17,7 +17,7 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 from supervisor.config import placeholders
 from supervisor.config.gpus import fits_twice
 from supervisor.engines.handles import Process
-from supervisor.engines.host_port import Machine, MainLoop
+from supervisor.engines.host_port import Host, MainLoop
 from supervisor.engines.launch import Start
 from supervisor.engines.python_program import becomes_python, bootstrapped, interpreter_part
 from supervisor.host.notice import Notice, Tell
@@ -119,13 +119,13 @@ def _deciding(env: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in _foreign(env).items() if k not in place}
 
 
-class Standbys:
+class StandbyPool:
     """The standbys of a job."""
 
     def __init__(
         self,
         reactor: MainLoop,
-        machine: Machine,
+        machine: Host,
         warn: Tell,
         tell: Tell,
         redact: Callable[[str], str],
@@ -287,7 +287,7 @@ class _Standby:
 
     def __init__(
         self,
-        machine: Machine,
+        machine: Host,
         phase: str,
         start: Start,
         mode: Mode,

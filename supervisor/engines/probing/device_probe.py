@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 
 from supervisor.config.plan import PhasePlan
 from supervisor.diagnosis.failure import WorkerExit
-from supervisor.engines.host_port import Machine, MainLoop
+from supervisor.engines.host_port import Host, MainLoop
 from supervisor.engines.probing import host_parts
 from supervisor.engines.probing.host_parts import Part, Tried
-from supervisor.engines.probing.probe_process import Prober
+from supervisor.engines.probing.probe_process import ProbeProcess
 from supervisor.engines.probing.units import ProbeAnswer, UnitLayout
 from supervisor.ports import Clock
 from supervisor.protocol import simulated
@@ -51,7 +51,7 @@ class _Look:
     tried: dict[Part, Tried] = field(default_factory=dict)
     asked: tuple[str, ...] = ()
     """All units of the parts."""
-    prober: Prober | None = None
+    prober: ProbeProcess | None = None
     one_by_one: bool = False
     """Whether each device is tried alone, because something went wrong with all of them."""
     hung: dict[int, str] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class DeviceProbe:
         self,
         reactor: MainLoop,
         clock: Clock,
-        machine: Machine,
+        machine: Host,
         environ: Mapping[str, str],
         limits: ProbeLimits = ProbeLimits(),
     ) -> None:
@@ -79,7 +79,7 @@ class DeviceProbe:
         self._machine = machine
         self._environ = {name: text for name, text in environ.items() if name not in STALE_TOPOLOGY}
         self._limits = limits
-        self._waiting: Prober | None = None
+        self._waiting: ProbeProcess | None = None
         self._waits_for: str | None = None
         """The platform that the one that waits can look at."""
         self._look: _Look | None = None
@@ -173,15 +173,15 @@ class DeviceProbe:
         prober.asked = self._clock.now()
         self._expect(look, prober, self._patience(look, prober))
 
-    def _start(self, plan: PhasePlan) -> Prober:
+    def _start(self, plan: PhasePlan) -> ProbeProcess:
         platform = {name: text for name, text in plan.env.items() if name == "JAX_PLATFORMS"}
-        prober = Prober(self._machine, {**self._environ, **platform})
+        prober = ProbeProcess(self._machine, {**self._environ, **platform})
         self._reactor.watch(prober.process.pidfd, lambda: self._ended(prober))
         return prober
 
     # --- hearing --------------------------------------------------------------------------------
 
-    def _heard(self, look: _Look, prober: Prober) -> None:
+    def _heard(self, look: _Look, prober: ProbeProcess) -> None:
         if prober.read():
             if prober.is_up and prober.start is None:
                 prober.start = self._clock.now() - prober.asked
@@ -189,13 +189,13 @@ class DeviceProbe:
         else:
             self._reactor.forget(prober.descriptor)
 
-    def _patience(self, look: _Look, prober: Prober) -> float:
+    def _patience(self, look: _Look, prober: ProbeProcess) -> float:
         """For how long it may be silent now."""
         if not prober.is_up or prober.known is None:
             return host_parts.patience(look.tried, self._limits.start)
         return self._limits.device if prober.known["compiled"] else self._limits.compile
 
-    def _expect(self, look: _Look, prober: Prober, seconds: float) -> None:
+    def _expect(self, look: _Look, prober: ProbeProcess, seconds: float) -> None:
         """Hear of it again in so many seconds, or kill it."""
         words = prober.words
 
@@ -212,7 +212,7 @@ class DeviceProbe:
             look.prober.hung = f"not done within {self._limits.all:g} s"
             look.prober.kill()
 
-    def _ended(self, prober: Prober) -> None:
+    def _ended(self, prober: ProbeProcess) -> None:
         """A process has ended: one that was asked, that waits, or that is of no use any more."""
         ended = prober.process.poll(rank=0)
         if ended is None:
@@ -227,7 +227,7 @@ class DeviceProbe:
             self._waiting = None
         prober.close()
 
-    def _conclude(self, look: _Look, prober: Prober, ended: WorkerExit) -> None:
+    def _conclude(self, look: _Look, prober: ProbeProcess, ended: WorkerExit) -> None:
         """ProbeAnswer, or have another process try the devices that this one did not get to."""
         known = prober.known if prober.is_up else None
         most = prober.most_tries(ended)
@@ -252,7 +252,7 @@ class DeviceProbe:
         else:
             self._answer(look, ProbeAnswer(problem=prober.problem(ended, tries)))
 
-    def _conclude_part(self, look: _Look, prober: Prober, ended: WorkerExit) -> None:
+    def _conclude_part(self, look: _Look, prober: ProbeProcess, ended: WorkerExit) -> None:
         """Take in what came of a part, and go on with the next."""
         part, known = look.layout.present, prober.known
         if not prober.is_up or known is None or known["at"] is not None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from supervisor.diagnosis.failure import WorkerExit
-from supervisor.engines.host_port import Machine
+from supervisor.engines.host_port import Host
 from supervisor.protocol.reading import SMALL, UnreadableError, parse_object
 
 _CHUNK = 1 << 16
@@ -18,10 +18,10 @@ _FROM_OUTSIDE = ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")
 """Signals that no broken device has a process end by: a person or the kernel sends them."""
 
 
-class Prober:
+class ProbeProcess:
     """The process, the socket that leads to it, and what it has said."""
 
-    def __init__(self, machine: Machine, env: Mapping[str, str]) -> None:
+    def __init__(self, machine: Host, env: Mapping[str, str]) -> None:
         """Start it.
 
         Raises:

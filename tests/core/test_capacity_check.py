@@ -282,7 +282,7 @@ def test_what_workers_can_adjust_is_known_after_a_look_too() -> None:
     for _ in range(2):
         history.fails(memory, adjustable=(ACCUMULATION,))
         history.looks()
-    assert history.state.tactics.adjustments == Adjustments(accumulation=2)
+    assert history.state.remediation.adjustments == Adjustments(accumulation=2)
 
 
 def test_a_person_can_end_a_quarantine() -> None:

@@ -19,11 +19,11 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.core.ladder import Placement
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState
-from supervisor.core.transitions import Outcome, finish, rested, start
+from supervisor.core.transitions import StepResult, finish, rested, start
 from supervisor.diagnosis.failure import Failure
 
 
-def go_on(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Outcome:
+def go_on(state: JobState, reason: str, at: float, policy: RestartPolicy) -> StepResult:
     """The next attempt, after a look at the devices if there is a reason for one."""
     state = replace(state, quarantine=state.quarantine.expired(at))
     phase = policy.phases[state.phase]
@@ -36,7 +36,7 @@ def go_on(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Out
 
 def suspect(
     state: JobState, failure: Failure, adjustable: tuple[str, ...], at: float, policy: RestartPolicy
-) -> Outcome:
+) -> StepResult:
     """A failure points at the devices: they are looked at before it is charged."""
     reason = f"attempt {state.attempt} failed: {failure.cause}"
     return probe(state, reason, at, policy, suspicion=Suspicion(failure, adjustable))
@@ -50,13 +50,13 @@ def probe(
     *,
     short_since: float | None = None,
     suspicion: Suspicion | None = None,
-) -> Outcome:
+) -> StepResult:
     """Look at all devices."""
     probing = Probing(reason, at + policy.probe_timeout, short_since, suspicion)
     return look(replace(rested(state, at), doing=probing), None, reason)
 
 
-def look(state: JobState, units: tuple[str, ...] | None, reason: str) -> Outcome:
+def look(state: JobState, units: tuple[str, ...] | None, reason: str) -> StepResult:
     """Look at `units`; None: at all devices."""
     state = replace(state, looks=state.looks + 1)
     return state, (ProbeDevices(state.looks, state.attempt, state.phase, units, reason),)
@@ -132,7 +132,7 @@ def wait(
     since: float,
     at: float,
     policy: RestartPolicy,
-) -> Outcome:
+) -> StepResult:
     """Wait for units before the attempt that `reason` calls for, and look again; or give up."""
     if shortage.left <= 0:
         why = f"{shortage.reason}; run the same command again later"
