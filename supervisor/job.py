@@ -124,7 +124,7 @@ def run_job(
         )
         shown = screen(prepared, clock, reactor.post, stack, log_format)
         said = shown.line, log_format, redactor.text, shown.has_shown
-        log = RunLog(storage, clock, prepared.policy, *said)
+        log = RunLog(storage, clock, *said)
         tell_start(log, prepared, history, found, warnings, once=once)
         if history.config != config:
             journal.record_config(clock.wall(), config, [str(change) for change in found])

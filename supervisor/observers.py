@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.adapters.stores.compile_cache import CompileCache
@@ -29,13 +29,13 @@ from supervisor.adapters.telling.systemd import (
     watchdog_period,
 )
 from supervisor.checkpoint_warning import CheckpointWarning
-from supervisor.core.decisions import FinishJob
 from supervisor.core.events import Noticed
-from supervisor.core.state import Status
+from supervisor.core.policy import RestartPolicy
 from supervisor.disk_limits import DiskLimits
 from supervisor.host.notice import Notice, Tell
 from supervisor.narrative.failure_text import failure_line
-from supervisor.ports import CallLater, Clock, Observer, Post, Storage, Transition
+from supervisor.narrative.told import Told, told_again, with_lines, without_words
+from supervisor.ports import CallLater, Clock, Post, Storage, Transition
 from supervisor.prepare import Prepared
 
 T = TypeVar("T")
@@ -43,33 +43,56 @@ _SUMMARY = "summary"
 """The name of its view in the journal."""
 
 
+class Rendering(Protocol):
+    """Renders what is told, for people or for tools; or is an `Observer`, which needs less."""
+
+    def observe(self, told: Told) -> None:
+        """Take note of a transition; its lines are made once, for all."""
+        ...
+
+
 class Observers:
     """Observers that can harm neither the job nor one another, and their timers."""
 
-    def __init__(self, call_later: CallLater, tell: Tell) -> None:
+    def __init__(self, policy: RestartPolicy, call_later: CallLater, tell: Tell) -> None:
         """`tell` is told of an observer that failed."""
+        self._policy = policy
         self._call_later = call_later
         self._tell = tell
+        self._is_speechless = False
+        """Whether the events of a transition could not be made."""
         self._isolated: list[_Isolated] = []
 
-    def add(self, *observers: Observer) -> None:
+    def add(self, *observers: Rendering) -> None:
         """Add observers; they are told in the order in which they were added."""
         for observer in observers:
             self.add_with_timers(partial(_without_timers, observer))
 
-    def add_with_timers(self, make: Callable[[CallLater], Observer]) -> None:
+    def add_with_timers(self, make: Callable[[CallLater], Rendering]) -> None:
         """Add the observer that `make` returns; it sets its timers by what `make` is given."""
         self._isolated.append(_Isolated(make, self._call_later, self._tell))
 
-    def view_of(self, observer: Observer, view: Callable[[], T]) -> Callable[[], T | None]:
+    def view_of(self, observer: Rendering, view: Callable[[], T]) -> Callable[[], T | None]:
         """Return `view`, something that `observer` tells of itself; None once that is off."""
         (found,) = (each for each in self._isolated if each.observer is observer)
         return partial(found.ask, view)
 
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""
+        now = self._told(transition)
         for isolated in self._isolated:
-            isolated.observe(transition)
+            isolated.observe(now)
+
+    def _told(self, transition: Transition) -> Told:
+        try:
+            return with_lines(transition, self._policy)
+        except Exception as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+            if not self._is_speechless:
+                self._is_speechless = True
+                text = f"what happened cannot be told ({error!r}), and the job goes on"
+                self._tell(Notice("observer-failed", text, reason=repr(error)))
+            return without_words(transition)
 
 
 class _Isolated:
@@ -77,7 +100,7 @@ class _Isolated:
 
     def __init__(
         self,
-        make: Callable[[CallLater], Observer],
+        make: Callable[[CallLater], Rendering],
         call_later: CallLater,
         tell: Tell,
     ) -> None:
@@ -86,9 +109,9 @@ class _Isolated:
         self._is_off = False
         self.observer = make(self._later)
 
-    def observe(self, transition: Transition) -> None:
-        """See `ports.Observer`."""
-        self._try(partial(self.observer.observe, transition))
+    def observe(self, now: Told) -> None:
+        """See `Rendering`."""
+        self._try(partial(self.observer.observe, now))
 
     def _later(self, delay: float, callback: Callable[[], None]) -> None:
         self._call_later(delay, partial(self._try, callback))
@@ -116,7 +139,7 @@ class _Isolated:
         return None
 
 
-def _without_timers(observer: Observer, call_later: CallLater) -> Observer:
+def _without_timers(observer: Rendering, call_later: CallLater) -> Rendering:
     return observer
 
 
@@ -128,11 +151,11 @@ class FailureLine:
         self._place = place
         self._complain = complain
 
-    def observe(self, transition: Transition) -> None:
-        """See `ports.Observer`."""
-        for decision in transition.decisions:
-            if isinstance(decision, FinishJob) and decision.status is Status.FAILED:
-                self._complain(failure_line(decision, transition.after, self._place))
+    def observe(self, now: Told) -> None:
+        """See `Rendering`."""
+        line = failure_line(now.lines, now.after.directory, self._place)
+        if line is not None:
+            self._complain(line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +168,7 @@ class Screen:
     """Shows a part of the output of rank 0 in an attempt."""
     has_shown: Callable[[Sequence[str]], bool] = lambda lines: False
     """Whether rank 0's output has just shown these lines, so that nobody needs them once more."""
-    observers: tuple[Observer, ...] = ()
+    observers: tuple[Rendering, ...] = ()
 
 
 def screen(
@@ -194,11 +217,12 @@ def observers_of(
         reactor.post(Noticed(clock.now(), told))
 
     job, plans, policy = prepared.job, prepared.plans, prepared.policy
-    summary = _summary(Summary(storage, plans, warn), journal, history, warn)
     space.recall(history.past)
     limits = job.phases[0].init.limits
-    observers = Observers(reactor.call_later, notice)
+    observers = Observers(policy, reactor.call_later, notice)
+    summary = Summary(storage, plans, policy, warn)
     observers.add(log, summary, space)
+    observers.view_of(summary, partial(_recall, summary, policy, journal, history, warn))()
     journal.keep(_SUMMARY, observers.view_of(summary, summary.view))
     observers.add_with_timers(partial(DiskLimits, limits, space, cache, notice))
     observers.add_with_timers(
@@ -217,15 +241,17 @@ def observers_of(
     return observers
 
 
-def _summary(summary: Summary, journal: FileJournal, history: History, warn: Tell) -> Summary:
+def _recall(
+    summary: Summary, policy: RestartPolicy, journal: FileJournal, history: History, warn: Tell
+) -> None:
     """Have the summary know what was before this supervisor."""
-    views = history.snapshot.views if history.snapshot is not None else {}
-    if history.snapshot is None or summary.restore(views.get(_SUMMARY)):
-        summary.replay(history.transitions)
-        return summary
+    snapshot = history.snapshot
+    if snapshot is None or summary.restore(snapshot.views.get(_SUMMARY)):
+        first = snapshot.policy if snapshot is not None else None
+        summary.replay(told_again(history.transitions, first or policy))
+        return
     try:
-        summary.replay(journal.everything(history))
+        summary.replay(told_again(journal.everything(history), policy))
     except JournalError as error:
         text = f"the summary lacks what cannot be read: {error}"
         warn(Notice("summary-incomplete", text, reason=str(error)))
-    return summary

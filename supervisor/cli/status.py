@@ -12,10 +12,10 @@ from supervisor.cli.arguments import Commands, add_model_dir
 from supervisor.cli.job_view import exit_code_of, print_line, quarantined, view
 from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import JobState, Status
-from supervisor.narrative import status_line
 from supervisor.narrative.device_text import lost, unit
 from supervisor.narrative.event_line import budget_used
 from supervisor.narrative.failure_text import at, certainty, doubted
+from supervisor.narrative.standing import in_a_sentence, standing
 from supervisor.protocol.location import Uri
 
 _ENDED_EARLY = (
@@ -47,7 +47,7 @@ def show_status(place: Path | Uri) -> None:
     print_line(f"job {state.job} in {place}")
     is_orphan = job.owner is None and state.exit_code is None
     print_line(f"supervisor: {job.owner or 'none runs here'}{_ENDED_EARLY if is_orphan else ''}")
-    print_line(f"{'last known: ' if is_orphan else ''}{status_line(state, policy)}")
+    print_line(f"{'last known: ' if is_orphan else ''}{in_a_sentence(standing(state, policy))}")
     if state.exit_code is not None:
         print_line(f"exit code {state.exit_code}")
     for line in _last_end(job.history, state):

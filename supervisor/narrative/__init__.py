@@ -60,24 +60,6 @@ def tell(transition: Transition, policy: RestartPolicy) -> Iterator[Line]:
         yield from decided(decision, transition, policy)
 
 
-def status_line(state: JobState, policy: RestartPolicy) -> str:
-    """Where the job stands, in one line."""
-    parts = [f"{state.status}: phase {policy.phases[state.phase].name!r}"]
-    if state.attempt:
-        parts.append(f"attempt {state.attempt}")
-    if state.liveness.stage is not None:
-        parts.append(str(state.liveness.stage))
-    if state.liveness.step is not None:
-        parts.append(f"step {state.liveness.step}")
-    phase = policy.phases[state.phase]
-    if state.ladder.is_shrunk(phase):
-        parts.append(f"on {state.ladder.num_devices(phase)} of {phase.rungs[0]} devices")
-    parts.append(
-        step_in_words(state.budget.highest, "no checkpoint yet", "last checkpoint: step {}")
-    )
-    return ", ".join(parts)
-
-
 def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> Iterator[Line]:
     names = ", ".join(phase.name for phase in policy.phases)
     listed = [phase.name for phase in policy.phases]
@@ -110,6 +92,8 @@ def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> 
 
 
 def _phase_begun(t: Transition, event: PhaseBegun, policy: RestartPolicy) -> Iterator[Line]:
+    if t.after.directory == t.before.directory:
+        return
     limits = policy.phases[event.phase]
     place = f"phase {limits.name!r} ({event.phase + 1} of {len(policy.phases)})"
     found = step_in_words(event.committed, "no checkpoint yet", "newest committed step {}")
@@ -125,11 +109,20 @@ def _phase_begun(t: Transition, event: PhaseBegun, policy: RestartPolicy) -> Ite
 
 
 def _workers_started(t: Transition, event: WorkersStarted, policy: RestartPolicy) -> Iterator[Line]:
+    if t.before.group is None or t.before.group.attempt != event.attempt:
+        return
     pids = ", ".join(str(pid) for pid in event.pids)
     logs = "rank0.log" if len(event.pids) == 1 else "rank*.log"
     text = f"running as pid {pids}; output in {attempt_folder(event.attempt)}/{logs}"
-    pids_told, standby = list(event.pids), event.standby
-    yield of_attempt("workers-started", event.attempt, text, pids=pids_told, standby=standby)
+    placement = t.after.ladder.placement
+    yield of_attempt(
+        "workers-started",
+        event.attempt,
+        text,
+        pids=list(event.pids),
+        standby=event.standby,
+        num_devices=placement.num_devices if placement is not None else None,
+    )
 
 
 def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> Iterator[Line]:

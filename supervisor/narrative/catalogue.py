@@ -32,6 +32,9 @@ KEYS = {
     "detail": "text: what was said, where that is more than the code",
     "directory": "text: the phase's directory, relative to model_dir",
     "exception": "text: the exception",
+    "ending_step": "the last completed step that was told; null: none was",
+    "failure": "all that is known of the failure, as an object; null: nothing failed",
+    "from_snapshot": "whether it went on from a snapshot in memory",
     "forgiven": "how many charged failures no longer count",
     "found": "whether the unit is there at all",
     "goodput": "share of the time that became committed steps, from 0 to 1",
@@ -43,6 +46,7 @@ KEYS = {
     "max_num_restarts": "restarts allowed without progress",
     "metrics": "numbers by name, as the program reported them",
     "num_devices": "number of devices; null: as the config says",
+    "newest_committed_step": "the newest committed step then; null: none is seen",
     "number": "how many",
     "parts": "seconds of each part of the recovery, by name",
     "phase": "text: the name of the phase",
@@ -64,8 +68,11 @@ KEYS = {
     "signature": "text: the failure's fingerprint; null: it has none",
     "stage": "text: what the worker was doing; null: it does not say",
     "standby": "whether a standby took over",
-    "status": "text: the status that the job ended with: `SUCCEEDED`, `FAILED` or `DRAINED`",
+    "status": "text: as what the job ended: `SUCCEEDED`, `FAILED` or `DRAINED`; an attempt also "
+    "as `MADE_WAY` (for a larger rung) or `LOST` (its supervisor ended before it)",
+    "starting_step": "the step that the attempt began at; null: nothing tells",
     "step": "a step: the last completed, restored or committed one; null: none is known",
+    "steps_progressed": "how many steps the attempt got further",
     "stream": "text: where the program wrote it: `output` (its stdout and stderr are one)",
     "times": "how many times",
     "unit": "text: the device or host",
@@ -99,7 +106,9 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "supervisor-lost": Kind("The supervisor before this one was killed.", ("attempt",)),
         "supervisor-failed": Kind("The supervisor cannot go on, and ends.", ("reason",)),
         "job-resumed": Kind("What was spent so far.", ("attempts", "step", *BUDGET)),
-        "job-ended": Kind("The job ends, for this run at least.", ("status", "code", "reason")),
+        "job-ended": Kind(
+            "The job ends, for this run at least.", ("status", "code", "reason", "failure")
+        ),
         "counts-reset": Kind("The job had failed for good; counts start at zero.", ("code",)),
         "checkpoint-without-journal": Kind("Training goes on from a checkpoint.", ("step",)),
         "phase-starting": Kind("A phase is about to start.", ("phase", "reason")),
@@ -126,7 +135,25 @@ EVENTS: dict[str, dict[str, Kind]] = {
             "An attempt is started.",
             ("attempt", "phase", "step", "num_devices", "units", "reason"),
         ),
-        "workers-started": Kind("Every worker runs.", ("attempt", "pids", "standby")),
+        "workers-started": Kind(
+            "Every worker runs.", ("attempt", "pids", "standby", "num_devices")
+        ),
+        "launch-failed": Kind(
+            "The attempt's workers could not be started.", ("attempt", "status", "failure")
+        ),
+        "attempt-ended": Kind(
+            "No process of the attempt is left: its record in summary.json.",
+            (
+                "attempt",
+                "status",
+                "starting_step",
+                "from_snapshot",
+                "ending_step",
+                "steps_progressed",
+                "newest_committed_step",
+                "failure",
+            ),
+        ),
         "rank-ended": Kind(
             "A worker ended.", ("attempt", "rank", "code", "signal", "stage", "step")
         ),

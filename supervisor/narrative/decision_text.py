@@ -24,6 +24,7 @@ from supervisor.core.state import Status
 from supervisor.diagnosis.failure import told_survivors
 from supervisor.narrative import device_text
 from supervisor.narrative.event_line import Level, Line, main, of_attempt
+from supervisor.narrative.failure_text import record
 from supervisor.narrative.findings import found
 from supervisor.ports import Transition
 
@@ -74,13 +75,15 @@ def _tell_end(end: FinishJob, t: Transition, policy: RestartPolicy) -> Iterator[
     status, code, reason = end.status, end.exit_code, end.reason
     level: Level = "error" if status is Status.FAILED else "info"
     text = f"{status}, exit code {code:d}: {reason}"
-    yield main("job-ended", text, level, status=status, code=int(code), reason=reason)
-    failure, remedy = t.after.last_failure, device_text.remedy(t, policy)
+    failure = t.after.last_failure if status is Status.FAILED else None
+    kept = record(failure) if failure is not None else None
+    yield main("job-ended", text, level, status=status, code=int(code), reason=reason, failure=kept)
+    remedy = device_text.remedy(t, policy)
     if remedy is not None:
         yield main(
             "advice", f"what to do: {remedy}", level, code="wait-for-capacity", advice=remedy
         )
-    elif status is Status.FAILED and failure is not None:
+    elif failure is not None:
         text = f"what to do: {failure.advice}"
         yield main("advice", text, level, code=failure.rule, advice=failure.advice)
 

@@ -6,13 +6,21 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 from supervisor.core.budget import Charge
-from supervisor.core.doing import Alive, MakesWay, Probing, cause_of
+from supervisor.core.doing import Alive, Killing, MakesWay, Probing, cause_of
 from supervisor.core.events import LaunchFailed, StopSource, WorkersGone
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
 from supervisor.diagnosis.failure import Failure
+from supervisor.narrative.decision_text import step_in_words
 from supervisor.narrative.event_line import Line, budget_keys, budget_used, count, main, of_attempt
-from supervisor.narrative.failure_text import at, doubted, end_of_traceback, failed, verdict
+from supervisor.narrative.failure_text import (
+    at,
+    doubted,
+    end_of_traceback,
+    failed,
+    record,
+    verdict,
+)
 from supervisor.narrative.stop_text import notice_used, stopped
 from supervisor.ports import Transition
 
@@ -31,12 +39,11 @@ class End(StrEnum):
     """Its supervisor ended before it."""
 
 
-def end_of(t: Transition, event: WorkersGone) -> End:
+def _end_of(t: Transition, event: WorkersGone) -> End:
     """How the attempt ended that was live before `t`."""
     group = t.before.doing
-    assert isinstance(group, Alive)
-    cause = cause_of(group)
-    if t.before.group is not None and t.before.group.abandoned:
+    cause = cause_of(group) if isinstance(group, Alive) else None
+    if isinstance(group, Killing) and group.abandoned:
         return End.LOST
     if t.after.status is Status.SUCCEEDED or t.after.phase != t.before.phase:
         return End.SUCCEEDED
@@ -51,7 +58,9 @@ def gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[L
     """That no process of the attempt is left, and why it ended."""
     if t.before.group is None or t.before.group.attempt != event.attempt:
         return
-    highest, end = t.before.budget.highest, end_of(t, event)
+    highest, end = t.before.budget.highest, _end_of(t, event)
+    failure = t.after.last_failure if end is End.FAILED else None
+    yield _ended(event, end, failure)
     if event.committed is not None and (highest is None or event.committed > highest):
         text = f"checkpoint of step {event.committed} was committed"
         yield of_attempt(
@@ -66,16 +75,40 @@ def gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[L
     if event.doubt is not None and is_done:
         text = doubted(event.doubt)
         yield of_attempt("success-doubted", event.attempt, text, "warning", exception=event.doubt)
-    if end is End.FAILED and t.after.last_failure is not None:
+    if failure is not None:
         several = (t.before.group.world_size or 1) > 1
-        yield from _failed(event.attempt, t.after.last_failure, t.after, policy, several=several)
+        yield from _failed(event.attempt, failure, t.after, policy, several=several)
 
 
 def launch_failed(t: Transition, event: LaunchFailed, policy: RestartPolicy) -> Iterator[Line]:
     """That the attempt could not be started."""
     if t.before.group is not None and t.before.group.attempt == event.attempt:
         failure = t.after.last_failure or event.failure
+        text = "could not be started"
+        yield of_attempt(
+            "launch-failed", event.attempt, text, status=End.FAILED, failure=record(failure)
+        )
         yield from _failed(event.attempt, failure, t.after, policy)
+
+
+def _ended(event: WorkersGone, end: End, failure: Failure | None) -> Line:
+    """How far the attempt came."""
+    start = event.resumed_from if event.starting_step is None else event.starting_step
+    newest = step_in_words(event.committed, "no checkpoint is seen", "newest checkpoint: step {}")
+    ran = "" if event.step is None else f" at step {event.step}"
+    ran += "" if event.step is None or start is None else f", from step {start}"
+    return of_attempt(
+        "attempt-ended",
+        event.attempt,
+        f"ended{ran}: {end}; {newest}",
+        status=end,
+        starting_step=start,
+        from_snapshot=event.from_snapshot,
+        ending_step=event.step,
+        steps_progressed=max(0, event.step - (start or 0)) if event.step is not None else 0,
+        newest_committed_step=event.committed,
+        failure=record(failure) if failure is not None else None,
+    )
 
 
 def _failed(

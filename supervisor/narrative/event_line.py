@@ -24,7 +24,7 @@ class Line:
     text: str
     """The sentence for people; tools read the name and the keys."""
     level: Level = "info"
-    keys: Mapping[str, object] = field(default_factory=dict)
+    keys: Mapping[str, Any] = field(default_factory=dict)
     """What the sentence is about, as JSON has it."""
     quotes: str | None = None
     """The line of the traceback that rank 0 left, where this line repeats one."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from supervisor.core.decisions import FinishJob
 from supervisor.core.state import JobState, Status
 from supervisor.diagnosis.failure import Failure
 from supervisor.diagnosis.outcome import Verdict
@@ -21,7 +21,11 @@ _MARKS = re.compile(r"\s*[\^~]+\s*$")
 
 def at(failure: Failure) -> str:
     """Where the root cause was raised, as the end of a sentence; empty if that is not known."""
-    return f", at {failure.where}" if failure.where else ""
+    return _at(failure.where)
+
+
+def _at(where: str) -> str:
+    return f", at {where}" if where else ""
 
 
 def end_of_traceback(traceback: str) -> Sequence[str]:
@@ -59,6 +63,12 @@ def failed(attempt: int, text: str, failure: Failure) -> Line:
     )
 
 
+def record(failure: Failure) -> dict[str, Any]:
+    """All that is known of a failure, as JSON; `certain` as people understand it: false of what is
+    not FATAL."""
+    return {**asdict(failure), "certain": failure.is_certain}
+
+
 def verdict(attempt: int, failure: Failure, state: JobState) -> Iterator[Line]:
     """What the failure was taken for, why, and what follows from that if it is a guess."""
     name = f"verdict {failure.verdict}{certainty(failure)} (rule {failure.rule!r})"
@@ -90,12 +100,16 @@ def doubted(exception: str) -> str:
     )
 
 
-def failure_line(end: FinishJob, state: JobState, place: str) -> str:
-    """Why the job in `place` has failed, for somebody who sees nothing else of it."""
-    parts = [f"{end.status}, exit code {end.exit_code:d}: {end.reason}"]
-    if (failure := state.last_failure) is not None:
-        parts.append(f"root cause: {failure.root_cause}{at(failure)}")
-        parts.append(f"what to do: {failure.advice}")
-    if state.directory is not None:
-        parts.append(f"more: {place}/{state.directory}/{RUN_LOG}")
+def failure_line(lines: Sequence[Line], directory: str | None, place: str) -> str | None:
+    """Why the job in `place` has failed, for somebody who sees nothing else of it; None: it has
+    not, by these lines."""
+    end = next((line for line in lines if line.event == "job-ended"), None)
+    if end is None or end.keys["status"] is not Status.FAILED:
+        return None
+    parts = [end.text]
+    if (failure := end.keys["failure"]) is not None:
+        parts.append(f"root cause: {failure['root_cause']}{_at(failure['where'])}")
+    parts += [line.text for line in lines if line.event == "advice"]
+    if directory is not None:
+        parts.append(f"more: {place}/{directory}/{RUN_LOG}")
     return printable("; ".join(part.rstrip(".") for part in parts))

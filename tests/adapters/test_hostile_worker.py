@@ -44,6 +44,7 @@ from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
 from supervisor.host.notice import Notice
 from supervisor.narrative import Level
+from supervisor.narrative.told import with_lines
 from supervisor.ports import Transition
 from supervisor.protocol.failure_record import parse_failure_record
 from supervisor.protocol.messages import MAX_LINE, Message, Stage
@@ -139,8 +140,8 @@ class Observers:
         self._view = TerminalView([PLAN], POLICY, Ticking(), pytest.fail)
         storage = LocalStorage(directory)
         self._journal = FileJournal(storage)
-        log = RunLog(storage, Ticking(), POLICY, self._line, "text", Redactor().text)
-        self._observers = (log, Summary(storage, [PLAN], self.said.append), self._view)
+        log = RunLog(storage, Ticking(), self._line, "text", Redactor().text)
+        self._observers = (log, Summary(storage, [PLAN], POLICY, self.said.append), self._view)
         self.state = JobState()
         storage.make_directory(PHASE)
         for event in (
@@ -161,7 +162,7 @@ class Observers:
         if not isinstance(event, WorkerReported | Noticed):
             self._journal.append(transition, durable=False)
         for observer in self._observers:
-            observer.observe(transition)
+            observer.observe(with_lines(transition, POLICY))
 
     def check(self, shown: str) -> None:
         """Nothing of what a person reads is more than lines of our own."""

@@ -13,6 +13,7 @@ from supervisor.core.events import Event, WorkerReported, WorkersGone, WorkersOb
 from supervisor.core.machine import step
 from supervisor.diagnosis.failure import WorkerExit
 from supervisor.narrative import Level
+from supervisor.narrative.told import with_lines
 from supervisor.ports import Transition
 from supervisor.protocol.messages import Stage, StageMessage
 from tests.core.history import RETRY, History, policy
@@ -29,7 +30,7 @@ class Told:
         self.time = 0.0
         self.lines: list[str] = []
         (model_dir / "phase0").mkdir()
-        self._log = RunLog(LocalStorage(model_dir), self, policy(), self._shown)
+        self._log = RunLog(LocalStorage(model_dir), self, self._shown)
 
     def _shown(self, line: str, level: Level) -> None:
         self.lines.append(line)
@@ -43,7 +44,8 @@ class Told:
     def happens(self, event: Event) -> None:
         before = self.state
         self.state, decisions = step(before, event, policy())
-        self._log.observe(Transition(event, before, self.state, decisions, self.wall()))
+        turn = Transition(event, before, self.state, decisions, self.wall())
+        self._log.observe(with_lines(turn, policy()))
 
     def enters(self, *stages: Stage) -> None:
         for stage in stages:

@@ -26,6 +26,7 @@ from supervisor.core.machine import step
 from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import WorkerExit
+from supervisor.narrative.told import Told, told_again, with_lines
 from supervisor.ports import Transition
 from supervisor.protocol.messages import RestoredMessage, StepMessage
 from tests.adapters.test_hostile_worker import PHASE, PLAN, POLICY
@@ -49,7 +50,7 @@ def test_a_recovery_outlives_the_supervisor_that_saw_it(tmp_path: Path) -> None:
     """It is in the journal, although steps are not."""
     storage = LocalStorage(tmp_path)
     storage.make_directory(PHASE)
-    journal, summary = FileJournal(storage), Summary(storage, [PLAN], print)
+    journal, summary = FileJournal(storage), Summary(storage, [PLAN], POLICY, print)
     state = JobState()
     for event in LIFE:
         before = state
@@ -57,7 +58,7 @@ def test_a_recovery_outlives_the_supervisor_that_saw_it(tmp_path: Path) -> None:
         transition = Transition(event, before, state, decisions, WALL)
         if decisions or not isinstance(event, WorkerReported):
             journal.append(transition, durable=False)
-        summary.observe(transition)
+        summary.observe(with_lines(transition, POLICY))
     seen = json.loads((tmp_path / PHASE / "summary.json").read_text())["attempts"]
     assert "recovery" not in seen[0]
     assert seen[1]["recovery"] == {
@@ -68,19 +69,19 @@ def test_a_recovery_outlives_the_supervisor_that_saw_it(tmp_path: Path) -> None:
     }
 
     history = FileJournal(storage).read()
-    again = Summary(storage, [PLAN], print)
-    again.replay(history.transitions)
+    again = Summary(storage, [PLAN], POLICY, print)
+    again.replay(told_again(history.transitions, POLICY))
     event = SupervisorStarted(0.0, "job", POLICY, 15)
     after, decisions = step(history.state, event, POLICY)
-    again.observe(Transition(event, history.state, after, decisions, WALL))
+    again.observe(with_lines(Transition(event, history.state, after, decisions, WALL), POLICY))
     gone = WorkersGone(1.0, 2, RETRY, 15, 16, 15)
     last, decisions = step(after, gone, POLICY)
-    again.observe(Transition(gone, after, last, decisions, WALL))
-    told = json.loads((tmp_path / PHASE / "summary.json").read_text())["attempts"]
-    assert told[1]["recovery"] == seen[1]["recovery"]
+    again.observe(with_lines(Transition(gone, after, last, decisions, WALL), POLICY))
+    shown = json.loads((tmp_path / PHASE / "summary.json").read_text())["attempts"]
+    assert shown[1]["recovery"] == seen[1]["recovery"]
 
 
-def life(last: int) -> list[Transition]:
+def life(last: int) -> list[Told]:
     """All of the attempts up to the number `last` have failed."""
     history = History(policy(PhasePolicy("one", last + 1, repeated_failure_limit=0)))
     history.happens(SupervisorStarted(0.0, "job", history.policy, None))
@@ -90,7 +91,7 @@ def life(last: int) -> list[Transition]:
     return history.turns
 
 
-def told(folder: Path) -> tuple[list[int], list[int]]:
+def written(folder: Path) -> tuple[list[int], list[int]]:
     """The attempts in attempts.jsonl and in summary.json."""
     lines = (folder / PHASE / "attempts.jsonl").read_bytes().splitlines()
     body = json.loads((folder / PHASE / "summary.json").read_text())
@@ -112,7 +113,7 @@ def storage(tmp_path: Path) -> LocalStorage:
 
 def observed(storage: LocalStorage, since: int, last: int) -> None:
     """A supervisor that starts after the attempt `since` lives until the attempt `last` is over."""
-    summary = Summary(storage, [PLAN], pytest.fail, last=LAST)
+    summary = Summary(storage, [PLAN], POLICY, pytest.fail, last=LAST)
     earlier = life(since)
     summary.replay(earlier)
     for transition in life(last)[len(earlier) :]:
@@ -123,7 +124,7 @@ def test_the_records_of_older_attempts_are_appended_elsewhere(
     tmp_path: Path, storage: LocalStorage
 ) -> None:
     observed(storage, 0, 12)
-    assert told(tmp_path) == (list(range(1, 8)), list(range(8, 13)))
+    assert written(tmp_path) == (list(range(1, 8)), list(range(8, 13)))
     body = json.loads((tmp_path / PHASE / "summary.json").read_text())
     assert body["num_attempts"] == 12
     assert body["num_by_status"] == {"FAILED": 12}
@@ -137,7 +138,7 @@ def test_the_next_supervisor_writes_no_record_twice_and_leaves_none_out(
 ) -> None:
     observed(storage, 0, at)
     observed(storage, at, 9)
-    assert told(tmp_path) == (list(range(1, 5)), list(range(5, 10)))
+    assert written(tmp_path) == (list(range(1, 5)), list(range(5, 10)))
 
 
 @pytest.mark.parametrize(
@@ -171,7 +172,7 @@ def test_a_disk_that_is_full_for_a_while_loses_no_record(
     tmp_path: Path, storage: LocalStorage
 ) -> None:
     said: list[str] = []
-    summary = Summary(storage, [PLAN], said.append, last=LAST)
+    summary = Summary(storage, [PLAN], POLICY, said.append, last=LAST)
     (tmp_path / PHASE / "attempts.jsonl").mkdir()
     for transition in life(8):
         summary.observe(transition)
@@ -181,12 +182,12 @@ def test_a_disk_that_is_full_for_a_while_loses_no_record(
     (tmp_path / PHASE / "attempts.jsonl").rmdir()
     for transition in life(9)[len(life(8)) :]:
         summary.observe(transition)
-    assert told(tmp_path)[0] == list(range(1, 5))
+    assert written(tmp_path)[0] == list(range(1, 5))
 
 
 def test_nothing_is_written_where_no_phase_has_begun(tmp_path: Path, storage: LocalStorage) -> None:
     """A journal that somebody has edited may have attempts without one."""
-    summary = Summary(storage, [PLAN], pytest.fail, last=LAST)
+    summary = Summary(storage, [PLAN], POLICY, pytest.fail, last=LAST)
     for transition in life(8):
         if not isinstance(transition.event, PhaseBegun):
             summary.observe(transition)

@@ -25,7 +25,8 @@ from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import Failure, Verdict, WorkerExit
 from supervisor.diagnosis.success import Success
-from supervisor.narrative import Line, tell
+from supervisor.narrative import Line
+from supervisor.narrative.told import Told, with_lines
 from supervisor.ports import Transition
 
 RETRY = Failure("killed", Verdict.RESTART, "sigkill", "why", "what", "SIGKILL", 0, "SIGKILL")
@@ -55,7 +56,7 @@ class History:
         self.state = JobState()
         self.now = 0.0
         self.events: list[Event] = []
-        self.turns: list[Transition] = []
+        self.turns: list[Told] = []
         self.decided: list[Decision] = []
         """Without `stages`."""
         self.stages: list[TellStages] = []
@@ -65,7 +66,8 @@ class History:
         before = self.state
         self.events.append(event)
         self.state, decisions = step(before, event, self.policy)
-        self.turns.append(Transition(event, before, self.state, decisions, WALL))
+        transition = Transition(event, before, self.state, decisions, WALL)
+        self.turns.append(with_lines(transition, self.policy))
         self.stages += [each for each in decisions if isinstance(each, TellStages)]
         others = tuple(each for each in decisions if not isinstance(each, TellStages))
         self.decided += others
@@ -150,7 +152,7 @@ class History:
     @property
     def told(self) -> list[Line]:
         """What is told of the last turn."""
-        return list(tell(self.turns[-1], self.policy))
+        return list(self.turns[-1].lines)
 
     @property
     def starts_decided(self) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from supervisor.core.policy import RestartPolicy
-from supervisor.narrative import tell
 from supervisor.narrative.device_text import lost
 from tests.core.test_capacity_check import EIGHT, HARDWARE, Devices
 
@@ -23,7 +22,7 @@ class Told(Devices):
 
     @property
     def advice(self) -> list[str]:
-        lines = [line.text for turn in self.turns for line in tell(turn, self.policy)]
+        lines = [line.text for turn in self.turns for line in turn.lines]
         return [line for line in lines if line.startswith("what to do: ")]
 
 

@@ -48,6 +48,7 @@ from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
 from supervisor.files.segments import JOURNAL, SUFFIX, Segment
 from supervisor.host.identity import Identity
+from supervisor.narrative.told import told_again
 from supervisor.ports import Source
 from supervisor.prepare import prepare
 from supervisor.protocol import committed, simulated
@@ -203,7 +204,7 @@ def _resumed(job: Path) -> object:
     """As a supervisor does that starts in `job`."""
     storage = LocalStorage(job)
     history = FileJournal(storage).read()
-    Summary(storage, [PLAN], _ignore).replay(history.transitions)
+    Summary(storage, [PLAN], POLICY, _ignore).replay(told_again(history.transitions, POLICY))
     return step(history.state, SupervisorStarted(0.0, "job", POLICY, 5), POLICY)
 
 

@@ -31,7 +31,7 @@ def ends(history: History, place: Path) -> list[tuple[str, Any]]:
     """How each attempt ended, by summary.json, and its root cause if it has one."""
     storage = LocalStorage(place)
     storage.make_directory("phase0")
-    summary = Summary(storage, [PLAN], lambda notice: None)
+    summary = Summary(storage, [PLAN], history.policy, lambda notice: None)
     for turn in history.turns:
         summary.observe(turn)
     attempts = json.loads((place / "phase0" / "summary.json").read_text())["attempts"]
@@ -46,7 +46,12 @@ def test_an_attempt_that_made_way_has_not_failed(tmp_path: Path) -> None:
     history.commits(20)
     history.ends(WorkerExit(0, signal="SIGTERM"))
     history.gone(BY_OURS, committed=21)
-    assert events(history) == ["checkpoint-committed", "attempt-stopped", "devices-probing"]
+    assert events(history) == [
+        "attempt-ended",
+        "checkpoint-committed",
+        "attempt-stopped",
+        "devices-probing",
+    ]
     assert ends(history, tmp_path) == [("FAILED", HARDWARE.root_cause), ("MADE_WAY", None)]
 
 

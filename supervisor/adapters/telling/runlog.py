@@ -13,10 +13,9 @@ from typing import Any, Literal
 
 from supervisor.core.allowance import Allowance
 from supervisor.core.events import WorkerReported, WorkersGone
-from supervisor.core.policy import RestartPolicy
 from supervisor.files.segments import RUN_LOG
 from supervisor.host.notice import Notice
-from supervisor.narrative import Level, Line, noticed, tell
+from supervisor.narrative import Level, Line, noticed
 from supervisor.narrative.structured import (
     BoundLogger,
     EventDict,
@@ -24,7 +23,8 @@ from supervisor.narrative.structured import (
     add_log_level,
     wrap_logger,
 )
-from supervisor.ports import Clock, Storage, Transition
+from supervisor.narrative.told import Told
+from supervisor.ports import Clock, Storage
 from supervisor.protocol.messages import Message, StageMessage, printable
 
 LogFormat = Literal["text", "json"]
@@ -41,13 +41,12 @@ _AS_JSON = JSONRenderer()
 
 
 class RunLog:
-    """Tells every transition in the phase's run.log and to `console`."""
+    """Writes what is told in the phase's run.log and to `console`."""
 
     def __init__(
         self,
         storage: Storage,
         clock: Clock,
-        policy: RestartPolicy,
         console: Console,
         console_format: LogFormat = "text",
         redact: Callable[[str], str] = str,
@@ -56,7 +55,6 @@ class RunLog:
         """`redact` takes the secrets out of a line. What rank 0's output `has_shown` on the console
         is not repeated there."""
         self._storage = storage
-        self._policy = policy
         self._console = console
         self._format = console_format
         self._redact = redact
@@ -72,11 +70,10 @@ class RunLog:
         self._waiting: list[str] = []
         self._broken = False
 
-    def observe(self, transition: Transition) -> None:
-        """See `ports.Observer`."""
-        self._directory = transition.after.directory or self._directory
-        event, now = transition.event, self._clock.now()
-        lines = tuple(tell(transition, self._policy))
+    def observe(self, told: Told) -> None:
+        """See `observers.Rendering`."""
+        self._directory = told.after.directory or self._directory
+        event, lines, now = told.event, told.lines, self._clock.now()
         quoted = [line.quotes for line in lines if line.quotes is not None]
         repeats = bool(quoted) and self._has_shown(quoted)
         for line in lines:
@@ -86,7 +83,7 @@ class RunLog:
         if left_out := self._reports.left_out(now, over=isinstance(event, WorkersGone)):
             text = f"{left_out} more reports of the worker were not shown"
             self.say(Notice("reports-left-out", text, number=left_out), level="warning")
-        if transition.after.attempt != transition.before.attempt:
+        if told.after.attempt != told.before.attempt:
             self._reports = _Reports()
 
     def say(self, notice: Notice, *, level: Level = "info") -> None:

@@ -6,6 +6,7 @@ import json
 
 from supervisor.core.policy import RestartPolicy
 from supervisor.host.notice import Notice, Tell
+from supervisor.narrative.standing import standing
 from supervisor.ports import Storage, Transition
 
 STATUS = "status.json"
@@ -23,17 +24,17 @@ class StatusFile:
 
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""
-        state = transition.after
-        if not transition.decisions and state.status == transition.before.status:
+        if not transition.decisions and transition.after.status == transition.before.status:
             return
+        now = standing(transition.after, self._policy)
         body = {
             "v": FORMAT,
-            "job": state.job,
-            "status": state.status,
-            "exit_code": state.exit_code,
-            "attempt": state.attempt,
-            "num_devices": state.ladder.num_devices(self._policy.phases[state.phase]),
-            "step": state.budget.highest,
+            "job": now.job,
+            "status": now.status,
+            "exit_code": now.exit_code,
+            "attempt": now.attempt,
+            "num_devices": now.num_devices,
+            "step": now.newest_checkpoint,
             "time": transition.wall.isoformat(),
         }
         try:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import Status
-from supervisor.narrative import status_line
+from supervisor.narrative.standing import in_a_sentence, standing
 from supervisor.ports import CallLater, Clock, Transition
 
 _STATUS_INTERVAL = 1.0
@@ -89,7 +89,7 @@ class ServiceManager:
         if up and not self._ready:
             self._ready = True
             self._notifier.send("READY=1")
-        self._status = status_line(after, self._policy)
+        self._status = in_a_sentence(standing(after, self._policy))
         if (
             after.status is not before.status
             or self._clock.now() >= self._told_at + _STATUS_INTERVAL

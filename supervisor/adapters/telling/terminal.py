@@ -29,6 +29,7 @@ from supervisor.core.state import JobState, Status
 from supervisor.host.notice import Tell
 from supervisor.host.outlet import FLUSH_PATIENCE, Outlet, Part, write
 from supervisor.narrative import Level
+from supervisor.narrative.standing import Standing, standing
 from supervisor.ports import Clock, Transition
 from supervisor.protocol.messages import StepMessage, printable
 
@@ -55,11 +56,15 @@ _LEVELS = {"error": "red", "warning": "yellow"}
 class _Picture:
     """What the view shows of the job."""
 
-    state: JobState
+    standing: Standing
+    phase: int = 0
     step: int | None = None
     loss: float | None = None
     rate: float | None = None
     """Steps a second."""
+    backoff_until: float | None = None
+    """When the next attempt starts, on our clock; None: it waits for no time."""
+    quarantine: tuple[str, ...] = ()
 
 
 class TerminalView:
@@ -78,7 +83,7 @@ class TerminalView:
         self._policy = policy
         self._clock = clock
         self._steps: deque[tuple[float, int]] = deque()
-        self._picture = _Picture(JobState())
+        self._picture = _Picture(standing(JobState(), policy))
         """Made in the main thread, shown in the other."""
         self._last = ""
         self._unfinished = b""
@@ -127,7 +132,10 @@ class TerminalView:
                 self._steps.clear()
             case PhaseBegun():
                 step = loss = None
-        self._picture = _Picture(transition.after, step, loss, self._rate())
+        state = transition.after
+        now, until = standing(state, self._policy), state.backoff.until if state.backoff else None
+        units = tuple(sorted(state.quarantine.units))
+        self._picture = _Picture(now, state.phase, step, loss, self._rate(), until, units)
 
     def _rate(self) -> float | None:
         if len(self._steps) < 2:
@@ -161,33 +169,29 @@ class TerminalView:
 
     def _render(self) -> Panel:
         picture = self._picture
-        state = picture.state
-        plan = self._plans[state.phase]
-        limits = self._policy.phases[state.phase]
+        now, plan = picture.standing, self._plans[picture.phase]
         table = Table.grid(padding=(0, 3))
-        phase = f"{plan.name} ({state.phase + 1} of {len(self._plans)})"
+        phase = f"{now.phase} ({picture.phase + 1} of {len(self._plans)})"
         table.add_row("phase", phase, "step", _steps_done(picture, plan))
-        table.add_row("attempt", str(state.attempt), "loss", _number(picture.loss, ".4f"))
-        table.add_row("status", self._status(state), "steps/s", _number(picture.rate, ".2f"))
-        table.add_row(
-            "restarts used",
-            f"{state.budget.restarts} of {limits.max_num_restarts}",
-            "last committed",
-            "-" if state.budget.highest is None else f"step {state.budget.highest}",
-        )
-        if limits.rungs:
-            devices = f"{state.ladder.num_devices(limits)} of {limits.rungs[0]}"
-            quarantine = ", ".join(sorted(state.quarantine.units)) or "-"
+        table.add_row("attempt", str(now.attempt), "loss", _number(picture.loss, ".4f"))
+        table.add_row("status", self._status(picture), "steps/s", _number(picture.rate, ".2f"))
+        used = f"{now.restarts} of {now.max_num_restarts}"
+        newest = "-" if now.newest_checkpoint is None else f"step {now.newest_checkpoint}"
+        table.add_row("restarts used", used, "last committed", newest)
+        if now.max_num_devices is not None:
+            devices = f"{now.num_devices} of {now.max_num_devices}"
+            quarantine = ", ".join(picture.quarantine) or "-"
             table.add_row("devices", devices, "quarantine", quarantine)
         last = Text(self._last, style="dim", no_wrap=True, overflow="ellipsis")
-        return Panel(Group(table, last), title=f"supervise · job {state.job}", title_align="left")
+        return Panel(Group(table, last), title=f"supervise · job {now.job}", title_align="left")
 
-    def _status(self, state: JobState) -> Text:
-        status = Text(state.status.value, style=_STYLES.get(state.status, "bold"))
-        if state.liveness.stage is not None:
-            status.append(f" · {state.liveness.stage.value}", style="default")
-        if state.backoff is not None:
-            left = max(0.0, state.backoff.until - self._clock.now())
+    def _status(self, picture: _Picture) -> Text:
+        now = picture.standing
+        status = Text(now.status.value, style=_STYLES.get(now.status, "bold"))
+        if now.stage is not None:
+            status.append(f" · {now.stage.value}", style="default")
+        if picture.backoff_until is not None:
+            left = max(0.0, picture.backoff_until - self._clock.now())
             status.append(f" · next attempt in {left:.0f} s", style="default")
         return status
 
@@ -224,7 +228,7 @@ class _Screen(io.TextIOBase):
 
 
 def _steps_done(picture: _Picture, plan: PhasePlan) -> str:
-    step = picture.state.liveness.step
+    step = picture.standing.step
     step = step if step is not None else picture.step
     of = f" of {plan.max_steps}" if plan.max_steps is not None else ""
     return "-" if step is None else f"{step}{of}"

@@ -1,0 +1,80 @@
+"""Where the job stands: the keys that systemd, status.json, the live view, the summary and
+`supervise status` render, and the sentence of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from supervisor.core.policy import RestartPolicy
+from supervisor.core.state import JobState, Status
+from supervisor.narrative.decision_text import step_in_words
+from supervisor.protocol.messages import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a job stands."""
+
+    job: str
+    status: Status
+    exit_code: int | None
+    """None: the job has not ended."""
+    phase: str
+    attempt: int
+    """0: none was started."""
+    stage: Stage | None
+    """What the workers say that they do; None: they do not say."""
+    step: int | None
+    """The last completed step of the attempt, as far as it told."""
+    num_devices: int | None
+    """The rung; None: nobody knows how many there are."""
+    max_num_devices: int | None
+    """The full rung."""
+    newest_checkpoint: int | None
+    """The highest step that was ever committed in the phase."""
+    restarts: int
+    max_num_restarts: int
+    preemptions: int
+    restarts_in_all: int
+
+    @property
+    def is_shrunk(self) -> bool:
+        """Whether it is on a smaller rung than the full one."""
+        rung, full = self.num_devices, self.max_num_devices
+        return rung is not None and full is not None and rung < full
+
+
+def standing(state: JobState, policy: RestartPolicy) -> Standing:
+    """Where the job in `state` stands."""
+    phase = policy.phases[state.phase]
+    return Standing(
+        job=state.job,
+        status=state.status,
+        exit_code=state.exit_code,
+        phase=phase.name,
+        attempt=state.attempt,
+        stage=state.liveness.stage,
+        step=state.liveness.step,
+        num_devices=state.ladder.num_devices(phase),
+        max_num_devices=phase.rungs[0] if phase.rungs else None,
+        newest_checkpoint=state.budget.highest,
+        restarts=state.budget.restarts,
+        max_num_restarts=phase.max_num_restarts,
+        preemptions=state.budget.preemptions,
+        restarts_in_all=state.budget.total,
+    )
+
+
+def in_a_sentence(it: Standing) -> str:
+    """Where the job stands, in one line."""
+    parts = [f"{it.status}: phase {it.phase!r}"]
+    if it.attempt:
+        parts.append(f"attempt {it.attempt}")
+    if it.stage is not None:
+        parts.append(str(it.stage))
+    if it.step is not None:
+        parts.append(f"step {it.step}")
+    if it.is_shrunk:
+        parts.append(f"on {it.num_devices} of {it.max_num_devices} devices")
+    newest = step_in_words(it.newest_checkpoint, "no checkpoint yet", "last checkpoint: step {}")
+    return ", ".join([*parts, newest])
