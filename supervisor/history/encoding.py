@@ -174,11 +174,11 @@ def _tagged(kinds: tuple[type, ...]) -> _Codec:
     """One of several dataclasses."""
     if not all(map(is_dataclass, kinds)):
         raise TypeError(f"one of {kinds}: nothing tells in JSON which it is")
-    by_name: dict[str, Any] = {_tag(kind): kind for kind in kinds}
+    by_name: dict[str, Any] = {tag(kind): kind for kind in kinds}
 
     def encode(value: Any) -> dict[str, Any]:
         kind: Any = type(value)
-        return {KIND: _tag(kind), **_codec(kind).encode(value)}
+        return {KIND: tag(kind), **_codec(kind).encode(value)}
 
     def decode(body: Any) -> Any:
         if type(body) is not dict:
@@ -193,7 +193,7 @@ def _tagged(kinds: tuple[type, ...]) -> _Codec:
 
 
 @cache
-def _tag(kind: Any) -> str:
+def tag(kind: Any) -> str:
     """What names the class among others: a constant field `kind` of its own, or its name."""
     is_constant = get_origin(_hints(kind).get(KIND)) is Literal
     return str(get_args(_hints(kind)[KIND])[0]) if is_constant else str(kind.__name__)

@@ -12,6 +12,9 @@ from typing import Any
 FORMAT = 2
 """What is written now."""
 
+SINCE: Mapping[str, int] = {"TellStages": 2}
+"""The format in which kinds of events and decisions came; the others were in the first."""
+
 Record = dict[str, Any]
 """A line of the journal, as JSON."""
 

@@ -1,0 +1,47 @@
+"""docs/journal.md is what the code says of the journal, and says it of everything."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import get_args
+
+from supervisor.core.decisions import Decision
+from supervisor.core.events import Event
+from supervisor.core.state import JobState
+from supervisor.history.journal_page import page
+from supervisor.history.journal_text import FIELDS, VOLATILE_PARTS
+from supervisor.history.upcasters import FORMAT, SINCE
+
+PUBLISHED = Path(__file__).parents[2] / "docs" / "journal.md"
+JOURNALS = Path(__file__).with_name("journals")
+KINDS = {kind.__name__ for union in (Event, Decision) for kind in get_args(union)}
+
+
+def test_the_page_is_current() -> None:
+    told = PUBLISHED.read_text(encoding="utf-8")
+    assert told == page(), "write it: python -m supervisor.history.journal_page > docs/journal.md"
+
+
+def test_everything_has_a_section_and_every_field_a_meaning() -> None:
+    text = page()
+    sections = set(re.findall(r"^### (\w+)\n\n\S", text, re.M))
+    assert sections >= KINDS
+    links = set(re.findall(r"\]\(#(\w+)\)", text))
+    assert links <= {name.lower() for name in sections} | {"events", "decisions"}
+    assert "|  |" not in text
+    assert set(VOLATILE_PARTS) == {
+        name for name in JobState.__slots__ if "Volatile" in FIELDS.get(name, "")
+    }
+
+
+def test_an_older_journal_has_no_kind_that_came_later() -> None:
+    assert SINCE.keys() <= KINDS
+    for path in JOURNALS.glob("format*.jsonl"):
+        written = int(path.stem[len("format")])
+        assert 1 <= written <= FORMAT
+        for line in path.read_bytes().splitlines():
+            record = json.loads(line)
+            told = [record["event"], *record["decisions"]] if "event" in record else []
+            assert all(SINCE.get(each["kind"], 1) <= written for each in told)
