@@ -1,6 +1,7 @@
-"""Journals of every format that was ever written, and where they must lead; see `journals`.
+"""Journals of every format that was ever written, and where they must lead.
 
-Each is of a real run. They are never changed: a new format gets files of its own.
+Each is of a real run. They are never changed: a new format gets files of its own, which
+`record_journals` writes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pytest
 
 from supervisor.adapters.stores.journal import FileJournal, JournalError, archived_name, follow
 from supervisor.adapters.stores.storage import LocalStorage
+from supervisor.core.decisions import StartWorkers
 from supervisor.core.events import SupervisorStarted
 from supervisor.core.machine import step
 from supervisor.core.state import JobState
@@ -47,6 +49,7 @@ ENDS: dict[str, tuple[Any, ...]] = {
     "midjob": ("BACKOFF", None, 2, 0, 2, 2, None, None, []),
     "older": ("FAILED", 70, 1, 0, 0, 0, None, None, []),
     "phases": ("SUCCEEDED", 0, 2, 1, 0, 0, None, None, []),
+    "regrow": ("SUCCEEDED", 0, 3, 0, 0, 0, 300, 3, ["1"]),
     "restart": ("SUCCEEDED", 0, 2, 0, 0, 1, 6, None, []),
     "shrink": ("SUCCEEDED", 0, 3, 0, 1, 1, None, 2, ["1"]),
     "success": ("SUCCEEDED", 0, 1, 0, 0, 0, 6, None, []),
@@ -135,3 +138,12 @@ def test_an_upgrade_in_the_middle_of_a_job(
     first, *_ = (model_dir / JOURNAL).read_bytes().splitlines()
     assert "snapshot" in json.loads(first)
     assert len(list(journal.everything(history))) > len(history.transitions) + 5
+
+
+def test_a_job_shrinks_without_a_bad_device_and_grows_back_at_a_checkpoint() -> None:
+    """As the journal tells it, attempt by attempt."""
+    history = follow((JOURNALS / "format2_regrow.jsonl").read_bytes(), JOURNAL)
+    starts = [d for t in history.transitions for d in t.decisions if isinstance(d, StartWorkers)]
+    assert [each.num_devices for each in starts] == [4, 2, 3]
+    assert [each.units for each in starts[1:]] == [("0", "2"), ("0", "2", "3")]
+    assert history.state.budget.total == 0, "nothing of it was charged"

@@ -69,7 +69,7 @@ STORY: tuple[Event, ...] = (
 
 
 def golden(name: str) -> bytes:
-    """A journal that some version has written; see `journals`."""
+    """A journal that some version has written; see `record_journals`."""
     return (Path(__file__).with_name("journals") / f"{name}.jsonl").read_bytes()
 
 
