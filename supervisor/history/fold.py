@@ -128,12 +128,12 @@ class History:
         before = self.state
         if turn.changes is None:
             after, follows = _next(before, turn, self.policy, where)
-            contradiction = _contradiction(turn.decisions, follows) if checked else None
+            contradiction = _recheck_format_1(turn.decisions, follows) if checked else None
         else:
             after = _recorded(before, turn.changes, where)
             _check_directory(after.directory, where)
             checked = checked and turn.by == writer() and not isinstance(event, VOLATILE)
-            contradiction = _disagreement(before, turn, after, self.policy) if checked else None
+            contradiction = _recheck(before, turn, after, self.policy) if checked else None
         if contradiction is not None:
             place, recorded, due = contradiction
             raise ContradictionError(
@@ -169,7 +169,7 @@ _Contradiction = tuple[str, Any, Any] | None
 """A place in a record, what is there, and what should be."""
 
 
-def _disagreement(
+def _recheck(
     before: JobState, turn: Turn, after: JobState, policy: RestartPolicy
 ) -> _Contradiction:
     """How a turn of this very version differs from what its rules make of the event."""
@@ -177,7 +177,7 @@ def _disagreement(
         state, decisions = step(before, turn.event, policy)
     except Exception as error:
         return "the event", type(turn.event).__name__, f"{type(error).__name__}"
-    told, due = _imperative(turn.decisions), _imperative(decisions)
+    told, due = _without_told(turn.decisions), _without_told(decisions)
     if told == due and after == state.durable():
         return None
     return difference(
@@ -186,7 +186,7 @@ def _disagreement(
     )
 
 
-def _imperative(decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
+def _without_told(decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
     """Without what only tells of times, which are of no durable state."""
     return tuple(each for each in decisions if not isinstance(each, ONLY_TOLD))
 
@@ -195,13 +195,13 @@ def _encoded(decisions: tuple[Decision, ...]) -> list[Any]:
     return [encode(decision, Decision) for decision in decisions]
 
 
-def _contradiction(told: tuple[Decision, ...], follows: tuple[Decision, ...]) -> _Contradiction:
+def _recheck_format_1(told: tuple[Decision, ...], follows: tuple[Decision, ...]) -> _Contradiction:
     """What of recorded decisions cannot be true in the state that was folded without them."""
-    recorded, due = _fixed(told), _fixed(follows)
+    recorded, due = _immutable_facts(told), _immutable_facts(follows)
     return None if recorded == due else ("what is decided", recorded, due)
 
 
-def _fixed(decisions: tuple[Decision, ...]) -> str:
+def _immutable_facts(decisions: tuple[Decision, ...]) -> str:
     """Attempt numbers and exit codes: no later version may see them otherwise."""
     found = [f"attempt {each.attempt}" for each in decisions if isinstance(each, StartWorkers)]
     found += [f"exit code {each.exit_code}" for each in decisions if isinstance(each, FinishJob)]

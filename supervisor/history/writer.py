@@ -13,16 +13,32 @@ from pathlib import Path
 from supervisor import __version__
 
 _HERE = Path(__file__).parents[1]
-_DECIDES = ("core/*.py", "history/*.py", "config/judgement.py", "diagnosis/failure.py",
-            "diagnosis/outcome.py", "diagnosis/success.py")  # fmt: skip
-"""What a step of the decision core depends on, and what it is recorded by."""
+_DECIDES = (
+    "core/*.py",
+    "history/*.py",
+    "diagnosis/**/*.py",
+    "protocol/*.py",
+    "files/*.py",
+    "host/guard_socket.py",
+    "host/notice.py",
+    "host/retry.py",
+    "config/judgement.py",
+    "config/patterns.py",
+    "ports.py",
+)
+"""All that a step of the decision core imports, and what it is recorded by: a test compares."""
+
+
+def code_that_decides() -> list[Path]:
+    """The files that the fingerprint is of."""
+    return sorted(path for pattern in _DECIDES for path in _HERE.glob(pattern))
 
 
 @cache
 def writer() -> str:
     """This version: its release, and a fingerprint of the code that decides."""
     digest = hashlib.sha256()
-    for path in sorted(path for pattern in _DECIDES for path in _HERE.glob(pattern)):
+    for path in code_that_decides():
         content = path.read_bytes()
         digest.update(f"{path.relative_to(_HERE)} {len(content)}\n".encode() + content)
     return f"{__version__}+{digest.hexdigest()[:8]}"
