@@ -22,8 +22,8 @@ the program can never be compiled for; `Noticed` for what a person should know.
 **What it must never do.** Decide: it ends no worker that `kill` was not asked for, restarts nothing
 and waits for no budget. (One exception: a rank that has left a failure record and hangs in its exit
 handlers is killed, because its peers wait for it.) Tell that an attempt is gone while a process of
-it lives: the next one would write to the same checkpoints. Have two attempts at once. Answer within
-an event of another attempt. Show a secret: texts go through the redaction first.
+it lives: the next one would write to the same checkpoints. Have two attempts at once. Show a
+secret: texts go through the redaction first.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Engine(Protocol):
         others.
 
         Answered once by `DevicesProbed` with this `number`: which units work, which do not and why,
-        or the problem for which nothing could be found out. A newer look replaces the one that
-        still goes on; that `kill` is asked for ends it, too.
+        or the problem for which nothing could be found out. A newer question ends one that is not
+        answered yet, and so does `kill`: that one is never answered.
         """
         ...
 
