@@ -12,26 +12,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from supervisor.core.decisions import ProbeDevices, Wait
-from supervisor.core.doing import Failed, Probing, Suspicion, Waiting
+from supervisor.core.decisions import Wait
+from supervisor.core.doing import Failed, Suspicion, Waiting
 from supervisor.core.events import DevicesProbed
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.ladder import Placement
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState
-from supervisor.core.transitions import StepResult, finish, rested, start
+from supervisor.core.transitions import StepResult, finish, probe, rested
 from supervisor.diagnosis.failure import Failure
-
-
-def go_on(state: JobState, reason: str, at: float, policy: RestartPolicy) -> StepResult:
-    """The next attempt, after a look at the devices if there is a reason for one."""
-    state = replace(state, quarantine=state.quarantine.expired(at))
-    phase = policy.phases[state.phase]
-    in_use = state.ladder.units(phase)
-    doubtful = state.ladder.doubtful or state.ladder.is_shrunk(phase)
-    if doubtful or state.quarantine.units.intersection(in_use):
-        return probe(state, reason, at, policy)
-    return start(state, reason, at, policy)
 
 
 def suspect(
@@ -40,26 +29,6 @@ def suspect(
     """A failure points at the devices: they are looked at before it is charged."""
     reason = f"attempt {state.attempt} failed: {failure.cause}"
     return probe(state, reason, at, policy, suspicion=Suspicion(failure, adjustable))
-
-
-def probe(
-    state: JobState,
-    reason: str,
-    at: float,
-    policy: RestartPolicy,
-    *,
-    short_since: float | None = None,
-    suspicion: Suspicion | None = None,
-) -> StepResult:
-    """Look at all devices."""
-    probing = Probing(reason, at + policy.probe_timeout, short_since, suspicion)
-    return look(replace(rested(state, at), doing=probing), None, reason)
-
-
-def look(state: JobState, units: tuple[str, ...] | None, reason: str) -> StepResult:
-    """Look at `units`; None: at all devices."""
-    state = replace(state, looks=state.looks + 1)
-    return state, (ProbeDevices(state.looks, state.attempt, state.phase, units, reason),)
 
 
 def evidence(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> JobState:

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from supervisor.core.backoff import backoff_delay
 from supervisor.core.budget import Charge
 from supervisor.core.capacity_check import (
     Shortage,
     choose,
     evidence,
-    go_on,
     lost,
     settle,
     suspect,
@@ -45,8 +43,10 @@ from supervisor.core.state import JobState
 from supervisor.core.transitions import (
     StepResult,
     back_off,
+    backoff_delay,
     drained,
     finish,
+    go_on,
     start,
     tell_stages,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from supervisor.core.policy import PhasePolicy
+from supervisor.core.policy import PhasePolicy, RestartPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,12 @@ class Ladder:
     def is_shrunk(self, phase: PhasePolicy) -> bool:
         """Whether it is below the full rung."""
         return self.placement is not None and self.placement.num_devices < phase.rungs[0]
+
+    def begin_to_look(self, phase: PhasePolicy, policy: RestartPolicy, at: float) -> Ladder:
+        """An attempt runs: on a smaller rung, a larger one is looked for from time to time."""
+        if not (policy.regrow_at_checkpoint and self.is_shrunk(phase)):
+            return self
+        return replace(self, look_at=at + policy.regrow_interval)
 
     def strike(self, num_devices: int, reason: str) -> Ladder:
         """Without that rung."""

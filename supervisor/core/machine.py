@@ -25,7 +25,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from supervisor.core.capacity_check import go_on, probe
 from supervisor.core.doing import (
     BackingOff,
     Beginning,
@@ -67,8 +66,8 @@ from supervisor.core.regrowing import checkpoint_committed, look_for_more, spare
 from supervisor.core.resuming import supervisor_started
 from supervisor.core.running import worker_reported, workers_observed, workers_started
 from supervisor.core.state import JobState
-from supervisor.core.stopping import ask_to_stop, hung, save_measured, signal, stop_requested
-from supervisor.core.transitions import StepResult
+from supervisor.core.stopping import ask_to_stop, hung, save_measured, stop_requested
+from supervisor.core.transitions import StepResult, go_on, probe, signal
 
 
 def step(state: JobState, event: Event, policy: RestartPolicy) -> StepResult:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from supervisor.core.budget import Budget
-from supervisor.core.capacity_check import go_on
 from supervisor.core.decisions import BeginPhase
 from supervisor.core.doing import Beginning, Succeeded
 from supervisor.core.events import PhaseBegun
@@ -16,7 +15,7 @@ from supervisor.core.policy import RestartPolicy
 from supervisor.core.recovery import Recovery
 from supervisor.core.remediation import Remediation
 from supervisor.core.state import JobState
-from supervisor.core.transitions import StepResult, drained, finish
+from supervisor.core.transitions import StepResult, drained, finish, go_on
 
 
 def begin(state: JobState, reason: str, at: float, policy: RestartPolicy) -> StepResult:

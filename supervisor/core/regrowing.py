@@ -1,6 +1,6 @@
 """Back up the ladder while a smaller attempt runs: at a checkpoint it makes way for a larger rung.
 
-    begin_to_look -> (timer) look_for_more -> ProbeDevices -> DevicesProbed -> spares_probed
+    Ladder.begin_to_look -> (timer) look_for_more -> ProbeDevices -> DevicesProbed -> spares_probed
     -> the larger rung stays well for a while -> CheckpointCommitted -> make_way -> SignalWorkers
 
 Then the group ends as any other one does, see `ending`; nothing is charged, and the next attempt
@@ -11,21 +11,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from supervisor.core.capacity_check import evidence, look, usable
+from supervisor.core.capacity_check import evidence, usable
 from supervisor.core.doing import MakesWay, Running
 from supervisor.core.events import CheckpointCommitted, DevicesProbed
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState
-from supervisor.core.stopping import signal
-from supervisor.core.transitions import StepResult, tell_stages
-
-
-def begin_to_look(state: JobState, at: float, policy: RestartPolicy) -> JobState:
-    """An attempt runs: if it is on a smaller rung, look for a larger one from time to time."""
-    is_shrunk = state.ladder.is_shrunk(policy.phases[state.phase])
-    if not (policy.regrow_at_checkpoint and is_shrunk):
-        return state
-    return replace(state, ladder=replace(state.ladder, look_at=at + policy.regrow_interval))
+from supervisor.core.transitions import StepResult, look, signal, tell_stages
 
 
 def look_for_more(state: JobState, at: float, policy: RestartPolicy) -> StepResult:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from supervisor.core.capacity_check import probe
 from supervisor.core.doing import (
     Alive,
     BackingOff,
@@ -29,9 +28,9 @@ from supervisor.core.phases import begin, begin_anew, next_phase
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.quarantine import Quarantine
 from supervisor.core.recovery import Recovery
-from supervisor.core.stage_times import Stages
+from supervisor.core.stage_times import StageTimes
 from supervisor.core.state import JobState
-from supervisor.core.transitions import StepResult, back_off, finish
+from supervisor.core.transitions import StepResult, back_off, finish, probe
 
 
 def supervisor_started(
@@ -51,7 +50,7 @@ def supervisor_started(
         drain=None,
         announced="",
         liveness=Liveness(),
-        stages=Stages(),
+        stages=StageTimes(),
     )
     if begins_anew:
         return begin_anew(state, event.at, policy)

@@ -29,10 +29,9 @@ from supervisor.core.ending import ended_well, kill, some_failed, told_ends
 from supervisor.core.events import WorkerReported, WorkersObserved, WorkersStarted
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.recovery import Recovery
-from supervisor.core.regrowing import begin_to_look
 from supervisor.core.state import JobState
-from supervisor.core.stopping import ask_to_stop, signal
-from supervisor.core.transitions import StepResult, tell_stages
+from supervisor.core.stopping import ask_to_stop
+from supervisor.core.transitions import StepResult, signal, tell_stages
 from supervisor.diagnosis.failure import WorkerExit
 from supervisor.protocol.messages import RestoredMessage, StageMessage, StepMessage
 
@@ -56,7 +55,8 @@ def workers_started(state: JobState, event: WorkersStarted, policy: RestartPolic
     state = replace(state, stages=stages)
     if state.drains:
         return ask_to_stop(state, Stopping(workers, Asked(), deadline), event.at, policy)
-    return replace(begin_to_look(state, event.at, policy), doing=Running(workers)), ()
+    ladder = state.ladder.begin_to_look(phase, policy, event.at)
+    return replace(state, ladder=ladder, doing=Running(workers)), ()
 
 
 def worker_reported(state: JobState, event: WorkerReported, policy: RestartPolicy) -> StepResult:

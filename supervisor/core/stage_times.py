@@ -25,7 +25,7 @@ megabyte of journal a day at most."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stages:
+class StageTimes:
     """What is not told yet. Times are seconds on the supervisor's clock."""
 
     mark: float | None = None
@@ -38,11 +38,11 @@ class Stages:
     """Changes of stage."""
     allowance: Allowance = CHANGES
 
-    def started(self, at: float, stage: Stage | None) -> Stages:
+    def started(self, at: float, stage: Stage | None) -> StageTimes:
         """The workers of an attempt run."""
-        return Stages(at, stage, allowance=self.allowance)
+        return StageTimes(at, stage, allowance=self.allowance)
 
-    def entered(self, stage: Stage | None, at: float) -> tuple[bool, Stages]:
+    def entered(self, stage: Stage | None, at: float) -> tuple[bool, StageTimes]:
         """The workers are in `stage`; whether that is a change that may be told."""
         if self.mark is None or stage is self.stage:
             return False, self
@@ -51,7 +51,7 @@ class Stages:
         after = replace(self.until(at), stage=stage, untold=untold, allowance=allowance)
         return is_told, after
 
-    def until(self, at: float) -> Stages:
+    def until(self, at: float) -> StageTimes:
         """With the time until `at`; nothing of it where an event comes late."""
         if self.mark is None or at <= self.mark:
             return self
@@ -59,14 +59,14 @@ class Stages:
         seconds = self.seconds.get(name, 0.0) + at - self.mark
         return replace(self, mark=at, seconds={**self.seconds, name: seconds})
 
-    def ended(self, at: float) -> Stages:
+    def ended(self, at: float) -> StageTimes:
         """The attempt is over: it is in no stage any more."""
         return replace(self.until(at), stage=None)
 
-    def told(self) -> Stages:
+    def told(self) -> StageTimes:
         """All of it was told."""
         return replace(self, seconds={}, untold=0)
 
-    def gone(self) -> Stages:
+    def gone(self) -> StageTimes:
         """There are no workers any more."""
-        return Stages(allowance=self.allowance)
+        return StageTimes(allowance=self.allowance)

@@ -37,7 +37,7 @@ from supervisor.core.liveness import Liveness, Silence
 from supervisor.core.quarantine import Quarantine
 from supervisor.core.recovery import Recovery
 from supervisor.core.remediation import Remediation
-from supervisor.core.stage_times import Stages
+from supervisor.core.stage_times import StageTimes
 from supervisor.diagnosis.failure import Failure, Survivor, WorkerExit
 
 
@@ -93,7 +93,7 @@ class JobState:
     guesses: Guesses = field(default_factory=Guesses)
     liveness: Liveness = field(default_factory=Liveness)
     recovery: Recovery = field(default_factory=Recovery)
-    stages: Stages = field(default_factory=Stages)
+    stages: StageTimes = field(default_factory=StageTimes)
     livelock: Livelock = field(default_factory=Livelock)
     goodput: Goodput = field(default_factory=Goodput)
     ladder: Ladder = field(default_factory=Ladder)
@@ -205,5 +205,5 @@ class JobState:
     def durable(self) -> JobState:
         """The part of this state that replaying the journal gives."""
         return replace(
-            self, liveness=Liveness(), recovery=Recovery(), stages=Stages(), goodput=Goodput()
+            self, liveness=Liveness(), recovery=Recovery(), stages=StageTimes(), goodput=Goodput()
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
-from supervisor.core.decisions import DumpStacks, SignalWorkers
+from supervisor.core.decisions import DumpStacks
 from supervisor.core.doing import (
     Alive,
     Asked,
@@ -29,7 +29,7 @@ from supervisor.core.events import SaveMeasured, StopRequested, StopSource
 from supervisor.core.liveness import Silence
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import Drain, JobState
-from supervisor.core.transitions import StepResult, drained
+from supervisor.core.transitions import StepResult, drained, signal
 
 _SAVES = 3.0
 """Of how many saves a worker that is to save may take the time: one may be under way, the next one
@@ -117,29 +117,6 @@ def ask_to_stop(
     elif isinstance(group, Lingering) and ended_well(state, group.workers, policy):
         group = replace(group, deadline=inf)  # it was for survivors that nobody asks to stop
     return signal(replace(state, drain=drain), group, reason, at, policy, cause, grace)
-
-
-def signal(
-    state: JobState,
-    group: Running | Stopping | Lingering,
-    reason: str,
-    at: float,
-    policy: RestartPolicy,
-    cause: Cause,
-    grace: float | None = None,
-) -> StepResult:
-    """SIGTERM, and SIGKILL when the grace period (`grace`, where it is another than the policy's)
-    is over; a deadline that is nearer stays, except that of the dump of a hung group's stacks."""
-    deadline = at + (policy.grace_period if grace is None else grace)
-    dumps = isinstance(cause, Hang) and not cause.asked
-    if isinstance(cause, Hang):
-        cause = replace(cause, asked=True, saved=state.budget.highest)
-    if isinstance(group, Running):
-        group = Stopping(group.workers, cause, deadline)
-    else:
-        deadline = deadline if dumps else min(deadline, group.deadline)
-        group = replace(group, cause=cause, deadline=deadline)
-    return replace(state, doing=group), (SignalWorkers(state.attempt, reason),)
 
 
 def _asked_again(

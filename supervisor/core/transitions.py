@@ -1,18 +1,38 @@
-"""The moves that every part of the decision core ends in: start an attempt, wait, end the job."""
+"""What every part of the core ends in: the next attempt, a wait, SIGTERM, or the end of the job.
+
+go_on -> the next attempt; where there is a reason to doubt its devices, `ProbeDevices` first,
+         whose answer `DevicesProbed` goes by way of `ending` to `capacity_check`
+"""
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import replace
 
 from supervisor.config.judgement import Remedy
-from supervisor.core.decisions import Decision, FinishJob, MakeRoom, StartWorkers, TellStages, Wait
+from supervisor.core.decisions import (
+    Decision,
+    FinishJob,
+    MakeRoom,
+    ProbeDevices,
+    SignalWorkers,
+    StartWorkers,
+    TellStages,
+    Wait,
+)
 from supervisor.core.doing import (
     BackingOff,
+    Cause,
     Drained,
     Ended,
     Failed,
+    Hang,
     Launching,
+    Lingering,
     Probing,
+    Running,
+    Stopping,
+    Suspicion,
     Waiting,
 )
 from supervisor.core.events import StopSource
@@ -23,6 +43,7 @@ from supervisor.core.state import Drain, JobState
 from supervisor.diagnosis.failure import Failure
 from supervisor.diagnosis.rules import OF_A_FULL_DISK
 from supervisor.diagnosis.rules.wording import for_the_end
+from supervisor.host.retry import Pauses
 
 StepResult = tuple[JobState, tuple[Decision, ...]]
 
@@ -34,6 +55,37 @@ def rested(state: JobState, at: float) -> JobState:
     """The recovery has gone on while nothing ran."""
     part = _RESTS.get(type(state.doing))
     return replace(state, recovery=state.recovery.spent(part, at)) if part is not None else state
+
+
+def go_on(state: JobState, reason: str, at: float, policy: RestartPolicy) -> StepResult:
+    """The next attempt, after a look at the devices if there is a reason for one."""
+    state = replace(state, quarantine=state.quarantine.expired(at))
+    phase = policy.phases[state.phase]
+    in_use = state.ladder.units(phase)
+    doubtful = state.ladder.doubtful or state.ladder.is_shrunk(phase)
+    if doubtful or state.quarantine.units.intersection(in_use):
+        return probe(state, reason, at, policy)
+    return start(state, reason, at, policy)
+
+
+def probe(
+    state: JobState,
+    reason: str,
+    at: float,
+    policy: RestartPolicy,
+    *,
+    short_since: float | None = None,
+    suspicion: Suspicion | None = None,
+) -> StepResult:
+    """Look at all devices."""
+    probing = Probing(reason, at + policy.probe_timeout, short_since, suspicion)
+    return look(replace(rested(state, at), doing=probing), None, reason)
+
+
+def look(state: JobState, units: tuple[str, ...] | None, reason: str) -> StepResult:
+    """Look at `units`; None: at all devices."""
+    state = replace(state, looks=state.looks + 1)
+    return state, (ProbeDevices(state.looks, state.attempt, state.phase, units, reason),)
 
 
 def start(state: JobState, reason: str, at: float, policy: RestartPolicy) -> StepResult:
@@ -66,12 +118,48 @@ def _make_room(failure: Failure | None) -> MakeRoom | None:
     return MakeRoom.ALWAYS if "quota" in failure.root_cause.lower() else MakeRoom.IF_SHORT
 
 
+def backoff_delay(failures: int, policy: RestartPolicy, *, salt: str) -> float:
+    """Seconds to wait after the `failures`-th failure in a row without progress (1 is the first).
+
+    The jitter comes from `salt` (job and attempt), not from a random source: many jobs that died
+    together still spread out, and a replayed journal gives the same delay.
+    """
+    if failures <= 1:
+        return 0.0
+    delay = Pauses(policy.backoff_first, policy.backoff_max).before(failures - 1)
+    fraction = zlib.crc32(salt.encode()) / 0xFFFFFFFF
+    return delay * (1.0 + policy.backoff_jitter * (2.0 * fraction - 1.0))
+
+
 def back_off(state: JobState, delay: float, reason: str, at: float) -> StepResult:
     """Nothing for `delay` seconds."""
     failure = state.last_failure
     is_busy = failure is not None and failure.remedy is Remedy.WAIT
     state = replace(state, doing=BackingOff(delay, at + delay, reason))
     return state, (Wait(delay, reason, device_is_busy=is_busy),)
+
+
+def signal(
+    state: JobState,
+    group: Running | Stopping | Lingering,
+    reason: str,
+    at: float,
+    policy: RestartPolicy,
+    cause: Cause,
+    grace: float | None = None,
+) -> StepResult:
+    """SIGTERM, and SIGKILL when the grace period (`grace`, where it is another than the policy's)
+    is over; a deadline that is nearer stays, except that of the dump of a hung group's stacks."""
+    deadline = at + (policy.grace_period if grace is None else grace)
+    dumps = isinstance(cause, Hang) and not cause.asked
+    if isinstance(cause, Hang):
+        cause = replace(cause, asked=True, saved=state.budget.highest)
+    if isinstance(group, Running):
+        group = Stopping(group.workers, cause, deadline)
+    else:
+        deadline = deadline if dumps else min(deadline, group.deadline)
+        group = replace(group, cause=cause, deadline=deadline)
+    return replace(state, doing=group), (SignalWorkers(state.attempt, reason),)
 
 
 def tell_stages(state: JobState, at: float, step: int | None) -> StepResult:

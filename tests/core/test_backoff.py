@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.backoff import backoff_delay
+from supervisor.core.transitions import backoff_delay
 from tests.core.history import policy
 
 

@@ -42,7 +42,6 @@ MODULES = (
     "snapshot_use",
     "store_faults",
     "budget",
-    "backoff",
     "remediation",
     "state",
     "liveness",

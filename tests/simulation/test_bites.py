@@ -24,7 +24,7 @@ from supervisor.core.ladder import Ladder, Placement
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.remediation import Course, Remediation, answer
 from supervisor.core.snapshot_use import SnapshotUse, refusal
-from supervisor.core.stage_times import Stages
+from supervisor.core.stage_times import StageTimes
 from supervisor.core.state import JobState
 from supervisor.core.transitions import StepResult, finish, start
 from supervisor.diagnosis.failure import Failure
@@ -253,13 +253,13 @@ def a_flood_of_stages_fills_the_journal(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def the_time_of_stages_that_are_not_told_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    entered = Stages.entered
+    entered = StageTimes.entered
 
-    def bug(self: Stages, stage: Stage | None, at: float) -> tuple[bool, Stages]:
+    def bug(self: StageTimes, stage: Stage | None, at: float) -> tuple[bool, StageTimes]:
         is_told, after = entered(self, stage, at)
         return is_told, after if is_told else after.told()
 
-    monkeypatch.setattr(Stages, "entered", bug)
+    monkeypatch.setattr(StageTimes, "entered", bug)
 
 
 PLANTED: dict[Plant, int] = {
