@@ -165,7 +165,7 @@ class Screen:
     line: Console
     """Shows a line of our own."""
     mirror: Callable[[int, bytes], None]
-    """Shows a part of the output of rank 0 in an attempt."""
+    """Shows a part of the output of rank 0 in an attempt; an empty one is its end."""
     has_shown: Callable[[Sequence[str]], bool] = lambda lines: False
     """Whether rank 0's output has just shown these lines, so that nobody needs them once more."""
     observers: tuple[Rendering, ...] = ()

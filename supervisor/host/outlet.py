@@ -2,7 +2,8 @@
 
 A terminal that is paused (Ctrl-S), a pipe that nobody reads or a disk that hangs blocks whoever
 writes to it; a terminal that is closed fails. So a thread of its own writes. What waits to be
-written is bounded: what does not fit is dropped, and the reader is told how much that was.
+written is bounded: what does not fit is dropped, and so is what a full disk does not take. Once
+something can be shown again, the reader is told how much that was.
 """
 
 from __future__ import annotations
@@ -39,15 +40,23 @@ class Part:
     is_ours: bool
     level: str = "info"
     """How serious a line of our own is."""
+    unshown: int = 0
+    """How many bytes this line of our own says were dropped."""
+
+    @property
+    def means(self) -> int:
+        """How many bytes are not shown if this is not."""
+        return self.unshown or len(self.data)
 
 
 Show = Callable[[Sequence[Part]], Iterator[int]]
-"""Shows parts, and yields how many bytes are done, as they are. May block and raise."""
+"""Shows parts, and yields how many bytes are done, as they are. May block and raise. What is begun
+and raises is either finished with the next parts, and done, or shown in part only."""
 
 
 def unshown(size: int) -> str:
     """That so much was dropped, for people."""
-    return f"[supervise: {size} bytes were not shown: nobody read them]"
+    return f"[supervise: {size} bytes were not shown: standard output did not take them]"
 
 
 class Outlet:
@@ -75,6 +84,9 @@ class Outlet:
         self._size = 0
         """Bytes that are not shown yet."""
         self._dropped = 0
+        """Bytes that found no room to wait."""
+        self._failed = 0
+        """Bytes that waited and could not be shown."""
         self._is_open = True
         self._is_broken = False
         self._changed = threading.Condition()
@@ -96,6 +108,8 @@ class Outlet:
 
     def close(self, patience: float = FLUSH_PATIENCE) -> None:
         """Show what is left, and wait at most `patience` seconds for it."""
+        with self._changed:
+            self._tell_dropped()
         self._shut()
         self._closing.set()
         self._thread.join(patience)
@@ -107,11 +121,17 @@ class Outlet:
             if self._size >= limit:
                 self._dropped += len(part.data)
                 return False
-            if self._dropped:
-                text, self._dropped = self._unshown(self._dropped), 0
-                self._add(Part(text.encode(), is_ours=True))
+            self._tell_dropped()
             self._add(part)
             return self._is_open
+
+    def _tell_dropped(self) -> None:
+        if self._dropped:
+            self._add(self._about(self._dropped))
+            self._dropped = 0
+
+    def _about(self, unshown: int) -> Part:
+        return Part(self._unshown(unshown).encode(), is_ours=True, unshown=unshown)
 
     def _add(self, part: Part) -> None:
         if self._is_open:
@@ -122,7 +142,9 @@ class Outlet:
     def _run(self) -> None:
         try:
             while (parts := self._next()) is not None:
+                self._show_failed()
                 self._show_some(parts)
+            self._show_failed()
             self._end()
         except Exception as error:
             self._shut()
@@ -131,13 +153,20 @@ class Outlet:
                 Notice("stdout-lost", f"standard output is not used any more: {why}", reason=why)
             )
 
+    def _show_failed(self) -> None:
+        """Tell how much could not be shown before, if that can be told now."""
+        if self._failed:
+            note, self._failed = self._about(self._failed), 0
+            self._done(-len(note.data))
+            self._show_some([note])
+
     def _show_some(self, parts: Sequence[Part]) -> None:
         """Show `parts`.
 
         Raises:
             OSError: that cannot be done any more.
         """
-        left = sum(len(part.data) for part in parts)
+        size = left = sum(len(part.data) for part in parts)
         try:
             for done in self._show(parts):
                 left -= done
@@ -155,6 +184,8 @@ class Outlet:
                     )
                 )
             self._is_broken = True
+            nothing_shown = left == size
+            self._failed += sum(part.means for part in parts) if nothing_shown else max(0, left)
         finally:
             self._done(left)
 

@@ -211,7 +211,9 @@ EVENTS: dict[str, dict[str, Kind]] = {
             r"are `\xNN`.",
             ("attempt", "rank", "stream"),
         ),
-        "output-unshown": Kind("Output was dropped: nobody read it.", ("bytes",)),
+        "output-unshown": Kind(
+            "Lines were dropped: nobody read them, or the disk was full.", ("bytes",)
+        ),
         "stage-entered": Kind("A worker began a stage.", ("attempt", "rank", "stage")),
         "devices-found": Kind(
             "What the program runs on.", ("attempt", "rank", "num_devices", "platform", "kind")

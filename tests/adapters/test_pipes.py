@@ -456,7 +456,7 @@ def test_a_reader_that_stops_holds_nobody_up_and_drops_are_told(reader: Reader) 
     shown = reader.all()
     dropped = total - shown.count(b"x")
     assert 0 < dropped < total
-    told = f"[supervise: {dropped} bytes were not shown: nobody read them]\nours\n"
+    told = f"[supervise: {dropped} bytes were not shown: standard output did not take them]\nours\n"
     assert shown.decode().endswith("x\n" + told), "our own lines have room of their own"
 
 

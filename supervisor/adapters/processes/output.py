@@ -86,7 +86,7 @@ class OutputReader:
         on_error: Tell,
         now: Callable[[], float],
     ) -> None:
-        """Write to `record` and, if given, to `mirror`."""
+        """Write to `record` and, if given, to `mirror`, which gets an empty chunk at the end."""
         self.success_seen = False
         """Whether the success pattern occurred."""
         self.lines = 0
@@ -123,6 +123,8 @@ class OutputReader:
         """Nothing more comes: a line that was begun is one, too."""
         if self._looks and self._line:
             self._look(b"\n")
+        if self._mirror is not None:
+            self._mirror(b"")
         self._record.close()
 
     def _look(self, chunk: bytes) -> None:

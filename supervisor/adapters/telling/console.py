@@ -26,6 +26,8 @@ class PlainConsole:
         that nobody read."""
         self._descriptor = descriptor
         self._is_at_line_start = True
+        self._begun = b""
+        """The rest of a line of which a full disk took only the beginning."""
         self._outlet = Outlet(self._show, tell, unshown=unshown)
 
     def line(self, text: str, level: Level = "info") -> None:
@@ -33,8 +35,9 @@ class PlainConsole:
         self._outlet.line(text.encode("utf-8", "replace"))
 
     def mirror(self, attempt: int, chunk: bytes) -> None:
-        """Pass on a part of a worker's output, as it is."""
-        self._outlet.output(chunk)
+        """Pass on a part of a worker's output, as it is; an empty one is its end."""
+        if chunk:
+            self._outlet.output(chunk)
 
     def close(self, patience: float = FLUSH_PATIENCE) -> None:
         """Write what is left, and wait at most `patience` seconds for it."""
@@ -42,11 +45,26 @@ class PlainConsole:
 
     def _show(self, parts: Sequence[Part]) -> Iterator[int]:
         for part in parts:
+            for size in write(self._descriptor, self._begun):
+                self._begun = self._begun[size:]
+                self._is_at_line_start = not self._begun
             start = b"\n" if part.is_ours and not self._is_at_line_start else b""
             end = b"\n" if part.is_ours else b""
-            data = start + part.data + end
-            yield from write(self._descriptor, data)
-            self._is_at_line_start = data.endswith(b"\n")
+            yield from self._write(start + part.data + end)
+
+    def _write(self, data: bytes) -> Iterator[int]:
+        """Write `data`; where that fails within a line, its rest is kept for the next part."""
+        written = 0
+        try:
+            for size in write(self._descriptor, data):
+                written += size
+                self._is_at_line_start = data[written - 1 : written] == b"\n"
+                yield size
+        except OSError:
+            if written and not self._is_at_line_start:
+                self._begun = data[written : data.find(b"\n", written) + 1]
+                yield len(self._begun)
+            raise
 
 
 class JsonConsole(PlainConsole):
@@ -68,7 +86,11 @@ class JsonConsole(PlainConsole):
         """The output of the attempt after its last whole line."""
 
     def mirror(self, attempt: int, chunk: bytes) -> None:
-        """Pass on the lines of a worker's output."""
+        """Pass on the lines of a worker's output; an empty chunk is its end."""
+        if not chunk:
+            if attempt == self._attempt:
+                self._finish()
+            return
         if attempt != self._attempt:
             self._finish()
             self._attempt = attempt

@@ -110,8 +110,8 @@ class TerminalView:
         self._outlet.line(text.encode("utf-8", "replace"), level)
 
     def mirror(self, attempt: int, chunk: bytes) -> None:
-        """Show a part of a worker's output above the picture."""
-        if self._outlet.output(chunk):
+        """Show a part of a worker's output above the picture; an empty one is its end."""
+        if chunk and self._outlet.output(chunk):
             self._recent = (self._recent + chunk)[-_MAX_LINE:]
 
     def has_shown(self, lines: Sequence[str]) -> bool:
