@@ -92,11 +92,12 @@ class Member:
             self.has_spoken = False
             self.silence = now, self.machine.cpu_seconds(self.process.pid)
 
-    def cpu_time_in_silence(self, now: float) -> str:
-        """How busy it was since it fell silent, for people: it decides nothing."""
+    def cpu_time_in_silence(self, now: float) -> tuple[float, float]:
+        """The seconds of CPU time that it used since it fell silent, and for how many seconds it
+        is: for people, it decides nothing."""
         since, before = self.silence
         used = max(0.0, self.machine.cpu_seconds(self.process.pid) - before)
-        return f"it used {used:.1f} s of CPU time in the last {now - since:.1f} s"
+        return used, now - since
 
     def close(self, drain_output: float) -> bool:
         """Let go of everything; False if somebody still holds the output after so many seconds."""

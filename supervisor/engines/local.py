@@ -237,12 +237,17 @@ class LocalEngine:
                     f"standbys ({kinds[0]}) take over as {of}",
                     kind=kinds[0],
                     number=len(kinds),
+                    num_workers=len(group.workers),
                 )
             )
         elif kinds:
             self._mention(
                 Notice(
-                    "standby-used", f"the standby ({kinds[0]}) takes over", kind=kinds[0], number=1
+                    "standby-used",
+                    f"the standby ({kinds[0]}) takes over",
+                    kind=kinds[0],
+                    number=1,
+                    num_workers=1,
                 )
             )
         for fault in group.faults:

@@ -19,7 +19,7 @@ def dump_stacks(machine: Host, worker: Member, launch: Launch, now: float) -> It
     """
     rank, pid = worker.rank, worker.process.pid
     found = machine.state(pid)  # before the signal wakes it up
-    busy = worker.cpu_time_in_silence(now)
+    used, silent = worker.cpu_time_in_silence(now)
     if worker.dumps_stacks and machine.handles(pid, STACK_SIGNAL):
         worker.process.signal(STACK_SIGNAL)
     try:
@@ -28,5 +28,8 @@ def dump_stacks(machine: Host, worker: Member, launch: Launch, now: float) -> It
         text = f"the native stacks of rank {rank} cannot be taken: {error}"
         yield Notice("stacks-missing", text, rank=rank, reason=str(error))
     where = attempt_folder(launch.attempt)
+    busy = f"it used {used:.1f} s of CPU time in the last {silent:.1f} s"
     text = f"rank {rank} (pid {pid}) is {found}; {busy}; its stacks are in {where}"
-    yield Notice("stacks-dumped", text, rank=rank, pid=pid, place=where)
+    yield Notice(
+        "stacks-dumped", text, rank=rank, pid=pid, place=where, cpu_seconds=used, seconds=silent
+    )

@@ -79,18 +79,16 @@ class Survivors:
         deaf: list[tuple[int, tree.Stat]] = []
         for worker in self._group.workers:
             if foreground := self._processes.waited_for(worker.process.pid):
-                self._tell(
-                    Notice("sigterm-reaction", f"rank {worker.rank} {_SHELL_WAITS}", reason="shell")
-                )
+                text, ranks = f"rank {worker.rank} {_SHELL_WAITS}", [worker.rank]
+                self._tell(Notice("sigterm-reaction", text, reason="shell", ranks=ranks))
                 deaf += foreground
             else:
                 by_reaction[self._processes.reaction(worker.process.pid)].append(worker.rank)
             worker.process.signal(SIGTERM)
         for what, ranks in by_reaction.items():
             if what is not Reaction.UNKNOWN:
-                self._tell(
-                    Notice("sigterm-reaction", f"{_ranks(ranks)} {what}", reason=what.name.lower())
-                )
+                text, reason = f"{_ranks(ranks)} {what}", what.name.lower()
+                self._tell(Notice("sigterm-reaction", text, reason=reason, ranks=ranks))
         self._pass_on(deaf, "is waited for")
         self.follow()
 
@@ -126,10 +124,10 @@ class Survivors:
             )
             what = _SHELL_WAITS if foreground else self._processes.reaction(pid)
             if self._processes.send(pid, seen, SIGTERM):
-                self._tell_sent(f"pid {pid} ({name}) {why}", what)
+                self._tell_sent(pid, f"pid {pid} ({name}) {why}", what)
                 self._pass_on(foreground, "is waited for")
 
-    def _tell_sent(self, who: str, what: str) -> None:
+    def _tell_sent(self, pid: int, who: str, what: str) -> None:
         """Tell of one that got SIGTERM; of processes that follow each other without end, some."""
         allowed, self._allowance = self._allowance.take(self._clock.now())
         if not allowed:
@@ -139,14 +137,15 @@ class Survivors:
                     Notice(
                         "process-lives-on",
                         "more processes live on, and get SIGTERM too: not each is told",
+                        pid=None,
+                        number=1,
                     )
                 )
             return
         more, self._untold = self._untold, 0
         before = f", as were {more} before it that were not told" if more else ""
-        self._tell(
-            Notice("process-lives-on", f"{who}, and was sent SIGTERM too{before}: it {what}")
-        )
+        text = f"{who}, and was sent SIGTERM too{before}: it {what}"
+        self._tell(Notice("process-lives-on", text, pid=pid, number=1 + more))
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -102,6 +102,8 @@ def _phase_begun(t: Transition, event: PhaseBegun, policy: RestartPolicy) -> Ite
         "phase-began",
         f"{place} in {event.directory}: {found}; {budget}",
         phase=limits.name,
+        phase_number=event.phase + 1,
+        num_phases=len(policy.phases),
         directory=event.directory,
         step=event.committed,
         max_num_restarts=limits.max_num_restarts,
@@ -113,7 +115,8 @@ def _workers_started(t: Transition, event: WorkersStarted, policy: RestartPolicy
         return
     pids = ", ".join(str(pid) for pid in event.pids)
     logs = "rank0.log" if len(event.pids) == 1 else "rank*.log"
-    text = f"running as pid {pids}; output in {attempt_folder(event.attempt)}/{logs}"
+    place = f"{attempt_folder(event.attempt)}/{logs}"
+    text = f"running as pid {pids}; output in {place}"
     placement = t.after.ladder.placement
     yield of_attempt(
         "workers-started",
@@ -121,6 +124,7 @@ def _workers_started(t: Transition, event: WorkersStarted, policy: RestartPolicy
         text,
         pids=list(event.pids),
         standby=event.standby,
+        place=place,
         num_devices=placement.num_devices if placement is not None else None,
     )
 
@@ -135,7 +139,8 @@ def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> It
         case RestoredMessage(step, snapshot=True):
             text = f"resumed from the snapshot of step {step} in memory"
             text += _newest_below(step, t.before.budget.highest)
-            yield tell("snapshot-restored", text=text, step=step)
+            newest = t.before.budget.highest
+            yield tell("snapshot-restored", text=text, step=step, newest_committed_step=newest)
         case RestoredMessage(step):
             text = step_in_words(
                 step, "starts afresh: no checkpoint", "restored the state of step {}"
@@ -224,7 +229,8 @@ def _stop(t: Transition, event: StopRequested, policy: RestartPolicy) -> Iterato
         yield main("stop-requested", text, "warning", code=code, detail=event.detail)
         if t.after.drain is not None and t.after.drain.begins is not None:
             left = t.after.drain.begins - event.at
-            yield main("stop-postponed", _trains_on(t.after, left), seconds=left)
+            text, took = _trains_on(t.after, left), t.after.longest_save
+            yield main("stop-postponed", text, seconds=left, longest_save=took)
     elif t.after != t.before:
         text = "asked to stop again: the grace period is shortened"
         yield main("stop-hurried", text, "warning", code=event.source.name)
@@ -237,7 +243,8 @@ def _trains_on(state: JobState, seconds: float) -> str:
 
 def _excused(t: Transition, event: SilenceExcused, policy: RestartPolicy) -> Iterator[Line]:
     if event.why:
-        yield main("silence-excused", event.why, "warning", seconds=event.seconds)
+        seconds, why = event.seconds, event.why
+        yield main("silence-excused", why, "warning", seconds=seconds, reason=why)
 
 
 def _noticed(t: Transition, event: Noticed, policy: RestartPolicy) -> Iterator[Line]:
@@ -250,7 +257,7 @@ def noticed(notice: Notice, level: Level) -> Line:
 
 
 def _announced(t: Transition, event: MaintenanceAnnounced, policy: RestartPolicy) -> Iterator[Line]:
-    yield main("maintenance-announced", event.text, "warning")
+    yield main("maintenance-announced", event.text, "warning", detail=event.text)
 
 
 _TELLERS: dict[type, Callable[[Transition, Any, RestartPolicy], Iterator[Line]]] = {

@@ -29,6 +29,7 @@ KEYS = {
     "changed": "text: what changed",
     "code": "what happened, as a stable code: the rule's name of a failure, the exit code of a "
     "rank (null: none is known, or a signal) or of the job, the source of a stop",
+    "cpu_seconds": "seconds of CPU time that it used in these `seconds`",
     "detail": "text: what was said, where that is more than the code",
     "directory": "text: the phase's directory, relative to model_dir",
     "exception": "text: the exception",
@@ -41,15 +42,24 @@ KEYS = {
     "job": "text: the job's identity",
     "kind": "text: what kind of device, or of standby, it is",
     "limit": "how many times end the job",
+    "longest_save": "seconds that the longest save so far took",
     "lost_steps": "steps run after the state that is restored; null: not known",
+    "max_num_devices": "the number of devices of the full rung; null: not known",
     "max_num_preemptions": "preemptions allowed without progress",
     "max_num_restarts": "restarts allowed without progress",
+    "max_total_restarts": "restarts allowed in this phase in all; null: any number",
     "metrics": "numbers by name, as the program reported them",
+    "next_attempt": "number of the attempt that comes next",
     "num_devices": "number of devices; null: as the config says",
     "newest_committed_step": "the newest committed step then; null: none is seen",
+    "num_phases": "how many phases the job has",
+    "notice_seconds": "the seconds that the notice gives; null: not known",
+    "num_units": "how many devices or hosts there should be",
+    "num_workers": "how many workers the attempt has",
     "number": "how many",
     "parts": "seconds of each part of the recovery, by name",
     "phase": "text: the name of the phase",
+    "phase_number": "which of the phases it is, from 1",
     "phases": "texts: the names of all phases",
     "pid": "process id",
     "pids": "process ids",
@@ -58,6 +68,7 @@ KEYS = {
     "preemptions": "preemptions charged since the last progress",
     "program": "text: the name of the compiled program",
     "rank": "the worker's rank",
+    "ranks": "the workers' ranks",
     "reason": "text: why",
     "restarts": "restarts charged since the last progress",
     "restarts_in_all": "restarts charged in this phase",
@@ -88,6 +99,7 @@ BUDGET = (
     "preemptions",
     "max_num_preemptions",
     "restarts_in_all",
+    "max_total_restarts",
 )
 """The keys of `line.budget_keys`."""
 
@@ -113,30 +125,33 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "checkpoint-without-journal": Kind("Training goes on from a checkpoint.", ("step",)),
         "phase-starting": Kind("A phase is about to start.", ("phase", "reason")),
         "phase-began": Kind(
-            "The phase has its directory.", ("phase", "directory", "step", "max_num_restarts")
+            "The phase has its directory.",
+            ("phase", "directory", "step", "max_num_restarts", "phase_number", "num_phases"),
         ),
         "budget-used": Kind("What the phase has spent since its last progress.", BUDGET),
         "livelock": Kind(
             "The same failure comes after every checkpoint.",
-            ("root_cause", "times", "restarts_in_all", "seconds", "goodput"),
+            ("root_cause", "times", "restarts_in_all", "seconds", "goodput", "advice"),
         ),
         "stop-requested": Kind("Somebody asked the job to stop.", ("code", "detail")),
-        "stop-postponed": Kind("Training goes on until a save must begin.", ("seconds",)),
+        "stop-postponed": Kind(
+            "Training goes on until a save must begin.", ("seconds", "longest_save")
+        ),
         "stop-hurried": Kind("The grace period is shortened.", ("code",)),
-        "maintenance-announced": Kind("Something will happen to this machine."),
+        "maintenance-announced": Kind("Something will happen to this machine.", ("detail",)),
         "preemption-announced": Kind("A preemption is announced; nothing starts.", ("reason",)),
         "notice-used": Kind(
             "Whether a save fitted into the notice of a preemption.",
-            ("seconds", "saved", "step", "lost_steps"),
+            ("seconds", "saved", "step", "lost_steps", "notice_seconds", "ending_step"),
         ),
     },
     "An attempt": {
         "attempt-started": Kind(
             "An attempt is started.",
-            ("attempt", "phase", "step", "num_devices", "units", "reason"),
+            ("attempt", "phase", "step", "num_devices", "units", "reason", "max_num_devices"),
         ),
         "workers-started": Kind(
-            "Every worker runs.", ("attempt", "pids", "standby", "num_devices")
+            "Every worker runs.", ("attempt", "pids", "standby", "num_devices", "place")
         ),
         "launch-failed": Kind(
             "The attempt's workers could not be started.", ("attempt", "status", "failure")
@@ -175,7 +190,7 @@ EVENTS: dict[str, dict[str, Kind]] = {
         ),
         "attempt-stopped": Kind(
             "The attempt was asked to stop, and is gone.",
-            ("attempt", "saved", "step", "lost_steps"),
+            ("attempt", "saved", "step", "lost_steps", "ending_step"),
         ),
         "traceback": Kind("A line of the root cause's traceback.", ("attempt", "rank")),
         "verdict": Kind(
@@ -184,7 +199,7 @@ EVENTS: dict[str, dict[str, Kind]] = {
         ),
         "verdict-grounds": Kind(
             "Why a FATAL is certain, or a guess.",
-            ("attempt", "code", "verdict", "certain", "reason"),
+            ("attempt", "code", "verdict", "certain", "reason", "signature", "seconds"),
         ),
         "failure-repeated": Kind(
             "The same signature came again.", ("attempt", "signature", "times", "limit")
@@ -197,10 +212,10 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "hang-detected": Kind(
             "Nothing was heard for too long.", ("attempt", "stage", "step", "reason")
         ),
-        "silence-excused": Kind("The workers may be silent for longer.", ("seconds",)),
+        "silence-excused": Kind("The workers may be silent for longer.", ("seconds", "reason")),
         "workers-told-to-stop": Kind("SIGTERM was sent.", ("attempt", "seconds", "reason")),
         "workers-killed": Kind("SIGKILL was sent.", ("attempt", "pids", "reason")),
-        "backoff": Kind("Nothing happens for so long.", ("seconds", "reason")),
+        "backoff": Kind("Nothing happens for so long.", ("seconds", "reason", "next_attempt")),
         "recovered": Kind(
             "A step is complete again.", ("attempt", "step", "seconds", "parts", "lost_steps")
         ),
@@ -221,7 +236,9 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "state-restored": Kind(
             "A checkpoint was restored; step null: none.", ("attempt", "rank", "step")
         ),
-        "snapshot-restored": Kind("A snapshot in memory was used.", ("attempt", "rank", "step")),
+        "snapshot-restored": Kind(
+            "A snapshot in memory was used.", ("attempt", "rank", "step", "newest_committed_step")
+        ),
         "program-compiled": Kind(
             "A program was compiled.", ("attempt", "rank", "program", "seconds")
         ),
@@ -238,9 +255,11 @@ EVENTS: dict[str, dict[str, Kind]] = {
     },
     "Devices": {
         "devices-probing": Kind("Devices are looked at.", ("units", "reason")),
-        "devices-probed": Kind("These are well.", ("units",)),
+        "devices-probed": Kind("These are well.", ("units", "num_units")),
         "devices-not-probed": Kind("Nothing could be found out.", ("reason",)),
-        "device-bad": Kind("A device or host is not usable.", ("unit", "reason", "found")),
+        "device-bad": Kind(
+            "A device or host is not usable.", ("unit", "reason", "found", "seconds")
+        ),
         "rung-changed": Kind("The next attempt has more or fewer.", ("before", "num_devices")),
         "rung-disabled": Kind("The program cannot run on so many.", ("num_devices", "reason")),
         "driver-missing": Kind("No driver of the accelerator is seen.", ("reason",)),
@@ -252,7 +271,7 @@ EVENTS: dict[str, dict[str, Kind]] = {
     "Processes": {
         "bootstrap-left-out": Kind("The program runs as it is.", ("reason",)),
         "standby-ready": Kind("A standby waits.", ("kind", "pid")),
-        "standby-used": Kind("Standbys become the workers.", ("kind", "number")),
+        "standby-used": Kind("Standbys become the workers.", ("kind", "number", "num_workers")),
         "standby-unfit": Kind("The standby does not fit the next attempt."),
         "standby-lost": Kind("The standby is gone: a cold start.", ("reason",)),
         "standby-failed": Kind("There is no standby.", ("reason",)),
@@ -262,14 +281,22 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "prefetch-waits": Kind("Too little memory is free for it.", ("num_devices",)),
         "prefetch-off": Kind("Nothing is compiled ahead.", ("reason",)),
         "prober-failed": Kind("No process waits to look at the devices.", ("reason",)),
-        "sigterm-reaction": Kind("What a worker does at SIGTERM.", ("reason",)),
-        "process-lives-on": Kind("A process outlives its worker, and gets SIGTERM."),
+        "sigterm-reaction": Kind("What a worker does at SIGTERM.", ("reason", "ranks")),
+        "process-lives-on": Kind(
+            "A process outlives its worker, and gets SIGTERM.",
+            (
+                "pid",
+                "number",
+            ),
+        ),
         "process-unkillable": Kind("Processes do not end when killed.", ("pids", "seconds")),
         "rank-killed": Kind("A rank has failed and does not end.", ("rank",)),
         "message-refused": Kind("A worker's message is not understood.", ("rank", "reason")),
         "evidence-unusable": Kind("What a rank left cannot be read.", ("rank", "reason")),
         "judging-failed": Kind("A bug of supervise; please report it.", ("reason",)),
-        "stacks-dumped": Kind("The stacks of a rank are written.", ("rank", "pid", "place")),
+        "stacks-dumped": Kind(
+            "The stacks of a rank are written.", ("rank", "pid", "place", "cpu_seconds", "seconds")
+        ),
         "stacks-missing": Kind("Native stacks cannot be taken.", ("rank", "reason")),
         "output-held": Kind("Somebody outside the job holds the worker's output open."),
         "pattern-slow": Kind("A pattern takes too long in a line.", ("detail",)),

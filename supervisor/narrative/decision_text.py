@@ -45,6 +45,7 @@ def decided(decision: Decision, t: Transition, policy: RestartPolicy) -> Iterato
                 phase=policy.phases[decision.phase].name,
                 step=state.budget.highest,
                 num_devices=decision.num_devices,
+                max_num_devices=device_text.full_rung(policy.phases[decision.phase]),
                 units=list(decision.units),
                 reason=reason,
             )
@@ -59,7 +60,8 @@ def decided(decision: Decision, t: Transition, policy: RestartPolicy) -> Iterato
             yield main("capacity-awaited", text, "warning", seconds=seconds, reason=reason)
         case Wait(seconds, reason):
             text = f"waiting {seconds:.1f} s before attempt {state.attempt + 1}"
-            yield main("backoff", text, seconds=seconds, reason=reason)
+            after = state.attempt + 1
+            yield main("backoff", text, seconds=seconds, next_attempt=after, reason=reason)
         case TellRecovery() | TellLivelock():
             yield from found(decision)
         case TellStages():
@@ -98,7 +100,7 @@ def _tell_order(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition) 
             )
         case SignalWorkers(attempt, reason):
             assert t.after.due is not None
-            left = t.after.due - t.event.at
+            left = max(0.0, t.after.due - t.event.at)
             text = f"sent SIGTERM ({reason}); SIGKILL after {left:.4g} s"
             yield of_attempt(
                 "workers-told-to-stop", attempt, text, "warning", seconds=left, reason=reason

@@ -43,11 +43,20 @@ def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterat
     for bad in event.bad:
         kept = f"; in quarantine for {policy.quarantine_for / 60:g} min" if bad.found else ""
         text = f"{unit(phase)} {bad.unit}: {bad.reason}{kept}"
-        yield main("device-bad", text, "warning", unit=bad.unit, reason=bad.reason, found=bad.found)
+        yield main(
+            "device-bad",
+            text,
+            "warning",
+            unit=bad.unit,
+            reason=bad.reason,
+            found=bad.found,
+            seconds=policy.quarantine_for if bad.found else None,
+        )
     if event.problem is None and before.capacity_check is not None:
         well = len(event.healthy)
         text = f"{well} of {count(len(phase.units), unit(phase))} are well"
-        yield main("devices-probed", text, units=list(event.healthy))
+        units, whole = list(event.healthy), len(phase.units)
+        yield main("devices-probed", text, units=units, num_units=whole)
     if after.budget != before.budget:
         blame = "the devices are not to blame"
         if event.problem is not None:
@@ -113,6 +122,11 @@ def quarantine_cleared(
     which = ", ".join(event.units) or "all"
     text = f"quarantine cleared by a person: {which}"
     yield main("quarantine-cleared", text, units=list(event.units))
+
+
+def full_rung(phase: PhasePolicy) -> int | None:
+    """The number of devices of the full rung; None: it is not known."""
+    return phase.rungs[0] if phase.rungs else None
 
 
 def unit(phase: PhasePolicy) -> str:

@@ -79,4 +79,5 @@ def budget_keys(state: JobState, policy: RestartPolicy) -> dict[str, Any]:
         "preemptions": state.budget.preemptions,
         "max_num_preemptions": limits.max_num_preemptions,
         "restarts_in_all": state.budget.total,
+        "max_total_restarts": limits.max_total_restarts,
     }

@@ -78,7 +78,16 @@ def verdict(attempt: int, failure: Failure, state: JobState) -> Iterator[Line]:
     yield of_attempt("verdict", attempt, text, "error", reason=failure.reason, **keys)
     if failure.grounds:
         text = f"{failure.grounds}{_one_more(state, failure)}"
-        yield of_attempt("verdict-grounds", attempt, text, "error", reason=failure.grounds, **keys)
+        yield of_attempt(
+            "verdict-grounds",
+            attempt,
+            text,
+            "error",
+            reason=failure.grounds,
+            signature=failure.signature,
+            seconds=state.backoff.delay if state.backoff is not None else None,
+            **keys,
+        )
 
 
 def _one_more(state: JobState, failure: Failure) -> str:

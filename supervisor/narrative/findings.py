@@ -7,6 +7,11 @@ from collections.abc import Iterator
 from supervisor.core.decisions import TellLivelock, TellRecovery
 from supervisor.narrative.event_line import Line, count, main, of_attempt
 
+_ADVICE = (
+    "mend that failure, or save more often, so that less is lost each time; "
+    "autorestart.max_total_restarts ends such a job (76)"
+)
+
 
 def found(told: TellRecovery | TellLivelock) -> Iterator[Line]:
     """The line of a finding."""
@@ -31,6 +36,7 @@ def found(told: TellRecovery | TellLivelock) -> Iterator[Line]:
                 restarts_in_all=told.total,
                 seconds=told.seconds,
                 goodput=told.goodput,
+                advice=_ADVICE,
             )
 
 
@@ -44,8 +50,6 @@ def _livelock(told: TellLivelock) -> str:
     return (
         f"progress livelock: the same failure came {told.times} times, each time after a new "
         f"checkpoint, which refills the restart budget: {told.failure}; of the last "
-        f"{told.seconds:.0f} s, {told.goodput:.0%} became committed steps. What to do: mend that "
-        "failure, or save more often, so that less is lost each time; "
-        "autorestart.max_total_restarts ends such a job (76), which has had "
-        f"{count(told.total, 'restart')} so far"
+        f"{told.seconds:.0f} s, {told.goodput:.0%} became committed steps. What to do: {_ADVICE}, "
+        f"which has had {count(told.total, 'restart')} so far"
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
 from supervisor.narrative.decision_text import step_in_words
+from supervisor.narrative.device_text import full_rung
 from supervisor.protocol.messages import Stage
 
 
@@ -56,7 +57,7 @@ def standing(state: JobState, policy: RestartPolicy) -> Standing:
         stage=state.liveness.stage,
         step=state.liveness.step,
         num_devices=state.ladder.num_devices(phase),
-        max_num_devices=phase.rungs[0] if phase.rungs else None,
+        max_num_devices=full_rung(phase),
         newest_checkpoint=state.budget.highest,
         restarts=state.budget.restarts,
         max_num_restarts=phase.max_num_restarts,

@@ -25,7 +25,13 @@ def stopped(t: Transition, event: WorkersGone, before: int | None) -> Line:
     step = highest if saved else newest
     lost = _lost_steps(event, newest)
     return of_attempt(
-        "attempt-stopped", event.attempt, text, saved=saved, step=step, lost_steps=lost
+        "attempt-stopped",
+        event.attempt,
+        text,
+        saved=saved,
+        step=step,
+        ending_step=event.step,
+        lost_steps=lost,
     )
 
 
@@ -37,7 +43,13 @@ def notice_used(t: Transition, event: WorkersGone, drain: Drain, policy: Restart
         taken += f" (of {policy.preemption_notice:g})"
     newest = _newest(t, event, drain.highest)
     lost = _lost(event, newest)
-    tell = partial(main, seconds=seconds, lost_steps=_lost_steps(event, newest))
+    tell = partial(
+        main,
+        seconds=seconds,
+        notice_seconds=policy.preemption_notice,
+        ending_step=event.step,
+        lost_steps=_lost_steps(event, newest),
+    )
     if highest is not None and highest != drain.highest:
         text = f"the notice was enough: step {highest} is saved, and all over in {taken}; {lost}"
         return tell("notice-used", text, saved=True, step=highest)

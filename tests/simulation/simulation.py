@@ -74,8 +74,8 @@ class Simulation:
         self.scenario = scenario.draw(self._rng)
         self._policy = self.scenario.policy
         self._host = Host(self.scenario, self._rng, self._tell)
-        self._storage = FakeStorage(self._rng, self._effect)
-        self._checker = Checker(self._storage, self._host)
+        self.disk = FakeStorage(self._rng, self._effect)
+        self._checker = Checker(self.disk, self._host)
         self._runs = 0
         self._events = 0
         self._again = 0
@@ -101,10 +101,10 @@ class Simulation:
         """Run the command once; None: it was killed."""
         self._runs += 1
         self._tell(f"--- supervisor {self._runs} starts")
-        self._storage.write_fails = self._host.faults.disk
+        self.disk.write_fails = self._host.faults.disk
         world = self._world = CheckedWorld(
             self._host,
-            self._storage,
+            self.disk,
             self.scenario,
             self._policy,
             self._effect,
@@ -116,7 +116,7 @@ class Simulation:
             code = self._command(world)
         except MachineDied as crash:
             self._tell(f"*** the machine dies {crash}")
-            self._storage.lose_power()
+            self.disk.lose_power()
             self._host.lose_power()
         except SupervisorKilled as crash:
             self._tell(f"*** the supervisor is killed {crash}")
@@ -136,7 +136,7 @@ class Simulation:
     def _command(self, world: CheckedWorld) -> ExitCode:
         clock = self._host.clock
         after = self._rng.choice((5, 40, 1000))
-        journal = FileJournal(self._storage, compact_after=after, tell=self._tell)
+        journal = FileJournal(self.disk, compact_after=after, tell=self._tell)
         history = journal.read()
         self._checker.recovered(history)
         if history.config is None:
