@@ -11,6 +11,9 @@ import pytest
 from supervisor.config.feasible_rungs import FeasibleRungs, RungLayout
 from supervisor.config.places import state_folder
 from supervisor.config.plan import PhasePlan, plan_phases
+from supervisor.core.policy import PhasePolicy, RestartPolicy
+from supervisor.diagnosis.success import Success
+from supervisor.prepare import prepare
 from tests.config.files import COMMAND, FIT, PHASES, load, with_command, with_init
 
 RESOLVED: dict[str, Any] = {"init": {"loop": {"max_steps": 9}}, "fit": {"x": 1}}
@@ -206,3 +209,17 @@ def test_drills_are_handed_on() -> None:
         (3, "SIGKILL", False),
         (5, None, True),
     ]
+
+
+def test_the_policy_of_a_config_that_says_nothing_has_the_defaults_of_the_core(
+    tmp_path: Path,
+) -> None:
+    """They stand in the schema and in the core, which journals without a field are read with."""
+    config = tmp_path / "c.yaml"
+    config.write_text(COMMAND)
+    policy = prepare(config, []).policy
+    assert policy == RestartPolicy(policy.phases)
+    (phase,) = policy.phases
+    assert phase == PhasePolicy(
+        phase.name, phase.max_num_restarts, phase.max_num_preemptions, Success()
+    )

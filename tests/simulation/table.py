@@ -24,8 +24,11 @@ from supervisor.core.doing import (
     Ended,
     Hang,
     Killing,
+    Lingering,
     New,
     Probing,
+    Running,
+    Stopping,
     cause_of,
     workers_of,
 )
@@ -97,6 +100,10 @@ _ENDS = (
     (WorkerExit(0, signal="SIGTERM"), WorkerExit(1, signal="SIGTERM")),
 )
 _LEFT = (Survivor(7, "sleep 3600"),)
+UNEXPECTED: frozenset[Cell] = frozenset(
+    (kind.__name__, LaunchFailed.__name__) for kind in (Running, Stopping, Lingering)
+)
+"""What an engine that keeps its contract never posts there: a start is answered once."""
 
 
 def explore() -> Table:
@@ -221,7 +228,8 @@ def _rows(table: Table, kind: str) -> Iterator[str]:
         results = sorted(table.get((kind, event), ()))
         for after, decisions in results:
             if after != kind or decisions:
-                yield f"| {event} | {after} | {', '.join(decisions)} |"
+                mark = "*" if (kind, event) in UNEXPECTED else ""
+                yield f"| {event}{mark} | {after} | {', '.join(decisions)} |"
 
 
 _HEAD = """\
@@ -235,7 +243,8 @@ them; where it leads is in the tables only.
 _TABLE_HEAD = """\
 One table for each variant: every event that can lead to another one, or to a decision. An event
 that is not in a table changes at most what a job knows, not what it does. Decisions that are only
-told are left out (`ONLY_TOLD` in `supervisor/core/decisions.py`).
+told are left out (`ONLY_TOLD` in `supervisor/core/decisions.py`). What is marked with * no engine
+posts there that keeps its contract (`supervisor/engines/engine.py`): the core accepts it.
 """
 
 

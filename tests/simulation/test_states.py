@@ -12,7 +12,7 @@ from supervisor.core.doing import Doing, New
 from supervisor.core.state import JobState
 from supervisor.ports import Transition
 from tests.simulation.simulation import Simulation
-from tests.simulation.table import PUBLISHED, Table, cell, explore, page, result
+from tests.simulation.table import PUBLISHED, UNEXPECTED, Table, cell, explore, page, result
 
 _SEEDS = range(60, 140)
 """Simulated histories in which a job does everything that it can."""
@@ -56,3 +56,9 @@ def test_the_page_of_states_has_every_transition(
         if result(t.after, t.decisions) not in table[cell(t.before, t.event)]
     }
     assert not untold
+
+
+def test_what_is_called_unexpected_never_comes(transitions: list[Transition]) -> None:
+    """Although what the engine posts may be lost, late and doubled there."""
+    seen = {cell(t.before, t.event) for t in transitions if t.before != t.after or t.decisions}
+    assert not UNEXPECTED & seen
