@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,10 @@ import psutil
 import yaml
 
 from supervisor.adapters.processes.guard_client import GuardClient
-from supervisor.narrative.catalogue import COMMON, kinds
+from supervisor.adapters.stores.journal import FileJournal
+from supervisor.adapters.stores.storage import LocalStorage
+from supervisor.core.decisions import StartWorkers
+from supervisor.narrative.catalogue import COMMON, KEYS, kinds
 
 TOY = str(Path(__file__).parent / "processes" / "toy.py")
 MARK = "SUPERVISE_TEST_RUN"
@@ -64,8 +68,10 @@ class Result:
 
     @property
     def attempts(self) -> int:
-        """How many attempts were started in all, as run.log tells."""
-        return self.log.count("starting attempt ")
+        """How many attempts were started in all, as the journal tells."""
+        journal = FileJournal(LocalStorage(self.model_dir))
+        decisions = (turn.decisions for turn in journal.everything(journal.look()))
+        return sum(isinstance(each, StartWorkers) for each in chain.from_iterable(decisions))
 
     def events(self, *names: str, **keys: object) -> list[dict[str, Any]]:
         """What the supervisor told, of these names (none: all) and with these keys, in order."""
@@ -96,8 +102,33 @@ def events_in(out: str) -> list[dict[str, Any]]:
     for event in told:
         keys = event.keys() - COMMON.keys()
         assert keys <= set(CATALOGUE[event["event"]].keys), f"not in the catalogue: {event}"
+        for key in event:
+            assert _is_of_its_type(key, event[key]), (
+                f"{key} is not what the catalogue says: {event}"
+            )
         assert COMMON.keys() <= event.keys()
     return told
+
+
+_TYPES: dict[str, Callable[[Any], bool]] = {
+    "text": lambda value: isinstance(value, str),
+    "texts": lambda value: all(isinstance(each, str) for each in value),
+    "number": lambda value: _is_number(value),
+    "numbers": lambda value: all(map(_is_number, value)),
+    "text or number": lambda value: isinstance(value, str) or _is_number(value),
+    "truth": lambda value: isinstance(value, bool),
+    "object": lambda value: isinstance(value, dict),
+}
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a number; JSON has no word for some."""
+    return type(value) in (int, float) or value in ("nan", "inf", "-inf")
+
+
+def _is_of_its_type(key: str, value: Any) -> bool:
+    told_type = {**COMMON, **KEYS}[key].partition(":")[0]
+    return value is None or _TYPES[told_type](value)
 
 
 def as_text(line: str) -> str:
@@ -136,14 +167,14 @@ class Running:
         self._unread = b""
         """What of it is no whole line yet."""
         self._said = ""
-        """The rest of it, as people read it."""
+        """What the program wrote, of the rest."""
 
     def wait_for(self, text: str, timeout: float = PATIENCE) -> str:
-        """Read its standard output until `text` occurs in what people would read."""
+        """Read its standard output until the program has written `text`: whole lines of it."""
         end = time.monotonic() + timeout
-        while text not in (said := self._said + self._unread.decode(errors="replace")):
+        while text not in self._said:
             self._read(end - time.monotonic(), text)
-        return said
+        return self._said
 
     def wait_for_event(
         self, name: str, timeout: float = PATIENCE, **keys: object
@@ -162,14 +193,14 @@ class Running:
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, timeout))
         chunk = os.read(self.process.stdout.fileno(), 65536) if ready else b""
-        assert chunk, f"no {wanted!r} in:\n{self._said}"
+        assert chunk, f"no {wanted!r} in:\n{self._out.decode(errors='replace')}"
         self._take(chunk)
 
     def _take(self, chunk: bytes) -> None:
         self._out += chunk
         whole, end, self._unread = (self._unread + chunk).rpartition(b"\n")
-        lines = (whole + end).decode(errors="replace").splitlines(keepends=True)
-        self._said += "".join(map(as_text, lines))
+        told = events_in((whole + end).decode())
+        self._said += "".join(f"{each['text']}\n" for each in told if each["event"] == "output")
 
     def listen(self, seconds: float) -> None:
         """Read its standard output for so long, or until it ends."""

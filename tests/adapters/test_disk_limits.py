@@ -14,6 +14,7 @@ from supervisor.config.schema import Limits
 from supervisor.core.events import WorkersStarted
 from supervisor.core.state import JobState
 from supervisor.disk_limits import DiskLimits
+from supervisor.host.notice import Notice
 from supervisor.ports import Transition
 from tests.adapters.test_space import attempt, failed, outputs, spaced
 from tests.adapters.test_summary import WALL
@@ -30,7 +31,7 @@ def began(number: int) -> Transition:
 
 def test_limits_are_applied_soon_after_an_attempt_began_and_now_and_then(tmp_path: Path) -> None:
     due: list[tuple[float, Callable[[], None]]] = []
-    said: list[str] = []
+    said: list[Notice] = []
     live = tmp_path / "compile_cache" / "live"
     live.mkdir(parents=True)
     for folder in (live, live.parent):
@@ -66,7 +67,7 @@ def test_a_moment_without_a_free_thread_is_told_once_and_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     due: list[Callable[[], None]] = []
-    said: list[str] = []
+    said: list[Notice] = []
     bounds = DiskLimits(
         NONE,
         spaced(tmp_path, said),

@@ -17,6 +17,7 @@ from supervisor.config.schema import Limits
 from supervisor.core.events import WorkersGone
 from supervisor.core.state import JobState
 from supervisor.history.past import Past
+from supervisor.host.notice import Notice
 from supervisor.ports import Transition
 from tests.core.history import RETRY
 from tests.foreign import fingerprint
@@ -26,16 +27,16 @@ ROOMY = Limits()
 
 
 @pytest.fixture
-def said() -> list[str]:
+def said() -> list[Notice]:
     return []
 
 
 @pytest.fixture
-def space(tmp_path: Path, said: list[str]) -> Space:
+def space(tmp_path: Path, said: list[Notice]) -> Space:
     return spaced(tmp_path, said)
 
 
-def spaced(model_dir: Path, said: list[str], *phases: str) -> Space:
+def spaced(model_dir: Path, said: list[Notice], *phases: str) -> Space:
     """What can be deleted where the journal has these phases (none given: both)."""
     return Space(model_dir, said.append, lambda: phases or (FIRST, SECOND))
 
@@ -90,7 +91,7 @@ def outputs(model_dir: Path) -> list[int]:
 
 
 def test_a_full_disk_costs_the_oldest_output_first(
-    tmp_path: Path, space: Space, said: list[str]
+    tmp_path: Path, space: Space, said: list[Notice]
 ) -> None:
     for number in (10_000, 1_001, 9_999):
         attempt(tmp_path, number)
@@ -100,7 +101,8 @@ def test_a_full_disk_costs_the_oldest_output_first(
         assert space.free()
         assert outputs(tmp_path) == left
     assert not space.free()
-    assert said[0] == f"the disk is full: deleted the output of attempt 1001 of {FIRST}: 10 B"
+    assert said[0].event == "outputs-deleted"
+    assert said[0].keys == {"attempt": 1001, "directory": FIRST, "bytes": 10}
     assert len(list(tmp_path.glob("*/attempts/*/rank0.failure.json"))) == 4
 
 
@@ -112,7 +114,7 @@ def test_an_earlier_phase_is_older_whatever_its_numbers(tmp_path: Path, space: S
 
 
 def test_phases_that_the_journal_does_not_have_are_somebody_elses(
-    tmp_path: Path, said: list[str]
+    tmp_path: Path, said: list[Notice]
 ) -> None:
     for number in (1, 2, 3):
         attempt(tmp_path, number, FIRST)  # a colleague's, or an earlier journal's
@@ -152,7 +154,7 @@ def test_the_last_that_failed_keeps_its_output_on_a_full_disk_as_long_as_there_i
         "compile_cache/executables",
     ],
 )
-def test_nothing_is_deleted_through_a_link(tmp_path: Path, said: list[str], linked: str) -> None:
+def test_nothing_is_deleted_through_a_link(tmp_path: Path, said: list[Notice], linked: str) -> None:
     model_dir, outside = tmp_path / "run", tmp_path / "outside"
     attempt(model_dir, 1)
     attempt(outside, 1)
@@ -185,14 +187,16 @@ def test_a_linked_file_is_no_output(tmp_path: Path, space: Space) -> None:
     assert (folder / "rank0.log").is_symlink()
 
 
-def test_model_dir_itself_may_be_reached_through_a_link(tmp_path: Path, said: list[str]) -> None:
+def test_model_dir_itself_may_be_reached_through_a_link(tmp_path: Path, said: list[Notice]) -> None:
     attempt(tmp_path / "disk", 1)
     (tmp_path / "run").symlink_to(tmp_path / "disk")
     assert spaced(tmp_path / "run", said).free()
     assert outputs(tmp_path / "disk") == []
 
 
-def test_outputs_are_kept_within_their_limit(tmp_path: Path, space: Space, said: list[str]) -> None:
+def test_outputs_are_kept_within_their_limit(
+    tmp_path: Path, space: Space, said: list[Notice]
+) -> None:
     for number in range(1, 9):
         attempt(tmp_path, number)
     attempt(tmp_path, 10_000, SECOND)
@@ -206,7 +210,9 @@ def test_outputs_are_kept_within_their_limit(tmp_path: Path, space: Space, said:
     assert len(said) == 1
 
 
-def test_records_have_a_limit_of_their_own(tmp_path: Path, space: Space, said: list[str]) -> None:
+def test_records_have_a_limit_of_their_own(
+    tmp_path: Path, space: Space, said: list[Notice]
+) -> None:
     for number in (1, 2, 3):
         folder = attempt(tmp_path, number)
         (folder / "rank0.stacks.txt").write_bytes(bytes(10))
@@ -234,7 +240,7 @@ def test_the_newest_attempt_and_the_last_failed_one_stay(tmp_path: Path, space: 
 
 
 def test_compiled_steps_go_by_when_they_were_used(
-    tmp_path: Path, space: Space, said: list[str]
+    tmp_path: Path, space: Space, said: list[Notice]
 ) -> None:
     folder = tmp_path / "compile_cache" / "executables"
     folder.mkdir(parents=True)
@@ -252,7 +258,7 @@ def test_compiled_steps_go_by_when_they_were_used(
 
 
 def test_the_logs_of_helpers_are_emptied_when_they_are_too_large(
-    tmp_path: Path, space: Space, said: list[str]
+    tmp_path: Path, space: Space, said: list[Notice]
 ) -> None:
     attempts = attempt(tmp_path, 1).parent
     (attempts / "prefetch4").mkdir()
@@ -277,7 +283,7 @@ def test_the_logs_of_helpers_are_emptied_when_they_are_too_large(
     assert "has a second name (a hard link), and is not emptied" in said[1]
 
 
-def test_what_cannot_be_deleted_is_told_once(said: list[str]) -> None:
+def test_what_cannot_be_deleted_is_told_once(said: list[Notice]) -> None:
     with somebody() as model_dir:
         space, folder = spaced(model_dir, said), attempt(model_dir, 1)
         attempt(model_dir, 2)
@@ -287,7 +293,7 @@ def test_what_cannot_be_deleted_is_told_once(said: list[str]) -> None:
         assert said == [f"{folder}/rank0.log cannot be deleted to make room: Permission denied"]
 
 
-def test_what_cannot_be_looked_at_is_told_once_and_costs_nothing_else(said: list[str]) -> None:
+def test_what_cannot_be_looked_at_is_told_once_and_costs_nothing_else(said: list[Notice]) -> None:
     with somebody() as model_dir:
         space, folder = spaced(model_dir, said), attempt(model_dir, 1)
         for number in (2, 3):

@@ -126,9 +126,10 @@ class Space:
             if freed:
                 self._tell(
                     Notice(
-                        "disk-full",
+                        "outputs-deleted",
                         f"the disk is full: deleted the output of attempt {attempt}: {freed} B",
-                        attempt=attempt,
+                        attempt=attempt.number,
+                        directory=attempt.phase,
                         bytes=freed,
                     )
                 )
