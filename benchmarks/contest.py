@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -85,4 +86,29 @@ def supervise(config: Mapping[str, Any], folder: Path) -> list[str]:
     """The command line that supervises what `config` says."""
     path = folder / "trainer.yaml"
     path.write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
-    return [sys.executable, "-m", "supervisor", "run", str(path)]
+    return [sys.executable, "-m", "supervisor", "run", str(path), "--log-format", "json"]
+
+
+class Told:
+    """What supervise has told so far in a file with its output; what else is there is left out."""
+
+    def __init__(self, output: Path) -> None:
+        self._output = output
+        self._read = 0
+        self._events: list[dict[str, Any]] = []
+
+    def events(self, name: str | None = None, **keys: object) -> list[dict[str, Any]]:
+        """The events of this name (None: all but the program's own output), with these keys."""
+        with self._output.open("rb") as file:
+            file.seek(self._read)
+            lines = file.read().rpartition(b"\n")
+        self._read += len(lines[0]) + len(lines[1])
+        for line in lines[0].splitlines():
+            if line.startswith(b'{"time": ') and b'"event": "output"' not in line:
+                self._events.append(json.loads(line))
+        return [
+            event
+            for event in self._events
+            if name in (None, event["event"])
+            and all(event.get(key) == value for key, value in keys.items())
+        ]

@@ -106,8 +106,7 @@ def _restarts(found: dict[str, list[float]], rates: dict[str, list[float]]) -> t
 def _with_standby(found: dict[str, list[float]]) -> None:
     """The same with a standby."""
     with _run(WARM) as run:
-        told = f"Prefetching compile for num_devices={_SMALLER} completed"
-        run.wait_for("prefetched", lambda: run.said(told) > 0, _TAKES)
+        run.wait_until_told("prefetch-done", timeout=_TAKES, num_devices=_SMALLER)
         _ready(run, 1)
         found["same_rung_standby"].append(_killed(run, 1))
         _ready(run, 2)
@@ -136,10 +135,9 @@ def _some_steps(run: Training) -> None:
 
 def _prefetched(run: Training) -> tuple[float, float]:
     """When the compile for the smaller rung was begun and done."""
-    told = "Prefetching compile for num_devices={}".format
-    run.wait_for("prefetch", lambda: run.said(f"{told(_SMALLER)} begins") > 0, _TAKES)
+    run.wait_until_told("prefetch-began", timeout=_TAKES, num_devices=_SMALLER)
     began = time.monotonic()
-    run.wait_for("prefetched", lambda: run.said(f"{told(_SMALLER)} completed") > 0, _TAKES)
+    run.wait_until_told("prefetch-done", timeout=_TAKES, num_devices=_SMALLER)
     ended = time.monotonic()
     return began, ended
 
@@ -171,7 +169,7 @@ def _group(found: dict[str, list[float]]) -> None:
     """One of four workers is killed."""
     with _run(GROUP) as run:
         _ready(run, 4)
-        pids = _workers(run)
+        pids = run.told("workers-started")[-1]["pids"]
         victim = next(pid for pid in pids if pid != run.steps()[-1].pid)
         began = time.monotonic()
         os.kill(victim, signal.SIGKILL)
@@ -180,12 +178,6 @@ def _group(found: dict[str, list[float]]) -> None:
         found["group_down"].append(time.monotonic() - began)
         step = run.wait_for_step(0, since=began, not_by=pids)
         found["group_next_step"].append(step.at - began)
-
-
-def _workers(run: Training) -> list[int]:
-    log = (run.folder / "output").read_text(errors="replace")
-    told = log.partition("running as pid ")[2].partition(";")[0]
-    return [int(pid) for pid in told.split(", ")]
 
 
 def _lives(pid: int) -> bool:
@@ -207,9 +199,8 @@ def _run(contestant: Contestant) -> Iterator[Training]:
 
 def _ready(run: Training, standbys: int) -> None:
     """A checkpoint is there, and so many standbys have been made so far."""
-    ready = "a standby is ready"
-    run.wait_for("standby", lambda: run.said(ready) >= standbys, _TAKES)
-    run.wait_for("a checkpoint", lambda: run.said("is committed") > 0, _TAKES)
+    run.wait_until_told("standby-ready", standbys, _TAKES)
+    run.wait_until_told("checkpoint-committed", timeout=_TAKES)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contest import ROOT, FailedError, running, supervise, wait_for
+from benchmarks.contest import ROOT, FailedError, Told, running, supervise, wait_for
 from benchmarks.peers import (
     BASH,
     CIRCUS,
@@ -87,8 +87,8 @@ def _one(contestant: Peer | str, deaths: int) -> list[float]:
 
             wait_for(f"start {last}", done, process, _TIMEOUT + deaths * 10.0)
         if contestant == STANDBY:
-            (log,) = folder.glob("run/*_restartable/run.log")
-            if (taken := log.read_text().count("takes over")) != deaths:
+            taken = len(Told(folder / "output").events("standby-used"))
+            if taken != deaths:
                 raise FailedError(f"the standby took over {taken} times of {deaths}")
         return gaps(record.read_text().splitlines())
 

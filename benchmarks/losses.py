@@ -6,7 +6,6 @@ In the bitwise mode its parameters at the end must be those of a run that nobody
 from __future__ import annotations
 
 import random
-import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,6 @@ _LEAST = 2
 _STEPS_APART = 12
 """Steps between two changes, on average."""
 _EVERY = 10
-_MOVES = re.compile("the job (?:shrinks|grows) from")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class Storm:
     changes: int
     rung_changes: int
     explained: int
-    """Whether run.log tells, right before each change of the rung, how many devices are well."""
+    """Whether it is told, right before each change of the rung, which devices are well."""
     bit_identical: int
 
 
@@ -59,15 +57,12 @@ def storm(changes: int) -> Storm:
             _disturb(run, changes)
             _finished(run)
             found = _parameters(run, steps)
-            log = "".join(
-                path.read_text() for path in sorted(run.folder.glob("run/*_restartable/run.log"))
-            )
-    lines = log.splitlines()
-    moved = [n for n, line in enumerate(lines) if _MOVES.search(line)]
+            told = [event["event"] for event in run.told()]
+    moved = [n for n, name in enumerate(told) if name == "rung-changed"]
     return Storm(
         changes=changes,
         rung_changes=len(moved),
-        explained=int(all("devices are well" in lines[n - 1] for n in moved)),
+        explained=int(all(told[n - 1] == "devices-probed" for n in moved)),
         bit_identical=int(_same(expected, found)),
     )
 
@@ -105,7 +100,7 @@ def _disturb(run: Training, changes: int) -> None:
 
 
 def _finished(run: Training) -> None:
-    run.wait_for("the end", lambda: run.said("SUCCEEDED, exit code 0") > 0, 3600.0)
+    run.wait_until_told("job-ended", timeout=3600.0, status="SUCCEEDED", code=0)
 
 
 def _parameters(run: Training, step: int) -> Any:

@@ -78,7 +78,7 @@ def _one(name: str, kills: int) -> tuple[list[float], list[dict[str, Any]]]:
         for number in range(1, kills + 2):
             run.wait_for_step(_next_save(step.number) + _FRESH, since=step.at)
             if name in ("imports", _DEFAULTS):
-                _wait_for_standby(run, number)
+                run.wait_until_told("standby-ready", number, _STANDBY_TAKES)
             began = time.monotonic()
             last = run.kill_trainer()
             step = run.wait_for_step(0, since=began, not_by=[last.pid])
@@ -86,11 +86,6 @@ def _one(name: str, kills: int) -> tuple[list[float], list[dict[str, Any]]]:
         if name in _SUPERVISE and name != _DEFAULTS:  # which does not know what a step looks like
             run.wait_for("what supervise tells", lambda: len(run.told_recoveries()) > kills)
         return seconds[1:], run.told_recoveries()[1:]
-
-
-def _wait_for_standby(run: Training, number: int) -> None:
-    ready = "a standby is ready"
-    run.wait_for(f"standby {number}", lambda: run.said(ready) >= number, _STANDBY_TAKES)
 
 
 def _next_save(step: int) -> int:

@@ -11,6 +11,7 @@ that waits or prepares. Three settings:
 * `supervised`: without standby and prefetch, so supervisor and guard alone.
 * `supervised_each_step`: the same where each step is printed, as the supervisor reads all of it.
 
+What supervise tells is read as JSON, which costs it more than the text that it writes by default.
 Then the cost of a progress call that is not sent.
 """
 
@@ -46,7 +47,8 @@ _FEW = 3
 """Rounds of what is no pair."""
 _PREPARING_TAKES = 900.0
 """Seconds at most: it is done with what the training leaves of the processor."""
-_LAST_PREPARED = "Prefetching compile for num_devices=1 completed"
+_LAST_PREPARED = 1
+"""Devices of the last rung that is compiled."""
 
 
 @dataclass
@@ -112,8 +114,8 @@ def _trained(contestant: Contestant) -> Iterator[Training]:
 
 def _prepared(run: Training) -> None:
     """Wait until there is nothing left to prepare."""
-    run.wait_for("prefetch", lambda: run.said(_LAST_PREPARED) > 0, _PREPARING_TAKES)
-    run.wait_for("a standby", lambda: run.said("a standby is ready") > 0, _PREPARING_TAKES)
+    run.wait_until_told("prefetch-done", timeout=_PREPARING_TAKES, num_devices=_LAST_PREPARED)
+    run.wait_until_told("standby-ready", timeout=_PREPARING_TAKES)
 
 
 def _measure(run: Training, turn: int, seconds: float, into: Found) -> None:

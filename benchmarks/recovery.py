@@ -27,7 +27,6 @@ from benchmarks.training import (
     DEFAULTS,
     PEERS,
     Contestant,
-    Training,
     training,
 )
 
@@ -102,7 +101,7 @@ def _one(contestant: Contestant, kills: int, lots: random.Random) -> _Found:
             target = (step.number // _EVERY + 1) * _EVERY + lots.randrange(8, _EVERY)
             run.wait_for_step(target, since=step.at)
             if contestant.has_standby:
-                _wait_for_standby(run, number)
+                run.wait_until_told("standby-ready", number, _STANDBY_TAKES)
             began = time.monotonic()
             last = run.kill_trainer()
             step = run.wait_for_step(0, since=began, not_by=[last.pid])
@@ -112,11 +111,6 @@ def _one(contestant: Contestant, kills: int, lots: random.Random) -> _Found:
             run.wait_for("what supervise tells", lambda: len(run.told_recoveries()) == kills)
             found.told = run.told_recoveries()
     return found
-
-
-def _wait_for_standby(run: Training, number: int) -> None:
-    ready = "a standby is ready"
-    run.wait_for(f"standby {number}", lambda: run.said(ready) >= number, _STANDBY_TAKES)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.contest import ROOT, running, supervise, wait_for
+from benchmarks.contest import ROOT, Told, running, supervise, wait_for
 from benchmarks.peers import BASH, TRAINING_PEERS, Peer, UnavailableError
 from supervisor.config.plan import PhasePlan
 from supervisor.config.problems import ConfigError
@@ -73,6 +73,7 @@ class Training:
         self.pid = process.pid
         self._process = process
         self._record = folder / "steps"
+        self._told = Told(folder / "output")
 
     def steps(self) -> list[Step]:
         """All that were completed so far, in order."""
@@ -103,9 +104,20 @@ class Training:
         """
         wait_for(what, condition, self._process, timeout)
 
-    def said(self, text: str) -> int:
-        """How often its output has `text`."""
-        return (self.folder / "output").read_bytes().count(text.encode())
+    def told(self, name: str | None = None, **keys: object) -> list[dict[str, Any]]:
+        """See `Told.events`; nothing under a peer."""
+        return self._told.events(name, **keys)
+
+    def wait_until_told(
+        self, name: str, times: int = 1, timeout: float = _START, **keys: object
+    ) -> None:
+        """Wait until there are so many such events.
+
+        Raises:
+            FailedError: there are not in time.
+        """
+        what = f"event {name}, {times} times"
+        self.wait_for(what, lambda: len(self.told(name, **keys)) >= times, timeout)
 
     def last_of(self, pid: int) -> Step:
         """The last step that a process has completed."""

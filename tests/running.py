@@ -110,6 +110,8 @@ def events_in(out: str) -> list[dict[str, Any]]:
     return told
 
 
+_EVENT = '{"time": '
+"""How the line of an event begins."""
 _TYPES: dict[str, Callable[[Any], bool]] = {
     "text": lambda value: isinstance(value, str),
     "texts": lambda value: all(isinstance(each, str) for each in value),
@@ -133,7 +135,7 @@ def _is_of_its_type(key: str, value: Any) -> bool:
 
 def as_text(line: str) -> str:
     """A line of standard output as people read it; one that is no event stays as it is."""
-    if not line.startswith('{"time": '):
+    if not line.startswith(_EVENT):
         return line
     event = json.loads(line)
     if event["event"] == "output":
@@ -176,17 +178,23 @@ class Running:
             self._read(end - time.monotonic(), text)
         return self._said
 
+    def told(self, name: str, **keys: object) -> bool:
+        """Whether there is such an event in what was read so far."""
+        return bool(self.events(name, **keys))
+
+    def events(self, *names: str, **keys: object) -> list[dict[str, Any]]:
+        """These events, of what was read so far."""
+        whole = self._out[: self._out.rfind(b"\n") + 1].decode()
+        return [each for each in events_in(whole) if _is_one(each, names, keys)]
+
     def wait_for_event(
         self, name: str, timeout: float = PATIENCE, **keys: object
     ) -> dict[str, Any]:
         """Read its standard output until such an event is told."""
         end = time.monotonic() + timeout
-        while True:
-            whole = self._out[: self._out.rfind(b"\n") + 1].decode()
-            found = [each for each in events_in(whole) if _is_one(each, (name,), keys)]
-            if found:
-                return found[0]
+        while not (found := self.events(name, **keys)):
             self._read(end - time.monotonic(), f"event {name} {keys}")
+        return found[0]
 
     def _read(self, timeout: float, wanted: str) -> None:
         """Read what comes next."""
@@ -199,8 +207,9 @@ class Running:
     def _take(self, chunk: bytes) -> None:
         self._out += chunk
         whole, end, self._unread = (self._unread + chunk).rpartition(b"\n")
-        told = events_in((whole + end).decode())
-        self._said += "".join(f"{each['text']}\n" for each in told if each["event"] == "output")
+        for line in (whole + end).decode(errors="replace").splitlines(keepends=True):
+            if not line.startswith(_EVENT) or '"event": "output"' in line:
+                self._said += as_text(line)
 
     def listen(self, seconds: float) -> None:
         """Read its standard output for so long, or until it ends."""

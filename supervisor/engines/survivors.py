@@ -79,18 +79,20 @@ class Survivors:
         deaf: list[tuple[int, tree.Stat]] = []
         for worker in self._group.workers:
             if foreground := self._processes.waited_for(worker.process.pid):
-                text, ranks = f"rank {worker.rank} {_SHELL_WAITS}", [worker.rank]
-                self._tell(Notice("sigterm-reaction", text, reason="shell", ranks=ranks))
+                self._tell_reaction([worker.rank], _SHELL_WAITS, "shell")
                 deaf += foreground
             else:
                 by_reaction[self._processes.reaction(worker.process.pid)].append(worker.rank)
             worker.process.signal(SIGTERM)
         for what, ranks in by_reaction.items():
             if what is not Reaction.UNKNOWN:
-                text, reason = f"{_ranks(ranks)} {what}", what.name.lower()
-                self._tell(Notice("sigterm-reaction", text, reason=reason, ranks=ranks))
+                self._tell_reaction(ranks, what, what.name.lower())
         self._pass_on(deaf, "is waited for")
         self.follow()
+
+    def _tell_reaction(self, ranks: list[int], what: str, reason: str) -> None:
+        text = f"{_ranks(ranks)} {what}"
+        self._tell(Notice("sigterm-reaction", text, ranks=ranks, reason=reason))
 
     def follow(self) -> None:
         """Look again and again, until it is known that nothing lives on, or the group is killed."""
@@ -122,30 +124,25 @@ class Survivors:
                 self._processes.waited_for(pid),
                 self._processes.command(pid, self._redact),
             )
-            what = _SHELL_WAITS if foreground else self._processes.reaction(pid)
+            reaction = self._processes.reaction(pid)
+            told = (_SHELL_WAITS, "shell") if foreground else (reaction, reaction.name.lower())
             if self._processes.send(pid, seen, SIGTERM):
-                self._tell_sent(pid, f"pid {pid} ({name}) {why}", what)
+                self._tell_sent(pid, f"({name}) {why}", *told)
                 self._pass_on(foreground, "is waited for")
 
-    def _tell_sent(self, pid: int, who: str, what: str) -> None:
+    def _tell_sent(self, pid: int, who: str, what: str, reason: str) -> None:
         """Tell of one that got SIGTERM; of processes that follow each other without end, some."""
         allowed, self._allowance = self._allowance.take(self._clock.now())
         if not allowed:
             self._untold += 1
             if self._untold == 1:
-                self._tell(
-                    Notice(
-                        "process-lives-on",
-                        "more processes live on, and get SIGTERM too: not each is told",
-                        pid=None,
-                        number=1,
-                    )
-                )
+                text = "more processes live on, and get SIGTERM too: not each is told"
+                self._tell(Notice("process-lives-on", text, pid=None, reason=None, number=1))
             return
         more, self._untold = self._untold, 0
         before = f", as were {more} before it that were not told" if more else ""
-        text = f"{who}, and was sent SIGTERM too{before}: it {what}"
-        self._tell(Notice("process-lives-on", text, pid=pid, number=1 + more))
+        text = f"pid {pid} {who}, and was sent SIGTERM too{before}: it {what}"
+        self._tell(Notice("process-lives-on", text, pid=pid, reason=reason, number=1 + more))
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -29,8 +29,8 @@ KEYS = {
     "certain": "truth: whether a FATAL is wrong by construction, and not only looks so",
     "charge": "text: what the failure is charged to: `restarts`, `preemptions` or `nothing`",
     "changed": "text: what changed",
-    "code": "text or number: what happened, as a stable code: the rule's name of a failure, the exit code of a "
-    "rank (null: none is known, or a signal) or of the job, the source of a stop",
+    "code": "text or number: what happened, as a stable code: the rule's name of a failure, the "
+    "exit code of a rank (null: none is known, or a signal) or of the job, the source of a stop",
     "cpu_seconds": "number: seconds of CPU time that it used in these `seconds`",
     "detail": "text: what was said, where that is more than the code",
     "directory": "text: the phase's directory, relative to model_dir",
@@ -282,13 +282,10 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "prefetch-waits": Kind("Too little memory is free for it.", ("num_devices",)),
         "prefetch-off": Kind("Nothing is compiled ahead.", ("reason",)),
         "prober-failed": Kind("No process waits to look at the devices.", ("reason",)),
-        "sigterm-reaction": Kind("What a worker does at SIGTERM.", ("reason", "ranks")),
+        "sigterm-reaction": Kind("What SIGTERM does to workers.", ("ranks", "reason")),
         "process-lives-on": Kind(
-            "A process outlives its worker, and gets SIGTERM.",
-            (
-                "pid",
-                "number",
-            ),
+            "A process outlives its worker, and gets SIGTERM; pid null: not each is told.",
+            ("pid", "reason", "number"),
         ),
         "process-unkillable": Kind("Processes do not end when killed.", ("pids", "seconds")),
         "rank-killed": Kind("A rank has failed and does not end.", ("rank",)),

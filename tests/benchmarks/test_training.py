@@ -13,14 +13,21 @@ from benchmarks.peers import Peer
 from benchmarks.training import DEFAULTS, PEERS, Contestant, training
 from supervisor.prepare import prepare
 
+
+def said(folder: Path) -> bytes:
+    """What was written to standard output so far."""
+    return (folder / "output").read_bytes()
+
+
 BASH = next(peer for peer in PEERS if peer.name == "bash")
 
 
 @pytest.mark.parametrize("contestant", [BASH, Contestant("supervise")], ids=lambda one: one.name)
 def test_all_have_the_same_devices(contestant: Contestant, tmp_path: Path) -> None:
     with training(contestant, tmp_path, every=1000, max_steps=1000) as run:
-        run.wait_for("devices", lambda: run.said("cpu devices: ") > 0)
-        assert run.said("4 cpu devices: data 4 x fsdp 1, 4 sequences a device") == 1
+        run.wait_for("devices", lambda: b"cpu devices: " in said(tmp_path))
+        told = b"4 cpu devices: data 4 x fsdp 1, 4 sequences a device"
+        run.wait_for("all of it", lambda: told in said(tmp_path))
 
 
 CACHES = ("JAX_COMPILATION_CACHE_DIR", "SUPERVISE_EXECUTABLES")
@@ -31,8 +38,9 @@ TELLS = Peer("tells", (), lambda bin_, argv, folder: ["sh", "-c", "env; echo all
 def test_a_peer_has_our_caches_unless_it_runs_as_it_comes(tmp_path: Path, is_default: bool) -> None:
     contestant = Contestant("tells", TELLS, is_default=is_default)
     with training(contestant, tmp_path, every=1000, max_steps=1000) as run:
-        run.wait_for("its environment", lambda: run.said("all\n") > 0)
-        assert [run.said(f"{name}={tmp_path}/") for name in CACHES] == [not is_default] * 2
+        run.wait_for("its environment", lambda: b"all\n" in said(tmp_path))
+        given = [f"{name}={tmp_path}/".encode() in said(tmp_path) for name in CACHES]
+        assert given == [not is_default] * 2
 
 
 def test_defaults_are_what_a_user_gets_who_sets_nothing(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable
@@ -74,17 +73,18 @@ def test_a_jax_program_with_orbax_crashes_and_resumes(
     argv = [sys.executable, str(program), "{attempt}", "{model_dir}/checkpoints"]
     result = supervise(config(model_dir, argv, success={"step": 6}))
     assert result.code == 0, result.log + result.out
-    assert "[attempt 1] stage COMPILING" in result.log
-    assert "stage SAVING" not in result.log, "one line a commit is enough"
-    assert result.log.count("checkpoint of step 3 is committed") == 1
-    assert "rank 0 ended: exit code 1 in stage TRAINING after step 5" in result.log
-    assert "[attempt 2] stage RESTORING" in result.log
+    assert result.told("stage-entered", attempt=1, stage="COMPILING")
+    assert not result.told("stage-entered", stage="SAVING"), "one line a commit is enough"
+    assert len(result.events("checkpoint-committed", step=3)) == 1
+    assert result.told("rank-ended", attempt=1, rank=0, code=1, stage="TRAINING", step=5)
+    assert result.told("stage-entered", attempt=2, stage="RESTORING")
     assert b"imported ahead: False" in result.rank_log(1)
     assert b"imported ahead: True" in result.rank_log(2)
     failure = result.summary["attempts"][0]["failure"]
     assert failure["root_cause"] == "builtins.ConnectionResetError: the peer went away"
     assert failure["where"].startswith(f"{program}:")
-    assert f"root cause: {failure['root_cause']}, at {failure['where']}\n" in result.log
+    told = result.event("attempt-failed", place=failure["where"])
+    assert told["root_cause"] == failure["root_cause"]
     assert "out of luck" in failure["traceback"]
     assert "bootstrap" not in failure["traceback"]
 
@@ -97,7 +97,7 @@ def test_a_compile_error_ends_the_job(
     result = supervise(config(model_dir, [sys.executable, str(program)]))
     assert result.code == 70, result.log
     assert result.attempts == 1
-    assert "exit code 1 in stage COMPILING" in result.log
+    assert result.told("rank-ended", code=1, stage="COMPILING")
     assert "TracerBoolConversionError" in result.summary["attempts"][0]["failure"]["root_cause"]
 
 
@@ -116,7 +116,8 @@ def test_the_bootstrap_can_be_left_out(
 def test_that_it_cannot_be_used_is_told(supervise: Supervise, model_dir: Path) -> None:
     result = supervise(config(model_dir, ["python3", "--version"]))
     assert result.code == 0
-    assert "runs as it is, without the bootstrap: Python's option --version" in result.log
+    reason = result.event("bootstrap-left-out")["reason"]
+    assert reason.startswith("Python's option --version")
 
 
 @pytest.mark.parametrize(("code", "spends"), [(143, "preemptions"), (3, "restarts")])
@@ -127,7 +128,8 @@ def test_a_mere_exit_is_judged_by_its_code(
     result = supervise(config(model_dir, [*argv, "{attempt}"]))
     assert result.code == 0, result.log
     assert result.summary["attempts"][0]["failure"]["root_cause"] == f"exit code {code}"
-    assert f"1 of {20 if spends == 'preemptions' else 1} {spends}" in result.log
+    used = {"restarts": 0, "preemptions": 0} | {spends: 1}
+    assert result.told("budget-used", **used)
 
 
 def test_a_quiet_program_is_not_taken_for_hung(
@@ -151,7 +153,8 @@ def test_the_example(supervise: Supervise, model_dir: Path) -> None:
     result = supervise(job)
     assert result.code == 0, result.log
     assert result.attempts == 2
-    assert "out of luck in the first attempt" in result.log
+    failed = result.event("attempt-failed")
+    assert "out of luck in the first attempt" in failed["root_cause"]
 
 
 def test_the_stacks_of_a_hang_are_dumped(
@@ -206,12 +209,11 @@ def test_orbax_s_own_way_to_be_preempted(
     env = {"TF_CPP_MIN_LOG_LEVEL": "3" if quiet else "0"}
     running = start(config(model_dir, argv, env=env))
     running.wait_for("it trains")
-    told = re.search(r"running as pid (\d+);", running.wait_for("; output in "))
-    assert told is not None
-    os.kill(int(told[1]), signal.SIGTERM)
+    (pid,) = running.wait_for_event("workers-started")["pids"]
+    os.kill(pid, signal.SIGTERM)
     result = running.result(timeout=120)
     assert (result.code, result.attempts) == (0, 2), result.log
     assert b"SIGTERM caught" in result.rank_log(1) or quiet
-    assert "rank 0 got a SIGTERM that the supervisor did not send" in result.log
-    assert "starting attempt 2 from committed step" in result.log
+    assert result.told("worker-told-to-stop", rank=0)
+    assert result.event("attempt-started", attempt=2)["step"] is not None
     assert result.summary["attempts"][0]["failure"]["charge"] == "preemptions"

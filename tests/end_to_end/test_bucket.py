@@ -22,7 +22,7 @@ from supervisor.adapters.stores.bucket import bucket
 from supervisor.protocol.location import Uri
 from tests.emulators import Emulator
 from tests.faulty_store import LOST_ANSWER, RESET, Asked, Fault, FaultyStore, answered, slow
-from tests.running import Start
+from tests.running import Result, Start
 from tests.training.harness import assert_same_bits, final_state
 from tests.vanishing.cloud import Cloud
 from trainer.train_state import TrainState
@@ -81,11 +81,14 @@ def test_whenever_the_machine_goes_another_goes_on(cloud: Cloud, whole: TrainSta
     for _ in range(4):
         machine = cloud.machine(job)
         step = lots.randint(step, STEPS - 2)
-        machine.running.wait_for(f"step {step} " if step else "stage INITIALIZING")
+        if step:
+            machine.running.wait_for(f"step {step} ")
+        else:
+            machine.running.wait_for_event("stage-entered", stage="INITIALIZING")
         machine.vanish()
     result = cloud.machine(job).running.result()
     assert result.code == 0, result.out + result.err
-    assert "so far: 4 attempts, 0 of 2 restarts used" in result.out
+    assert result.told("job-resumed", attempts=4, restarts=0, max_num_restarts=2)
     assert cloud.attempts() == [1, 2, 3, 4, 5]
     status = json.loads(bucket(cloud.place).read("status.json").data)
     assert (status["status"], status["exit_code"], status["step"]) == ("SUCCEEDED", 0, STEPS)
@@ -93,7 +96,7 @@ def test_whenever_the_machine_goes_another_goes_on(cloud: Cloud, whole: TrainSta
 
     again = cloud.machine(job).running.result()
     assert again.code == 0
-    assert "starting attempt" not in again.out, "the job is done, wherever one looks from"
+    assert not again.told("attempt-started"), "the job is done, wherever one looks from"
 
 
 COMPILES = """\
@@ -128,20 +131,24 @@ def test_compiled_programs_come_from_a_bucket_only_if_the_config_trusts_somebody
     alone = replace(cloud, env={})  # without a compilation cache that all machines share
     disk = tmp_path / "disk"  # of one path, which is in JAX's keys
 
-    def told(**compile_cache: object) -> str:
+    def ran(**compile_cache: object) -> Result:
         shutil.rmtree(disk, ignore_errors=True)
         result = alone.machine(compiling(cloud.place, **compile_cache), disk).running.result()
         assert result.code == 76, result.out + result.err
-        return result.out
+        return result
 
-    assert "hits: 0" in told(from_bucket=True)
-    unsigned = told(key_file=str(key_file))
-    assert "hits: 0" in unsigned
-    assert "not used, as they are not signed with the key in compile_cache.key_f" in unsigned
-    assert "hits: 1" in told(key_file=str(key_file))
-    nobody = told()
-    assert "hits: 0" in nobody
-    assert nobody.count("compiled programs are not kept in the bucket: they are native code") == 1
+    def hits(result: Result) -> list[str]:
+        return [told["text"] for told in result.events("output") if "hits: " in told["text"]]
+
+    assert "hits: 0" in hits(ran(from_bucket=True))
+    unsigned = ran(key_file=str(key_file))
+    assert "hits: 0" in hits(unsigned)
+    refused = unsigned.event("bucket-programs-refused")["text"]
+    assert "not used, as they are not signed with the key in compile_cache.key_f" in refused
+    assert "hits: 1" in hits(ran(key_file=str(key_file)))
+    nobody = ran()
+    assert "hits: 0" in hits(nobody)
+    assert nobody.event("compiled-programs-kept-here")
 
 
 def test_a_key_that_others_can_read_is_a_mistake_in_the_config(
@@ -167,7 +174,7 @@ def test_what_an_old_disk_knows_does_not_count(cloud: Cloud, whole: TrainState) 
     second.vanish()
     result = cloud.machine(job, first.disk).running.result()
     assert result.code == 0, result.out + result.err
-    assert "so far: 2 attempts, 0 of 2 restarts used" in result.out
+    assert result.told("job-resumed", attempts=2, restarts=0, max_num_restarts=2)
     assert cloud.attempts() == [1, 2, 3]
     log = cloud.log()
     assert [log.count(f"starting attempt {number} ") for number in (1, 2, 3)] == [1, 1, 1]
@@ -222,11 +229,11 @@ def test_of_two_machines_one_has_the_job(cloud: Cloud) -> None:
     job = in_bucket(cloud.place)
     job["trainer"]["init"]["loop"]["max_steps"] = 100_000
     first = cloud.machine(job).running
-    first.wait_for("stage INITIALIZING")
+    first.wait_for_event("stage-entered", stage="INITIALIZING")
     second = cloud.machine(job).running.result(timeout=100.0)
     assert second.code == 73
     assert "is owned by" in second.err
-    assert "starting attempt" not in second.out
+    assert not second.told("attempt-started")
     told = status(cloud)
     assert f"in {cloud.place}" in told
     assert f"supervisor: {first.process.pid} on " in told

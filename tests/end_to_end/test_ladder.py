@@ -37,20 +37,20 @@ def test_it_shrinks_on_evidence_stays_out_of_quarantine_and_grows_back(
     running = start(job, env=cache)
     file = running.model_dir / simulated.FILE
 
-    text = running.wait_for("starting attempt 2")
-    assert "device 5: simulated: a wrong result of a matrix product" in text
-    assert "in quarantine for 60 min" in text
-    assert "the job shrinks from 8 to 4 devices" in text
-    assert "on 4 of 8 devices (devices 0, 1, 2, 3)" in text
-    assert "its devices are to blame: nothing is charged" in text
+    second = running.wait_for_event("attempt-started", attempt=2)
+    assert (second["num_devices"], second["units"]) == (4, ["0", "1", "2", "3"])
+    assert "its devices are to blame: nothing is charged" in second["reason"]
+    (bad,) = running.events("device-bad", unit="5", found=True)
+    assert bad["reason"].startswith("simulated: a wrong result of a matrix product")
+    assert running.told("rung-changed", before=8, num_devices=4)
 
     simulated.return_(file, "5")
-    running.wait_for("devices found: 4")
+    running.wait_for_event("devices-found", attempt=2, num_devices=4)
     simulated.lose(file, "1", "2", "6", "7")
-    text = running.wait_for("starting attempt 3")
-    assert "device 1: simulated: not found" in text
-    assert "the job shrinks from 4 to 2 devices" in text
-    assert "on 2 of 8 devices (devices 0, 3)" in text
+    third = running.wait_for_event("attempt-started", attempt=3)
+    assert (third["num_devices"], third["units"]) == (2, ["0", "3"])
+    assert running.told("device-bad", unit="1", reason="simulated: not found", found=False)
+    assert running.told("rung-changed", before=4, num_devices=2)
 
     assert main(["status", str(running.model_dir)]) == 0
     told = capfd.readouterr().out
@@ -60,16 +60,15 @@ def test_it_shrinks_on_evidence_stays_out_of_quarantine_and_grows_back(
     assert main(["quarantine", "clear", str(running.model_dir), "4"]) == 64
     assert "'4' is not in quarantine; in quarantine: 5" in capfd.readouterr().err
     assert main(["quarantine", "clear", str(running.model_dir), "5"]) == 0
-    running.wait_for("quarantine cleared by a person: 5")
+    running.wait_for_event("quarantine-cleared", units=["5"])
     capfd.readouterr()
     assert main(["quarantine", "list", str(running.model_dir)]) == 0
     assert capfd.readouterr().out == "nothing is in quarantine\n"
 
     simulated.return_(file, "1", "2", "6", "7")
-    running.wait_for("output in attempts/0003")
     os.kill(trainer_of(running, 3), signal.SIGKILL)
-    text = running.wait_for("starting attempt 4")
-    assert "the job grows from 2 to 8 devices" in text
+    running.wait_for_event("attempt-started", attempt=4)
+    assert running.told("rung-changed", before=2, num_devices=8)
     running.signal(signal.SIGTERM)
     result = running.result()
     assert result.code == 75, result.log
@@ -87,7 +86,8 @@ def test_too_few_devices_are_waited_for_and_end_the_job_resumable(
     job["trainer"]["init"]["devices"]["count"] = 8
     result = supervise(job, env=cache)
     assert result.code == 69, result.log
-    assert "7 of 8 devices are usable, and the smallest rung needs 8" in result.log
+    why = "7 of 8 devices are usable, and the smallest rung needs 8"
+    assert why in result.event("job-ended")["reason"]
     assert result.summary["restarts_used"] == 0
 
     simulated.return_(result.model_dir / simulated.FILE, "0")
@@ -110,13 +110,15 @@ def test_growing_back_at_a_checkpoint_costs_nothing(
     }
     init["loop"]["max_steps"] = 100_000
     running = start(job, env=cache)
-    running.wait_for("starting attempt 2")
+    running.wait_for_event("attempt-started", attempt=2)
     simulated.return_(running.model_dir / simulated.FILE, "3")
-    text = running.wait_for("starting attempt 3", timeout=120.0)
-    assert "whether more than 2 devices can be used again" in text
-    assert "a larger rung is there again" in text
-    assert "a larger rung has been well for a while, and the next attempt uses it" in text
-    assert "it made way for a larger rung: nothing is charged" in text
+    third = running.wait_for_event("attempt-started", 120.0, attempt=3)
+    assert "it made way for a larger rung: nothing is charged" in third["reason"]
+    looked = [told["reason"] for told in running.events("devices-probing")]
+    assert any("whether more than 2 devices can be used again" in each for each in looked)
+    assert running.told("larger-rung-seen")
+    (stopped,) = running.events("workers-told-to-stop")
+    assert "a larger rung has been well for a while" in stopped["reason"]
     running.signal(signal.SIGTERM)
     result = running.result()
     assert result.code == 75, result.log
@@ -145,7 +147,8 @@ def test_down_and_up_the_ladder_it_ends_with_the_bits_of_an_undisturbed_run(
     assert result.code == 0, result.log
     devices = [record["num_devices"] for record in result.summary["attempts"]]
     assert devices == [8, 4, 4, 8]
-    assert result.log.count("nothing is charged") == 2
+    reasons = [told["reason"] for told in result.events("attempt-started")]
+    assert len([each for each in reasons if "nothing is charged" in each]) == 2
     assert_same_bits(
         final_state(struck, tmp_path / "struck"), final_state(whole, tmp_path / "whole")
     )

@@ -41,8 +41,9 @@ def test_a_step_that_gives_nan_twice_ends_the_job_at_the_last_good_checkpoint(
     job, bad = _poisoned(model_dir)
     result = supervise(job, env=cache)
     assert (result.code, result.attempts) == (70, 2), result.log
-    assert f"step {bad} gave NaN or Inf twice, and no (more) batches may be skipped" in result.log
-    assert "skip_bad_batches" in result.log
+    why = result.event("job-ended")["reason"]
+    assert f"step {bad} gave NaN or Inf twice, and no (more) batches may be skipped" in why
+    assert "skip_bad_batches" in why
     assert result.summary["highest_committed_step"] == (bad - 1) // 5 * 5
 
 
@@ -55,8 +56,10 @@ def test_a_batch_that_may_be_skipped_is_skipped_and_told(
     job["trainer"]["faults"] = [{"step": bad + 1, "signal": "SIGKILL"}]
     result = supervise(job, env=cache)
     assert (result.code, result.attempts) == (0, 4), result.log
-    assert "its batch is skipped from now on" in result.log
-    assert f"step {bad}: its batch is skipped, because it gave NaN or Inf before" in result.log
+    reasons = [told["reason"] for told in result.events("attempt-started")]
+    assert any("its batch is skipped from now on" in each for each in reasons)
+    told = f"step {bad}: its batch is skipped, because it gave NaN or Inf before"
+    assert any(told in each["text"] for each in result.events("worker-notice"))
 
     folder = tmp_path / "undisturbed"
     folder.mkdir()
@@ -75,9 +78,10 @@ def test_out_of_memory_twice_goes_on_with_more_accumulation_and_the_same_numbers
     for job in (struck, whole):
         job["trainer"]["init"]["model"]["dropout"] = 0.0
     assert supervise(whole, env=cache).code == 0
-    assert supervise(struck, env=cache).code == 0
-    log = "".join(path.read_text() for path in (tmp_path / "struck").rglob("run.log"))
-    assert "half the computations in flight and twice the gradient accumulation" in log
+    result = supervise(struck, env=cache)
+    assert result.code == 0
+    reason = result.event("attempt-started", attempt=3)["reason"]
+    assert "half the computations in flight and twice the gradient accumulation" in reason
     (output,) = (tmp_path / "struck").rglob("0003/rank0.log")
     assert "4 sequences a device at a time, accumulation 2" in output.read_text()
     pairs = zip(
@@ -99,7 +103,8 @@ def test_a_token_outside_the_vocabulary_is_tried_once_more(
     job["trainer"]["fit"]["train_dataloader"] |= {"paths": str(data), "tokens_field": "ids"}
     result = supervise(job, env=cache)
     assert (result.code, result.attempts) == (70, 2), result.log
-    assert f"{data}:301: token id 9999 at position 1 is outside the vocabulary" in result.log
+    told = f"{data}:301: token id 9999 at position 1 is outside the vocabulary"
+    assert told in result.events("attempt-failed")[-1]["root_cause"]
 
 
 @pytest.mark.parametrize("missing", ["no-such.txt", "stdlib/no_such.py"])
@@ -131,6 +136,7 @@ def test_memory_that_really_runs_out_lasts_with_less_at_once(
     limited = ("taskset", "-c", cpus, "sh", "-c", 'ulimit -v 2700000 && exec "$@"', "sh")
     result = supervise(job, env=cache | {"MALLOC_ARENA_MAX": "1"}, prefix=limited)
     assert (result.code, result.attempts) == (0, 3), result.log
-    ran_out = "root cause: jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating"
-    assert result.log.count(ran_out) == 2
+    ran_out = "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating"
+    causes = [told["root_cause"] for told in result.events("attempt-failed")]
+    assert [cause.startswith(ran_out) for cause in causes] == [True, True]
     assert b"4 sequences a device at a time, accumulation 2" in result.rank_log(3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from pathlib import Path
 
@@ -26,22 +25,19 @@ def test_a_restart_on_a_smaller_rung_finds_its_steps_compiled(start: Start, tmp_
         "deadlines": {"TRAINING": "10m"},
     }
     running = start(job)
-    compiled = "Prefetching compile for num_devices=2 completed successfully."
-    text = running.wait_for(compiled, timeout=300.0)  # it yields to all others
-    assert text.index("a standby is ready") < text.index("Prefetching compile"), "one at a time"
+    running.wait_for_event("prefetch-done", 300.0, num_devices=2)  # it yields to all others
+    (ready, began) = running.events("standby-ready") + running.events("prefetch-began")
+    assert ready["time"] <= began["time"], "one at a time"
 
     simulated.lose(running.model_dir / simulated.FILE, "3")
-    (worker,) = re.findall(r"running as pid (\d+)", text)
-    os.kill(int(worker), signal.SIGCONT)
-    text = running.wait_for("resumed at step")
-    second = text[text.index("starting attempt 2") :]
-    assert "the job shrinks from 4 to 2 devices" in text
-    assert "the standby (imports) takes over" in second
-    assert "loaded train step from its executable" in second
-    recovery = re.search(r"resumed at step \d+ in .*", second)
-    assert recovery is not None
-    assert "imports" not in recovery[0]
-    text = running.wait_for("loaded evaluation step from its executable")
-    assert "compiled " not in text[text.index("starting attempt 2") :]
+    (worker,) = running.wait_for_event("workers-started")["pids"]
+    os.kill(worker, signal.SIGCONT)
+    recovery = running.wait_for_event("recovered", attempt=2)
+    assert "imports" not in recovery["parts"]
+    assert running.told("rung-changed", before=4, num_devices=2)
+    assert running.told("standby-used", kind="imports")
+    assert running.told("program-loaded", attempt=2, program="train step")
+    running.wait_for_event("program-loaded", attempt=2, program="evaluation step")
+    assert not running.told("program-compiled", attempt=2)
     running.signal(signal.SIGTERM)
     assert running.result().code == 75

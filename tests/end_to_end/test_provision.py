@@ -47,7 +47,7 @@ def test_a_job_goes_on_on_the_next_slice(
             home = tmp_path / f"slice{number}"
             cloud.become(f"job-{number}", "ACTIVE")
             running = start(job, env={"XDG_STATE_HOME": str(home)})
-            running.wait_for("running as pid")  # the loop's turns would only make it slower
+            running.wait_for_event("workers-started")  # the loop's turns would only make it slower
             assert eventually(partial(runs, number), PATIENCE)
             if number == 1:
                 running.signal(signal.SIGKILL)

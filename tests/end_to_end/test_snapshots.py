@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ from trainer.train_state import TrainState
 
 def trainer_of(running: Running, attempt: int) -> int:
     """The pid of an attempt's trainer."""
-    text = running.wait_for(f"output in attempts/{attempt:04d}")
-    return int(re.findall(r"running as pid (\d+)", text)[attempt - 1])
+    (pid,) = running.wait_for_event("workers-started", attempt=attempt)["pids"]
+    return int(pid)
 
 
 def _points_at(descriptor: Path) -> str:
@@ -61,12 +60,12 @@ def test_used_after_a_kill_once_and_not_after_an_exception(
         assert eventually(lambda pid=pid: newest_in_memory(pid) == 12, 60.0)  # type: ignore[misc]
         assert eventually(lambda: newest_step(running.model_dir / "checkpoints") == 10)
         if attempt == 1:
-            running.wait_for("a standby is ready (imports)")
+            running.wait_for_event("standby-ready", kind="imports")
         os.kill(pid, signal.SIGKILL)
     result = running.result()
 
     assert result.code == 0, result.log
-    assert "the standby (imports) takes over" in result.log
+    assert result.told("standby-used", kind="imports")
     records = result.summary["attempts"]
     assert [(one["starting_step"], one["from_snapshot"]) for one in records[:4]] == [
         (None, False),
@@ -75,13 +74,14 @@ def test_used_after_a_kill_once_and_not_after_an_exception(
         (12, True),
     ]
     assert not records[4]["from_snapshot"]
-    told = "resumed from the snapshot of step 12 in memory (the newest checkpoint is of step 10)"
-    assert result.log.count(told) == 2
-    assert len(re.findall(r"two of them take \d\.\d MB of this host's memory", result.log)) == 1
-    dropped = re.findall(r"the snapshots in memory are dropped: (.*)", result.log)
-    assert dropped == [
+    restored = [told["text"] for told in result.events("snapshot-restored", step=12)]
+    assert len(restored) == 2
+    assert all(each.endswith("(the newest checkpoint is of step 10)") for each in restored)
+    assert 1e5 < result.event("snapshots-size")["bytes"] < 1e7
+    assert [told["reason"] for told in result.events("snapshots-dropped")] == [
         "the last attempt had them and failed before a new checkpoint",
         "after this failure (an exception) the state in memory is not trusted",
     ]
-    assert "3 of 4 restarts used since the last progress" in result.log, "that was no progress"
+    used = {"restarts": 3, "max_num_restarts": 4}
+    assert result.told("budget-used", **used), "that was no progress"
     assert_same_bits(final_state(job, tmp_path / "run"), undisturbed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from pathlib import Path
 
@@ -22,15 +21,15 @@ def test_a_ready_standby_goes_on_from_memory_with_the_same_bits(
     struck["trainer"]["init"]["autorestart"]["standby"] = "ready"
     struck["trainer"]["init"]["checkpoint"] = {"every": 100, "keep": 2, "snapshot": {"every": 5}}
     running = start(struck, env=cache)
-    out = running.wait_for("a standby is ready (ready)", timeout=180)
-    worker, standby = (int(re.findall(rf"{text} (\d+)", out)[0]) for text in ("as pid", ", pid"))
+    standby = running.wait_for_event("standby-ready", 180, kind="ready")["pid"]
+    (worker,) = running.wait_for_event("workers-started")["pids"]
     assert eventually(lambda: newest_in_memory(worker) == 15)
     os.kill(worker, signal.SIGKILL)
     result = running.result()
     assert result.code == 0, result.log
-    assert "the standby (ready) takes over" in result.log
-    assert f"[attempt 2] running as pid {standby};" in result.log
-    assert "[attempt 2] resumed from the snapshot of step 15 in memory" in result.log
+    assert result.told("standby-used", kind="ready")
+    assert result.told("workers-started", attempt=2, pids=[standby], standby=True)
+    assert result.told("snapshot-restored", attempt=2, step=15)
     recovery = result.summary["attempts"][1]["recovery"]
     assert "imports" not in recovery["parts"]
     assert recovery["lost_steps"] <= 1

@@ -48,9 +48,9 @@ def killed_three_times(
     struck["trainer"]["init"]["autorestart"]["max_num_restarts"] = 3
     result = supervise(struck, env=cache)
     assert result.code == 0, result.log
-    assert result.log.count("DRILL fired") == 3
-    assert result.log.count("starting attempt") == 4
-    check_recoveries(result.summary, result.log)
+    assert len(result.events("drill-fired")) == 3
+    assert len(result.events("attempt-started")) == 4
+    check_recoveries(result)
     return final_state(struck, model_dir)
 
 
@@ -70,9 +70,9 @@ def test_killed_at_any_step_on_four_devices_it_ends_with_the_same_bits(
     assert_same_bits(struck, final_state(whole, tmp_path / "whole"))
 
 
-def check_recoveries(summary: dict[str, Any], log: str) -> None:
+def check_recoveries(result: Result) -> None:
     """Each is told, part by part, and the parts make up the whole."""
-    first, *others = summary["attempts"]
+    first, *others = result.summary["attempts"]
     assert "recovery" not in first
     for attempt in others:
         told = attempt["recovery"]
@@ -84,7 +84,7 @@ def check_recoveries(summary: dict[str, Any], log: str) -> None:
         assert sum(told["parts"].values()) == pytest.approx(told["seconds"], abs=1e-3)
         step = told["first_completed_step"]
         assert 0 <= told["lost_steps"] <= 17 - step
-        assert f"[attempt {attempt['attempt']}] resumed at step {step} in " in log
+        assert result.told("recovered", attempt=attempt["attempt"], step=step)
 
 
 def test_a_stopped_job_saves_and_goes_on_where_it_was(
@@ -92,7 +92,7 @@ def test_a_stopped_job_saves_and_goes_on_where_it_was(
 ) -> None:
     job = config(model_dir, max_steps=100_000)
     running = start(job, env=cache)
-    running.wait_for("is committed")  # of which step: it is heard twice a second
+    running.wait_for_event("checkpoint-committed")  # of which step: it is heard twice a second
     running.signal(signal.SIGTERM)
     stopped = running.result()
     assert stopped.code == 75, stopped.log
@@ -101,7 +101,7 @@ def test_a_stopped_job_saves_and_goes_on_where_it_was(
     target = str(saved + 3)
     again = supervise(job, "--set", f"trainer.init.loop.max_steps={target}", env=cache)
     assert again.code == 0
-    assert f"restored the state of step {saved}" in again.log
+    assert again.told("state-restored", step=saved)
     assert again.summary["preemptions_used"] == 0
 
 
@@ -110,15 +110,15 @@ def test_a_trainer_that_is_told_to_stop_by_somebody_else_is_preempted(
 ) -> None:
     """SIGTERM to the worker alone: it saves at the next boundary, dies of it, and is restarted."""
     running = start(config(model_dir, max_steps=100_000), env=cache)
-    text = running.wait_for("is committed")  # of which step: it is heard twice a second
-    pid = int(text.split("running as pid ")[1].split(";")[0])
+    (pid,) = running.wait_for_event("workers-started")["pids"]
+    running.wait_for_event("checkpoint-committed")  # of which step: it is heard twice a second
     os.kill(pid, signal.SIGTERM)
-    running.wait_for("preempted")
-    running.wait_for("restored the state of step")
+    running.wait_for_event("attempt-failed", charge="preemptions")
+    running.wait_for_event("state-restored", attempt=2)
     running.signal(signal.SIGTERM)
     result = running.result()
     assert result.code == 75
-    assert "0 of 2 restarts and 1 of 20 preemptions used" in result.log
+    assert result.told("budget-used", restarts=0, preemptions=1, max_num_preemptions=20)
 
 
 def test_exit_0_before_the_target_step_is_charged_and_restarted(
@@ -128,7 +128,7 @@ def test_exit_0_before_the_target_step_is_charged_and_restarted(
     assert result.code == 0
     failure = result.summary["attempts"][0]["failure"]
     assert (failure["rule"], failure["charge"]) == ("early-exit", "restarts")
-    assert "1 of 2 restarts used" in result.log
+    assert result.told("budget-used", restarts=1, max_num_restarts=2)
 
 
 def test_a_failed_assertion_in_the_trainer_ends_the_job(
@@ -137,8 +137,8 @@ def test_a_failed_assertion_in_the_trainer_ends_the_job(
     faults = [{"step": 2, "exception": "AssertionError", "message": "two is not three"}]
     result = supervise(config(model_dir, faults=faults), env=cache)
     assert result.code == 70
-    assert "AssertionError: two is not three" in result.log
-    assert "after step 2" in result.log
+    failed = result.event("attempt-failed", step=2)
+    assert failed["root_cause"].endswith("AssertionError: two is not three")
 
 
 def test_a_job_whose_only_checkpoint_is_damaged_ends_and_says_what_to_do(
@@ -151,10 +151,13 @@ def test_a_job_whose_only_checkpoint_is_damaged_ends_and_says_what_to_do(
     result = supervise(job, "--set", "trainer.init.loop.max_steps=7", env=cache)
     assert result.code == 70
     assert result.attempts == 3, "two of them found no checkpoint that is not damaged"
-    assert "WARNING: the checkpoint in" in result.log
-    assert "moved to corrupt/5-1" in result.log
-    assert "rule 'no-usable-checkpoint'" in result.log
-    assert f"remove what was moved to {model_dir}/checkpoints/corrupt (5-1, each" in result.log
+    told = result.event("worker-notice", level="warning", attempt=1)["text"]
+    assert told.startswith("the checkpoint in")
+    assert "moved to corrupt/5-1" in told
+    assert result.told("verdict", code="no-usable-checkpoint")
+    failed = result.events("attempt-failed", code="no-usable-checkpoint")[-1]
+    remedy = f"remove what was moved to {model_dir}/checkpoints/corrupt (5-1, each"
+    assert remedy in failed["root_cause"]
 
 
 def test_a_missing_tpu_is_an_error_and_never_a_run_on_the_cpu(
@@ -165,8 +168,8 @@ def test_a_missing_tpu_is_an_error_and_never_a_run_on_the_cpu(
     job["trainer"]["init"]["autorestart"]["max_num_restarts"] = 0
     result = supervise(job)
     assert result.code == 70
-    assert "rule 'backend-missing'" in result.log
-    assert "completed" not in result.out
+    assert result.told("verdict", code="backend-missing")
+    assert not [told for told in result.events("output") if "completed" in told["text"]]
     assert result.summary["attempts"][0]["ending_step"] is None
 
 

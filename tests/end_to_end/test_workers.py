@@ -4,7 +4,6 @@ bits."""
 from __future__ import annotations
 
 import os
-import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from supervisor.protocol.committed import committed_steps
-from tests.running import Start, eventually
+from tests.running import Running, Start, eventually
 from tests.training.harness import assert_same_bits, final_state
 from trainer.integrity import MANIFEST
 
@@ -44,10 +43,13 @@ def test_preempted_and_killed_as_one_they_end_with_the_same_bits(
     init["autorestart"]["standby"] = "imports"
     init["checkpoint"]["snapshot"] = {"every": 14}
     running = start(struck, env=cache)
-    running.wait_for("starting attempt 2", 120)
-    (log,) = model_dir.glob("*_restartable/run.log")
-    assert eventually(lambda: _standbys(log) == 2, 120)
-    pid = int(re.findall(r"running as pid \d+, (\d+)", log.read_text())[1])
+    (_, pid) = running.wait_for_event("workers-started", 120, attempt=2)["pids"]
+
+    def are_ready() -> bool:
+        running.listen(0.1)
+        return _standbys(running) == 2
+
+    assert eventually(are_ready, 120)
     assert eventually(lambda: "T (stopped)" in Path(f"/proc/{pid}/status").read_text(), 120)
     os.kill(pid, signal.SIGKILL)
     result = running.result(120)
@@ -57,10 +59,10 @@ def test_preempted_and_killed_as_one_they_end_with_the_same_bits(
     assert (first["failure"]["rule"], second["failure"]["rule"]) == ("sigterm", "sigkill")
     assert second["failure"]["rank"] == 1
     for rank in (0, 1):
-        assert f"[attempt 1] WARNING: rank {rank} ended: killed by SIGTERM" in result.log
+        assert result.told("rank-ended", attempt=1, rank=rank, signal="SIGTERM")
     assert second["starting_step"] == first["newest_committed_step"] >= 8, "not all saved"
     assert (third["starting_step"], third["from_snapshot"]) == (SNAPSHOT, True)
-    assert "standbys (imports) take over as 2 of 2 workers" in result.log
+    assert result.told("standby-used", kind="imports", number=2)
     for step, path in committed_steps(model_dir / "checkpoints"):
         assert (path / MANIFEST).exists(), step
     assert_same_bits(
@@ -68,6 +70,8 @@ def test_preempted_and_killed_as_one_they_end_with_the_same_bits(
     )
 
 
-def _standbys(log: Path) -> int:
+def _standbys(running: Running) -> int:
     """How many have become ready since the second attempt began."""
-    return log.read_text().partition("starting attempt 2")[2].count("a standby is ready (imports)")
+    told = [each["event"] for each in running.events("attempt-started", "standby-ready")]
+    first = told.index("attempt-started")
+    return told[told.index("attempt-started", first + 1) :].count("standby-ready")

@@ -68,7 +68,7 @@ def test_in_a_storm_the_job_goes_on_as_if_there_was_none(
     store.plan = storm(0.4, seed=3)
     result = start(job, env=env).result(timeout=200.0)
     assert result.code == 0, result.out + result.err
-    assert "[main] 1 of 1 restarts used" in result.out
+    assert result.told("budget-used", restarts=1, max_num_restarts=1)
     assert attempts(job) == [1, 2]
 
 
@@ -78,7 +78,7 @@ def test_a_bucket_that_stays_away_ends_the_run_and_another_goes_on(
 ) -> None:
     prefix = leased(LeaseTimes(duration=4.0, renew=0.5))
     running = start(job, env=env, prefix=prefix)
-    running.wait_for("[attempt 2] running")
+    running.wait_for_event("workers-started", attempt=2)
     store.plan = lambda asked: answered(503)
     result = running.result(timeout=100.0)
     assert result.code == 74, result.out + result.err

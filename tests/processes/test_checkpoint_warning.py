@@ -73,9 +73,9 @@ def test_checkpoints_that_are_not_seen_are_named_once(
 ) -> None:
     result = supervise(job(tmp_path, model_dir, *arguments))
     assert result.code == 76, result.log
-    assert result.log.count("WARNING: the program goes on at step 6, so it has saved") == 1
-    assert f"no new checkpoint is seen in {model_dir}/checkpoints" in result.log
-    assert found.format(model_dir=model_dir) in result.log
+    told = result.event("checkpoints-unseen", place=f"{model_dir}/checkpoints")
+    assert told["text"].startswith("the program goes on at step 6, so it has saved")
+    assert found.format(model_dir=model_dir) in told["text"]
 
 
 def test_a_job_that_goes_on_in_its_second_phase_is_told_of_that_one(
@@ -93,8 +93,7 @@ def test_a_job_that_goes_on_in_its_second_phase_is_told_of_that_one(
     assert running.result().code == 75
     result = start(config).result()
     assert result.code == 76, result.log
-    assert result.log.count(f"no new checkpoint is seen in {model_dir}/checkpoints/two,") == 1
-    assert f"no new checkpoint is seen in {model_dir}/checkpoints/one" not in result.log
+    assert result.event("checkpoints-unseen")["place"] == f"{model_dir}/checkpoints/two"
 
 
 def test_higher_steps_of_an_old_run_are_named(
@@ -107,7 +106,8 @@ def test_higher_steps_of_an_old_run_are_named(
         job(tmp_path, model_dir, "other", "%d", "commit_success.txt", max_num_restarts=0)
     )
     assert result.code == 76, result.log
-    assert "the program began at step 1, and step 9000 was there before" in result.log
+    why = "the program began at step 1, and step 9000 was there before"
+    assert why in result.event("checkpoints-unseen")["text"]
 
 
 def test_commits_that_are_seen_are_no_reason(
@@ -117,4 +117,4 @@ def test_commits_that_are_seen_are_no_reason(
     config["trainer"]["command"]["success"] = {"step": 15, "exit_code": 1}
     result = supervise(config)
     assert result.code == 0, result.log
-    assert "no new checkpoint is seen" not in result.log
+    assert not result.told("checkpoints-unseen")

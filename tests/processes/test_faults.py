@@ -44,14 +44,12 @@ def test_worth_another_try(
     failure = result.summary["attempts"][0]["failure"]
     assert failure["rule"] == ("no-step-told" if (misbehaviour, at) == ("exit0", 0) else rule)
     assert failure["root_cause"].startswith(root_cause)
-    assert f"failed: {failure['cause']}; root cause: {root_cause}" in result.log
-    assert "1 of 1 restarts used" in result.log
+    told = result.event("attempt-failed", cause=failure["cause"], place=failure["where"])
+    assert told["root_cause"] == failure["root_cause"]
+    assert result.told("budget-used", restarts=1, max_num_restarts=1)
     if misbehaviour in ("SIGSEGV", "SIGABRT") and at:
         called = "in misbehave" if misbehaviour == "SIGABRT" else "in <lambda>"
-        (where,) = re.findall(
-            rf"root cause: {root_cause}, at (.*/toy\.py:\d+ {called})", result.log
-        )
-        assert failure["where"] == where
+        assert re.fullmatch(rf".*/toy\.py:\d+ {called}", failure["where"])
         assert called in failure["traceback"].splitlines()[-2], "the most recent call is the last"
     resumed = b"starts after step 2" if at == 3 else b"starts after step 0"
     assert resumed in result.rank_log(2)
@@ -79,7 +77,7 @@ def test_a_program_that_asks_a_person_is_told_that_nobody_answers(
     config["trainer"]["command"] = {"argv": [sys.executable, "-c", "input('project? ')"]}
     result = supervise(config)
     assert (result.code, result.attempts) == (70, 2), result.log
-    assert "failed: there is no standard input; root cause: " in result.log
+    assert result.told("attempt-failed", attempt=2, cause="there is no standard input")
 
 
 def test_a_crash_whose_stacks_go_to_standard_error_is_told_with_its_place(
@@ -91,17 +89,18 @@ def test_a_crash_whose_stacks_go_to_standard_error_is_told_with_its_place(
     assert result.code == 76, result.log
     where = result.summary["attempts"][0]["failure"]["where"]
     assert re.fullmatch(r"/.*/toy\.py:\d+ in misbehave", where), result.log
-    assert f", at {where}\n" in result.log
-    assert "| Fatal Python error: Aborted" in result.log
+    assert result.told("attempt-failed", place=where)
+    assert result.told("traceback", text="| Fatal Python error: Aborted")
 
 
 def test_a_failed_assertion_ends_at_once(supervise: Supervise, model_dir: Path) -> None:
     result = supervise(command_config(model_dir, "assertion", restart={"max_num_restarts": 9}))
     assert result.code == 70
     assert result.attempts == 1
-    assert "AssertionError: two is not three" in result.log
-    assert "verdict FATAL, certain: true (rule 'own-assertion')" in result.log
-    assert "what to do: Fix the program" in result.log
+    failed = result.event("attempt-failed")
+    assert failed["root_cause"].endswith("AssertionError: two is not three")
+    assert result.told("verdict", code="own-assertion", verdict="FATAL", certain=True)
+    assert result.event("advice")["advice"].startswith("Fix the program")
     failure = result.summary["attempts"][0]["failure"]
     assert "AssertionError: two is not three" in failure["traceback"]
     record = next(model_dir.glob("*_restartable/attempts/0001/rank0.failure.json"))
@@ -116,7 +115,8 @@ def test_the_budget_is_spent_after_exactly_n_restarts(
     result = supervise(command_config(model_dir, "SIGKILL", "--at", "1", restart=restart))
     assert result.code == 76
     assert result.attempts == budget + 1
-    assert f"the budget of {budget} restarts without a new checkpoint is spent" in result.log
+    why = f"the budget of {budget} restarts without a new checkpoint is spent"
+    assert why in result.event("job-ended")["reason"]
 
 
 def test_progress_refills_the_budget(supervise: Supervise, model_dir: Path) -> None:
@@ -135,7 +135,7 @@ def test_progress_refills_the_budget(supervise: Supervise, model_dir: Path) -> N
     result = supervise(script)
     assert result.code == 0, result.log
     assert result.attempts == 6
-    assert "1 charged failure forgiven" in result.log or "was committed" in result.log
+    assert result.told("checkpoint-committed")
 
 
 def test_a_preemption_does_not_touch_the_restart_budget(
@@ -145,7 +145,7 @@ def test_a_preemption_does_not_touch_the_restart_budget(
     result = supervise(command_config(model_dir, "SIGTERM", "--at", "1", restart=restart))
     assert result.code == 76
     assert result.attempts == 3
-    assert "2 of 2 preemptions used" in result.log
+    assert result.told("budget-used", preemptions=2, max_num_preemptions=2)
 
 
 def test_where_the_job_ends_nobody_is_told_that_it_is_restarted(
@@ -158,7 +158,7 @@ def test_where_the_job_ends_nobody_is_told_that_it_is_restarted(
         "The last failure was: preempted (SIGTERM that the supervisor did not send). Find out who "
         "sends SIGTERM. Run the same command again to go on from the newest checkpoint."
     )
-    assert result.log.splitlines()[-1].endswith(f"what to do: {todo}")
+    assert result.events("advice")[-1]["advice"] == todo
     assert f"what to do: {todo.rstrip('.')}; more: " in result.err
     first, last = (attempt["failure"]["advice"] for attempt in result.summary["attempts"])
     assert first.startswith("None needed: it is restarted. If it comes back, find out")
@@ -170,7 +170,7 @@ def test_an_uncommitted_checkpoint_is_no_progress(supervise: Supervise, model_di
     (model_dir / "checkpoints" / "11.orbax-checkpoint-tmp").mkdir()
     result = supervise(command_config(model_dir, "SIGKILL", "--at", "1"))
     assert result.code == 76
-    assert "starting attempt 1 from the beginning" in result.log
+    assert result.told("attempt-started", attempt=1, step=None)
     assert result.summary["highest_committed_step"] is None
 
 
@@ -188,7 +188,7 @@ def test_a_command_that_cannot_be_started(
     config["trainer"]["command"] = argv
     result = supervise(config)
     assert result.code == 70
-    assert root_cause in result.log
+    assert root_cause in result.events("attempt-failed")[-1]["root_cause"]
     assert result.summary["attempts"][0]["status"] == "FAILED"
 
 
@@ -213,8 +213,8 @@ def test_of_hundred_megabytes_the_first_and_the_newest_are_kept(
 
 def test_lies_on_the_progress_pipe_are_told(supervise: Supervise, model_dir: Path) -> None:
     result = supervise(command_config(model_dir, "lie", "--once"))
-    assert "a message of rank 0 was refused" in result.log
-    assert "the failure record of rank 0 cannot be used: " in result.log
+    assert result.told("message-refused", rank=0)
+    assert result.told("evidence-unusable", rank=0)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_success_criteria(
     command = {} if success is None else {"success": success}
     result = supervise(command_config(model_dir, *toy, restart={"max_num_restarts": 0}, **command))
     assert result.code == code, result.log
-    assert ("exit code 0 is taken for it" in result.log) == (success is None)
+    assert result.told("success-by-exit-code") == (success is None)
 
 
 def test_steps_are_read_from_the_output(supervise: Supervise, model_dir: Path) -> None:

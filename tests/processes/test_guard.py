@@ -71,8 +71,8 @@ def test_a_killed_guard_takes_the_attempt_with_it_and_is_replaced(
     assert found
     hidden = psutil.Process(int(found[1]))
     guard_of(running).kill()
-    running.wait_for("the guard process was killed, and the workers with it")
-    running.wait_for("starting attempt 2")
+    running.wait_for_event("guard-lost", reason="killed")
+    running.wait_for_event("attempt-started", attempt=2)
     assert not lives(hidden.pid)
     result = running.result()
     assert result.code == 0

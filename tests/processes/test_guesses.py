@@ -41,15 +41,18 @@ def test_what_is_missing_each_time_is_tried_twice(supervise: Supervise, model_di
     assert failures(result) == [("FATAL", False)] * 2
     signature = result.summary["attempts"][0]["failure"]["signature"]
     assert result.told("verdict", code="missing-file", verdict="FATAL", certain=False)
-    assert "ERROR: a guess: " in result.log
+    first, second = result.events("verdict-grounds", level="error")
+    assert first["reason"].startswith("a guess: ")
     again = rf"one more attempt in 0\.[01] s; the same failure again .* \(signature {signature}\)"
-    assert len(re.findall(again, result.log)) == 1  # the jitter decides how it is rounded
+    assert re.search(again, first["text"])  # the jitter decides how it is rounded
+    assert "one more attempt" not in second["text"]
     end = (
         f"the same failure came twice: a file is missing or may not be used (signature {signature})"
     )
-    assert f"FAILED, exit code 70: {end}" in result.log
-    assert "what to do if it comes again: Correct what the message names" in result.log
-    assert "what to do: Correct what the message names" in result.log
+    assert result.event("job-ended", status="FAILED", code=70)["reason"].startswith(end)
+    todo = [told["advice"] for told in result.events("advice")]
+    assert len(todo) == 2
+    assert all("Correct what the message names" in each for each in todo)
     assert end in result.err
     told = [json.loads(line) for line in (model_dir / "journal.jsonl").read_text().splitlines()]
     ends = [each["event"] for each in told if each.get("event", {}).get("kind") == "WorkersGone"]
@@ -65,7 +68,7 @@ def test_what_is_there_the_second_time_goes_on(supervise: Supervise, model_dir: 
     )
     result = supervise(program(model_dir, code))
     assert (result.code, result.attempts) == (0, 2), result.log
-    assert "the same failure came" not in result.log
+    assert "the same failure came" not in result.event("job-ended")["reason"]
 
 
 def test_an_assertion_of_the_own_code_ends_the_job_at_once(
@@ -79,8 +82,9 @@ def test_an_assertion_of_the_own_code_ends_the_job_at_once(
     assert (result.code, result.attempts) == (70, 1), result.log
     assert failures(result) == [("FATAL", True)]
     assert result.told("verdict", code="own-assertion", verdict="FATAL", certain=True)
-    assert "ERROR: certain: " in result.log
-    assert "one more attempt" not in result.log
+    grounds = result.event("verdict-grounds", level="error")
+    assert grounds["reason"].startswith("certain: ")
+    assert "one more attempt" not in grounds["text"]
 
 
 def test_where_no_restart_is_left_a_guess_ends_the_job(
@@ -89,7 +93,8 @@ def test_where_no_restart_is_left_a_guess_ends_the_job(
     code = MISSING.format(path=f"{model_dir}/data")
     result = supervise(program(model_dir, code, max_num_restarts=0))
     assert (result.code, result.attempts) == (70, 1), result.log
-    assert "whether it would come again cannot be tried: the budget of 0 restarts" in result.log
+    why = "whether it would come again cannot be tried: the budget of 0 restarts"
+    assert why in result.event("job-ended")["reason"]
 
 
 @pytest.mark.parametrize(
@@ -124,17 +129,17 @@ def test_a_supervisor_killed_while_it_waits_for_the_one_more_attempt(
         model_dir, MISSING.format(path=f"{model_dir}/data"), backoff={"first": 3600.0, "max": "1h"}
     )
     first = start(config)
-    first.wait_for("before attempt 2")
+    first.wait_for_event("backoff")
     first.process.send_signal(signal.SIGKILL)
     first.process.wait()
     again = start(config)
-    again.wait_for("before attempt 2")
+    again.wait_for_event("backoff")
     again.signal(signal.SIGTERM)
     assert again.result().code == 75
     config["trainer"]["init"]["autorestart"]["backoff"] = {"first": 0.05}
     last = start(config).result()
     assert (last.code, last.attempts) == (70, 2), last.log
-    assert "the same failure came twice" in last.log
+    assert "the same failure came twice" in last.event("job-ended")["reason"]
 
 
 def test_half_a_character_in_a_json_log_stops_no_supervisor(

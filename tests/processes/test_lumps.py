@@ -66,4 +66,4 @@ def test_a_pattern_that_matches_nothing_is_told(supervise: Supervise, model_dir:
     }
     result = supervise(config)
     assert result.code == 0
-    assert "WARNING: trainer.command.progress.pattern 'step (\\\\d+)' found no step" in result.log
+    assert result.event("pattern-unmatched", level="warning")["detail"] == r"step (\d+)"

@@ -21,19 +21,19 @@ def config(model_dir: Path, **rule: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("rule", "attempts", "certain"),
-    [({}, 1, "true"), ({"certain": True}, 1, "true"), ({"certain": False}, 2, "false")],
+    [({}, 1, True), ({"certain": True}, 1, True), ({"certain": False}, 2, False)],
 )
 def test_it_ends_the_job_at_once_unless_it_says_that_it_is_a_guess(
     supervise: Callable[..., Result],
     model_dir: Path,
     rule: dict[str, Any],
     attempts: int,
-    certain: str,
+    certain: bool,
 ) -> None:
     result = supervise(config(model_dir, **rule))
     assert (result.code, result.attempts) == (70, attempts), result.log
-    assert f"verdict FATAL, certain: {certain} (rule 'own-1')" in result.log
-    assert "your rule in the config says so" in result.log
+    grounds = result.events("verdict-grounds", code="own-1", verdict="FATAL", certain=certain)[-1]
+    assert "your rule in the config says so" in grounds["reason"]
 
 
 @pytest.mark.parametrize(("rule", "code", "attempts"), [({}, 70, 2), ({"transient": True}, 76, 4)])

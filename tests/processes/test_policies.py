@@ -30,8 +30,9 @@ def test_out_of_device_memory_once_again_then_with_less(
     plain, adjusted = "inflight=1, accumulation=1", "inflight=2, accumulation=2"
     assert [plain in asked[0], plain in asked[1], adjusted in asked[2]] == [True] * 3
     assert result.told("verdict", code="out-of-memory", verdict="POLICY")
-    assert "once again as it was" in result.log
-    assert "half the computations in flight and twice the gradient accumulation" in result.log
+    first, second = (told["reason"] for told in result.events("attempt-started")[1:])
+    assert "once again as it was" in first
+    assert "half the computations in flight and twice the gradient accumulation" in second
 
 
 @pytest.mark.parametrize(("offers", "attempts"), [(BOTH, 3), ((), 2)])
@@ -42,13 +43,13 @@ def test_out_of_device_memory_for_good(
     result = supervise(command_config(model_dir, *toy, restart=QUICK))
     assert result.code == 70, result.log
     assert result.attempts == attempts
-    assert "memory ran out" in result.log
+    assert "memory ran out" in result.event("job-ended")["reason"]
 
 
 def test_nan_at_the_same_place_twice(supervise: Supervise, model_dir: Path) -> None:
     result = supervise(command_config(model_dir, "nan", restart=QUICK))
     assert (result.code, result.attempts) == (70, 2), result.log
-    assert "back to the newest checkpoint" in result.log
+    assert "back to the newest checkpoint" in result.event("attempt-started", attempt=2)["reason"]
 
 
 @pytest.mark.parametrize("trouble", ["busy", "expired"])
@@ -68,7 +69,8 @@ def test_a_machine_that_stays_busy_is_to_be_replaced_where_provision_does_that(
     config["trainer"]["init"]["provision"] = where
     result = supervise(config)
     assert (result.code, result.attempts) == (69, 2), result.log
-    assert "busy or not ready, again and again on this machine: another one is to" in result.log
+    why = "busy or not ready, again and again on this machine: another one is to"
+    assert why in result.event("job-ended")["reason"]
     again = supervise(command_config(model_dir))
     assert again.code == 0, again.log
     assert again.told("job-resumed", attempts=2, restarts=0, max_num_restarts=1)
@@ -81,7 +83,7 @@ def test_expired_credentials_end_with_advice_once_the_budget_is_spent(
         command_config(model_dir, "expired", restart=QUICK | {"max_num_restarts": 2})
     )
     assert (result.code, result.attempts) == (76, 3), result.log
-    assert "what to do: Renew the credentials" in result.log.splitlines()[-1]
+    assert "Renew the credentials" in result.events("advice")[-1]["advice"]
 
 
 def test_no_capacity_charges_nothing_and_ends_with_69(

@@ -39,9 +39,9 @@ def saving(model_dir: Path, **restart: Any) -> dict[str, Any]:
 
 def assert_drained(result: Result, announced: str) -> None:
     assert result.code == 75, result.log
-    assert announced in result.log
-    assert "sent SIGTERM (a preemption is announced)" in result.log
-    assert "the notice was enough: step 300 is saved, and all over in " in result.log
+    assert announced in result.event("stop-requested", code="PREEMPTION")["detail"]
+    assert result.told("workers-told-to-stop", reason="a preemption is announced")
+    assert result.told("notice-used", saved=True, step=300)
     assert result.attempts == 1
     assert result.summary["attempts"][0]["status"] == "DRAINED"
     assert result.summary["highest_committed_step"] == 300
@@ -59,7 +59,7 @@ def test_the_metadata_server_announces(
     running.wait_for("ready to save")
     metadata.wait_for_waiting(key)
     metadata.set(key, value)
-    said = f"asked to stop by an announced preemption: the metadata server at {metadata.host} says"
+    said = f"the metadata server at {metadata.host} says"
     assert_drained(running.result(), f"{said} instance/{key} is {value}")
     assert len(metadata.requests) <= 8, "it is asked politely"
 
@@ -71,7 +71,8 @@ def test_a_live_migration_is_told_and_the_job_stays(
     running.wait_for("ready to save")
     metadata.wait_for_waiting("maintenance-event")
     metadata.set("maintenance-event", "MIGRATE_ON_HOST_MAINTENANCE")
-    running.wait_for("instance/maintenance-event is MIGRATE_ON_HOST_MAINTENANCE")
+    told = running.wait_for_event("maintenance-announced")
+    assert "instance/maintenance-event is MIGRATE_ON_HOST_MAINTENANCE" in told["text"]
     metadata.set("maintenance-event", "NONE")
     metadata.wait_for_waiting("maintenance-event")
     metadata.set("preempted", "TRUE")
@@ -100,7 +101,7 @@ def test_maintenance_is_told_with_its_window_and_drains_once_it_is_ongoing(
     metadata.set("upcoming-maintenance", json.dumps(WINDOW))
     running = start(saving(model_dir), env={"GCE_METADATA_HOST": metadata.host})
     running.wait_for("ready to save")
-    running.wait_for(TOLD.format("PENDING"))
+    assert TOLD.format("PENDING") in running.wait_for_event("maintenance-announced")["text"]
     show_status(model_dir)
     assert (
         f"announced: the metadata server at {metadata.host} {TOLD.format('PENDING')}"
@@ -118,7 +119,8 @@ def test_ongoing_maintenance_of_a_machine_that_is_migrated_live_is_told_and_the_
     metadata.set("upcoming-maintenance", json.dumps(ONGOING))
     running = start(saving(model_dir), env={"GCE_METADATA_HOST": metadata.host})
     running.wait_for("ready to save")
-    running.wait_for("the machine is migrated live, so the job goes on")
+    told = running.wait_for_event("maintenance-announced")
+    assert "the machine is migrated live, so the job goes on" in told["text"]
     metadata.set("preempted", "TRUE")
     assert_drained(running.result(), PREEMPTED)
 
@@ -260,13 +262,14 @@ def test_an_announcement_during_backoff_ends_the_job_at_once(
     restart = {"max_num_restarts": 5, "backoff": {"first": 3000, "max": 3000}}
     job = command_config(model_dir, "SIGKILL", "--at", "0", restart=restart)
     running = start(job, env={"GCE_METADATA_HOST": metadata.host})
-    running.wait_for("before attempt 3")
+    running.wait_for_event("attempt-failed", attempt=2)
+    running.wait_for_event("backoff")
     metadata.wait_for_waiting("preempted")
     metadata.set("preempted", "TRUE")
     result = running.result()
     assert result.code == 75
     assert result.attempts == 2
-    assert PREEMPTED in result.log
+    assert PREEMPTED in result.event("stop-requested", code="PREEMPTION")["detail"]
 
 
 def test_nothing_is_started_on_a_host_that_is_doomed_already(
@@ -276,8 +279,8 @@ def test_nothing_is_started_on_a_host_that_is_doomed_already(
     metadata.set("preempted", "TRUE")
     result = supervise(saving(model_dir), env={"GCE_METADATA_HOST": metadata.host})
     assert result.code == 75
-    assert f"{PREEMPTED}; nothing is started here" in result.out
-    assert "starting attempt" not in result.out
+    assert PREEMPTED in result.event("preemption-announced")["reason"]
+    assert not result.told("attempt-started")
     again = supervise(command_config(model_dir, success={"step": 6}))
     assert again.code == 0
 
@@ -289,7 +292,7 @@ def test_a_metadata_server_that_is_none_does_no_harm(
     metadata.genuine = False
     metadata.set("preempted", "TRUE")
     running = start(saving(model_dir), env={"GCE_METADATA_HOST": metadata.host})
-    running.wait_for("does not answer (what answers is no metadata server)")
+    running.wait_for_event("preemption-unheard", reason="what answers is no metadata server")
     metadata.genuine = True
     assert_drained(running.result(), PREEMPTED)
 
@@ -300,7 +303,8 @@ def test_an_answer_that_is_no_http_is_told_once_and_asked_for_again(
     config = saving(model_dir)
     metadata.garbled = 12
     running = start(config, env={"GCE_METADATA_HOST": metadata.host})
-    running.wait_for("does not answer (ValueError: read length must be non-negative or -1)")
+    why = "ValueError: read length must be non-negative or -1"
+    running.wait_for_event("preemption-unheard", reason=why)
     metadata.garbled = 0
     metadata.set("preempted", "TRUE")
     assert_drained(running.result(), PREEMPTED)
@@ -315,14 +319,16 @@ def test_how_long_a_save_takes_decides_when_it_begins(
     running = start(command_config(model_dir, *toy, restart=restart, success={"step": 500}))
     running.wait_for("ready to save")
     file.touch()
-    running.wait_for("training goes on for 2 s, and then there is time for another one")
+    postponed = running.wait_for_event("stop-postponed")
+    assert round(postponed["seconds"]) == 2, "then there is time for another one"
+    assert "the longest save so far took 0.5 s" in postponed["text"]
     result = running.result()
     assert result.code == 75, result.log
-    order = ["asked to stop by an", "training goes on", "sent SIGTERM", "SIGKILL after 25 s"]
-    assert sorted(order, key=result.log.index) == order
-    assert "a preemption is announced; the longest save so far took 0.5 s" in result.log
-    assert "the notice was enough: step 300 is saved, and all over in " in result.log
-    assert " s (of 8.4)" in result.log
+    order = ["stop-requested", "stop-postponed", "workers-told-to-stop", "notice-used"]
+    assert result.names(*order) == order
+    told = result.event("workers-told-to-stop", seconds=25.0)
+    assert told["reason"] == "a preemption is announced; the longest save so far took 0.5 s"
+    assert result.told("notice-used", saved=True, step=300)
 
 
 def test_a_notice_that_no_checkpoint_comes_of_is_told(
@@ -332,12 +338,11 @@ def test_a_notice_that_no_checkpoint_comes_of_is_told(
     job = command_config(model_dir, "wait", restart={"preemption": {"file": str(file)}})
     running = start(job)
     running.wait_for("waiting")
-    running.wait_for("of step 2 is committed")
+    running.wait_for_event("checkpoint-committed", step=2)
     file.touch()
     result = running.result()
     assert result.code == 75
-    assert "WARNING: no checkpoint came of the notice in " in result.log
-    assert "the newest is of step 2" in result.log
+    assert result.told("notice-used", level="warning", saved=False, step=2)
 
 
 def test_a_file_announces(start: Start, model_dir: Path, tmp_path: Path) -> None:

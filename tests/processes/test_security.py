@@ -78,10 +78,12 @@ def test_secrets_are_in_none_of_our_files(supervise: Supervise, model_dir: Path)
     for path in ours:
         text = path.read_text()
         assert [s for s in (INHERITED, GIVEN, FLAG, TOKEN) if s in text] == [], path
-    assert "refused: [redacted] and [redacted]" in result.log
+    failed = result.events("attempt-failed")[-1]
+    assert "refused: [redacted] and [redacted]" in failed["root_cause"]
     assert "refused: [redacted]" in result.summary["attempts"][-1]["failure"]["traceback"]
-    assert 'command.env.SEED: "1" -> "2"' in result.log
-    assert "DB_PASSWORD:" not in result.log, "redacted values do not differ"
+    changed = [told["changed"] for told in result.events("config-changed")]
+    assert [each for each in changed if "DB_PASSWORD" in each] == [], "they do not differ, redacted"
+    assert any(each.endswith('command.env.SEED: "1" -> "2"') for each in changed)
 
 
 BROKEN = "first-half\rlast-half"
@@ -160,7 +162,7 @@ def test_each_kind_of_secret_is_in_none_of_our_files(supervise: Supervise, model
     assert {"journal.jsonl", "run.log", "params.yaml", "summary.json"} <= {p.name for p in ours}
     for path in ours:
         assert re.findall(r"the-value|outer-value", path.read_text()) == [], path
-    assert "RuntimeError: AccountKey=[redacted]" in result.log
+    assert "RuntimeError: AccountKey=[redacted]" in result.event("attempt-failed")["root_cause"]
 
 
 def test_a_complaint_about_a_secret_does_not_show_it(tmp_path: Path, model_dir: Path) -> None:
@@ -245,7 +247,8 @@ def test_what_a_program_is_given_in_secret_is_nowhere(
     assert {"journal.jsonl", "run.log", "params.yaml", "summary.json"} <= {p.name for p in ours}
     for path in ours:
         assert re.findall(r"(?:file|store)-value", path.read_text()) == [], path
-    assert "FROM_FILE is [redacted] FROM_STORE is [redacted]" in result.log
+    told = "FROM_FILE is [redacted] FROM_STORE is [redacted]"
+    assert told in result.events("attempt-failed")[-1]["root_cause"]
 
 
 @pytest.mark.parametrize(
@@ -332,7 +335,7 @@ def test_a_flood_of_reports_is_survived(start: Start, model_dir: Path) -> None:
     config = program(model_dir, FLOOD)
     config["trainer"]["init"]["autorestart"]["grace_period"] = 0.1
     running = start(config)
-    running.wait_for("running as pid")
+    running.wait_for_event("workers-started")
     before = peak_memory(running.process.pid)
     running.wait_for("flooded\n")
     grown = peak_memory(running.process.pid) - before
@@ -359,5 +362,6 @@ def test_root_is_told_of_a_model_dir_that_others_may_write(
         model_dir.chmod(mode)
         result = supervise(program(model_dir, "print('hello')"))
         assert result.code == 0
-        said = f"others may change the job's files: {model_dir} can be written by everyone"
-        assert (said in result.log) is told
+        exposed = result.events("files-exposed")
+        assert len(exposed) == told
+        assert all(f"{model_dir} can be written by everyone" in each["place"] for each in exposed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,9 +32,8 @@ def frozen_guard(running: Running) -> Iterator[None]:
 
 def worker_of(running: Running) -> int:
     """The pid of the one worker."""
-    found = re.search(r"running as pid (\d+)", running.wait_for("running as pid "))
-    assert found
-    return int(found[1])
+    (pid,) = running.wait_for_event("workers-started")["pids"]
+    return int(pid)
 
 
 @pytest.mark.parametrize("shell", [False, True], ids=["alone", "below a shell"])
@@ -94,7 +92,7 @@ def test_an_attempt_starts_late(start: Start, model_dir: Path) -> None:
     restart = {"backoff": {"first": 2.0}}
     config = command_config(model_dir, "crash", "--once", restart=restart, success={"step": 6})
     running = start(config)
-    running.wait_for("attempt 2")
+    running.wait_for_event("backoff")
     with frozen_guard(running):
         pass
     result = running.result()
@@ -115,6 +113,5 @@ def test_a_hang_is_judged_as_one_where_the_guard_never_answers(
     result = running.result()
     assert result.code == 0, result.log
     assert not lives(guard.pid)
-    assert f"the guard process (pid {guard.pid}) does not answer: it is killed" in result.log
-    assert "the guard process was killed" not in result.log, "it was our own doing"
+    assert result.event("guard-lost")["reason"] == "unheard", "and not killed by somebody else"
     assert result.summary["attempts"][0]["failure"]["rule"] == "hang"

@@ -36,11 +36,11 @@ def test_a_slow_progress_pattern_does_not_keep_the_job_from_ending(
 ) -> None:
     argv = [sys.executable, "-c", PROGRAM]
     running = start(_config(model_dir, argv, progress={"pattern": SLOW}))
-    running.wait_for("takes too long")
+    running.wait_for_event("pattern-slow")
     running.signal(signal.SIGTERM)
     result = running.result()
     assert result.code == 75, result.log
-    assert result.log.count("takes too long in text that begins 'aaaa") == 1
+    assert "takes too long in text that begins 'aaaa" in result.event("pattern-slow")["text"]
 
 
 def test_a_slow_rule_is_passed_over(supervise: Callable[..., Result], model_dir: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable
@@ -62,9 +61,8 @@ def config(tmp_path: Path, model_dir: Path) -> Callable[[str], dict[str, Any]]:
     return make
 
 
-def standby_pid(out: str) -> int:
-    found = re.findall(r"a standby is ready \(imports\), pid (\d+)", out)
-    return int(found[-1])
+def standby_pid(running: Running) -> int:
+    return int(running.wait_for_event("standby-ready", kind="imports")["pid"])
 
 
 def test_each_attempt_goes_on_in_the_standby_of_the_one_before(
@@ -73,8 +71,8 @@ def test_each_attempt_goes_on_in_the_standby_of_the_one_before(
     result = supervise(config(DIES))
     assert result.code == 0, result.log + result.err
     assert result.attempts == 3
-    assert result.log.count("the standby (imports) takes over") == 2
-    pids = re.findall(r"a standby is ready \(imports\), pid (\d+)", result.log)
+    assert len(result.events("standby-used", kind="imports")) == 2
+    pids = [told["pid"] for told in result.events("standby-ready", kind="imports")]
     firsts = [result.rank_log(attempt).split(b"\n")[0].decode() for attempt in (1, 2, 3)]
     assert firsts[0].startswith("False ")
     assert firsts[1:] == [f"True {pids[0]}", f"True {pids[1]}"]
@@ -154,7 +152,8 @@ def test_one_that_is_not_ready_waits_until_the_next_attempt_has_recovered(
     result = supervise(job)
     assert result.code == 0, result.log + result.err
     assert result.attempts == 2
-    assert f"a standby is ready (imports), pid {(folder / 'begun').read_text()}" in result.log
+    begun = int((folder / "begun").read_text())
+    assert result.told("standby-ready", kind="imports", pid=begun)
 
 
 @pytest.mark.parametrize(
@@ -171,8 +170,9 @@ def test_what_can_never_fit_is_not_prepared_and_told_once(
     result = supervise(job)
     assert result.code == 0, result.log + result.err
     assert result.attempts == 3
-    assert result.log.count(f"no standby: RUN in the config has {value}") == 1
-    assert remedy in result.log
+    reason = result.event("standby-failed")["reason"]
+    assert reason.startswith(f"RUN in the config has {value}")
+    assert remedy in reason
     assert not result.told("standby-ready")
     assert not result.told("standby-unfit")
 
@@ -187,12 +187,13 @@ def test_off_means_off(supervise: Supervise, config: Callable[..., dict[str, Any
     path.write_text(PROGRAM.replace('log().count("a standby is ready") < attempt', "step < 20"))
     result = supervise(job)
     assert result.code == 0
-    assert "standby" not in result.log.replace("there is a standby", "")
+    assert not [name for name in result.names() if name.startswith("standby")]
 
 
 def test_it_dies_with_the_supervisor(start: Start, config: Callable[..., dict[str, Any]]) -> None:
     running = start(config(WAITS))
-    standby = psutil.Process(standby_pid(running.wait_for("there is a standby")))
+    running.wait_for("there is a standby")
+    standby = psutil.Process(standby_pid(running))
     running.process.kill()
     standby.wait(30)  # that all else is gone, too, the fixture sees
 
@@ -202,21 +203,22 @@ def test_without_it_there_is_a_cold_start(
     start: Start, config: Callable[..., dict[str, Any]], number: signal.Signals
 ) -> None:
     running = start(config(WAITS.replace("== 1", "< 3")))
-    os.kill(standby_pid(running.wait_for("there is a standby")), number)
+    running.wait_for("there is a standby")
+    os.kill(standby_pid(running), number)
     if number == signal.SIGKILL:
         running.wait_for_event("standby-failed", reason="it ended by itself, see standby.log")
     kill_worker(running)
     if number == signal.SIGSTOP:
-        running.wait_for("the standby is stopped: a cold start")
-    out = running.wait_for("starting attempt 2")
-    assert "takes over" not in out
+        running.wait_for_event("standby-lost", reason="stopped")
+    running.wait_for_event("attempt-started", attempt=2)
+    assert not running.told("standby-used")
     running.signal(signal.SIGINT)
     assert running.result().code == 79
 
 
 def kill_worker(running: Running) -> None:
-    (pid,) = re.findall(r"running as pid (\d+)", running.wait_for("running as pid"))
-    os.kill(int(pid), signal.SIGKILL)
+    (pid,) = running.wait_for_event("workers-started")["pids"]
+    os.kill(pid, signal.SIGKILL)
 
 
 def test_a_standby_that_cannot_be_is_told_once_and_the_job_goes_on(
@@ -227,7 +229,8 @@ def test_a_standby_that_cannot_be_is_told_once_and_the_job_goes_on(
     path.write_text(PROGRAM.replace("a standby is ready", "no standby"))
     result = supervise(program)
     assert result.code == 0, result.log
-    assert result.log.count("no standby: ModuleNotFoundError when no_such_thing") == 1
+    reason = result.event("standby-failed")["reason"]
+    assert reason.startswith("ModuleNotFoundError when no_such_thing")
 
 
 @pytest.mark.parametrize(

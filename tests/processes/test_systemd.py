@@ -97,7 +97,8 @@ def test_a_job_that_waits_or_has_ended_is_up_too(
     restart = {"max_num_restarts": 5, "backoff": {"first": 3000, "max": 3000}}
     crashing = command_config(model_dir, "SIGKILL", "--at", "0", restart=restart)
     running = start(crashing)
-    running.wait_for("before attempt 3")
+    running.wait_for_event("attempt-failed", attempt=2)
+    running.wait_for_event("backoff")
     running.process.kill()
     running.result()
     running = start(crashing, env=manager.environment())

@@ -31,8 +31,6 @@ os.write(1, b"%d is frozen\\n" % child)
 sys.exit(9)
 """
 
-BEING_KILLED = "rank 0 ended: exit code 9"
-
 
 @pytest.fixture
 def frozen() -> Iterator[Path]:
@@ -69,13 +67,13 @@ def pid_of_the_frozen(running: Running) -> int:
 def test_sigterm_ends_the_wait_for_what_cannot_be_killed(undying: Running) -> None:
     """The rest of a minute was waited out, and before that every signal was ignored."""
     pid = pid_of_the_frozen(undying)
-    undying.wait_for(BEING_KILLED)
+    undying.wait_for_event("rank-ended", rank=0, code=9)
     undying.signal(signal.SIGTERM)
     undying.wait_for_event("stop-requested", code="SIGTERM")
     result = undying.result(30.0)
     assert result.code == 74
-    said = rf"ends now, and kills what runs: pid {pid} \(python\S*, of root, frozen or waiting"
-    assert re.search(said, result.log), result.log
+    why = result.event("supervisor-failed")["reason"]
+    assert re.match(rf"pid {pid} \(python\S*, of root, frozen or waiting", why), why
     assert f"supervise: pid {pid} " in result.err
     assert "Traceback" not in result.err
     assert not result.told("attempt-started", attempt=2)
@@ -87,8 +85,8 @@ def test_one_sigterm_is_enough(frozen: Path, start: Start, model_dir: Path) -> N
     config["trainer"]["command"]["argv"] = ["sleep", "1000"]
     config["trainer"]["init"].setdefault("autorestart", {})["grace_period"] = "1s"
     running = start(config)
-    pid = re.findall(r"running as pid (\d+)", running.wait_for("; output in"))[-1]
-    (frozen / "cgroup.procs").write_text(pid)
+    (pid,) = running.wait_for_event("workers-started")["pids"]
+    (frozen / "cgroup.procs").write_text(str(pid))
     (frozen / "freezer.state").write_text("FROZEN")
     assert eventually(lambda: (frozen / "freezer.state").read_text() == "FROZEN\n")
     running.signal(signal.SIGTERM)
@@ -102,6 +100,6 @@ def test_one_sigterm_is_enough(frozen: Path, start: Start, model_dir: Path) -> N
 
 def test_what_dies_late_is_waited_for(undying: Running, frozen: Path) -> None:
     pid_of_the_frozen(undying)
-    undying.wait_for(BEING_KILLED)
+    undying.wait_for_event("rank-ended", rank=0, code=9)
     thaw(frozen)
     assert undying.result().code == 0

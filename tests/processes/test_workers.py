@@ -140,12 +140,11 @@ def test_one_fails_all_are_gone_and_the_first_cause_is_charged(
     assert result.attempts == 2
     failure = result.summary["attempts"][0]["failure"]
     assert (failure["rank"], failure["root_cause"]) == (1, "builtins.RuntimeError: bad luck")
-    assert "WARNING: rank 1 ended: exit code 1" in result.log
-    assert "output in attempts/0001/rank*.log" in result.log
+    assert result.told("rank-ended", level="warning", rank=1, code=1)
     outputs = [output(result, 2, rank) for rank in range(3)]
     assert [lines[0] for lines in outputs] == ["0 of 3 0 3", "1 of 3 1 3", "2 of 3 2 3"]
     assert len({lines[1] for lines in outputs}) == 1, "they do not meet"
-    assert "2 of 3" not in result.out, "the output of others than rank 0 is passed on"
+    assert not [told for told in result.events("output") if told["text"].startswith("2 of 3")]
 
 
 def test_one_that_failed_and_does_not_end_is_ended(
@@ -153,7 +152,7 @@ def test_one_that_failed_and_does_not_end_is_ended(
 ) -> None:
     result = supervise(config(LINGERS, 2))
     assert result.code == 0, result.log
-    assert "WARNING: rank 1 has failed and does not end: it is killed" in result.log
+    assert result.told("rank-killed", level="warning", rank=1)
     failure = result.summary["attempts"][0]["failure"]
     assert (failure["rank"], failure["root_cause"]) == (1, "builtins.RuntimeError: bad luck")
 
@@ -174,9 +173,9 @@ def test_the_lowest_rank_that_lives_speaks_for_all(
     result = supervise(config(ENDS, 2, success={"step": 1007}))
     assert result.code == 0, result.log
     assert result.attempts == 1, "one that has done its part ends alone"
-    assert "rank 0 ended: exit code 0 in stage TRAINING after step 3" in result.log
-    assert "rank 1 ended: exit code 0 in stage TRAINING after step 1007" in result.log
-    assert "WARNING: rank 1: an odd thing" in result.log
+    assert result.told("rank-ended", rank=0, code=0, stage="TRAINING", step=3)
+    assert result.told("rank-ended", rank=1, code=0, stage="TRAINING", step=1007)
+    assert result.event("worker-notice", level="warning", rank=1)["text"].endswith("an odd thing")
 
 
 def test_the_silence_of_the_speaker_is_a_hang_and_every_rank_leaves_its_stacks(
@@ -188,7 +187,7 @@ def test_the_silence_of_the_speaker_is_a_hang_and_every_rank_leaves_its_stacks(
     assert result.code == 0, result.log
     assert result.summary["attempts"][0]["failure"]["rule"] == "hang"
     for rank in (0, 1):
-        assert f"rank {rank} (pid " in result.log
+        assert result.told("stacks-dumped", rank=rank)
         (stacks,) = result.model_dir.glob(f"*_restartable/attempts/0001/rank{rank}.stacks.txt")
         assert "program.py" in stacks.read_text()
 
@@ -199,6 +198,6 @@ def test_where_not_all_can_be_started_none_stays(
     """The descriptors are used up at some rank or other."""
     result = supervise(config(STOPS, 40), prefix=["prlimit", "--nofile=60"])
     assert result.code == 76, result.log + result.err
-    assert "failed: the command cannot be started; root cause:" in result.log
-    assert "Too many open files" in result.log
-    assert "rank 0 ended" not in result.log
+    failed = result.events("attempt-failed", cause="the command cannot be started")[-1]
+    assert "Too many open files" in failed["root_cause"]
+    assert not result.told("rank-ended", rank=0)

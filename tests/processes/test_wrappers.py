@@ -72,8 +72,8 @@ def test_a_trainer_below_a_shell_saves_before_it_is_killed(
     result = running.result()
     assert result.code == 75, result.log
     assert result.summary["highest_committed_step"] == 300, result.log
-    assert "rank 0 has no handler for SIGTERM" in result.log
-    assert "was sent SIGTERM too: it handles SIGTERM, so it can save and exit" in result.log
+    assert result.told("sigterm-reaction", ranks=[0], reason="default")
+    assert result.told("process-lives-on", reason="handled")
     assert result.told("attempt-stopped", saved=True, step=300, lost_steps=0)
     assert not result.told("workers-killed")
 
@@ -100,10 +100,10 @@ def test_what_a_shell_with_a_trap_waits_for_saves(
     result = running.result()
     assert result.code == 75, result.log
     assert result.summary["highest_committed_step"] == 300, result.log
-    assert "was sent SIGTERM too: it handles SIGTERM, so it can save and exit" in result.log
-    assert "rank 0 handles SIGTERM" not in result.log
+    assert result.told("process-lives-on", reason="handled")
+    assert not result.told("sigterm-reaction", ranks=[0], reason="handled")
     if text.startswith("trap"):
-        assert "rank 0 is a shell that cannot run its trap for SIGTERM before" in result.log
+        assert result.told("sigterm-reaction", ranks=[0], reason="shell")
         assert b"cleaning up\n" in result.rank_log(1)
 
 
@@ -152,13 +152,13 @@ def test_what_ignores_sigterm_below_a_shell_is_killed_after_the_grace_period(
     config = shell_config(
         model_dir, f"{toy(model_dir, 'ignore-sigterm')}; true", {"grace_period": 0.5}
     )
-    running = ready(start, config, "checkpoint of step 2 is committed")
-    running.wait_for("deaf")
+    running = ready(start, config, "deaf")
+    running.wait_for_event("checkpoint-committed", step=2)
     running.signal(signal.SIGTERM)
     result = running.result()
     assert result.code == 75
-    assert "it ignores SIGTERM, so it runs until SIGKILL" in result.log
-    assert "killing what is left of it: the grace period is over; still there: pid " in result.log
+    pid = result.event("process-lives-on", reason="ignored")["pid"]
+    assert pid in result.event("workers-killed", reason="the grace period is over")["pids"]
     assert result.told("attempt-stopped", saved=False, step=2)
 
 
@@ -173,7 +173,7 @@ def test_a_second_request_shortens_the_grace_period_of_what_lives_on(
     def heard() -> bool:
         running.signal(signal.SIGINT)
         running.listen(0.5)
-        return "asked to stop again" in running.wait_for("")
+        return running.told("stop-hurried")
 
     assert eventually(heard, timeout=30.0)
     result = running.result()
@@ -193,8 +193,8 @@ def test_a_hung_trainer_below_a_shell_is_asked_to_save(start: Start, model_dir: 
     config["trainer"]["command"]["argv"][2] = script.replace("--once", "--once --steps 302")
     result = start(config).result()
     assert result.code == 0, result.log
-    assert "was sent SIGTERM too: it handles SIGTERM" in result.log
-    assert "SIGUSR2" not in result.log, "the shell has no handler for what asks for stacks"
+    assert result.told("process-lives-on", reason="handled")
+    assert not result.told("rank-ended", signal="SIGUSR2"), "the shell does not dump its stacks"
     assert result.told("attempt-stopped", saved=True, step=300)
     assert result.attempts == 2
 
@@ -207,8 +207,9 @@ def test_of_many_processes_below_a_shell_run_log_names_twenty(
     running.signal(signal.SIGTERM)
     result = running.result()
     assert result.code == 75, result.log
-    assert 20 <= result.log.count("lives on, and was sent SIGTERM too") < 30, result.log
-    assert result.log.count("more processes live on, and get SIGTERM too") == 1
+    told = [each["pid"] for each in result.events("process-lives-on")]
+    assert 20 <= len(told) <= 30, result.log
+    assert told.count(None) == 1, "of the others it is told that they are"
     assert not result.told("workers-killed")
 
 
@@ -217,8 +218,7 @@ def test_a_shell_that_alone_gets_sigterm_takes_its_trainer_along_once_it_has_sav
 ) -> None:
     script = f"{toy(model_dir, 'save-on-sigterm', '--once', '--steps', '302')}; true"
     running = ready(start, shell_config(model_dir, script, success={"step": 302}))
-    told = running.wait_for("running as pid ")
-    shell = int(told.partition("running as pid ")[2].partition(";")[0])
+    (shell,) = running.wait_for_event("workers-started")["pids"]
     os.kill(shell, signal.SIGTERM)
     result = running.result()
     assert result.code == 0, result.log
@@ -249,8 +249,8 @@ def test_sigterm_to_the_process_group_of_a_pipe_is_a_preemption(
     trainer = shlex.join([sys.executable, "-c", _SAVES_AND_PRINTS])
     script = f"{trainer} | tee {model_dir}/copy"
     running = ready(start, shell_config(model_dir, script, {"max_num_restarts": 0}))
-    told = running.wait_for("running as pid ")
-    os.killpg(int(told.partition("running as pid ")[2].partition(";")[0]), signal.SIGTERM)
+    (leader,) = running.wait_for_event("workers-started")["pids"]
+    os.killpg(leader, signal.SIGTERM)
     result = running.result()
     assert b"BrokenPipeError" in result.rank_log(1)
     assert result.code == 0, result.log
@@ -273,12 +273,12 @@ def test_a_launcher_that_exits_0_on_sigterm_takes_its_trainer_along_once_it_has_
     config = command_config(model_dir, success={"step": 302})
     config["trainer"]["command"]["argv"] = [sys.executable, "-c", _LAUNCHER, *argv]
     running = ready(start, config)
-    told = running.wait_for("running as pid ")
-    os.kill(int(told.partition("running as pid ")[2].partition(";")[0]), signal.SIGTERM)
+    (launcher,) = running.wait_for_event("workers-started")["pids"]
+    os.kill(launcher, signal.SIGTERM)
     result = running.result()
     assert result.code == 0, result.log
-    assert "rank 0 ended: exit code 0 after SIGTERM" in result.log
-    assert "was sent SIGTERM too: it handles SIGTERM" in result.log
+    assert result.told("rank-ended", attempt=1, rank=0, code=0)
+    assert result.told("process-lives-on", reason="handled")
     assert result.told("checkpoint-committed", step=300)
     assert result.told("attempt-failed", charge="preemptions")
     assert result.attempts == 2
@@ -297,7 +297,7 @@ def test_a_stop_after_exit_code_0_gives_what_lives_on_the_whole_grace_period(
     result = running.result()
     assert result.code == 75, result.log
     assert result.summary["highest_committed_step"] == 300, result.log
-    assert result.log.count("was sent SIGTERM too: it handles SIGTERM") == 1
+    assert result.event("process-lives-on", reason="handled")
     assert result.told("attempt-stopped", saved=True, step=300)
 
 
@@ -316,10 +316,10 @@ def test_a_command_that_goes_on_in_the_background_is_no_success(
 ) -> None:
     result = supervise(shell_config(model_dir, form.format(sleep="sleep 3600")))
     assert result.code == 70, result.log
-    assert "the command went on in the background" in result.log
-    assert "(sleep 3600)" in result.log
-    assert result.told("verdict", code="background")
-    assert "Run the program in the foreground" in result.log
+    failure = result.events("attempt-failed", code="background")[-1]
+    assert failure["cause"] == "the command went on in the background"
+    assert "(sleep 3600)" in failure["root_cause"]
+    assert "Run the program in the foreground" in result.events("advice")[-1]["advice"]
 
 
 def test_what_a_finished_program_leaves_behind_is_named_and_does_no_harm(
@@ -328,9 +328,10 @@ def test_what_a_finished_program_leaves_behind_is_named_and_does_no_harm(
     script = f"{toy(model_dir)}; sleep 3600 & echo $! > {model_dir}/left"
     result = supervise(shell_config(model_dir, script, success={"step": 6}))
     assert result.code == 0, result.log
-    assert "all workers had ended well 5 s before; still there: pid" in result.log
-    assert "(sleep 3600)" in result.log
-    assert not lives(int((model_dir / "left").read_text()))
+    left, killed = int((model_dir / "left").read_text()), result.event("workers-killed")
+    assert killed["pids"] == [left]
+    assert f"pid {left} (sleep 3600)" in killed["text"], "a person may not know the number"
+    assert not lives(left)
 
 
 def test_what_ends_soon_after_the_program_is_no_issue(
@@ -344,7 +345,7 @@ def test_what_ends_soon_after_the_program_is_no_issue(
 def test_a_frozen_process_is_waited_for_no_longer(supervise: Supervise, model_dir: Path) -> None:
     result = supervise(shell_config(model_dir, "sleep 3600 & kill -STOP $!"))
     assert result.code == 70, result.log
-    assert "still running: pid " in result.log
+    assert "still running: pid " in result.events("attempt-failed")[-1]["root_cause"]
 
 
 def test_a_success_by_a_step_that_nothing_tells_says_what_is_missing(
@@ -353,8 +354,8 @@ def test_a_success_by_a_step_that_nothing_tells_says_what_is_missing(
     restart = {"max_num_restarts": 0}
     result = supervise(shell_config(model_dir, "echo 100", restart, success={"step": 100}))
     assert result.code == 76, result.log
-    assert "`success.step` cannot hold: no step was told" in result.log
-    assert "Give `progress.pattern`" in result.log
+    assert "`success.step` cannot hold" in result.event("verdict")["reason"]
+    assert "Give `progress.pattern`" in result.events("advice")[-1]["advice"]
 
 
 # --- a pipe hides the exit code -----------------------------------------------------------------
@@ -367,8 +368,8 @@ def test_a_traceback_behind_a_pipe_is_told_beside_the_success(
     script = f"{shlex.join([sys.executable, '-c', program])} 2>&1 | tee {model_dir}/copy"
     result = supervise(shell_config(model_dir, script))
     assert result.code == 0
-    assert "the output ends in a traceback: ValueError: no such shard" in result.log
-    assert "set -o pipefail" in result.log
+    doubt = result.event("success-doubted", exception="ValueError: no such shard")
+    assert "set -o pipefail" in doubt["text"]
     (attempt,) = result.summary["attempts"]
     assert attempt["output_ends_in"] == "ValueError: no such shard"
 
