@@ -151,7 +151,7 @@ def test_a_job_whose_only_checkpoint_is_damaged_ends_and_says_what_to_do(
     result = supervise(job, "--set", "trainer.init.loop.max_steps=7", env=cache)
     assert result.code == 70
     assert result.attempts == 3, "two of them found no checkpoint that is not damaged"
-    told = result.event("worker-notice", level="warning", attempt=1)["text"]
+    told = result.events("worker-notice", level="warning")[0]["text"]
     assert told.startswith("the checkpoint in")
     assert "moved to corrupt/5-1" in told
     assert result.told("verdict", code="no-usable-checkpoint")

@@ -92,7 +92,7 @@ def test_an_attempt_starts_late(start: Start, model_dir: Path) -> None:
     restart = {"backoff": {"first": 2.0}}
     config = command_config(model_dir, "crash", "--once", restart=restart, success={"step": 6})
     running = start(config)
-    running.wait_for_event("backoff")
+    running.wait_for_event("attempt-started", attempt=2)
     with frozen_guard(running):
         pass
     result = running.result()
