@@ -66,8 +66,8 @@ class RankEvidence:
     output: str = ""
     """What of its output may tell why it ended: see `digest`."""
     stage: str | None = None
-    fell: bool = False
-    """Whether it is known to have ended before we killed any of the others."""
+    ended_before_kill: bool = False
+    """Whether it ended before the supervisor killed any rank: only then its end can be a cause."""
     stacks: str = ""
     """What `faulthandler` wrote into a file of ours when its native code crashed."""
 
@@ -137,13 +137,13 @@ class Failure:
     hardware: bool = False
     """Whether it points at the devices: they are looked at before anything is started again."""
     machine: bool = False
-    """Whether another machine is what is left where waiting and restarts do not help: it points at
-    the devices, and a hang does so only while they are initialised."""
+    """Whether another machine may help where waiting and restarts do not: it points at the devices.
+    A hang does so only while they are initialised."""
     per_rung: bool = False
     """Whether it may be so only on this many devices."""
     struck: bool = False
-    """Whether its rank was ended from outside, first of all and without a word, as it looks when a
-    host goes."""
+    """Whether somebody else killed its rank, before any other rank ended, and it left no error: so
+    it looks when a host is lost."""
     blames_host: bool = False
     """Whether it speaks against the host of its rank, if it comes again and again."""
     traceback: str = ""

@@ -1,9 +1,10 @@
-"""Every error of every rank, each with the rule that decides about it, in the order of how likely
-it is to be the root cause.
+"""Chooses the root cause: lists every error of every rank, each with the rule that decides about
+it, the most likely root cause first.
 
-A culprit's comes before a victim's, and an exception that ended a program before one that somebody
-caught. How a process ended counts where nothing was said; but a rank that was struck down from
-outside is what the victims among the others speak of.
+An error of a culprit comes before one of a victim (a rule says which it is about), and an exception
+that ended a program before one that the program caught. How a process ended counts only where it
+left no error; but the end of a rank that somebody else killed, or that crashed, explains what the
+victims among the others complain of.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ def _was_ended(rank: RankEvidence) -> bool:
     """Whether somebody else ended it, told it to stop, or took it away unseen; or it crashed."""
     unseen = rank.exit.code is None and rank.exit.signal is None
     ended = unseen or signal_of(rank.exit) in FROM_OUTSIDE | CRASHES
-    return rank.exit.told_to_stop or (rank.fell and ended)
+    return rank.exit.told_to_stop or (rank.ended_before_kill and ended)
 
 
 def _judge_of(
@@ -202,7 +203,7 @@ class _Judge:
         """
         rank, ended, judged = self.rank, signal_of(self.rank.exit), False
         for chain in self._chains():
-            if ended in FROM_OUTSIDE and (chain.origin > Origin.ABORT or self._fell_silently()):
+            if ended in FROM_OUTSIDE and (chain.origin > Origin.ABORT or self._ended_silently()):
                 yield LeftOut(rank, chain, _BEFORE_THE_END)
                 continue
             judgement = self._of_chain(chain)
@@ -215,15 +216,15 @@ class _Judge:
             else:
                 yield LeftOut(rank, chain, _UNKNOWN_WORDS)
         ended_well = rank.exit.code == self.success.exit_code
-        struck = not judged and rank.fell and ended in FROM_OUTSIDE
+        struck = not judged and rank.ended_before_kill and ended in FROM_OUTSIDE
         rule, _ = next(self.matches(None, ()))
         time = self.number + 1000 * ended_well
         yield Judgement(self, rule, None, None, time, struck=struck)
 
-    def _fell_silently(self) -> bool:
+    def _ended_silently(self) -> bool:
         """Whether it ended by itself and without a failure record, as it has none of an error that
         it survived. Whom we ended may have hung after an error, in its exit handlers."""
-        return self.rank.fell and self.rank.record is None
+        return self.rank.ended_before_kill and self.rank.record is None
 
     def _chains(self) -> Sequence[Chain]:
         """The errors of a rank: its record if it left one, else what its output shows."""

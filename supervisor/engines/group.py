@@ -124,8 +124,8 @@ class WorkerGroup:
     workers: list[Member] = field(default_factory=list)
     exits: list[WorkerExit] = field(default_factory=list)
     """In the order in which they were seen."""
-    fallen: int | None = None
-    """How many had ended when the rest of them was killed; None: nothing was killed yet."""
+    ended_at_kill: int | None = None
+    """How many workers had ended when the supervisor killed the others; None: it has not."""
     lost_guard: bool = False
     """Whether a guard process had died when the rest of it was killed, and workers with it. One
     that does not answer is killed later, with what is to be killed anyhow."""
@@ -133,7 +133,7 @@ class WorkerGroup:
     """What still ran when it was killed, although it should have ended with the workers."""
     asked_to_stop: bool = False
     is_closed: bool = False
-    """Whether it is over: nobody wants to know what it said any more."""
+    """Whether it is over: messages that arrive from now on are dropped."""
     has_compiled: bool = False
     """Since its compilations were last taken over."""
     has_told_start: bool = False
@@ -208,9 +208,9 @@ class WorkerGroup:
     def kill(self) -> None:
         """Kill all that live: at once, what they started is looked for later. Who lived until now
         does not end by itself."""
-        if self.fallen is None:
+        if self.ended_at_kill is None:
             self.all_have_ended()
-            self.fallen = len(self.exits)
+            self.ended_at_kill = len(self.exits)
             self.lost_guard = self.guards_lost() > 0
             for worker in self.workers:
                 if worker.exit is None:

@@ -135,9 +135,9 @@ def _ranks(
             worker = group.workers[ended.rank]
             # What is in its output may be read only after its exit is known.
             told = replace(ended, told_to_stop=worker.told_to_stop)
-            fell = group.fallen is None or number < group.fallen
+            before_kill = group.ended_at_kill is None or number < group.ended_at_kill
             output = worker.output.reader.evidence()
-            yield RankEvidence(told, record, output, worker.stage, fell, stacks)
+            yield RankEvidence(told, record, output, worker.stage, before_kill, stacks)
 
 
 def _failure_record(files: Files, launch: Launch, rank: int, tell: Tell) -> FailureRecord | None:

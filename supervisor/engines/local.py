@@ -195,7 +195,7 @@ class LocalEngine:
         group = self._group
         if group is not None and group.launch.attempt != launch.attempt:
             group = None
-        if group is not None and group.fallen is None:
+        if group is not None and group.ended_at_kill is None:
             group.late = tuple(each for each in late if self._machine.lives(each.pid))
             group.kill()
 

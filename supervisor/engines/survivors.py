@@ -102,7 +102,7 @@ class Survivors:
 
     def _look_again(self) -> None:
         before = self._known
-        if self._group.fallen is not None:
+        if self._group.ended_at_kill is not None:
             self._follows = False
             return
         found = self.look()

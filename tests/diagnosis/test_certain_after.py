@@ -81,10 +81,10 @@ def test_words_that_are_certain_are_a_guess_beside_those_of_what_passes(line: st
 def test_what_another_rank_may_suffer_of_one_that_was_ended_is_a_guess(
     line: str, peer: WorkerExit
 ) -> None:
-    own = RankEvidence(WorkerExit(0, code=1), output=printed(line), fell=True)
+    own = RankEvidence(WorkerExit(0, code=1), output=printed(line), ended_before_kill=True)
     alone = judged(Evidence((own, RankEvidence(WorkerExit(1, signal="SIGKILL")))))
     assert alone.is_certain  # we killed the other one
-    failure = judged(Evidence((own, RankEvidence(peer, fell=True))))
+    failure = judged(Evidence((own, RankEvidence(peer, ended_before_kill=True))))
     assert (failure.verdict, failure.is_certain) == (Verdict.FATAL, False)
 
 

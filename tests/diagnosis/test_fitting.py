@@ -64,7 +64,7 @@ def test_it_is_a_guess_where_much_was_printed_after_it() -> None:
 
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGTERM", "SIGHUP"])
 def test_it_does_not_count_where_somebody_else_ended_the_process(signal: str) -> None:
-    fell = RankEvidence(WorkerExit(0, signal=signal), fell=True)
+    fell = RankEvidence(WorkerExit(0, signal=signal), ended_before_kill=True)
     assert failure(f"{CAUGHT}slow path\n", fell).verdict is not Verdict.FATAL
 
 

@@ -175,7 +175,7 @@ def test_an_end_with_exit_code_0_is_not_judged_by_what_was_printed() -> None:
 
 def test_who_said_that_a_peer_is_gone_before_it_was_killed_was_not_struck_without_a_word() -> None:
     record = describe(RuntimeError("barrier timed out"), rank=0, stage=None, step=7)
-    killed = RankEvidence(WorkerExit(0, signal="SIGKILL"), record=record, fell=True)
+    killed = RankEvidence(WorkerExit(0, signal="SIGKILL"), record=record, ended_before_kill=True)
     found = judge(Evidence((killed,)), Success(step=9))
     assert found is not None
     assert (found.rule, found.struck) == ("lost-peer", False)

@@ -198,7 +198,7 @@ LOST_PEER = died(types=("x.JaxRuntimeError",), message="Socket closed", rank=0)
     ("signal", "rule"), [("SIGKILL", "sigkill-or-memory"), ("SIGTERM", "sigterm")]
 )
 def test_a_rank_that_was_struck_down_is_what_its_victims_speak_of(signal: str, rule: str) -> None:
-    struck = replace(died(None, signal, rank=1), fell=True)
+    struck = replace(died(None, signal, rank=1), ended_before_kill=True)
     for ranks in ((struck, LOST_PEER), (LOST_PEER, struck)):
         failure = judge(Evidence(ranks), ANY)
         assert failure is not None
@@ -225,7 +225,9 @@ def test_messages_that_do_not_fit_are_of_the_rank_that_was_struck_down(
 ) -> None:
     victims = [died(None, "SIGABRT", output=said), died(None, "SIGKILL", output=said)]
     for victim in victims[: 1 + ("terminate" in said)]:  # we may have killed it while it dumped
-        failure = judge(Evidence((victim, replace(died(None, signal, rank=1), fell=True))), ANY)
+        failure = judge(
+            Evidence((victim, replace(died(None, signal, rank=1), ended_before_kill=True))), ANY
+        )
         assert failure is not None
         assert (failure.rank, failure.exit) == (1, f"killed by {signal}")
         assert failure.verdict is not Verdict.FATAL
@@ -233,10 +235,10 @@ def test_messages_that_do_not_fit_are_of_the_rank_that_was_struck_down(
 
 @pytest.mark.parametrize("said", _MISMATCHES)
 def test_ranks_of_different_programs_are_told_where_none_was_struck_down(said: str) -> None:
-    first = replace(died(None, "SIGABRT", output=said), fell=True)
+    first = replace(died(None, "SIGABRT", output=said), ended_before_kill=True)
     others = [
         died(None, "SIGKILL", rank=1),  # by us
-        replace(died(None, "SIGABRT", rank=1, output=said), fell=True),
+        replace(died(None, "SIGABRT", rank=1, output=said), ended_before_kill=True),
     ]
     for other in others:
         failure = judge(Evidence((first, other)), ANY)

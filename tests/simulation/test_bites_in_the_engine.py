@@ -67,7 +67,7 @@ def a_foreign_sigterm_is_not_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def who_fell_with_the_others_is_judged_like_them(monkeypatch: pytest.MonkeyPatch) -> None:
     def bug(self: WorkerGroup) -> None:
         kill(self)
-        self.fallen = None
+        self.ended_at_kill = None
 
     kill = WorkerGroup.kill
     monkeypatch.setattr(WorkerGroup, "kill", bug)
