@@ -37,6 +37,7 @@ class Accidents:
     """Draws how ranks die."""
 
     def __init__(self, chance: Chance) -> None:
+        self.scenario = chance.scenario
         self._chance = chance
 
     def any(self, group: Group, rank: int) -> Death:
@@ -82,9 +83,9 @@ class Accidents:
         """A rank fails because another one has died."""
         return self._failed(rank, "JaxRuntimeError", "Socket closed")
 
-    def of_a_rung(self) -> Death:
+    def of_a_rung(self) -> tuple[WorkerExit, FailureRecord]:
         """The program cannot be compiled for so few devices."""
-        text = _TOO_SMALL[self._chance.scenario.too_small_for_sure]
+        text = _TOO_SMALL[self.scenario.too_small_for_sure]
         record = self._record(0, "JaxRuntimeError", text, traceback=_COMPILES)
         return WorkerExit(0, code=1), record
 

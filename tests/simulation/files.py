@@ -70,6 +70,7 @@ class SimulatedFiles:
 
     def remove(self, place: Place, path: Path, below: Path) -> None:
         """See `Files`."""
+        self.host.kept.pop(str(path), None)
 
     def hear_requests(
         self,

@@ -6,7 +6,9 @@ Supervisors come and go, and see only what the machine tells them (`machine.py`)
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
+from json import dumps
 from random import Random
 
 from supervisor.adapters.processes.output import Record
@@ -40,8 +42,12 @@ class Host(Chance):
         """Files that workers have left, by path."""
         self.outputs: dict[str, Record] = {}
         """What was kept of their outputs, by path."""
-        self._accidents = Accidents(self)
+        self.accidents = Accidents(self)
         self._missing = set(scenario.missing)
+
+    def keep(self, path: str, record: FailureRecord) -> None:
+        """A process leaves a failure record."""
+        self.kept[path] = dumps(asdict(record)).encode()
 
     # --- beginning ------------------------------------------------------------------------------
 
@@ -109,11 +115,11 @@ class Host(Chance):
             return
         faults = self.faults
         if group.num_devices in self.scenario.too_small:
-            self._die(group, *self._accidents.of_a_rung())
+            self._die(group, *self.accidents.of_a_rung())
         elif self.devices.missing.intersection(group.units):
-            self._die(group, *self._accidents.without_a_unit(group, self.devices.missing))
+            self._die(group, *self.accidents.without_a_unit(group, self.devices.missing))
         elif self.devices.wrong.intersection(group.units) and self.happens(0.5):
-            self._die(group, *self._accidents.of_a_wrong_unit())
+            self._die(group, *self.accidents.of_a_wrong_unit())
         elif (trouble := self._trouble(group)) is not None:
             self._die(group, *trouble)
         elif self.happens(faults.worker_fails):
@@ -152,11 +158,11 @@ class Host(Chance):
     def _trouble(self, group: Group) -> Death | None:
         """The end of a rank by what comes again however often it is tried."""
         if max(group.adjustments.inflight, group.adjustments.accumulation) < self.scenario.need:
-            return self._accidents.with_remedy(group.ranks[0], Remedy.LESS_AT_ONCE, group.step)
+            return self.accidents.with_remedy(group.ranks[0], Remedy.LESS_AT_ONCE, group.step)
         if group.step >= self._target(group):
             return None
         if group.step + 1 in self.scenario.bad_steps - {*group.adjustments.skip_steps}:
-            return self._accidents.with_remedy(group.ranks[0], Remedy.ROLL_BACK, group.step)
+            return self.accidents.with_remedy(group.ranks[0], Remedy.ROLL_BACK, group.step)
         return self._missed(group) if group.step + 1 in self._missing else None
 
     def _missed(self, group: Group) -> Death:
@@ -165,7 +171,7 @@ class Host(Chance):
             self._missing.discard(group.step + 1)
         if self.happens(0.4):  # it saves before it dies
             self._commit(group)
-        return self._accidents.of_a_missing_file(group)
+        return self.accidents.of_a_missing_file(group)
 
     def _target(self, group: Group) -> int:
         step = group.success.step
@@ -215,7 +221,7 @@ class Host(Chance):
             group.owner.got_sigterm(group, rank)
             self._finish(group)
             return
-        self._die(group, *self._accidents.any(group, rank))
+        self._die(group, *self.accidents.any(group, rank))
 
     def _die(self, group: Group, ended: WorkerExit, record: FailureRecord | None) -> None:
         """A rank dies, and the others wait for it."""
@@ -235,7 +241,7 @@ class Host(Chance):
         """The peers of a rank that dies fail of it, before or after it has ended itself."""
         for rank in group.workers:
             if rank != first and self.happens(self.faults.cascade):
-                death = self._accidents.of_a_peer(rank)
+                death = self.accidents.of_a_peer(rank)
                 self.later(self.between(0.0, 3.0), partial(self._fall, group, *death))
 
     def _fall(self, group: Group, ended: WorkerExit, record: FailureRecord | None) -> None:

@@ -9,17 +9,14 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from errno import EAGAIN, ENOENT
-from json import dumps, loads
-from pathlib import Path
+from json import loads
 from signal import SIGKILL, SIGTERM, Signals
 
-from supervisor.adapters.kernel.process_facts import Reaction
 from supervisor.core.decisions import KillWorkers, StartWorkers
-from supervisor.core.pipes import Pipes
+from supervisor.core.policy import RestartPolicy
 from supervisor.diagnosis.failure import WorkerExit
-from supervisor.diagnosis.success import Success
 from supervisor.host.tree import Stat
 from supervisor.protocol import environment
 from supervisor.protocol.adjustments import Adjustments
@@ -37,9 +34,12 @@ from supervisor.protocol.messages import (
 from supervisor.protocol.simulated import HOST
 from tests.simulation.chance import ViolationError
 from tests.simulation.channels import SimulatedChannels
+from tests.simulation.compiles import Compile, Compiles, Program
 from tests.simulation.files import SimulatedFiles
 from tests.simulation.group import LEFTOVER, Group
+from tests.simulation.guard import SimulatedGuard
 from tests.simulation.host import Host
+from tests.simulation.kernel import SimulatedKernel
 from tests.simulation.pipes import (
     ConnectionEnds,
     OutputEnds,
@@ -52,26 +52,32 @@ from tests.simulation.processes import Probe, Process, Standby
 _GIBIBYTE = 1 << 30
 
 
-class SimulatedMachine(SimulatedChannels, SimulatedFiles):
+class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
     """See `engines.host_port.Machine`; and `group.Watcher`, which is told what truly happens."""
 
     def __init__(
-        self, host: Host, effect: Callable[[str], None], check: Callable[[Group], None]
+        self,
+        host: Host,
+        policy: RestartPolicy,
+        effect: Callable[[str], None],
+        check: Callable[[Group], None],
     ) -> None:
         """`effect` may end the supervisor; `check` is asked of each group that begins."""
+        SimulatedKernel.__init__(self)
         SimulatedChannels.__init__(self, host)
-        self.success: Callable[[int], Success] = lambda phase: Success()
+        self.compiles = Compiles(host.dice("compiles"), host.accidents)
+        self.guard = SimulatedGuard(self, next(self._numbers))
         self.snapshots: dict[int, Snapshot | None] = {}
         """What each attempt found in memory when it began."""
         self.phase = 0
         """Of the attempt that was last to be started or killed."""
         self.units: tuple[str, ...] = ()
         """What it was to be placed on, if that was said."""
+        self._policy = policy
         self._effect = effect
         self._check = check
         self._pids = itertools.count(1000 * (1 + len(host.groups)))
         self._by_pidfd: dict[int, Process] = {}
-        self._processes: list[Process] = []
         self._waiting: defaultdict[int, list[Process]] = defaultdict(list)
         """Workers of an attempt whose others are not started yet."""
 
@@ -96,6 +102,8 @@ class SimulatedMachine(SimulatedChannels, SimulatedFiles):
 
     def can_be_read(self, descriptor: int) -> bool:
         """Whether the main loop has something to do there."""
+        if descriptor == self.guard.pidfd:
+            return self.guard.is_dead
         if (process := self._by_pidfd.get(descriptor)) is not None:
             return not process.lives
         end = self._ends[descriptor]
@@ -153,7 +161,7 @@ class SimulatedMachine(SimulatedChannels, SimulatedFiles):
         """A rank of the group left a failure record."""
         group.recorded.add(record.rank)
         path = self._worker(group, record.rank).env[environment.FAILURE_FILE]
-        self.host.kept[path] = dumps(asdict(record)).encode()
+        self.host.keep(path, record)
 
     def printed(self, group: Group) -> None:
         """The group said in its output that its work is done."""
@@ -196,6 +204,7 @@ class SimulatedMachine(SimulatedChannels, SimulatedFiles):
     ) -> Process:
         """See `Processes`."""
         self._effect("before a process is started")
+        self.guard.begin_to_start(argv[0])
         if self.host.happens(self.host.faults.launch_fails):
             number = ENOENT if self.host.happens(self.host.faults.fatal) else EAGAIN
             raise OSError(number, "the launch fails", argv[0])
@@ -204,16 +213,26 @@ class SimulatedMachine(SimulatedChannels, SimulatedFiles):
             kind = Standby
         elif "trainer.probe" in argv:
             kind = Probe
+        elif "trainer.prefetch" in argv:
+            kind = Compile
         pid, pidfd = next(self._pids), next(self._numbers)
         process = kind(self, pid, pidfd, env, (output, *inherit))
         self._by_pidfd[pidfd] = process
         self._processes.append(process)
         if isinstance(process, Standby | Probe):
             process.begin()
+        elif isinstance(process, Compile):
+            self._compile(process)
         else:
             self.becomes_worker(process, env)
         self._effect("after a process was started")
         return process
+
+    def _compile(self, process: Compile) -> None:
+        group = self.host.groups[max(self.host.groups)]
+        process.begin(Program.of(self.phase, process.env), self.compiles)
+        own = group if group.owner is self else None
+        self.compiles.begins(process, own, self._policy.phases[self.phase].rungs)
 
     def becomes_worker(self, process: Process, env: Mapping[str, str]) -> None:
         """A process is a worker; once all of its group are, the group begins."""
@@ -237,7 +256,7 @@ class SimulatedMachine(SimulatedChannels, SimulatedFiles):
         attempt, step = identity.attempt, found.step if found is not None else None
         is_known = bool(self.host.devices.units)
         rung = identity.num_devices if is_known else None
-        success = self.success(self.phase)
+        success = self._policy.phases[self.phase].success
         group = self.host.launch(
             attempt, self.phase, success, self, asked, step, rung, units if is_known else ()
         )
@@ -274,12 +293,16 @@ class SimulatedMachine(SimulatedChannels, SimulatedFiles):
     def kill(self, spared: Collection[int] = ()) -> bool:
         """See `Processes`."""
         self._effect("before what is left is killed")
+        if self.guard.is_dead:
+            return self.guard.bury()
         for group in self.host.alive():
             self.host.kill(group)
         for process in self._processes:
             if process.group is None and process.lives and process.pid not in spared:
                 if isinstance(process, Standby) and process.is_waiting:
                     raise ViolationError("a standby is killed with the attempt")
+                if isinstance(process, Compile) and not process.is_dying:
+                    raise ViolationError("a compile is killed with the attempt")
                 process.signal(SIGKILL)
         own = (each for each in self._processes if each.lives and each.pid not in spared)
         return bool(self.host.alive()) or any(own)
@@ -297,10 +320,12 @@ class SimulatedMachine(SimulatedChannels, SimulatedFiles):
 
     def losses(self) -> Callable[[], int]:
         """See `Processes`."""
-        return lambda: 0
+        return self.guard.losses()
 
     def orphans(self) -> list[tuple[int, Stat]] | None:
         """See `Processes`."""
+        if self.guard.is_dead:
+            return []
         if self.host.happens(self.host.faults.late):
             return None
         return [
@@ -308,9 +333,6 @@ class SimulatedMachine(SimulatedChannels, SimulatedFiles):
             for each in self._processes
             if each.rank == LEFTOVER and each.lives and each.group and not each.group.workers
         ]
-
-    def _process(self, pid: int) -> Process | None:
-        return next((each for each in self._processes if each.pid == pid), None)
 
     def words_left(self, group: Group, rank: int) -> bool:
         """Whether nobody has read all that a rank had said."""
@@ -321,62 +343,3 @@ class SimulatedMachine(SimulatedChannels, SimulatedFiles):
         """The pids of what lives although its parents have ended."""
         mine = (each for each in self._processes if each.group is group and each.rank == LEFTOVER)
         return {each.pid for each in mine if each.lives and not group.workers}
-
-    def lives(self, pid: int) -> bool:
-        """See `Processes`."""
-        process = self._process(pid)
-        return process is not None and process.lives
-
-    def send(self, pid: int, seen: Stat, number: int) -> bool:
-        """See `Processes`."""
-        process = self._process(pid)
-        if process is None or not process.lives:
-            return False
-        assert process.group is not None
-        self.host.end_leftover(process.group)
-        return True
-
-    def state(self, pid: int) -> str:
-        """See `Processes`."""
-        process = self._process(pid)
-        if process is None or not process.lives:
-            return "gone"
-        return "stopped" if process.stopped else "sleeping"
-
-    def handles(self, pid: int, number: int) -> bool:
-        """See `Processes`."""
-        return self.lives(pid)
-
-    def reaction(self, pid: int) -> Reaction:
-        """See `Processes`."""
-        return Reaction.HANDLED if self.lives(pid) else Reaction.UNKNOWN
-
-    def command(self, pid: int, redact: Callable[[str], str]) -> str:
-        """See `Processes`."""
-        return "left behind"
-
-    def waited_for(self, pid: int) -> list[tuple[int, Stat]]:
-        """See `Processes`."""
-        return []
-
-    def pipes(self, pid: int) -> Pipes:
-        """See `Processes`."""
-        return Pipes(frozenset(), frozenset())
-
-    def cpu_seconds(self, pid: int) -> float:
-        """See `Processes`."""
-        return self.host.clock.now() / 10
-
-    def ran_and_waited(self, pid: int) -> tuple[int, int]:
-        """See `Processes`."""
-        return (0, 0)
-
-    def resident(self, pid: int) -> int:
-        """See `Processes`."""
-        return _GIBIBYTE
-
-    def lower_priority(self, pid: int) -> None:
-        """See `Processes`."""
-
-    def dump_native_stacks(self, pid: int, path: Path) -> None:
-        """See `Processes`."""

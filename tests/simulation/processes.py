@@ -45,7 +45,7 @@ class Process:
         self.env = env
         self.exit: WorkerExit | None = None
         self.stopped = False
-        self._is_dying = False
+        self.is_dying = False
         self.group: Group | None = None
         """Of a worker, once all of its group were started."""
         self.rank = 0
@@ -85,8 +85,8 @@ class Process:
             self.stopped = number == SIGSTOP
         elif self.group is not None:
             self.owner.signalled(self, number)
-        elif number in (SIGKILL, SIGTERM) and not self._is_dying:
-            self._is_dying = number == SIGKILL
+        elif number in (SIGKILL, SIGTERM) and not self.is_dying:
+            self.is_dying = number == SIGKILL
             host = self.owner.host
             slow = number == SIGKILL and host.happens(host.faults.slow)
             delay = host.between(0.0, 30.0 if slow else 0.05)
@@ -129,7 +129,7 @@ class Standby(Process):
     @property
     def is_waiting(self) -> bool:
         """Whether it may become a worker yet."""
-        return self.lives and not self._is_dying and not self._connection.is_closed
+        return self.lives and not self.is_dying and not self._connection.is_closed
 
     def _be_struck(self) -> None:
         if self.group is None and STANDBY in self.env:

@@ -10,6 +10,7 @@ from supervisor.diagnosis.rules import RULES, Rule, in_a_bucket
 from supervisor.diagnosis.success import Success
 from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT
 from supervisor.protocol.messages import Stage
+from tests.simulation.hazards import Hazards, draw_hazards
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,10 @@ NONE = Faults()
 class Scenario:
     """A job and the world it runs in."""
 
+    seed: int
     policy: RestartPolicy
     faults: Faults
+    hazards: Hazards
     benign: float
     """From this (virtual) time on nothing goes wrong any more."""
     world_size: int
@@ -130,7 +133,7 @@ class Scenario:
     """How often the workers change their stage in a stride: two as a rule, to save."""
 
 
-def draw(rng: Random) -> Scenario:
+def draw(seed: int, rng: Random) -> Scenario:
     """A scenario: each kind of fault is left out of every other world."""
     drawn = {
         field.name: rng.choice((0.0, 1.0)) * rng.random() * getattr(_HIGHEST, field.name)
@@ -155,10 +158,13 @@ def draw(rng: Random) -> Scenario:
         quarantine_for=rng.choice((100.0, 1000.0)),
         replaceable=rng.choice((False, True)),
     )
+    benign = rng.uniform(100.0, 1500.0)
     return Scenario(
+        seed=seed,
         policy=policy,
         faults=Faults(**drawn),
-        benign=rng.uniform(100.0, 1500.0),
+        hazards=draw_hazards(seed, benign),
+        benign=benign,
         world_size=size,
         ticks=ticks,
         commit_every=rng.randint(1, 4),

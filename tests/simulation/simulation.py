@@ -71,7 +71,7 @@ class Simulation:
         self.seed = seed
         self.moments: list[Moment] = []
         self._rng = Random(seed)
-        self.scenario = scenario.draw(self._rng)
+        self.scenario = scenario.draw(seed, self._rng)
         self._policy = self.scenario.policy
         self._host = Host(self.scenario, self._rng, self._tell)
         self.disk = FakeStorage(self._rng, self._effect)
@@ -199,6 +199,8 @@ class Simulation:
         for _ in range(self._rng.choice((0, 0, 0, 1))):
             self._host.later(self._rng.uniform(0.0, benign), self._suspend)
 
+        for time in self.scenario.hazards.guard_dies:
+            self._host.later(time, self._kill_the_guard)
         if self._policy.phases[0].units:
             self._host.devices.weather()
 
@@ -210,6 +212,10 @@ class Simulation:
             at_once = source is StopSource.PERSON and self._rng.random() < 0.5
             request = StopRequested(self._host.clock.now(), source, at_once=at_once)
             self._world.loop.post(request)
+
+    def _kill_the_guard(self) -> None:
+        if self._world is not None:
+            self._world.machine.guard.die()
 
     def _turn_the_clock_back(self) -> None:
         self._host.clock.skew -= self._rng.uniform(0.0, 10000.0)

@@ -20,10 +20,11 @@ from supervisor.core.decisions import (
     KillWorkers,
     StartWorkers,
 )
-from supervisor.core.events import Event, WorkersGone, WorkersObserved
+from supervisor.core.events import Event, RungCompileFailed, WorkersGone, WorkersObserved
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import Survivor
+from supervisor.diagnosis.rules.rule import GUARD_LOST
 from supervisor.engines.local import LocalEngine
 from supervisor.engines.probing.device_probe import DeviceProbe
 from supervisor.exclusion import Ownership
@@ -57,10 +58,10 @@ class CheckedWorld:
         """By the (virtual) time `give_up` the job must have ended."""
         self.state: Callable[[], JobState] = JobState
         """Where the runtime stands: what it decides is checked against it."""
-        self.machine = SimulatedMachine(host, effect, self._check_group)
-        self.machine.success = lambda phase: policy.phases[phase].success
+        self.machine = SimulatedMachine(host, policy, effect, self._check_group)
         host.watcher = self.machine
         self.loop = FaultyLoop(host, self.machine, give_up, tell, self._check_told)
+        self.machine.guard.keep(self.loop)
         self._host = host
         self._storage = storage
         self._policy = policy
@@ -127,6 +128,7 @@ class CheckedWorld:
         for earlier in range(phase):
             if not self._host.work.is_done(earlier, self._policy.phases[earlier].success):
                 raise ViolationError(f"phase {phase} starts although phase {earlier} is not done")
+        self.machine.compiles.check_none_is_in_the_way()
         if start.directory not in self._storage.content:
             raise ViolationError(f"attempt {attempt} has no directory")
 
@@ -149,6 +151,8 @@ class CheckedWorld:
 
     def _check_told(self, event: Event) -> None:
         """What the engine tells of an attempt of its own is what truly happened."""
+        if isinstance(event, RungCompileFailed):
+            self.machine.compiles.check_told(event)
         if not isinstance(event, WorkersObserved | WorkersGone):
             return
         group = self._host.groups.get(event.attempt)
@@ -156,7 +160,8 @@ class CheckedWorld:
             return
         if isinstance(event, WorkersObserved):
             told = {each.pid for each in event.survivors}
-            if len(event.exits) == len(group.ranks) and told != self.machine.left_behind(group):
+            is_known = len(event.exits) == len(group.ranks) and not self.machine.guard.is_dead
+            if is_known and told != self.machine.left_behind(group):
                 raise ViolationError(f"told to live on: {told}")
             if any(self.machine.words_left(group, one.rank) for one in event.exits):
                 raise ViolationError("an exit is told before the last words are read")
@@ -180,6 +185,9 @@ class CheckedWorld:
         failed, known = any(one.code != 0 for one in own), {one.rank for one in own}
         if failed and event.failure.rank not in known | group.recorded:
             raise ViolationError(f"rank {event.failure.rank} is blamed, which was killed")
+        blamed, lost = event.failure.rule == GUARD_LOST, group.lost_guard
+        if blamed != lost and (blamed or not (own or group.recorded)):
+            raise ViolationError(f"lost with its guard: {lost}, but told: {event.failure.rule}")
 
     def _check_snapshot(self, group: Group) -> None:
         """What the design asks of a snapshot that is used, by what truly happened."""
@@ -239,7 +247,7 @@ def _plan(scenario: Scenario, policy: RestartPolicy, phase: int) -> PhasePlan:
         platform="cpu",
         standby=scenario.standby,
         rungs=limits.rungs,
-        prefetch=False,
+        prefetch=scenario.hazards.prefetches,
         units=limits.units,
         snapshots=scenario.snapshot_every is not None,
         workers=workers,

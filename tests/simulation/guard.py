@@ -1,0 +1,108 @@
+"""The guard process of one supervisor: the parent of all that is the job's, which dies with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from errno import EPIPE
+from signal import SIGKILL
+from typing import Protocol
+
+from supervisor.engines.machine import MainLoop
+from tests.simulation.host import Host
+from tests.simulation.processes import Process
+
+_PAUSE = 0.05
+_LAST_LOOK = 5.0
+"""Seconds for which a start waits until what a dead guard has left is gone."""
+_MID_START = 0.03
+"""How often it is killed while it starts something, in a world where it is killed at all."""
+
+
+class Ward(Protocol):
+    """The machine, as far as its guard is concerned."""
+
+    host: Host
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the supervisor has ended."""
+        ...
+
+    def living(self) -> list[Process]:
+        """The processes of the job that have not ended."""
+        ...
+
+
+class SimulatedGuard:
+    """See `adapters.processes.guard.Guard`, and `supervisor.guarded`, which replaces it."""
+
+    def __init__(self, ward: Ward, pidfd: int) -> None:
+        self.pidfd = pidfd
+        """Can be read while it is dead."""
+        self.is_dead = False
+        self._losses = 0
+        self._ward = ward
+        self._host = ward.host
+        self._dice = ward.host.dice("guard in a start")
+
+    def keep(self, loop: MainLoop) -> None:
+        """Have another one whenever it dies."""
+
+        def ended() -> None:
+            loop.forget(self.pidfd)
+            mend()
+
+        def mend() -> None:
+            if self.is_dead and self.bury():
+                loop.call_later(_PAUSE, mend)
+            else:
+                loop.watch(self.pidfd, ended)
+
+        loop.watch(self.pidfd, ended)
+
+    def die(self) -> None:
+        """Somebody kills it."""
+        if self.is_dead or self._ward.is_gone:
+            return
+        self._host.tell("the guard is killed, and all that it has started")
+        self.is_dead = True
+        for group in self._host.alive():
+            group.lost_guard |= bool(group.workers) and not group.dying
+            self._host.kill(group)
+        self._kill_the_others()
+
+    def bury(self) -> bool:
+        """Kill what it has left; whether there was anything. If not, there is another guard now."""
+        for group in self._host.alive():
+            self._host.kill(group)
+        self._kill_the_others()
+        if self._host.alive() or self._ward.living():
+            return True
+        self.is_dead = False
+        self._losses += 1
+        return False
+
+    def begin_to_start(self, program: str) -> None:
+        """It is asked to start something.
+
+        Raises:
+            OSError: it is dead, and so is what it was to start.
+        """
+        end = self._host.clock.time + _LAST_LOOK
+        while self.is_dead and self.bury():
+            if self._host.clock.time >= end:
+                raise OSError(0, "what the guard process left behind cannot be killed", program)
+            self._host.pass_time(end)
+        if self._host.hazards.guard_dies and self._dice.happens(_MID_START):
+            self.die()
+            raise OSError(EPIPE, "the guard process, which starts it, has ended", program)
+
+    def losses(self) -> Callable[[], int]:
+        """Counts those that die from now on."""
+        before = self._losses
+        return lambda: self._losses + self.is_dead - before
+
+    def _kill_the_others(self) -> None:
+        for process in self._ward.living():
+            if process.group is None:
+                process.signal(SIGKILL)

@@ -1,0 +1,92 @@
+"""Bugs planted where the engine meets dangers that not every world has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from supervisor.engines.ahead import prefetch
+from supervisor.engines.ahead.prefetch import Prefetcher
+from supervisor.engines.group import WorkerGroup
+from supervisor.engines.launch import Launch
+from supervisor.engines.local import LocalEngine
+from tests.simulation.__main__ import play
+
+WITHIN = 2000
+"""So many seeds find any of them."""
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def compiles_go_on_beside_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Prefetcher, "hold", lambda self: None)
+
+
+def compiles_are_killed_with_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Prefetcher, "pids", ())
+
+
+def all_rungs_are_compiled_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(rungs: tuple[int, ...], num_devices: int) -> tuple[int, ...]:
+        return tuple(rung for rung in rungs if rung != num_devices)
+
+    monkeypatch.setattr(prefetch, "wanted", bug)
+
+
+def what_is_compiled_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = Prefetcher._begin
+
+    def bug(self: Prefetcher, *given: Any) -> None:
+        begin(self, *given)
+        self._settled.clear()
+
+    monkeypatch.setattr(Prefetcher, "_begin", bug)
+
+
+def one_guess_strikes_a_rung(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Prefetcher, "_would_again", lambda self, program, failure: True)
+
+
+def no_attempt_is_lost_with_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    kill = WorkerGroup.kill
+
+    def bug(self: WorkerGroup) -> None:
+        kill(self)
+        self.lost_guard = False
+
+    monkeypatch.setattr(WorkerGroup, "kill", bug)
+
+
+def the_guard_of_an_earlier_attempt_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = LocalEngine.start
+
+    def bug(self: LocalEngine, launch: Launch) -> None:
+        start(self, launch)
+        if self._group is not None:
+            self._group.guards_lost = vars(self).setdefault("_first", self._group.guards_lost)
+
+    monkeypatch.setattr(LocalEngine, "start", bug)
+
+
+PLANTED: dict[Plant, int] = {
+    compiles_go_on_beside_a_restart: 20,
+    compiles_are_killed_with_the_attempt: 20,
+    all_rungs_are_compiled_for: 54,
+    what_is_compiled_is_compiled_again: 95,
+    one_guess_strikes_a_rung: 584,
+    no_attempt_is_lost_with_its_guard: 10,
+    the_guard_of_an_earlier_attempt_counts: 138,
+}
+"""Each with a seed that finds it. Where histories are drawn otherwise by now another one does."""
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_the_simulation_finds(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    seeds = chain([PLANTED[plant]], range(WITHIN))
+    found = next((result for result in map(play, seeds) if result.violation), None)
+    assert found is not None
+    print(f"found by seed {found.seed}: {found.violation!r}")
