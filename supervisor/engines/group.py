@@ -186,7 +186,7 @@ class WorkerGroup:
         """Whether a standby can be told what to import."""
         launch, plan = self.launch, self.launch.plan
         is_known = not plan.bootstrap or plan.preload is not None
-        return is_known or self.machine.exists(launch.modules_file)
+        return is_known or self.machine.exists(launch.modules_file, launch.model_dir)
 
     def has_ended(self, worker: Member) -> bool:
         """Whether one of them has ended; if so, its exit is known from now on."""
@@ -198,7 +198,7 @@ class WorkerGroup:
     def has_failed(self, worker: Member) -> bool:
         """Whether one of them has left a failure record, and still lives."""
         record = self.launch.file(worker.rank, "failure.json")
-        return worker.exit is None and self.machine.exists(record)
+        return worker.exit is None and self.machine.exists(record, self.launch.model_dir)
 
     def all_have_ended(self) -> bool:
         """Whether all of them have ended."""

@@ -224,8 +224,8 @@ class Files(Protocol):
         """
         ...
 
-    def exists(self, path: Path) -> bool:
-        """Whether there is such a file."""
+    def exists(self, path: Path, below: Path) -> bool:
+        """Whether there is such a file; False also while nobody can look."""
         ...
 
     def success_file_exists(self, place: str) -> bool:

@@ -155,8 +155,11 @@ class _Files:
     def read(self, path: Path, limit: int, below: Path) -> bytes:
         return aside(str(below)).ask(lambda: reading.read(path, limit, below=below))
 
-    def exists(self, path: Path) -> bool:
-        return path.exists()
+    def exists(self, path: Path, below: Path) -> bool:
+        try:
+            return aside(str(below)).ask(path.exists)
+        except OSError:  # Path.exists raises it too, where a file system fails (Python 3.11)
+            return False
 
     def success_file_exists(self, place: str) -> bool:
         uri = Uri.parse(place)

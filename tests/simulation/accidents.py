@@ -79,6 +79,14 @@ class Accidents:
         kind, message = _TELLS[remedy]
         return self._failed(rank, kind, message, completed)
 
+    def of_the_disk(self, group: Group, *, is_full: bool) -> Death:
+        """A rank cannot save: the disk is full, or away."""
+        words = ["[Errno 5] Input/output error"]
+        if is_full:
+            words = ["[Errno 28] No space left on device", "short write: saving failed"]
+        word = self._chance.dice("disk").rng.choice(words)
+        return self._failed(group.ranks[0], "OSError", word, group.step)
+
     def of_a_peer(self, rank: int) -> Death:
         """A rank fails because another one has died."""
         return self._failed(rank, "JaxRuntimeError", "Socket closed")

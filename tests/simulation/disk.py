@@ -7,12 +7,15 @@ from errno import ENOSPC, ESTALE
 from pathlib import Path
 from random import Random
 
+from tests.simulation.outage import Disk
+
 
 class FakeStorage:
     """See `ports.Storage`. `effect` is called before and after every write, and may crash."""
 
-    def __init__(self, rng: Random, effect: Callable[[str], None]) -> None:
+    def __init__(self, rng: Random, disk: Disk, effect: Callable[[str], None]) -> None:
         self._rng = rng
+        self._disk = disk
         self._effect = effect
         self.write_fails = 0.0
         self.content: dict[str, bytes] = {}
@@ -21,6 +24,7 @@ class FakeStorage:
 
     def read(self, path: str, limit: int) -> bytes:
         """See `ports.Storage`."""
+        self._disk.read(path)
         if path not in self.content:
             raise FileNotFoundError(path)
         assert len(self.content[path]) <= limit
@@ -29,6 +33,7 @@ class FakeStorage:
     def replace(self, path: str, data: bytes) -> None:
         """See `ports.Storage`."""
         self._effect(f"before {path} is replaced")
+        self._disk.write(path)
         self.content[path] = data
         self.durable[path] = len(data)
         self._effect(f"after {path} was replaced")
@@ -38,13 +43,14 @@ class FakeStorage:
     ) -> None:
         """See `ports.Storage`."""
         self._effect(f"before {path} is written")
+        self._disk.read(path)
         before = self.content.get(path, b"")
         if at is not None and at != len(before):
             raise OSError(ESTALE, f"it has {len(before)} bytes, not {at}", path)
         torn = self._rng.randrange(len(data) + 1)
         self.content[path] = before + data[:torn]
         self._effect(f"in the middle of writing {path}")
-        if self._rng.random() < self.write_fails:
+        if not self._disk.takes_little or self._rng.random() < self.write_fails:
             self.content[path] = before
             raise OSError(ENOSPC, "No space left on device", path)
         self.content[path] = before + data
@@ -57,6 +63,7 @@ class FakeStorage:
         """See `ports.Storage`."""
         if path in self.content:
             return False
+        self._disk.write(path)
         self.content[path] = b""
         return True
 

@@ -37,39 +37,47 @@ class SimulatedFiles:
 
     def read(self, path: Path, limit: int, below: Path) -> bytes:
         """See `Files`."""
+        self.host.disk.read(path)
         if str(path) not in self.host.kept:
             raise FileNotFoundError(ENOENT, "No such file or directory", str(path))
         return self.host.kept[str(path)][:limit]
 
-    def exists(self, path: Path) -> bool:
+    def exists(self, path: Path, below: Path) -> bool:
         """See `Files`."""
-        return str(path) in self.host.kept
+        return str(path) in self.host.kept and not self.host.disk.is_away
 
     def success_file_exists(self, place: str) -> bool:
         """See `Files`."""
+        self.host.disk.read(place)
         return self.phase in self.host.work.files
 
     def evidence(self, path: Path, below: Path) -> str:
         """See `Files`."""
+        self.host.disk.read(path)
         return self.host.outputs[str(path)].evidence() if str(path) in self.host.outputs else ""
 
     def free_bytes(self, directory: Path) -> int | None:
         """See `Files`."""
-        return 100 * _GIBIBYTE
+        if self.host.disk.is_away:
+            return None
+        return 0 if self.host.disk.is_full else 100 * _GIBIBYTE
 
     @contextmanager
     def opened(
         self, path: Path, *, new: bool = False, below: Path | None = None
     ) -> Iterator[_Opened]:
         """See `Files`."""
+        self.host.disk.write(path)
         notes = self.notes()
         yield _Opened(notes.descriptor)
 
     def make_directory(self, path: Path) -> None:
         """See `Files`."""
+        self.host.disk.write(path)
 
     def remove(self, place: Place, path: Path, below: Path) -> None:
         """See `Files`."""
+        self.host.disk.read(path)
         self.host.kept.pop(str(path), None)
 
     def hear_requests(
@@ -79,10 +87,12 @@ class SimulatedFiles:
         refused: Tell,
     ) -> None:
         """See `Files`."""
+        self.host.disk.read(model_dir)
 
     def newest_checkpoint(self, place: Path | Uri) -> int | None:
         """See `Files`."""
         assert isinstance(place, Path)
+        self.host.disk.read(place)
         return self.host.work.newest(int(place.name))
 
     def watch_checkpoints(

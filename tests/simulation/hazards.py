@@ -4,12 +4,26 @@ one changes no history that it does not touch."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from random import Random
 
 
 def stream(seed: int, name: str) -> Random:
     """The random stream that is called `name`, of the history of `seed`."""
     return Random(f"{seed} {name}")
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """The disk is full, or away, for a while."""
+
+    begin: float
+    end: float
+    is_full: bool
+    takes_little: bool
+    """What is small can still be written to it: a folder, a record, a line."""
+    deletions: float
+    """So many attempts must lose their output until a full disk has room again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +34,8 @@ class Hazards:
     """The job compiles ahead for the rungs that are next to its own."""
     guard_dies: tuple[float, ...] = ()
     """When somebody kills the guard process; none: it is left alone."""
+    outages: tuple[Outage, ...] = ()
+    """When the disk of model_dir fails."""
 
 
 NO_HAZARDS = Hazards()
@@ -30,6 +46,7 @@ def draw_hazards(seed: int, benign: float) -> Hazards:
     return Hazards(
         prefetches=stream(seed, "prefetch").random() < 0.7,
         guard_dies=_some_moments(stream(seed, "guard"), benign),
+        outages=_outages(stream(seed, "disk"), benign),
     )
 
 
@@ -38,3 +55,14 @@ def _some_moments(rng: Random, until: float) -> tuple[float, ...]:
     if rng.random() > 1 / 3:
         return ()
     return tuple(sorted(rng.uniform(0.0, until) for _ in range(rng.randint(1, 6))))
+
+
+def _outages(rng: Random, until: float) -> tuple[Outage, ...]:
+    found = []
+    for begin in _some_moments(rng, until):
+        end = min(until, begin + rng.choice((3.0, 30.0, 300.0)) * rng.random())
+        is_full = rng.random() < 0.6
+        deletions = rng.choice((1, 2, 3, inf)) if is_full else inf
+        takes_little = is_full and rng.random() < 0.5
+        found.append(Outage(begin, end, is_full, takes_little, deletions))
+    return tuple(found)

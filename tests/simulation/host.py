@@ -22,6 +22,7 @@ from tests.simulation.accidents import Accidents, Death
 from tests.simulation.chance import Chance
 from tests.simulation.devices import Devices
 from tests.simulation.group import LEFTOVER, Group, Watcher
+from tests.simulation.outage import Disk
 from tests.simulation.scenario import Scenario
 from tests.simulation.work import Work
 
@@ -38,6 +39,7 @@ class Host(Chance):
         self.groups: dict[int, Group] = {}
         self.work = Work()
         self.devices = Devices(self)
+        self.disk = Disk(scenario.hazards.outages, lambda: self.clock.time)
         self.kept: dict[str, bytes] = {}
         """Files that workers have left, by path."""
         self.outputs: dict[str, Record] = {}
@@ -46,7 +48,9 @@ class Host(Chance):
         self._missing = set(scenario.missing)
 
     def keep(self, path: str, record: FailureRecord) -> None:
-        """A process leaves a failure record."""
+        """A process leaves a failure record, if the disk takes it."""
+        if self.disk.fails and not self.disk.takes_little:
+            return
         self.kept[path] = dumps(asdict(record)).encode()
 
     # --- beginning ------------------------------------------------------------------------------
@@ -146,6 +150,9 @@ class Host(Chance):
         if every and group.step % every == 0 and not self.happens(self.faults.slow):
             group.owner.snapped(group, group.step)
         if group.step % self.scenario.commit_every == 0 or group.step >= self._target(group):
+            if self.disk.fails:
+                self._die(group, *self.accidents.of_the_disk(group, is_full=self.disk.is_full))
+                return
             self._commit(group)
         self.later(self.between(*_STRIDE), lambda: self._advance(group))
 
@@ -193,6 +200,9 @@ class Host(Chance):
 
     def _finish(self, group: Group) -> None:
         """Every rank exits by itself, one after the other; hopefully because the work is done."""
+        if self.disk.fails and group.success.file is not None:
+            self._die(group, *self.accidents.of_the_disk(group, is_full=self.disk.is_full))
+            return
         if group.step >= self._target(group):
             group.printed = True
             group.owner.printed(group)
@@ -252,7 +262,7 @@ class Host(Chance):
 
     def _commit(self, group: Group) -> None:
         phase, step, there = group.phase, group.step, self.work.committed[group.phase]
-        if step == 0 or step in there:
+        if step == 0 or step in there or self.disk.fails:
             return
         self.tell(f"checkpoint {step} of phase {phase} is truly committed")
         if there and self.happens(self.faults.vanishes):

@@ -17,6 +17,7 @@ from supervisor.core.events import (
 )
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.state import JobState
+from supervisor.exclusion import ModelDirError
 from supervisor.ports import Transition
 from supervisor.runtime import Runtime
 from tests.simulation import scenario
@@ -74,7 +75,7 @@ class Simulation:
         self.scenario = scenario.draw(seed, self._rng)
         self._policy = self.scenario.policy
         self._host = Host(self.scenario, self._rng, self._tell)
-        self.disk = FakeStorage(self._rng, self._effect)
+        self.disk = FakeStorage(self._rng, self._host.disk, self._effect)
         self._checker = Checker(self.disk, self._host)
         self._runs = 0
         self._events = 0
@@ -120,8 +121,10 @@ class Simulation:
             self._host.lose_power()
         except SupervisorKilled as crash:
             self._tell(f"*** the supervisor is killed {crash}")
-        except JournalError as error:
+        except (JournalError, ModelDirError) as error:
             self._tell(f"*** {error}")
+            if not (self._host.disk.fails or self.disk.write_fails):
+                raise ViolationError("it cannot write, although the disk is well") from error
             code = ExitCode.CANNOT_WRITE
         world.machine.die()
         for group in self._host.alive():
@@ -136,13 +139,13 @@ class Simulation:
     def _command(self, world: CheckedWorld) -> ExitCode:
         clock = self._host.clock
         after = self._rng.choice((5, 40, 1000))
-        journal = FileJournal(self.disk, compact_after=after, tell=self._tell)
+        journal = FileJournal(world.storage, compact_after=after, tell=self._tell)
         history = journal.read()
         self._checker.recovered(history)
         if history.config is None:
             journal.record_config(clock.wall(), [{"trainer": {}}], [])
         phase = min(history.state.phase, len(self._policy.phases) - 1)
-        newest, epoch = self._host.work.newest(phase), clock.wall().timestamp() - clock.now()
+        newest, epoch = world.newest(phase), clock.wall().timestamp() - clock.now()
         once = self._rng.random() < 0.5
         first = SupervisorStarted(clock.now(), "job", self._policy, newest, epoch, once)
         observers = (self, self._checker)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
 import pytest
 
+from supervisor.adapters.stores.journal import FileJournal, JournalError
+from supervisor.core import moves
 from supervisor.engines.ahead import prefetch
 from supervisor.engines.ahead.prefetch import Prefetcher
 from supervisor.engines.group import WorkerGroup
 from supervisor.engines.launch import Launch
 from supervisor.engines.local import LocalEngine
+from supervisor.exclusion import ModelDirError
+from supervisor.world import LocalWorld
 from tests.simulation.__main__ import play
 
 WITHIN = 2000
@@ -71,6 +76,44 @@ def the_guard_of_an_earlier_attempt_counts(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(LocalEngine, "start", bug)
 
 
+def an_attempt_starts_without_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = LocalWorld._make_directory
+
+    def bug(self: LocalWorld, name: str, *, durable: bool = False) -> bool:
+        try:
+            return make(self, name, durable=durable)
+        except ModelDirError:
+            if durable:
+                raise
+            return False
+
+    monkeypatch.setattr(LocalWorld, "_make_directory", bug)
+
+
+def an_attempt_starts_without_its_params(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = LocalWorld._write_params
+
+    def bug(self: LocalWorld, launch: Launch) -> None:
+        with suppress(ModelDirError):
+            write(self, launch)
+
+    monkeypatch.setattr(LocalWorld, "_write_params", bug)
+
+
+def a_full_disk_stays_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moves, "_make_room", lambda failure: None)
+
+
+def a_record_that_cannot_be_written_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = FileJournal._write
+
+    def bug(self: FileJournal, line: bytes, *, durable: bool) -> None:
+        with suppress(JournalError):
+            write(self, line, durable=durable)
+
+    monkeypatch.setattr(FileJournal, "_write", bug)
+
+
 PLANTED: dict[Plant, int] = {
     compiles_go_on_beside_a_restart: 20,
     compiles_are_killed_with_the_attempt: 20,
@@ -79,6 +122,10 @@ PLANTED: dict[Plant, int] = {
     one_guess_strikes_a_rung: 584,
     no_attempt_is_lost_with_its_guard: 10,
     the_guard_of_an_earlier_attempt_counts: 138,
+    an_attempt_starts_without_its_folder: 0,
+    an_attempt_starts_without_its_params: 0,
+    a_full_disk_stays_full: 0,
+    a_record_that_cannot_be_written_is_left_out: 0,
 }
 """Each with a seed that finds it. Where histories are drawn otherwise by now another one does."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from supervisor.adapters.stores.space import RoomMakingStorage, Space
 from supervisor.config.command import SuccessConfig
 from supervisor.config.plan import PhasePlan
 from supervisor.core.decisions import (
@@ -28,15 +29,17 @@ from supervisor.diagnosis.rules.rule import GUARD_LOST
 from supervisor.engines.local import LocalEngine
 from supervisor.engines.probing.device_probe import DeviceProbe
 from supervisor.exclusion import Ownership
+from supervisor.files.attempts import attempt_folder
 from supervisor.files.segments import JOURNAL
 from supervisor.prepare import Prepared
-from supervisor.world import LocalWorld
+from supervisor.world import LocalWorld, newest_in
 from tests.simulation.chance import ViolationError
 from tests.simulation.disk import FakeStorage
 from tests.simulation.group import Group
 from tests.simulation.host import Host
 from tests.simulation.loop import FaultyLoop
 from tests.simulation.machine import SimulatedMachine
+from tests.simulation.outage import SimulatedSpace
 from tests.simulation.scenario import Scenario
 
 _MODEL_DIR = Path("/nowhere")
@@ -70,16 +73,30 @@ class CheckedWorld:
         """What should have ended with the workers of an attempt."""
         self._gone: set[int] = set()
         """The attempts that were told to be gone."""
+        self._started: StartWorkers | None = None
+        self._was_full = False
+        """Whether the last attempt failed because the disk was full."""
         self._silent: set[int] = set()
         """The attempts that were called silent."""
         clock, machine, loop = host.clock, self.machine, self.loop
         probe = DeviceProbe(loop, clock, machine, {})
         engine = LocalEngine(loop, clock, machine, {}, None, _NoCache(), probe)
-        prepared = _prepared(scenario, policy)
+        prepared = self._prepared = _prepared(scenario, policy)
         params = [{"trainer": {"phase": n}} for n in range(len(policy.phases))]
         owner = Ownership(check=lambda: None)
-        kept = storage, clock, loop, engine, cast(Any, _AmpleSpace()), owner
+        self.space = SimulatedSpace(host.disk, self._over, tell)
+        space = cast(Space, self.space)
+        self.storage = RoomMakingStorage(storage, space)
+        kept = self.storage, clock, loop, engine, space, owner
         self._world = LocalWorld("0" * 12, "0" * 12, prepared, params, *kept, machine)
+
+    def newest(self, phase: int) -> int | None:
+        """See `world.newest_in`."""
+        return newest_in(self.machine, self._prepared, phase)
+
+    def _over(self) -> list[int]:
+        """The attempts that are over."""
+        return [attempt for attempt, group in self._host.groups.items() if not group.alive]
 
     def wait(self, until: float | None) -> Sequence[Event]:
         """See `ports.World`."""
@@ -97,6 +114,7 @@ class CheckedWorld:
             case StartWorkers():
                 self._check_start(decision)
                 self._check_units(decision)
+                self._started = decision
                 self.machine.expect(decision)
             case DumpStacks(attempt):
                 self._silent.add(attempt)
@@ -105,6 +123,8 @@ class CheckedWorld:
                 self._late.setdefault(decision.attempt, decision.survivors)
                 self.machine.expect(decision)
         self._world.carry_out(decision)
+        if isinstance(decision, StartWorkers):
+            self._check_room()
         self._effect(f"after {type(decision).__name__} was carried out")
 
     # --- what must be so --------------------------------------------------------------------------
@@ -132,6 +152,10 @@ class CheckedWorld:
         if start.directory not in self._storage.content:
             raise ViolationError(f"attempt {attempt} has no directory")
 
+    def _check_room(self) -> None:
+        if self._was_full and self._host.disk.is_full and self.space.could_free:
+            raise ViolationError("it starts again on a full disk, and makes no room")
+
     def _check_units(self, start: StartWorkers) -> None:
         """A rung of the ladder, on as many units as it takes, none of them in quarantine."""
         phase, state = self._policy.phases[start.phase], self.state()
@@ -145,6 +169,11 @@ class CheckedWorld:
             raise ViolationError(f"attempt {start.attempt} runs on a rung that is struck")
 
     def _check_group(self, group: Group) -> None:
+        assert self._started is not None
+        folder = self._started.directory
+        for name in (f"{folder}/{attempt_folder(group.attempt)}", f"{folder}/params.yaml"):
+            if name not in self._storage.content:
+                raise ViolationError(f"attempt {group.attempt} runs without {name}")
         if self.machine.units and group.units != self.machine.units:
             raise ViolationError(f"attempt {group.attempt} runs on {group.units}")
         self._check_snapshot(group)
@@ -177,9 +206,11 @@ class CheckedWorld:
             raise ViolationError(f"told to be gone: {group.alive} live")
         if event.step != group.told_step:
             raise ViolationError(f"the last step told is {group.told_step}, not {event.step}")
+        self._was_full = event.failure is not None and event.failure.cause == "disk full"
         if event.failure is None:
             return
-        if group.did_its_work and not self._late.get(event.attempt):
+        away = self._host.disk.is_away  # nobody knows what is there
+        if group.did_its_work and not away and not self._late.get(event.attempt):
             raise ViolationError(f"a failure, although all is done: {event.failure.root_cause}")
         own = [one for one in group.exits if one.rank not in group.killed]
         failed, known = any(one.code != 0 for one in own), {one.rank for one in own}
@@ -230,7 +261,7 @@ def _plan(scenario: Scenario, policy: RestartPolicy, phase: int) -> PhasePlan:
     full = limits.rungs[0] if limits.rungs else 2 * workers
     return PhasePlan(
         name=limits.name,
-        argv=("train",),
+        argv=("train", "{params}"),
         env={},
         place=_MODEL_DIR,
         checkpoints=_MODEL_DIR / "checkpoints" / str(phase),
@@ -257,13 +288,6 @@ def _plan(scenario: Scenario, policy: RestartPolicy, phase: int) -> PhasePlan:
 @dataclass(frozen=True, slots=True)
 class _Job:
     model_dir: Path = _MODEL_DIR
-
-
-class _AmpleSpace:
-    is_short = False
-
-    def make_room(self) -> None:
-        """There is enough."""
 
 
 class _NoCache:
