@@ -33,7 +33,7 @@ class FakeStorage:
     def replace(self, path: str, data: bytes) -> None:
         """See `ports.Storage`."""
         self._effect(f"before {path} is replaced")
-        self._disk.write(path)
+        self._disk.make(path)
         self.content[path] = data
         self.durable[path] = len(data)
         self._effect(f"after {path} was replaced")
@@ -63,7 +63,7 @@ class FakeStorage:
         """See `ports.Storage`."""
         if path in self.content:
             return False
-        self._disk.write(path)
+        self._disk.make(path)
         self.content[path] = b""
         return True
 

@@ -39,7 +39,7 @@ class Host(Chance):
         self.groups: dict[int, Group] = {}
         self.work = Work()
         self.devices = Devices(self)
-        self.disk = Disk(scenario.hazards.outages, lambda: self.clock.time)
+        self.disk = Disk(scenario.hazards.outages, self.dice("just full"), lambda: self.clock.time)
         self.kept: dict[str, bytes] = {}
         """Files that workers have left, by path."""
         self.outputs: dict[str, Record] = {}

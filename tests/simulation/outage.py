@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from errno import EIO, ENOSPC
 
+from tests.simulation.chance import Dice
 from tests.simulation.hazards import Outage
+
+_JUST_FULL = 0.03
+"""How often it becomes full between one write and the next, where it ever does."""
 
 
 class Disk:
     """Whether it can be read and written now, and what could be deleted to make room."""
 
-    def __init__(self, outages: tuple[Outage, ...], now: Callable[[], float]) -> None:
+    def __init__(self, outages: tuple[Outage, ...], dice: Dice, now: Callable[[], float]) -> None:
         self._outages = outages
+        self._dice = dice
         self._now = now
         self._deleted: dict[Outage, int] = {}
         """How often room was made in each."""
@@ -62,6 +67,21 @@ class Disk:
         self.read(path)
         if not self.takes_little:
             raise OSError(ENOSPC, "No space left on device", str(path))
+
+    def make(self, path: object) -> None:
+        """Somebody makes a file or folder, for which it may just have become too full.
+
+        Raises:
+            OSError: it is full, or away.
+        """
+        self.write(path)
+        if self.may_fail and self._dice.happens(_JUST_FULL):
+            raise OSError(ENOSPC, "No space left on device", str(path))
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether it is one that fails at times, and will again."""
+        return any(self._now() < each.end for each in self._outages)
 
     def deleted(self) -> None:
         """The output of an attempt was deleted."""

@@ -123,7 +123,7 @@ class Simulation:
             self._tell(f"*** the supervisor is killed {crash}")
         except (JournalError, ModelDirError) as error:
             self._tell(f"*** {error}")
-            if not (self._host.disk.fails or self.disk.write_fails):
+            if not (self._host.disk.may_fail or self.disk.write_fails):
                 raise ViolationError("it cannot write, although the disk is well") from error
             code = ExitCode.CANNOT_WRITE
         world.machine.die()

@@ -122,10 +122,10 @@ PLANTED: dict[Plant, int] = {
     one_guess_strikes_a_rung: 584,
     no_attempt_is_lost_with_its_guard: 10,
     the_guard_of_an_earlier_attempt_counts: 138,
-    an_attempt_starts_without_its_folder: 0,
-    an_attempt_starts_without_its_params: 0,
-    a_full_disk_stays_full: 0,
-    a_record_that_cannot_be_written_is_left_out: 0,
+    an_attempt_starts_without_its_folder: 139,
+    an_attempt_starts_without_its_params: 55,
+    a_full_disk_stays_full: 95,
+    a_record_that_cannot_be_written_is_left_out: 12,
 }
 """Each with a seed that finds it. Where histories are drawn otherwise by now another one does."""
 
