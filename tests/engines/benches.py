@@ -161,7 +161,7 @@ class OnTheSimulatedMachine(Bench):
         super().__init__()
         scenario = _calm(workers, ends=ends, faults=NONE if starts else Faults(launch_fails=1.0))
         self._host = Host(scenario, Random(7), _ignored)
-        self._machine = SimulatedMachine(self._host, _ignored, lambda group: None)
+        self._machine = SimulatedMachine(self._host, scenario.policy, _ignored, lambda group: None)
         self._host.watcher = self._machine
         self._loop = FaultyLoop(
             self._host, self._machine, float("inf"), _ignored, lambda event: None

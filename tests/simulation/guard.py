@@ -7,7 +7,7 @@ from errno import EPIPE
 from signal import SIGKILL
 from typing import Protocol
 
-from supervisor.engines.machine import MainLoop
+from supervisor.engines.host_port import MainLoop
 from tests.simulation.host import Host
 from tests.simulation.processes import Process
 

@@ -16,7 +16,7 @@ _GIBIBYTE = 1 << 30
 
 
 class SimulatedKernel:
-    """See the part of `engines.machine.Processes` that is about processes by their pids."""
+    """See the part of `engines.host_port.Processes` that is about processes by their pids."""
 
     host: Host
 

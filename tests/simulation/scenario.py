@@ -10,7 +10,7 @@ from supervisor.diagnosis.rules import RULES, Rule, in_a_bucket
 from supervisor.diagnosis.success import Success
 from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT
 from supervisor.protocol.messages import Stage
-from tests.simulation.hazards import Hazards, draw_hazards
+from tests.simulation.hazards import NO_HAZARDS, Hazards, draw_hazards
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +97,8 @@ NONE = Faults()
 class Scenario:
     """A job and the world it runs in."""
 
-    seed: int
     policy: RestartPolicy
     faults: Faults
-    hazards: Hazards
     benign: float
     """From this (virtual) time on nothing goes wrong any more."""
     world_size: int
@@ -131,6 +129,9 @@ class Scenario:
     """How often a person runs the command again after it ended for good."""
     changes: int
     """How often the workers change their stage in a stride: two as a rule, to save."""
+    seed: int = 0
+    """What the random streams of the hazards are drawn from."""
+    hazards: Hazards = NO_HAZARDS
 
 
 def draw(seed: int, rng: Random) -> Scenario:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from supervisor.adapters.stores.journal import FileJournal, JournalError
-from supervisor.core import moves
-from supervisor.engines.ahead import prefetch
-from supervisor.engines.ahead.prefetch import Prefetcher
+from supervisor.core import transitions
+from supervisor.engines.ahead import prefetching
+from supervisor.engines.ahead.prefetching import Prefetcher
 from supervisor.engines.group import WorkerGroup
 from supervisor.engines.launch import Launch
 from supervisor.engines.local import LocalEngine
@@ -38,7 +38,7 @@ def all_rungs_are_compiled_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def bug(rungs: tuple[int, ...], num_devices: int) -> tuple[int, ...]:
         return tuple(rung for rung in rungs if rung != num_devices)
 
-    monkeypatch.setattr(prefetch, "wanted", bug)
+    monkeypatch.setattr(prefetching, "wanted", bug)
 
 
 def what_is_compiled_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def an_attempt_starts_without_its_params(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def a_full_disk_stays_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moves, "_make_room", lambda failure: None)
+    monkeypatch.setattr(transitions, "_make_room", lambda failure: None)
 
 
 def a_record_that_cannot_be_written_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
