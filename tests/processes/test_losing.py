@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from signal import SIGKILL
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +29,7 @@ from supervisor.exclusion import Exclusion, Home, owned
 from supervisor.guard_keeper import guarded
 from supervisor.host import tree
 from supervisor.host.guard_process import guard_command
+from supervisor.host.waiting import has_ended
 from tests.processes.test_lease import foreign
 from tests.running import descriptors, eventually
 
@@ -60,6 +62,16 @@ def test_who_loses_the_lease_is_told_to_end_once(
     assert code == ExitCode.OWNED
     assert "taken over by supervisor" in why
     assert "run the same command again" not in why
+
+
+def test_a_guard_that_is_dead_is_no_loss_of_what_is_started_after_it(guard: GuardClient) -> None:
+    os.kill(guard.pid, SIGKILL)
+    assert has_ended(guard.pidfd, 30.0)
+    lost = guard.losses()
+    assert eventually(guard.mend)
+    assert lost() == 0
+    os.kill(guard.pid, SIGKILL)
+    assert eventually(lambda: lost() == 1)
 
 
 def test_an_end_from_another_thread_has_the_code_that_the_config_says() -> None:

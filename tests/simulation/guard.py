@@ -99,7 +99,7 @@ class SimulatedGuard:
 
     def losses(self) -> Callable[[], int]:
         """Counts those that die from now on."""
-        before = self._losses
+        before = self._losses + self.is_dead
         return lambda: self._losses + self.is_dead - before
 
     def _kill_the_others(self) -> None:

@@ -176,7 +176,8 @@ class GuardClient:
 
     def losses(self) -> Callable[[], int]:
         """Counts the guards that are lost from now on, with all that they have started."""
-        before = self._losses
+        with self._lock:  # one that is dead already is lost to what was before
+            before = self._losses + self._is_dead
 
         def lost() -> int:
             with self._lock:
