@@ -16,6 +16,7 @@ from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.adapters.platforms.preemption import PreemptionWatch
 from supervisor.adapters.processes.guard_client import GuardClient
+from supervisor.adapters.processes.leftovers import lineage_of
 from supervisor.adapters.stores.compile_cache import CompileCache
 from supervisor.adapters.stores.journal import FileJournal, History, JournalError, phases_on_record
 from supervisor.adapters.stores.lease import LeaseExpiredError, LeaseTakenError
@@ -118,7 +119,7 @@ def run_job(
         stack.callback(_leave_nothing_behind, guard, reactor)
         warnings = [*notes(prepared), *swept(prepared.job.model_dir, history.state.job)]
         contain(guard, storage, prepared.job.model_dir, job, instance)
-        lineage = environment.lineage(os.environ, f"{job}@{instance}")
+        lineage = lineage_of(os.environ, f"{job}@{instance}")
         preemption = _watch_for_preemption(
             prepared, guard, job, lineage, clock, reactor, stack, redactor
         )

@@ -31,9 +31,10 @@ from supervisor.files.segments import JOURNAL
 from supervisor.host.notice import Notice
 from supervisor.ports import Objects
 from supervisor.prepare import Prepared
-from supervisor.protocol import nvidia, removal
+from supervisor.protocol import removal
 from supervisor.protocol.reading import opened
 from supervisor.protocol.removal import Place
+from supervisor.protocol.this_machine import missing_gpu
 from supervisor.remote import cache_trust, reach
 
 _OF_THE_TRAINER = ("jax", "flax", "grain", "optax", "orbax")
@@ -251,7 +252,7 @@ def _interpreter_problem(program: Path) -> str | None:
 def notes(prepared: Prepared, lock: Path = LOCK) -> list[Notice]:
     """What may not be meant so, although it can be started; `lock` is that of libtpu."""
     told = [*_not_in_a_shell(prepared), *_success_unseen(prepared)]
-    if any(plan.platform == "gpu" for plan in prepared.plans) and (why := nvidia.missing()):
+    if any(plan.platform == "gpu" for plan in prepared.plans) and (why := missing_gpu()):
         told.append(Notice("driver-missing", why, reason=why))
     if any(plan.platform == "tpu" for plan in prepared.plans):
         told += lock_in_the_way(prepared.redactor(os.environ).text, lock)

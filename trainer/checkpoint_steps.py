@@ -24,8 +24,8 @@ from typing import Protocol
 from supervisor.protocol import removal
 from supervisor.protocol.committed import committed_steps, is_committed
 from supervisor.protocol.location import Uri
-from supervisor.protocol.mounts import is_posix
 from supervisor.protocol.removal import NotOursError, Place
+from supervisor.protocol.this_machine import is_posix
 from trainer import bucket_paths, integrity
 from trainer.integrity import MANIFEST, OTHERS, DamagedError
 from trainer.ledger import FOREIGN, Ledger

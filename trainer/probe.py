@@ -29,7 +29,8 @@ import sys
 import traceback
 from typing import Any, NoReturn
 
-from supervisor.protocol import background, nvidia, simulated
+from supervisor.protocol import background, simulated
+from supervisor.protocol.this_machine import missing_gpu
 
 
 def main() -> NoReturn:
@@ -67,7 +68,7 @@ def _answer(connection: socket.socket) -> None:
             lines.write(json.dumps(known) + "\n")
             lines.flush()
 
-        if os.environ.get("JAX_PLATFORMS") == "cuda" and (why := nvidia.missing()) is not None:
+        if os.environ.get("JAX_PLATFORMS") == "cuda" and (why := missing_gpu()) is not None:
             raise RuntimeError(why)
         tell(found=0, bad={}, at="start", compiled=False)
         simulated.fail_if_stuck(asked["stuck"])

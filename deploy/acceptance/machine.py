@@ -13,7 +13,7 @@ from deploy.acceptance.bench import Bench
 from supervisor.adapters.platforms import accelerators
 from supervisor.config.generations import GENERATIONS
 from supervisor.config.topology import SliceShape
-from supervisor.protocol import nvidia
+from supervisor.protocol.this_machine import GPU_FILES, missing_gpu
 
 _PACKAGES = (
     "supervise-jax",
@@ -48,7 +48,7 @@ def found(wanted: str | None, count: int | None) -> tuple[str, int]:
     Raises:
         ValueError: `count` is given, and these devices are not simulated.
     """
-    is_gpu = nvidia.missing() is None
+    is_gpu = missing_gpu() is None
     chosen = wanted or ("tpu" if accelerators.chips() else "gpu" if is_gpu else "cpu")
     if chosen == "cpu":
         return chosen, count or _SIMULATED
@@ -115,7 +115,7 @@ def _commit(root: Path) -> str:
 
 def _device_files() -> list[str]:
     """The chips, and of each GPU the file that holders are found by."""
-    others = (Path("/dev", name) for name in nvidia.FILES)
+    others = (Path("/dev", name) for name in GPU_FILES)
     gpus = (path for path in Path("/dev").glob("nvidia*") if accelerators.NVIDIA.match(str(path)))
     return [
         *accelerators.chips(),

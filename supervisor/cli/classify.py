@@ -13,7 +13,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from supervisor.adapters.stores.logs import STDIN, digest_of, is_log
+from supervisor.adapters.stores.log_input import STDIN, digest_of, is_log
 from supervisor.cli.arguments import Commands, add_explaining, word
 from supervisor.cli.explained import OwnRules, explained, explained_body, own_rules_of
 from supervisor.diagnosis.doubt import doubt

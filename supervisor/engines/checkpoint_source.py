@@ -20,7 +20,7 @@ from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Objects
 from supervisor.protocol import committed
 from supervisor.protocol.location import Uri
-from supervisor.protocol.mounts import is_posix
+from supervisor.protocol.this_machine import is_posix
 
 _MAX_TOLD = 10
 _BOUND = 20.0

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from supervisor.adapters.kernel import inspection, memory, process_facts
-from supervisor.adapters.kernel.addresses import free_ports
-from supervisor.adapters.kernel.contention import ran_and_waited
+from supervisor.adapters.kernel import capacity, inspection, process_facts
 from supervisor.adapters.kernel.oom_counter import OomCounter
 from supervisor.adapters.kernel.process_facts import Reaction
 from supervisor.adapters.platforms import accelerators
@@ -109,10 +107,10 @@ class _Processes:
         return inspection.cpu_seconds(pid)
 
     def ran_and_waited(self, pid: int) -> tuple[int, int]:
-        return ran_and_waited(pid)
+        return capacity.ran_and_waited(pid)
 
     def resident(self, pid: int) -> int:
-        return memory.resident(pid)
+        return capacity.resident_memory(pid)
 
     def lower_priority(self, pid: int) -> None:
         with suppress(psutil.NoSuchProcess):  # it has ended, which is seen elsewhere
@@ -218,10 +216,10 @@ class _Resources:
         self._simulated_devices = simulated_devices
 
     def free_ports(self, count: int) -> tuple[int, ...]:
-        return free_ports(count)
+        return capacity.free_ports(count)
 
     def available_memory(self) -> int:
-        return memory.available()
+        return capacity.available_memory()
 
     def oom_kills(self) -> OomCounter:
         return OomCounter(os.getpid())  # which counts for the cgroups below ours too

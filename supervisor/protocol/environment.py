@@ -7,7 +7,6 @@ supervisor itself inherited is scrubbed before a worker starts, so nested superv
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -179,20 +178,6 @@ def inherited(environ: Mapping[str, str], number: str, wanted: str) -> int | Non
     except OSError:
         return None
     return int(told) if found == environ.get(wanted) else None
-
-
-def lineage(environ: Mapping[str, str], mark: str) -> str:
-    """The lineage of what a supervisor with this environment and this mark starts."""
-    return "/".join((*environ.get(LINEAGE, "").split(), mark))
-
-
-_RUN = re.compile(r"([0-9a-f]{12})@[0-9a-f]{32}")
-
-
-def jobs(lineage: str | None) -> tuple[str, ...]:
-    """The jobs that a lineage names, the outermost first; none where it is not one."""
-    runs = [_RUN.fullmatch(run) for run in (lineage or "").split("/")]
-    return tuple(run[1] for run in runs if run is not None) if all(runs) else ()
 
 
 _OUR_SERVICE_MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")

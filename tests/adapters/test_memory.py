@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervisor.adapters.kernel.memory import available, resident
+from supervisor.adapters.kernel.capacity import available_memory, resident_memory
 
 STAT = "anon 100\ninactive_file 30\nactive_file 20\n"
 
@@ -21,16 +21,16 @@ def test_a_container_has_its_limit_less_what_it_cannot_give_up(
 ) -> None:
     for name, text in (("max", limit), ("current", current), ("stat", STAT)):
         (tmp_path / f"memory.{name}").write_text(text)
-    assert available(tmp_path) == expected
+    assert available_memory(tmp_path) == expected
 
 
 @pytest.mark.parametrize("files", [{}, {"max": "max", "current": "5", "stat": STAT}])
 def test_without_a_limit_it_is_the_hosts(tmp_path: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
         (tmp_path / f"memory.{name}").write_text(text)
-    assert 0 < available(tmp_path) <= psutil.virtual_memory().total
+    assert 0 < available_memory(tmp_path) <= psutil.virtual_memory().total
 
 
 def test_what_a_process_holds() -> None:
-    assert resident(os.getpid()) > 1 << 20
-    assert resident(2**22 + 1) == 0
+    assert resident_memory(os.getpid()) > 1 << 20
+    assert resident_memory(2**22 + 1) == 0

@@ -231,6 +231,69 @@ def test_what_is_allowed_passes(path: str, line: str) -> None:
     assert violations(line, path) == []
 
 
+def _reached(starts: list[str]) -> set[str]:
+    """The modules of ours that are imported, by way of others too, by those at `starts`."""
+    todo, found = [*starts], set[str]()
+    while todo:
+        path = todo.pop()
+        if path in found or path not in MODULES:
+            continue
+        found.add(path)
+        for name in imports(
+            (ROOT / path).read_text("utf-8"), Path(path).with_suffix("").parts[:-1]
+        ):
+            parts = name.split(".")
+            todo += [f"{'/'.join(parts)}.py", f"{'/'.join(parts[:-1])}.py"]
+    return found
+
+
+def test_protocol_holds_what_runs_in_a_worker_and_no_more() -> None:
+    workers = [path for path in MODULES if path.startswith(("trainer/", "supervisor/bootstrap/"))]
+    protocol = {path for path in MODULES if path.startswith("supervisor/protocol/")}
+    reached = _reached(workers)
+    assert {path for path in protocol - reached if not path.endswith("__init__.py")} == set()
+
+
+TINY = 25
+ON_THEIR_OWN = {
+    "supervisor/adapters/kernel/clock.py": "the one clock, where all others are told the time",
+    "supervisor/bootstrap/buffering.py": "why the output comes line by line; nothing beside it is",
+    "supervisor/cli/schema.py": "a verb, a file",
+    "supervisor/config/placeholders.py": "used by config, engines and preflight alike",
+    "supervisor/core/allowance.py": "a value, of which three others are made",
+    "supervisor/diagnosis/success.py": "a value, for config, diagnosis, core and engines alike",
+}
+"""Files of few lines, and why each is not a part of another one."""
+
+
+def test_tiny_files_are_not_read_together_with_others() -> None:
+    tiny = {
+        path
+        for path in MODULES
+        if not path.endswith("__init__.py")
+        and len((ROOT / path).read_text("utf-8").splitlines()) <= TINY
+    }
+    assert tiny == set(ON_THEIR_OWN)
+
+
+def _meanings() -> dict[str, list[str]]:
+    """Files by their names; a verb of the command line is called as it is typed."""
+    found: dict[str, list[str]] = {}
+    for path in MODULES:
+        if Path(path).parts[:2] != ("supervisor", "cli"):
+            found.setdefault(Path(path).stem, []).append(path)
+    return {name: paths for name, paths in found.items() if not name.startswith("__")}
+
+
+def test_no_two_files_have_one_name() -> None:
+    assert {name: paths for name, paths in _meanings().items() if len(paths) > 1} == {}
+
+
+def test_no_two_names_of_files_differ_by_an_s_alone() -> None:
+    names = _meanings()
+    assert {name for name in names if f"{name}s" in names} == set()
+
+
 STORES = ("fsspec", "gcsfs", "s3fs", "aiohttp", "requests", "google", "botocore")
 OF_OTHER_VERBS = [verb for verb in VERBS if verb != "run"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from supervisor.adapters.kernel.addresses import free_ports
+from supervisor.adapters.kernel.capacity import free_ports
 from tests.running import Result, Start
 
 Supervise = Callable[..., Result]

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervisor.adapters.kernel import memory
+from supervisor.adapters.kernel import capacity
 from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.core.events import Noticed, RungCompileFailed
@@ -210,7 +210,7 @@ def test_what_seems_not_to_compile_is_tried_once_more_before_it_costs_the_rung(
 def test_any_other_end_is_told_and_tried_once_more(
     prefetching: Prefetch, program: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "available", lambda: 1 << 30)
+    monkeypatch.setattr(capacity, "available_memory", lambda: 1 << 30)
     one = prefetching(program)
     (first,) = [text for text in one.until("once more") if "pid" not in text]
     (second,) = [text for text in one.until("needs it") if "pid" not in text]
@@ -239,7 +239,7 @@ def test_where_it_cannot_be_it_is_told_once(
         "else can compile for it"
     ]
     one.launch = whole
-    monkeypatch.setattr(memory, "available", lambda: 1 << 29)
+    monkeypatch.setattr(capacity, "available_memory", lambda: 1 << 29)
     one.look()
     one.look()
     assert one.told[1:] == [

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.adapters.kernel.capacity import ran_and_waited
 from supervisor.adapters.kernel.clock import SystemClock
-from supervisor.adapters.kernel.contention import ran_and_waited
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.adapters.processes.worker_process import WorkerProcess
 from supervisor.engines.ahead.throttle import Throttle, rest_after

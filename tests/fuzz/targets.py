@@ -29,7 +29,7 @@ from supervisor.adapters.stores.fetch import epoch_after, fetch
 from supervisor.adapters.stores.journal import FileJournal, JournalError
 from supervisor.adapters.stores.lease import owner_of
 from supervisor.adapters.stores.lock import OWNER, living_owner
-from supervisor.adapters.stores.logs import digest_of
+from supervisor.adapters.stores.log_input import digest_of
 from supervisor.adapters.stores.requests import taken
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.adapters.telling.summary import Summary

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.protocol.mounts import file_system, is_mounted_bucket, is_posix
+from supervisor.protocol.this_machine import file_system, is_mounted_bucket, is_posix
 
 MOUNTS = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw

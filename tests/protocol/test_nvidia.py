@@ -12,21 +12,21 @@ from supervisor.diagnosis.failure import Evidence, RankEvidence, Verdict, Worker
 from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
-from supervisor.protocol import nvidia
+from supervisor.protocol.this_machine import missing_gpu
 from tests.config.files import with_command, with_init
 
 TRUE = with_command("argv: ['true']")
 
 
 def test_any_of_the_files_that_jax_looks_for_is_a_gpu(tmp_path: Path) -> None:
-    why = nvidia.missing(tmp_path)
+    why = missing_gpu(tmp_path)
     assert why is not None
     assert "install the driver" in why
     (tmp_path / "nvidiactl").touch()
-    assert nvidia.missing(tmp_path) is None
+    assert missing_gpu(tmp_path) is None
 
 
-@pytest.mark.skipif(nvidia.missing() is None, reason="there is a GPU")
+@pytest.mark.skipif(missing_gpu() is None, reason="there is a GPU")
 def test_a_missing_gpu_is_told_by_validate(tmp_path: Path) -> None:
     config = tmp_path / "trainer.yaml"
     config.write_text(with_init("devices: {platform: gpu, count: 1}", TRUE))

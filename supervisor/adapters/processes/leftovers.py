@@ -11,9 +11,10 @@ What is below such a process is the job's as well.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from supervisor.host.waiting import has_ended
 from supervisor.protocol import environment, reading
 
 _PAUSE = 0.01
+_RUN = re.compile(r"([0-9a-f]{12})@[0-9a-f]{32}")
 
 
 class RecordError(Exception):
@@ -82,6 +84,17 @@ def sweep(found: Recorded, timeout: float = 10.0) -> list[int]:
     return sorted(killed)
 
 
+def lineage_of(environ: Mapping[str, str], mark: str) -> str:
+    """The lineage of what a supervisor with this environment and this mark starts."""
+    return "/".join((*environ.get(environment.LINEAGE, "").split(), mark))
+
+
+def jobs(lineage: str | None) -> tuple[str, ...]:
+    """The jobs that a lineage names, the outermost first; none where it is not one."""
+    runs = [_RUN.fullmatch(run) for run in (lineage or "").split("/")]
+    return tuple(run[1] for run in runs if run is not None) if all(runs) else ()
+
+
 def who_say_so(job: str, model_dir: Path) -> list[int]:
     """The processes whose environment says that they are of the job, and not that they are of
     another model_dir, of which this may be a copy: no proof, but worth a look. Not those above us:
@@ -91,7 +104,7 @@ def who_say_so(job: str, model_dir: Path) -> list[int]:
     return [
         pid
         for pid, environ in told.items()
-        if job in environment.jobs(environ.get(environment.LINEAGE))
+        if job in jobs(environ.get(environment.LINEAGE))
         and not _is_elsewhere(environ.get(environment.OWNER_FILE, ""), model_dir)
     ]
 

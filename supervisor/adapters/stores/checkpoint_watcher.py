@@ -10,7 +10,7 @@ from pathlib import Path
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.committed import committed_steps
 from supervisor.protocol.location import Uri
-from supervisor.protocol.mounts import is_posix
+from supervisor.protocol.this_machine import is_posix
 
 
 def newest_committed(directory: Path) -> int | None:

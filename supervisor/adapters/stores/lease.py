@@ -30,8 +30,8 @@ from typing import Any, Protocol
 
 from supervisor.host.identity import Identity
 from supervisor.ports import ConflictError, Stored
-from supervisor.protocol.mounts import file_system
 from supervisor.protocol.reading import UnreadableError, parse_object
+from supervisor.protocol.this_machine import file_system
 
 _LOCAL = {
     *("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay"),

@@ -1,9 +1,9 @@
 """What became of each attempt of a phase, for tools and for people with jq.
 
-summary.json holds counts and the records of the last attempts (`narrative.records`). It is written
-anew at each change, so what is older goes to attempts.jsonl beside it, one line each. Which records
-are there is read from the file itself: a supervisor that is killed between two writes leaves none
-out and writes none twice, and a line that was torn becomes one that no reader parses.
+summary.json holds counts and the records of the last attempts (`narrative.attempt_records`). It is
+written anew at each change, so what is older goes to attempts.jsonl beside it, one line each. Which
+records are there is read from the file itself: a supervisor that is killed between two writes
+leaves none out and writes none twice, and a line that was torn becomes one that no reader parses.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from supervisor.config.plan import PhasePlan
 from supervisor.core.policy import RestartPolicy
 from supervisor.files.segments import ATTEMPTS
 from supervisor.host.notice import Notice, Tell
-from supervisor.narrative.records import Record, Records
+from supervisor.narrative.attempt_records import Record, Records
 from supervisor.narrative.standing import standing
 from supervisor.narrative.told import Told
 from supervisor.ports import Storage

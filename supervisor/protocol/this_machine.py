@@ -1,7 +1,12 @@
-"""What kind of file system a directory is on.
+"""What a worker and the supervisor must find out of this machine in the same way.
 
-Most are what POSIX asks for: a rename puts a whole directory in its place at once. A bucket that is
-mounted is not: it copies a directory file by file, and others may see some of them late.
+**File systems.** Most are what POSIX asks for: a rename puts a whole directory in its place at
+once. A bucket that is mounted is not: it copies a directory file by file, and others may see some
+of them late.
+
+**NVIDIA GPUs.** JAX looks for the same files (`hardware_utils.has_visible_nvidia_gpu`, jax 0.10.2)
+and skips CUDA where none is there. With `JAX_PLATFORMS=cuda` nothing is left then, and it ends with
+a bare AssertionError, which tells nobody what is missing.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ import os
 from functools import cache
 from pathlib import Path
 
+GPU_FILES = ("nvidia0", "nvidiactl", "dxg")
 _BUCKETS = {
     f"fuse.{program}"
     for program in (
@@ -49,3 +55,14 @@ def is_posix(directory: Path) -> bool:
     """Whether a directory below `directory` that is renamed is there whole or not at all. Asked
     once: what a job is kept on does not change while it runs."""
     return not is_mounted_bucket(file_system(directory))
+
+
+def missing_gpu(folder: Path = Path("/dev")) -> str | None:
+    """What a person should know where no GPU is visible; None: there may be one."""
+    if any((folder / name).exists() for name in GPU_FILES):
+        return None
+    there = ", ".join(str(folder / name) for name in GPU_FILES)
+    return (
+        f"no NVIDIA GPU is visible on this host (none of {there} is there): install the driver, or "
+        "have the container see the GPU (docker run --gpus all)"
+    )
