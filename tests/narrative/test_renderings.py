@@ -13,8 +13,8 @@ import pytest
 
 from supervisor.adapters.stores.journal import FileJournal
 from supervisor.core.policy import RestartPolicy
+from supervisor.narrative.attempt_records import Records
 from supervisor.narrative.event_line import Line
-from supervisor.narrative.records import Records
 from supervisor.narrative.told import Told, told_again
 from supervisor.ports import Transition
 from tests.simulation.simulation import Simulation
