@@ -28,6 +28,7 @@ import jax
 from jax.experimental import serialize_executable
 
 from supervisor.protocol import removal
+from supervisor.protocol.messages import NoticeCode
 from supervisor.protocol.removal import Place
 from trainer import private_files
 from trainer.environment_fingerprint import digest, environment_facts
@@ -109,7 +110,8 @@ class Executables:
         try:
             private_files.make(directory)
         except OSError as error:
-            self._log.warn(f"executables are neither loaded nor kept: {error}")
+            text = f"executables are neither loaded nor kept: {error}"
+            self._log.warn(text, NoticeCode.EXECUTABLES_OFF)
             return None
         return directory
 
@@ -154,7 +156,8 @@ class Executables:
                 removal.file(Place.EXECUTABLE, one, below=path.parent)
         except OSError as error:
             why += f"; it could not be removed: {error}"
-        self._log.warn(f"{name}: the executable is not used, and removed: {why}")
+        text = f"{name}: the executable is not used, and removed: {why}"
+        self._log.warn(text, NoticeCode.EXECUTABLE_REMOVED)
 
     def _keep(self, name: str, compiled: Any) -> None:
         path = self._path(name)
@@ -165,7 +168,8 @@ class Executables:
             ]
             private_files.write(path, pickle.dumps((serialized, *shapes)))
         except (OSError, ValueError, NotImplementedError, jax.errors.JaxRuntimeError) as error:
-            self._log.warn(f"{name}: the executable could not be kept: {error}")
+            text = f"{name}: the executable could not be kept: {error}"
+            self._log.warn(text, NoticeCode.EXECUTABLE_NOT_KEPT)
             return
         found = path.parent.glob(f"{self._prefix(name)}*{_SUFFIX}")
         for old in sorted(found, key=lambda one: one.stat().st_mtime, reverse=True)[_KEPT:]:

@@ -13,6 +13,7 @@ from collections import deque
 import jax
 
 from supervisor.protocol.fault_injection import FaultInjector
+from supervisor.protocol.messages import NoticeCode
 from supervisor.protocol.reporter import Reporter
 from trainer.log import WorkerLog, log
 from trainer.step import Metrics
@@ -56,7 +57,7 @@ class InFlight:
         """Step `step` passes over its batch; those before it complete first."""
         self.drain()
         text = f"step {step}: its batch is skipped, because it gave NaN or Inf before"
-        WorkerLog(self._reporter).warn(text)
+        WorkerLog(self._reporter).warn(text, NoticeCode.BATCH_SKIPPED, step)
         self._reporter.step(step)
         self._faults.after_step(step)
 

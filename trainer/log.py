@@ -11,6 +11,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from supervisor.protocol.messages import NoticeCode
 from supervisor.protocol.reporter import Reporter
 
 _rich = sys.modules.get("rich")
@@ -71,10 +72,10 @@ class WorkerLog:
 
     reporter: Reporter = field(default_factory=lambda: Reporter(None))
 
-    def warn(self, text: str) -> None:
-        """Tell one line that a person should read."""
+    def warn(self, text: str, code: NoticeCode | None = None, step: int | None = None) -> None:
+        """Tell one line that a person should read; tools read `code` and `step`."""
         log.warning("warning", text=text)
-        self.reporter.notice(text)
+        self.reporter.notice(text, code or "", step)
 
     def obtained(self, seconds: float, name: str, source: str) -> None:
         """Tell that a compiled step is there: loaded from `source`, or else compiled."""

@@ -19,7 +19,7 @@ def run_plainly(why):  # type: (str) -> None
     """Start the interpreter again, on the program alone; `why` is for run.log."""
     text = "the program runs as it is, without the bootstrap: " + why
     try:
-        line = '{"v":1,"kind":"notice","text":"' + text + '"}\n'
+        line = '{"v":1,"kind":"notice","code":"bootstrap-left-out","text":"' + text + '"}\n'
         os.write(int(os.environ["SUPERVISE_PROGRESS_FD"]), line.encode())
     except (KeyError, ValueError, OSError):
         pass

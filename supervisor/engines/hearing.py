@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from supervisor.core.events import SaveMeasured, SilenceExcused, WorkerReported
 from supervisor.engines.group import Member, WorkerGroup
@@ -59,7 +60,7 @@ class Hearing:
                 group.has_compiled = False
                 self._compile_cache.take_over()
             case NoticeMessage(text):
-                message = NoticeMessage(beginning(self._redact(text), _MAX_SHOWN))
+                message = replace(message, text=beginning(self._redact(text), _MAX_SHOWN))
             case RestoredMessage(_, snapshot):
                 self._snapshots.restored(snapshot=snapshot)
             case SavedMessage(_, seconds):

@@ -43,6 +43,7 @@ from supervisor.protocol.messages import (
     CompiledMessage,
     DevicesMessage,
     EvaluatedMessage,
+    NoticeCode,
     NoticeMessage,
     RestoredMessage,
     SigtermMessage,
@@ -150,9 +151,10 @@ def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> It
             shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
             text = f"evaluation after step {step}: {shown}"
             yield tell("evaluated", text=text, step=step, metrics=dict(metrics))
-        case NoticeMessage(said):
+        case NoticeMessage(said, code, step):
             text = f"rank {event.rank}: {said}" if event.rank else said
-            yield tell("worker-notice", text=text, level="warning")
+            name = code if code in _NOTICES else "worker-notice"
+            yield tell(name, text=text, level="warning", code=code or None, step=step)
         case SigtermMessage():
             text = f"rank {event.rank} got a SIGTERM that the supervisor did not send"
             yield tell("worker-told-to-stop", text=text, level="warning")
@@ -164,6 +166,9 @@ def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> It
             yield tell("program-loaded", text=text, program=name, seconds=seconds, place=where)
         case StageMessage(stage) if _is_told(event.message, t):
             yield tell("stage-entered", text=f"stage {stage}", stage=stage)
+
+
+_NOTICES = frozenset(NoticeCode)
 
 
 def _is_told(message: StageMessage, t: Transition) -> bool:

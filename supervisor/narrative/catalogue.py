@@ -103,6 +103,8 @@ BUDGET = (
     "max_total_restarts",
 )
 """The keys of `line.budget_keys`."""
+NOTICE = ("attempt", "rank", "code", "step")
+"""The keys of what a worker tells people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +249,13 @@ EVENTS: dict[str, dict[str, Kind]] = {
             "A compiled program was loaded.", ("attempt", "rank", "program", "seconds", "place")
         ),
         "evaluated": Kind("An evaluation is done.", ("attempt", "rank", "step", "metrics")),
-        "worker-notice": Kind("The program says something to people.", ("attempt", "rank")),
+        "worker-notice": Kind(
+            "The program says something to people; code: a word of its own for it, or null.", NOTICE
+        ),
+        "batch-skipped": Kind("The trainer passes over a batch that gave NaN or Inf.", NOTICE),
+        "executables-off": Kind("Compiled steps are neither loaded nor kept.", NOTICE),
+        "executable-not-kept": Kind("A compiled step could not be kept.", NOTICE),
+        "executable-removed": Kind("A kept step cannot be used, and is removed.", NOTICE),
         "worker-told-to-stop": Kind(
             "A worker got a SIGTERM that the supervisor did not send.", ("attempt", "rank")
         ),
@@ -270,7 +278,7 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "capacity-awaited": Kind("There are too few devices.", ("seconds", "reason")),
     },
     "Processes": {
-        "bootstrap-left-out": Kind("The program runs as it is.", ("reason",)),
+        "bootstrap-left-out": Kind("The program runs as it is.", ("reason", *NOTICE)),
         "standby-ready": Kind("A standby waits.", ("kind", "pid")),
         "standby-used": Kind("Standbys become the workers.", ("kind", "number", "num_workers")),
         "standby-unfit": Kind("The standby does not fit the next attempt."),

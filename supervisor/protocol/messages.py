@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import operator
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -27,8 +28,19 @@ MAX_NOTICE = 2000
 supervisor takes the secrets out before it cuts a notice (`supervisor.engines.hearing`)."""
 _MAX_NOTICE_OF_WIDE = 300
 """The same where JSON makes each character two surrogates, which take twelve bytes of the line."""
+_CODE = re.compile(r"[a-z][a-z0-9-]{0,39}")
 _MAX_TEXT = 80
 _MAX_NAMES = 16
+
+
+class NoticeCode(StrEnum):
+    """The notices that have an event of their own, which is called like the code."""
+
+    BATCH_SKIPPED = "batch-skipped"
+    BOOTSTRAP_LEFT_OUT = "bootstrap-left-out"
+    EXECUTABLES_OFF = "executables-off"
+    EXECUTABLE_NOT_KEPT = "executable-not-kept"
+    EXECUTABLE_REMOVED = "executable-removed"
 
 
 class Stage(StrEnum):
@@ -152,6 +164,11 @@ class NoticeMessage:
     """One line that a person should read; of a longer one only the beginning is sent."""
 
     text: str
+    code: str = ""
+    """What it says, for tools: a `NoticeCode`, or a word of the program's own; empty: it gives
+    none. (Programs of older versions know of no codes.)"""
+    step: int | None = None
+    """The step that it is about."""
 
 
 Message = (
@@ -287,6 +304,11 @@ def _text(body: dict[str, Any], name: str, limit: int = _MAX_TEXT) -> str:
     return printable(beginning(value, limit))
 
 
+def _code(body: dict[str, Any]) -> str:
+    code = _text(body, "code")
+    return code if _CODE.fullmatch(code) else ""
+
+
 def _names(body: dict[str, Any]) -> tuple[str, ...]:
     names = body.get("names")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -335,5 +357,7 @@ _PARSERS: dict[str, Callable[[dict[str, Any]], Message]] = {
     "stacks": lambda body: StacksMessage(),
     "sigterm": lambda body: SigtermMessage(),
     "adjustable": lambda body: AdjustableMessage(_names(body)),
-    "notice": lambda body: NoticeMessage(_text(body, "text", MAX_NOTICE)),
+    "notice": lambda body: NoticeMessage(
+        _text(body, "text", MAX_NOTICE), _code(body), _step(body, optional=True)
+    ),
 }

@@ -122,9 +122,10 @@ class Reporter:
         """The compilation of `name` is complete, or it was loaded from `source`."""
         self._send(CompiledMessage(seconds, name, source), keep=True)
 
-    def notice(self, text: str) -> None:
-        """Have a person read `text` in the supervisor's log."""
-        self._send(NoticeMessage(text), keep=True)
+    def notice(self, text: str, code: str = "", step: int | None = None) -> None:
+        """Have a person read `text` in the supervisor's log. Tools read `code`, lower-case words
+        with hyphens, and the `step` that it is about."""
+        self._send(NoticeMessage(text, code, step), keep=True)
 
     def dumps_stacks(self) -> None:
         """This process dumps its stacks on request."""

@@ -7,14 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.adapters.telling.summary import Summary
-from supervisor.core.events import DeadlineReached, WorkersGone
+from supervisor.core.events import DeadlineReached, WorkerReported, WorkersGone
 from supervisor.core.liveness import Silence
 from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import Status
 from supervisor.diagnosis.failure import WorkerExit
-from supervisor.protocol.messages import Stage
+from supervisor.protocol.messages import NoticeCode, NoticeMessage, Stage
 from tests.adapters.test_hostile_worker import PLAN
 from tests.core.history import RETRY, History, policy, started
 from tests.core.test_capacity_check import HARDWARE, growing
@@ -87,3 +89,22 @@ def test_a_hang_is_told_although_the_worker_ended_well_once_it_was_asked_to(tmp_
     ((status, cause),) = ends(history, tmp_path)
     assert status == "FAILED"
     assert cause.startswith("silent for 9.0 s in stage TRAINING")
+
+
+@pytest.mark.parametrize(
+    ("code", "event"),
+    [
+        (NoticeCode.BATCH_SKIPPED, "batch-skipped"),
+        ("my-word", "worker-notice"),
+        ("", "worker-notice"),
+    ],
+)
+def test_what_a_worker_tells_has_the_name_of_its_code_if_it_is_one_of_ours(
+    code: str, event: str
+) -> None:
+    history = started()
+    history.runs()
+    history.happens(WorkerReported(history.now, 1, 0, NoticeMessage("odd", code, 7)))
+    (line,) = history.told
+    assert (line.event, line.text, line.level) == (event, "odd", "warning")
+    assert line.keys == {"attempt": 1, "rank": 0, "code": code or None, "step": 7}

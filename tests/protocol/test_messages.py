@@ -20,6 +20,7 @@ from supervisor.protocol.messages import (
     DevicesMessage,
     EvaluatedMessage,
     Message,
+    NoticeCode,
     NoticeMessage,
     ProtocolError,
     RestoredMessage,
@@ -246,3 +247,12 @@ def test_what_a_worker_can_adjust_is_a_list_of_names() -> None:
     for wrong in (b'"inflight"', b"[1]", b"null"):
         with pytest.raises(ProtocolError, match="names"):
             decode(b'{"v":1,"kind":"adjustable","names":%s}' % wrong)
+
+
+def test_a_notice_has_a_code_for_tools_and_older_programs_have_none() -> None:
+    notice = NoticeMessage("its batch is skipped", NoticeCode.BATCH_SKIPPED, 7)
+    assert decode(encode(notice)) == notice
+    assert decode(b'{"v":1,"kind":"notice","text":"odd"}\n') == NoticeMessage("odd")
+    assert decode(b'{"v":1,"kind":"notice","text":"odd","code":"No Code!"}\n') == NoticeMessage(
+        "odd"
+    )

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from supervisor.protocol.messages import NoticeCode
 from trainer import environment_fingerprint
 from trainer.executables import CACHE, EXECUTABLE, Executables
 from trainer.log import WorkerLog
@@ -33,7 +34,7 @@ class _Listener(WorkerLog):
         self.said = said
         self.source = "nothing"
 
-    def warn(self, text: str) -> None:
+    def warn(self, text: str, code: NoticeCode | None = None, step: int | None = None) -> None:
         self.said.append(text)
 
     def obtained(self, seconds: float, name: str, source: str) -> None:
