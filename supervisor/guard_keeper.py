@@ -105,7 +105,8 @@ def swept(model_dir: Path, job: str) -> list[Notice]:
     if job and not is_job(job):
         raise DamagedJournalError(
             f"{JOURNAL} names the job {printable(job)!r}, which is no id of ours (12 of 0-9 and "
-            "a-f): restore the file from a copy, or move it away to begin a new job"
+            "a-f)",
+            "restore the file from a copy, or move it away to begin a new job",
         )
     told: list[Notice] = []
     try:

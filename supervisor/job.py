@@ -63,6 +63,7 @@ from supervisor.preflight import Checked, check, make_model_dir, notes
 from supervisor.prepare import Prepared
 from supervisor.protocol import environment, simulated
 from supervisor.remote import brought, lease_place
+from supervisor.repair import highest_attempt
 from supervisor.runtime import Runtime
 from supervisor.start_notes import tell_start
 from supervisor.world import LocalWorld, newest_in
@@ -138,6 +139,7 @@ def run_job(
             prepared, clock, reactor, storage, space, cache, *past, log, shown, complain, stack
         )
         known = frozenset(history.past.stepped)
+        unrecorded = _highest_attempt(storage, history)
         history.transitions.clear()  # of thousands of attempts they are some tens of MB
         simulation = prepared.job.model_dir / simulated.FILE
         host = ThisHost(guard, simulation)
@@ -158,7 +160,7 @@ def run_job(
         with stall.watched(reactor, grace, engine.pass_on_sigterm, end):
             return _run_to_the_end(
                 runtime,
-                _started(job, prepared, host, history.state, clock, once=once),
+                _started(job, prepared, host, history.state, clock, unrecorded, once=once),
                 prepared,
                 log,
             )
@@ -299,12 +301,34 @@ def _accept_changes(
 
 
 def _started(
-    job: str, prepared: Prepared, host: ThisHost, state: JobState, clock: Clock, *, once: bool
+    job: str,
+    prepared: Prepared,
+    host: ThisHost,
+    state: JobState,
+    clock: Clock,
+    attempt: int,
+    *,
+    once: bool,
 ) -> SupervisorStarted:
     phase = min(state.phase, len(prepared.plans) - 1)
     committed = newest_in(host, prepared, phase)
     epoch = clock.wall().timestamp() - clock.now()
-    return SupervisorStarted(clock.now(), job, prepared.policy, committed, epoch, once)
+    return SupervisorStarted(clock.now(), job, prepared.policy, committed, epoch, once, attempt)
+
+
+def _highest_attempt(storage: Storage, history: History) -> int:
+    """The highest number of an attempt that has a folder: its records may be lost. The phases
+    before the first that the journal has are of a job whose journal somebody has moved away.
+
+    Raises:
+        ModelDirError: nobody can look.
+    """
+    if not history.number:
+        return 0
+    try:
+        return highest_attempt(storage, min(history.past.directories, default=""))
+    except OSError as error:
+        raise ModelDirError(f"the attempts cannot be listed: {error.strerror}") from error
 
 
 def _run_to_the_end(runtime: Runtime, first: Event, prepared: Prepared, log: RunLog) -> int:

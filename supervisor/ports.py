@@ -156,6 +156,10 @@ class Storage(Protocol):
         """Make a directory and those above it, as safe as `durable` says; False if it was there."""
         ...
 
+    def names(self, path: str) -> list[str]:
+        """What is directly in a directory, "" for model_dir; nothing where there is none."""
+        ...
+
     def local(self, path: str) -> Path:
         """Where on this host a program can write the file itself."""
         ...

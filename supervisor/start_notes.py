@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from supervisor.adapters.stores.journal import History
 from supervisor.adapters.stores.lock import LOCK
@@ -53,14 +53,21 @@ def tell_start(
             log.say(Notice("success-by-exit-code", text, phase=plan.name))
     for told in unwatched(prepared):
         log.say(told)
-    if history.torn:
-        text = f"the journal ended in the middle of a line: {history.torn} bytes were cut off"
-        log.say(Notice("journal-torn", text, bytes=history.torn), level="warning")
+    for told in (*_lost(history), *warnings):
+        log.say(told, level="warning")
     for change in found:
         text = f"the config changed: {change}"
         log.say(Notice("config-changed", text, changed=str(change)), level="warning")
-    for told in warnings:
-        log.say(told, level="warning")
+
+
+def _lost(history: History) -> Iterator[Notice]:
+    """What happened to the journal since the last supervisor."""
+    if history.repaired:
+        text = f"the journal was repaired: {history.repaired}"
+        yield Notice("journal-repaired", text, detail=history.repaired)
+    if history.torn:
+        kept = history.torn_kept
+        yield Notice("journal-torn", history.cut_off, bytes=history.torn, kept=kept)
 
 
 def _unmarked(plan: PhasePlan) -> tuple[str, ...]:

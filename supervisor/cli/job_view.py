@@ -56,7 +56,7 @@ def exit_code_of(show: Callable[[], None], place: Path | Uri) -> int:
     try:
         show()
     except DamagedJournalError as error:
-        return complain(ExitCode.INVALID_CONFIG, f"{place}: {error}")
+        return complain(ExitCode.INVALID_CONFIG, error.told(place))
     except (JournalError, ValueError, ImportError) as error:
         return complain(ExitCode.USAGE, str(error))
     except OSError as error:

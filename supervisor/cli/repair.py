@@ -7,15 +7,16 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from supervisor.adapters.stores.journal import FileJournal, JournalError
+from supervisor.adapters.stores.journal import JournalError
 from supervisor.adapters.stores.lock import DirectoryLock, LockHeldError
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.cli.arguments import Commands, add_model_dir
 from supervisor.cli.complaints import complain
 from supervisor.cli.job_view import exit_code_of, print_line
 from supervisor.core.exit_codes import ExitCode
-from supervisor.files.attempts import FOLDER, PHASE, attempt_of
 from supervisor.protocol.location import Uri
+from supervisor.repair import highest_attempt
+from supervisor.repair import repair as repaired
 
 
 def add_parser(commands: Commands) -> None:
@@ -49,13 +50,7 @@ def repair(place: Path | Uri) -> None:
     files = LocalStorage(place)
     lock = DirectoryLock(place)
     try:
-        done = FileJournal(files).repair(datetime.now(UTC), _highest_attempt(place))
+        done = repaired(files, datetime.now(UTC), highest_attempt(files))
     finally:
         lock.release(files)
     print_line(f"repaired: {done}" if done else "nothing is damaged: nothing was done")
-
-
-def _highest_attempt(model_dir: Path) -> int:
-    """The highest number of an attempt that has a folder; 0: none has."""
-    names = (path.name for path in model_dir.glob(f"*{PHASE}/{FOLDER}/*"))
-    return max((number for name in names if (number := attempt_of(name)) is not None), default=0)

@@ -46,6 +46,8 @@ def show_status(place: Path | Uri) -> None:
     state = job.history.state.durable()  # of the rest the journal tells by chance
     print_line(f"job {state.job} in {place}")
     is_orphan = job.owner is None and state.exit_code is None
+    if job.history.snapshot is not None and (repaired := job.history.snapshot.repaired):
+        print_line(f"repaired: {repaired}")
     print_line(f"supervisor: {job.owner or 'none runs here'}{_ENDED_EARLY if is_orphan else ''}")
     print_line(f"{'last known: ' if is_orphan else ''}{in_a_sentence(standing(state, policy))}")
     if state.exit_code is not None:

@@ -42,6 +42,8 @@ class SupervisorStarted:
     """The Unix time at which this supervisor's clock shows zero."""
     once: bool = True
     """Whether a success by the exit code alone is final too, as it was for older supervisors."""
+    attempt: int = 0
+    """The highest number of an attempt that has left a folder; 0: none has, or nobody looked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ def supervisor_started(
     state = replace(
         state,
         job=event.job,
+        attempt=max(state.attempt, event.attempt),
         remediation=state.remediation.run_again(),
         ladder=_ladder_again(state, policy),
         quarantine=_quarantine_again(state, event, policy),

@@ -27,6 +27,8 @@ ARCHIVE = "journal"
 """The folder beside it: the segments that older records of the journal move to."""
 DAMAGED = "journal.damaged-"
 """How the name of a journal begins that was repaired, and is kept as it was."""
+TORN = "journal.torn-"
+"""How the name of what was cut off the journal begins: a part of a line."""
 RUN_LOG = "run.log"
 ATTEMPTS = "attempts.jsonl"
 OF_A_PHASE = (RUN_LOG, ATTEMPTS)

@@ -21,7 +21,6 @@ from supervisor.files.attempts import is_phase_folder
 from supervisor.history.encoding import EncodingError, difference, encode, patched
 from supervisor.history.past import Past
 from supervisor.history.record import (
-    REMEDY,
     ConfigRecord,
     DamagedJournalError,
     Record,
@@ -53,7 +52,9 @@ class History:
     policy: RestartPolicy | None = None
     """In force since the last supervisor started; None: there was none."""
     torn: int = 0
-    """Bytes of an incomplete last line."""
+    """Bytes of an incomplete last line, which are cut off."""
+    torn_kept: str = ""
+    """The file that they are kept in."""
     past: Past = field(default_factory=Past)
     number: int = 0
     """That of the last record; 0: there is none."""
@@ -86,7 +87,7 @@ class History:
         if record.number != self.number + 1 and not begins:
             why = f"is record {_shown(record.number)} where {self.number + 1} should be"
             what = "records are missing, or there twice"
-            raise DamagedJournalError(f"{where} {why}: {what}; {REMEDY}")
+            raise DamagedJournalError(f"{where} {why}: {what}")
         self.number = record.number
 
     def _begin_with(self, snapshot: Snapshot, where: str) -> None:
@@ -95,6 +96,21 @@ class History:
         self.transitions.clear()
         for directory in (*snapshot.past.directories, snapshot.state.directory):
             _check_directory(directory, where)
+
+    @property
+    def repaired(self) -> str:
+        """What a repair did since the last supervisor, which the next one tells."""
+        was_told = any(isinstance(each.event, SupervisorStarted) for each in self.transitions)
+        return self.snapshot.repaired if self.snapshot is not None and not was_told else ""
+
+    @property
+    def cut_off(self) -> str:
+        """What happened to an incomplete last line, in words."""
+        bytes_ = "1 byte was" if self.torn == 1 else f"{self.torn} bytes were"
+        return (
+            f"the journal ended in the middle of a line: {bytes_} cut off, and can be found in "
+            f"{self.torn_kept}"
+        )
 
     def note(self, transition: Transition) -> None:
         """Fold in a transition that is recorded now."""
@@ -115,7 +131,7 @@ class History:
             return
         is_known = state.exit_code is None or state.exit_code in set(ExitCode)
         if not 0 <= state.phase < len(policy.phases) or state.attempt < 0 or not is_known:
-            raise DamagedJournalError(f"{name} ends in a state in which no job can be; {REMEDY}")
+            raise DamagedJournalError(f"{name} ends in a state in which no job can be")
 
     def _turn(self, turn: Turn, where: str, *, checked: bool) -> None:
         event = turn.event
@@ -124,7 +140,7 @@ class History:
         if isinstance(event, SupervisorStarted):
             self.policy = event.policy
         if self.policy is None:
-            raise DamagedJournalError(f"{where} comes before any SupervisorStarted; {REMEDY}")
+            raise DamagedJournalError(f"{where} comes before any SupervisorStarted")
         before = self.state
         if turn.changes is None:
             after, follows = _next(before, turn, self.policy, where)
@@ -139,7 +155,7 @@ class History:
             raise ContradictionError(
                 f"{where} ({type(event).__name__}) does not follow from those before it: "
                 f"{place} is recorded as {_shown(recorded)}, and {_shown(due)} follows, by the "
-                f"same version; the file was changed, or is damaged: {REMEDY}"
+                f"same version; the file was changed, or is damaged"
             )
         self.state = after
         transition = Transition(event, before, after, turn.decisions, turn.wall)
@@ -151,7 +167,7 @@ def _recorded(before: JobState, changes: dict[str, Any], where: str) -> JobState
     try:
         return patched(before, changes, JobState)
     except (EncodingError, ValueError, TypeError) as error:
-        why = f"{where} is damaged: {what_is_wrong(error)}; {REMEDY}"
+        why = f"{where} is damaged: {what_is_wrong(error)}"
         raise DamagedJournalError(why) from error
 
 
@@ -161,7 +177,7 @@ def _next(
     try:
         return step(before, turn.event, policy)
     except Exception as error:  # a line that nobody of us wrote: no state that we know leads there
-        why = f"{where} does not follow from those before it; {REMEDY}"
+        why = f"{where} does not follow from those before it"
         raise DamagedJournalError(why) from error
 
 
@@ -211,7 +227,7 @@ def _immutable_facts(decisions: tuple[Decision, ...]) -> str:
 def _check_directory(directory: str | None, where: str) -> None:
     if directory is not None and not is_phase_folder(directory):
         why = f"{where} says that a phase has the folder {_shown(directory)}"
-        raise DamagedJournalError(f"{why}, which no phase can have: {REMEDY}")
+        raise DamagedJournalError(f"{why}, which no phase can have")
 
 
 def _shown(value: Any) -> str:

@@ -8,7 +8,9 @@ before it, which are in an archived segment. Each names its number and the versi
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -23,10 +25,15 @@ from supervisor.history.upcasters import FORMAT, UPCASTERS, upcast
 from supervisor.protocol.messages import printable
 from supervisor.protocol.reading import UnreadableError, parse_object
 
-REMEDY = (
-    "move it away to begin a new record, bring back a copy that is whole, or go on from what can "
-    "be followed, by `supervise repair MODEL_DIR`"
+_REMEDY = (
+    "move it away to begin a new record (with the folder journal/, if there is one), bring back a "
+    "copy that is whole, or go on from what can be followed, by `supervise repair MODEL_DIR`"
 )
+UNREADABLE = (
+    "move it away to begin a new record; where journal/ holds its older records, go on from them "
+    "then, by `supervise repair MODEL_DIR`"
+)
+"""What to do about something that is no file of ours."""
 _MAX_SHOWN = 80
 
 
@@ -35,7 +42,20 @@ class JournalError(Exception):
 
 
 class DamagedJournalError(JournalError):
-    """What is in the journal's place is none, which only a person can mend."""
+    """What is in the journal's place is none, or the journal is gone: only a person can mend it."""
+
+    def __init__(self, why: str, remedy: str = _REMEDY) -> None:
+        """`why` names the file and what is wrong with it; `remedy` says what to do."""
+        super().__init__(f"{why}; {remedy}")
+        self.why = why
+
+    def told(self, place: object) -> str:
+        """The same for the person whose job is in `place`, its model_dir."""
+        return f"{place}: {self}".replace("MODEL_DIR", shlex.quote(str(place)))
+
+
+class NewerJournalError(DamagedJournalError):
+    """A newer version has written it: nothing is wrong with it, but we cannot read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,21 +151,30 @@ def parse(line: bytes, where: str, number: int) -> tuple[Record, int]:
         body = parse_object(line, where)
         written = body["v"]
         if type(written) is not int or written not in (FORMAT, *UPCASTERS):
-            raise DamagedJournalError(f"{where} {_unknown_format(written, body.get('by'))}")
+            raise _unknown_format(where, written, body.get("by"))
         return _record(upcast(body), number), written
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
-        why = f"{where} is damaged: {what_is_wrong(error)}; {REMEDY}"
-        raise DamagedJournalError(why) from error
+        raise DamagedJournalError(f"{where} is damaged: {what_is_wrong(error)}") from error
 
 
-def _unknown_format(written: Any, by: Any) -> str:
+def are_newer(lines: bytes) -> bool:
+    """Whether a newer version has written the `lines`: the last that can be read says so. One that
+    does before lines of ours is damaged."""
+    for line in reversed(lines.split(b"\n")):
+        with suppress(UnreadableError):
+            written = parse_object(line, "").get("v")
+            return type(written) is int and written > FORMAT
+    return False
+
+
+def _unknown_format(where: str, written: Any, by: Any) -> DamagedJournalError:
     found = printable(str(written)[:20])
     if type(written) is not int or written <= FORMAT:
-        return f"has format {found}, which there is not: {REMEDY}"
+        return DamagedJournalError(f"{where} has format {found}, which there is not")
     who = f" ({printable(by[:_MAX_SHOWN])})" if isinstance(by, str) else ""
-    return (
-        f"has format {found}, which a newer version of supervise has written{who}; this one knows "
-        f"formats up to {FORMAT}: run that version, or a later one"
+    why = f"{where} has format {found}, which a newer version of supervise has written{who}"
+    return NewerJournalError(
+        f"{why}; this one knows formats up to {FORMAT}", "run that version, or a later one"
     )
 
 

@@ -67,11 +67,16 @@ def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> 
     text = f"job {event.job}; phases: {names}"
     yield main("supervisor-started", text, job=event.job, phases=listed)
     before = t.before
+    if event.attempt > before.attempt:
+        first, last = before.attempt + 1, event.attempt
+        which = f"attempts {first} to {last} have" if last > first else f"attempt {last} has"
+        text = f"{which} a folder, but no record: no attempt gets such a number again"
+        yield main("attempts-unrecorded", text, "warning", attempt=last)
     if before.attempt == 0:
         if event.committed is not None:
             text = f"there is no journal, but a committed checkpoint of step {event.committed}"
             text += ": training goes on from it"
-            yield main("checkpoint-without-journal", text, step=event.committed)
+            yield main("checkpoint-without-journal", text, "warning", step=event.committed)
         return
     if not before.status.terminal:
         text = "the supervisor before this one ended without a word (killed, or the machine went)"

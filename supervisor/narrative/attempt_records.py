@@ -12,6 +12,8 @@ from typing import Any
 
 from supervisor.narrative.event_line import Line
 
+_UNKNOWN = "UNKNOWN"
+"""The status of an attempt whose records were lost."""
 Record = dict[str, Any]
 """Of an attempt, as JSON has it."""
 
@@ -70,6 +72,16 @@ class Records:
         return True
 
     def _add(self, record: Record) -> None:
+        """Add the record of an attempt, behind those of which no event is left."""
+        number = record["attempt"]
+        unknown = range(self.attempts[-1]["attempt"] + 1 if self.attempts else number, number)
+        if len(unknown) > self._last:
+            self._ended[_UNKNOWN] += len(unknown) - self._last
+        for each in unknown[-self._last :]:
+            self._append({"attempt": each, "status": _UNKNOWN})
+        self._append(record)
+
+    def _append(self, record: Record) -> None:
         self.attempts.append(record)
         if len(self.attempts) > self._last:
             oldest = self.attempts.pop(0)
@@ -136,7 +148,7 @@ def _are_counts(body: dict[Any, Any]) -> bool:
 
 
 def _status(record: Record) -> str:
-    return str(record.get("status", "UNKNOWN"))
+    return str(record.get("status", _UNKNOWN))
 
 
 def _but_attempt(keys: Mapping[str, Any]) -> Record:

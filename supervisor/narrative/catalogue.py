@@ -63,6 +63,7 @@ KEYS = {
     "phase": "text: the name of the phase",
     "phase_number": "number: which of the phases it is, from 1",
     "phases": "texts: the names of all phases",
+    "kept": "text: the file that has what was cut off, in model_dir",
     "pid": "number: process id",
     "pids": "numbers: process ids",
     "place": "text: where: a file, a directory, a line of code",
@@ -125,6 +126,10 @@ EVENTS: dict[str, dict[str, Kind]] = {
             "The job ends, for this run at least.", ("status", "code", "reason", "failure")
         ),
         "counts-reset": Kind("The job had failed for good; counts start at zero.", ("code",)),
+        "attempts-unrecorded": Kind(
+            "Attempts up to this one have folders, but no record.",
+            ("attempt",),
+        ),
         "checkpoint-without-journal": Kind("Training goes on from a checkpoint.", ("step",)),
         "phase-starting": Kind("A phase is about to start.", ("phase", "reason")),
         "phase-began": Kind(
@@ -356,7 +361,8 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "config-doubtful": Kind("Something may not be meant so.", ("code",)),
         "hang-unnoticeable": Kind("A hang of the program cannot be noticed.", ("phase",)),
         "config-changed": Kind("The config is not that of the last run.", ("changed",)),
-        "journal-torn": Kind("The journal's last line was incomplete: cut off.", ("bytes",)),
+        "journal-torn": Kind("The journal's last line was incomplete: cut off.", ("bytes", "kept")),
+        "journal-repaired": Kind("A person has repaired the journal.", ("detail",)),
         "journal-not-compacted": Kind("The journal stays long for now.", ("reason",)),
         "summary-incomplete": Kind("The summary lacks earlier attempts.", ("reason",)),
         "lock-ignored": Kind("A lock on model_dir is no supervisor's.", ("reason",)),

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from supervisor.adapters.stores.journal import (
+    COMPACT_AFTER,
     DamagedJournalError,
     FileJournal,
     JournalError,
@@ -40,7 +41,7 @@ from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState, Status
 from supervisor.diagnosis.failure import Failure, Verdict, WorkerExit
 from supervisor.diagnosis.success import Success
-from supervisor.files.segments import JOURNAL
+from supervisor.files.segments import ARCHIVE, JOURNAL
 from supervisor.history.past import Past
 from supervisor.history.writer import writer
 from supervisor.host.notice import Notice
@@ -82,14 +83,15 @@ def unchecked(folder: Path) -> list[Transition]:
     return follow((folder / JOURNAL).read_bytes(), JOURNAL, checked=False).transitions
 
 
-def tell(folder: Path, *events: Event) -> list[Transition]:
-    """Journal what the core makes of `events`, as the runtime does."""
+def tell(folder: Path, *events: Event, after: int = COMPACT_AFTER) -> list[Transition]:
+    """Journal what the core makes of `events`, as the runtime does; compact it `after` records."""
     state, told = JobState(), []
+    journal = FileJournal(LocalStorage(folder), compact_after=after)
     for event in events:
-        after, decisions = step(state, event, POLICY)
-        told.append(Transition(event, state, after, decisions, NOW))
-        journal(folder).append(told[-1], durable=False)
-        state = after
+        then, decisions = step(state, event, POLICY)
+        told.append(Transition(event, state, then, decisions, NOW))
+        journal.append(told[-1], durable=False)
+        state = then
     return told
 
 
@@ -189,12 +191,12 @@ def test_the_last_config_is_kept(tmp_path: Path) -> None:
     assert len(history.transitions) == 2
 
 
-def test_a_torn_end_is_cut_and_counted_wherever_it_tore(tmp_path: Path) -> None:
+def test_a_torn_end_is_cut_and_kept_wherever_it_tore(tmp_path: Path) -> None:
     told = tell(tmp_path, *STORY[:3])
     path = tmp_path / JOURNAL
     whole = path.read_bytes()
     last = whole.rindex(b"\n", 0, -1) + 1
-    for cut in (last + 1, last + 40, len(whole) - 1):
+    for cut in (last + 1, last + 40, len(whole) - 2):
         path.write_bytes(whole[:cut])
         assert journal(tmp_path).look().torn == cut - last
         assert path.read_bytes() == whole[:cut], "who only looks on mends nothing"
@@ -202,10 +204,66 @@ def test_a_torn_end_is_cut_and_counted_wherever_it_tore(tmp_path: Path) -> None:
         assert history.torn == cut - last
         assert [one.event for one in history.transitions] == [one.event for one in told[:2]]
         assert path.read_bytes() == whole[:last]
+        assert (tmp_path / history.torn_kept).read_bytes() == whole[last:cut]
         assert journal(tmp_path).read().torn == 0
-    path.write_bytes(whole[:10])  # nothing but a torn line
-    assert journal(tmp_path).read().torn == 10
-    assert journal(tmp_path).read().state == JobState()
+
+
+def test_a_record_that_lacks_only_its_end_counts(tmp_path: Path) -> None:
+    told = tell(tmp_path, *STORY[:3])
+    path = tmp_path / JOURNAL
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    history = journal(tmp_path).read()
+    assert [one.event for one in history.transitions] == [one.event for one in told]
+    assert history.torn == 0
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\0" * 3000, b"my precious notes", b"x" * 100_000, b'{"v":2,"by":"0.1', b"\0\n", b"\n"],
+)
+def test_what_is_no_journal_begins_no_new_job(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / JOURNAL).write_bytes(content)
+    for look in (journal(tmp_path).look, journal(tmp_path).read):
+        with pytest.raises(DamagedJournalError, match=r"line 1 is damaged: .*; move it away"):
+            look()
+    assert (tmp_path / JOURNAL).read_bytes() == content
+
+
+@pytest.mark.parametrize("content", [None, b""])
+def test_a_journal_that_is_gone_begins_no_new_job(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / JOURNAL).write_bytes(content)
+    assert journal(tmp_path).read().number == 0, "there never was one"
+    (tmp_path / ARCHIVE).mkdir()
+    (tmp_path / ARCHIVE / "mine.txt").touch()
+    assert journal(tmp_path).read().number == 0
+    (tmp_path / ARCHIVE / "000000000013-0123abcd.jsonl").touch()
+    what = "missing" if content is None else "empty"
+    with pytest.raises(DamagedJournalError, match=f"is {what}, but journal/ has 1 segment of its"):
+        journal(tmp_path).read()
+
+
+def test_a_journal_is_not_empty_where_a_job_has_run(tmp_path: Path) -> None:
+    (tmp_path / "20250304_050607_restartable").mkdir()
+    assert journal(tmp_path).read().number == 0, "somebody has moved it away"
+    (tmp_path / JOURNAL).touch()
+    with pytest.raises(DamagedJournalError, match=r"is empty, but the job has run: .*_restartable"):
+        journal(tmp_path).read()
+
+
+def test_who_reads_a_segment_sees_that_it_was_changed_or_is_gone(tmp_path: Path) -> None:
+    tell(tmp_path, *STORY[:7], after=3)
+    history = journal(tmp_path).read()
+    (oldest, *_) = sorted((tmp_path / ARCHIVE).iterdir())
+    data = oldest.read_bytes()
+    oldest.write_bytes(data.replace(b'"attempt":1', b'"attempt":2'))
+    with pytest.raises(DamagedJournalError, match=rf"{oldest.name} was changed, or is damaged"):
+        list(journal(tmp_path).everything(history))
+    oldest.unlink()
+    with pytest.raises(JournalError, match=rf"{oldest.name} is missing"):
+        list(journal(tmp_path).everything(history))
 
 
 LINE = {"v": 1, "time": NOW.isoformat(), "decisions": []}
@@ -273,14 +331,14 @@ def test_a_journal_of_another_kind_is_refused(content: str, message: str, tmp_pa
 )  # fmt: skip
 def test_no_folder_but_that_of_a_phase_is_taken_from_it(name: str, tmp_path: Path) -> None:
     tell(tmp_path, STORY[0], PhaseBegun(0.1, 0, name, None))
-    with pytest.raises(DamagedJournalError, match=r"journal\.jsonl line 2 says .* folder .*: move"):
+    with pytest.raises(DamagedJournalError, match=r"journal\.jsonl line 2 says .* folder .*; move"):
         journal(tmp_path).look()
 
 
 def test_what_cannot_be_written_or_read_is_a_journal_error(tmp_path: Path) -> None:
     (tmp_path / JOURNAL).mkdir()
     with pytest.raises(
-        JournalError, match=r"journal\.jsonl is a directory, not a regular file: move"
+        JournalError, match=r"journal\.jsonl is a directory, not a regular file; move"
     ):
         journal(tmp_path).read()
     nowhere = tmp_path / "nowhere"
@@ -289,7 +347,8 @@ def test_what_cannot_be_written_or_read_is_a_journal_error(tmp_path: Path) -> No
 
 
 def test_a_torn_end_that_cannot_be_cut_is_a_journal_error(tmp_path: Path) -> None:
-    (tmp_path / JOURNAL).write_bytes(b"torn")
+    tell(tmp_path, *STORY[:3])
+    (tmp_path / JOURNAL).write_bytes((tmp_path / JOURNAL).read_bytes() + b"torn")
     (tmp_path / f".{JOURNAL}.tmp").mkdir()  # where the mended one would be written
     with pytest.raises(JournalError, match=r"cannot be mended: .*it is a folder"):
         journal(tmp_path).read()

@@ -59,6 +59,7 @@ ALLOWED: dict[str, set[str]] = {
     "checkpoint_warning": _TOP,
     "exclusion": _TOP,
     "remote": _TOP,
+    "repair": _TOP,
     "world": _TOP - {"job"},
     "observers": _TOP - {"job"},
     "preflight": _TOP - {"job", "world"},

@@ -17,6 +17,7 @@ import yaml
 
 from supervisor.adapters.stores.journal import FileJournal
 from supervisor.adapters.stores.storage import LocalStorage
+from supervisor.files.segments import TORN
 from tests.running import Result, Start, command_config, eventually, preloaded
 
 Supervise = Callable[..., Result]
@@ -111,7 +112,7 @@ def test_a_hundred_kills_at_any_moment(supervise: Supervise, tmp_path: Path) -> 
     assert supervise(config).code == 0
 
 
-def test_a_torn_line_is_cut_off_and_told(supervise: Supervise, model_dir: Path) -> None:
+def test_a_torn_line_is_cut_off_kept_and_told(supervise: Supervise, model_dir: Path) -> None:
     config = command_config(model_dir, "SIGKILL", "--at", "3", success={"step": 6})
     assert supervise(config).code == 76
     journal = model_dir / "journal.jsonl"
@@ -120,7 +121,9 @@ def test_a_torn_line_is_cut_off_and_told(supervise: Supervise, model_dir: Path) 
     torn = before[: -len(last)] + last[: len(last) // 2]
     journal.write_bytes(torn)
     again = supervise(config)
-    assert again.event("journal-torn")["bytes"] == len(last) // 2
+    (kept,) = model_dir.glob(f"{TORN}*")
+    assert again.told("journal-torn", bytes=len(last) // 2, kept=kept.name)
+    assert kept.read_bytes() == last[: len(last) // 2]
     assert again.code == 76
     assert again.attempts == 2, "the end was lost, the charged restart before it was not"
 

@@ -67,6 +67,12 @@ class FakeStorage:
         self.content[path] = b""
         return True
 
+    def names(self, path: str) -> list[str]:
+        """See `ports.Storage`."""
+        below = f"{path}/" if path else ""
+        found = (name.removeprefix(below) for name in self.content if name.startswith(below))
+        return sorted({name.split("/")[0] for name in found})
+
     def local(self, path: str) -> Path:
         """See `ports.Storage`."""
         return Path("/nowhere") / path

@@ -4,7 +4,9 @@
 after any time. What was before is in `journal/`, in segments that are never written again; each
 begins with the snapshot that names the one before it. Nothing is deleted.
 
-A last line without its end is what a crash in the middle of a write leaves; it is cut off and told.
+A part of a line behind whole ones is what a crash in the middle of a write leaves: it is cut off,
+kept in a file of its own, and told. Anything else that cannot be followed is damage, and so is a
+journal that is gone while its segments are there: nothing is begun anew then. See `repair`.
 A record is written whole or not at all, and only behind the one before it: where the file is not
 what this supervisor left (removed, cut, written to by another), it stops rather than write what
 cannot be replayed. To compact, the segment is written first and the journal replaced then: whoever
@@ -15,7 +17,6 @@ What the records say: see `supervisor.history`.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -23,13 +24,15 @@ from typing import Any
 
 from supervisor.core.recovery import Recovery
 from supervisor.core.state import JobState
-from supervisor.files.segments import ARCHIVE, DAMAGED, JOURNAL
+from supervisor.files.attempts import is_phase_folder
+from supervisor.files.segments import ARCHIVE, JOURNAL, TORN
 from supervisor.history.encoding import encode
 from supervisor.history.fold import History as History
 from supervisor.history.record import (
-    REMEDY,
+    UNREADABLE,
     Snapshot,
     Turn,
+    are_newer,
     line_of_config,
     line_of_snapshot,
     line_of_turn,
@@ -37,10 +40,13 @@ from supervisor.history.record import (
 )
 from supervisor.history.record import DamagedJournalError as DamagedJournalError
 from supervisor.history.record import JournalError as JournalError
+from supervisor.history.record import NewerJournalError as NewerJournalError
+from supervisor.history.segment import archived_name as archived_name
+from supervisor.history.segment import check_unchanged, checksum, is_segment
 from supervisor.history.writer import writer
 from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Storage, Transition
-from supervisor.protocol.reading import UnreadableError
+from supervisor.protocol.reading import UnreadableError, parse_object
 
 _MAX_JOURNAL = 256 << 20
 """Bytes; one that was never compacted has a tenth of it after ten thousand attempts."""
@@ -109,50 +115,6 @@ class FileJournal:
         self._write(line, durable=True)
         now.number, now.config = now.number + 1, config
 
-    def repair(self, wall: datetime, attempt: int) -> str | None:
-        """Have the job go on from the last record that can be followed; returns what was done,
-        which the journal tells too, and None where nothing is damaged.
-
-        Records win that can be read: what somebody changed in one is believed from now on. All that
-        there was is kept: as it was under another name, and as far as it can be followed in the
-        archive. `attempt` is the highest number of an attempt that is known from elsewhere: none
-        gets it again.
-
-        Raises:
-            DamagedJournalError: nothing of it can be followed.
-            JournalError: it cannot be read or written.
-        """
-        data = self._content(JOURNAL) or b""
-        try:
-            follow(data[: data.rfind(b"\n") + 1], JOURNAL)
-        except DamagedJournalError as error:
-            why = str(error).removesuffix(f": {REMEDY}").removesuffix(f"; {REMEDY}")
-        else:
-            return None
-        history, size = _as_far_as_sound(data)
-        if history.policy is None:
-            raise DamagedJournalError(
-                f"{why}: nothing of it can be followed; bring back a copy that is whole, or move "
-                "it away to begin a new record"
-            )
-        lost = data[size:].count(b"\n")
-        kept = f"{DAMAGED}{hashlib.sha256(data).hexdigest()[:8]}.jsonl"
-        done = (
-            f"{why}. The job goes on from record {history.number}; {lost} lines behind it count no "
-            f"more. The file as it was is {kept}"
-        )
-        history.state = replace(history.state, attempt=max(history.state.attempt, attempt))
-        archived = archived_name(history, data[:size])
-        snapshot = replace(self._snapshot(history, wall, archived), repaired=done)
-        try:
-            self._storage.replace(kept, data)
-            self._storage.make_directory(ARCHIVE, durable=True)
-            self._storage.replace(archived, data[:size])
-            self._storage.replace(JOURNAL, line_of_snapshot(snapshot, writer()))
-        except OSError as error:
-            raise JournalError(f"{JOURNAL} cannot be repaired: {error.strerror}") from error
-        return done
-
     def _standing(self) -> History:
         if self._now is None:
             self.read()
@@ -161,7 +123,10 @@ class FileJournal:
 
     def _write(self, line: bytes, *, durable: bool) -> None:
         try:
-            self._storage.append(JOURNAL, line, at=self._size, durable=durable)
+            if self._size == 0 and not content(self._storage, JOURNAL):
+                self._storage.replace(JOURNAL, line)  # so that no crash leaves a part of it alone
+            else:
+                self._storage.append(JOURNAL, line, at=self._size, durable=durable)
         except OSError as error:
             raise JournalError(f"{JOURNAL} cannot be written: {error.strerror}") from error
         self._size += len(line)
@@ -203,14 +168,17 @@ class FileJournal:
     # --- reading ----------------------------------------------------------------------------------
 
     def read(self) -> History:
-        """The job's history; a torn last line is cut off the file.
+        """The job's history; a torn last line is cut off the file, and kept beside it.
 
         Raises:
-            JournalError: it cannot be read, or a line before the last is damaged.
+            JournalError: it cannot be read, or is damaged in another way.
         """
-        history, whole, rest = self._look()
-        if rest:
-            self._cut(whole)
+        history, data = self._look()
+        whole = data[: len(data) - history.torn]
+        if not whole.endswith(b"\n") and whole:
+            whole += b"\n"
+        if whole != data:
+            self._mend(history, whole, data[len(data) - history.torn :])
         self._size, self._records = len(whole), len(history.transitions)
         self._now = History(
             history.state,
@@ -246,46 +214,107 @@ class FileJournal:
             segments.append(archived)
             archived = self._named_by(archived)
         for name in reversed(segments):
-            yield from follow(self._content(name) or b"", name, checked=False).transitions
+            yield from follow(self._segment(name), name, checked=False).transitions
         yield from history.transitions
 
     def _named_by(self, name: str) -> str | None:
         """The segment before the segment `name`."""
-        first, _, _ = (self._content(name) or b"").partition(b"\n")
+        first, _, _ = self._segment(name).partition(b"\n")
         record, _ = parse(first, f"{name} line 1", 1)
         before = record.archived if isinstance(record, Snapshot) else None
         if before is not None and before >= name:
-            raise DamagedJournalError(f"{name} names {before} as the segment before it: {REMEDY}")
+            raise DamagedJournalError(f"{name} names {before} as the segment before it")
         return before
 
-    def _look(self) -> tuple[History, bytes, bytes]:
-        """The history, the whole lines that tell it, and what follows on them."""
-        data = self._content(JOURNAL) or b""
+    def _segment(self, name: str) -> bytes:
+        data = content(self._storage, name)
+        if data is None:
+            raise JournalError(f"{name} is missing: the records in it cannot be told")
+        check_unchanged(name, data)
+        return data
+
+    def _look(self) -> tuple[History, bytes]:
+        """The history, and the content of the file, of which the last `torn` bytes do not count."""
+        data = content(self._storage, JOURNAL)
+        if not data:
+            self._check_nothing_was(data)
+            return History(), b""
         end = data.rfind(b"\n") + 1
-        history = follow(data[:end], JOURNAL)
-        history.torn = len(data) - end
+        is_torn = 0 < end < len(data) and not _is_whole(data[end:])
+        history = follow(data[:end] if is_torn else data, JOURNAL)
+        history.torn = len(data) - end if is_torn else 0
         if history.past.reached is not None:
             recovery = Recovery(reached=history.past.reached)
             history.state = replace(history.state, recovery=recovery)
-        return history, data[:end], data[end:]
+        return history, data
 
-    def _content(self, name: str) -> bytes | None:
-        try:
-            return self._storage.read(name, _MAX_JOURNAL)
-        except FileNotFoundError as error:
-            if name == JOURNAL:
-                return None
-            raise JournalError(f"{name} is missing: the records in it cannot be told") from error
-        except UnreadableError as error:
-            raise DamagedJournalError(f"{name} {error.why}: {REMEDY}") from error
-        except OSError as error:
-            raise JournalError(f"{name} cannot be read: {error.strerror}") from error
+    def _check_nothing_was(self, data: bytes | None) -> None:
+        """See to it that the job has no past, where its journal is empty (no crash leaves that), or
+        None: missing. Whoever begins a new record moves its segments away too.
 
-    def _cut(self, whole: bytes) -> None:
+        Raises:
+            DamagedJournalError: there is something of it.
+        """
+        what = "is missing" if data is None else "is empty"
+        if segments := segments_of(self._storage):
+            older = f"{len(segments)} segment{'s' * (len(segments) > 1)} of its older records"
+            raise DamagedJournalError(f"{JOURNAL} {what}, but {ARCHIVE}/ has {older}")
+        if data is not None and (phases := list(filter(is_phase_folder, _names(self._storage)))):
+            raise DamagedJournalError(
+                f"{JOURNAL} {what}, but the job has run: there is {phases[0]}"
+            )
+
+    def _mend(self, history: History, whole: bytes, torn: bytes) -> None:
+        """Have the file hold the `whole` lines alone; what was `torn` is kept."""
         try:
+            if torn:
+                history.torn_kept = f"{TORN}{history.number + 1}-{checksum(torn)}.jsonl"
+                self._storage.replace(history.torn_kept, torn)
             self._storage.replace(JOURNAL, whole)
         except OSError as error:
             raise JournalError(f"{JOURNAL} cannot be mended: {error.strerror}") from error
+
+
+def content(storage: Storage, name: str) -> bytes | None:
+    """The content of the journal or of a segment; None: there is no such file.
+
+    Raises:
+        DamagedJournalError: what is there is no such file.
+        JournalError: it cannot be read.
+    """
+    try:
+        return storage.read(name, _MAX_JOURNAL)
+    except FileNotFoundError:
+        return None
+    except UnreadableError as error:
+        raise DamagedJournalError(f"{name} {error.why}", UNREADABLE) from error
+    except OSError as error:
+        raise JournalError(f"{name} cannot be read: {error.strerror}") from error
+
+
+def segments_of(storage: Storage) -> list[str]:
+    """The names of the archived segments, oldest first.
+
+    Raises:
+        JournalError: nobody can look.
+    """
+    return [f"{ARCHIVE}/{name}" for name in sorted(_names(storage, ARCHIVE)) if is_segment(name)]
+
+
+def _names(storage: Storage, folder: str = "") -> list[str]:
+    try:
+        return storage.names(folder)
+    except OSError as error:
+        raise JournalError(f"{folder or 'model_dir'} cannot be read: {error.strerror}") from error
+
+
+def _is_whole(line: bytes) -> bool:
+    """Whether a last line lacks nothing but its end: no part of a record is an object too."""
+    try:
+        parse_object(line, JOURNAL)
+    except UnreadableError:
+        return False
+    return True
 
 
 def phases_on_record(storage: Storage) -> Sequence[str]:
@@ -304,32 +333,15 @@ def follow(lines: bytes, name: str, *, checked: bool = True) -> History:
         DamagedJournalError: one of them is damaged; or does not follow, where that is `checked`.
     """
     history = History()
-    for place, line in enumerate(lines.splitlines(), start=1):
+    for place, line in enumerate(lines.removesuffix(b"\n").split(b"\n") if lines else (), start=1):
         where = f"{name} line {place}"
-        record, written = parse(line, where, history.number + 1)
+        try:
+            record, written = parse(line, where, history.number + 1)
+        except NewerJournalError as error:
+            if are_newer(lines):
+                raise
+            raise DamagedJournalError(error.why) from error
         history.take(record, written, where, checked=checked)
     if checked:
         history.check_sound(name)
     return history
-
-
-def _as_far_as_sound(data: bytes) -> tuple[History, int]:
-    """The history that the lines of the journal tell up to the first that cannot be followed, and
-    how many bytes they have."""
-    sound, size = History(), 0
-    while end := data.find(b"\n", size) + 1:
-        try:
-            record, written = parse(data[size : end - 1], JOURNAL, sound.number + 1)
-            following = replace(sound, transitions=[])
-            following.take(record, written, JOURNAL, checked=False)
-            following.check_sound(JOURNAL)
-        except DamagedJournalError:
-            break
-        sound, size = following, end
-    return sound, size
-
-
-def archived_name(history: History, data: bytes) -> str:
-    """The segment that holds `data`, all lines that led to `history`: its last record, so that
-    later segments have later names, and a sum of the content."""
-    return f"{ARCHIVE}/{history.number:012d}-{hashlib.sha256(data).hexdigest()[:8]}.jsonl"

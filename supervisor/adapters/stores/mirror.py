@@ -336,6 +336,10 @@ class MirroredStorage:
         """See `ports.Storage`. A bucket has no directories."""
         return self._storage.make_directory(path, durable=durable)
 
+    def names(self, path: str) -> list[str]:
+        """See `ports.Storage`."""
+        return self._storage.names(path)
+
     def local(self, path: str) -> Path:
         """See `ports.Storage`."""
         return self._storage.local(path)

@@ -323,6 +323,10 @@ class RoomMakingStorage:
         """See `ports.Storage`."""
         return self._with_room(lambda: self._storage.make_directory(path, durable=durable))
 
+    def names(self, path: str) -> list[str]:
+        """See `ports.Storage`."""
+        return self._storage.names(path)
+
     def local(self, path: str) -> Path:
         """See `ports.Storage`."""
         return self._storage.local(path)

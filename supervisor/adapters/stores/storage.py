@@ -11,9 +11,10 @@ from pathlib import Path
 
 from supervisor.files.writing import opened
 from supervisor.protocol import removal
-from supervisor.protocol.reading import read
+from supervisor.protocol.reading import descriptor_of, read
 from supervisor.protocol.removal import Place
 
+_LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -77,6 +78,21 @@ class LocalStorage:
         finally:
             os.close(here)
         return made
+
+    def names(self, path: str) -> list[str]:
+        """See `ports.Storage`."""
+        try:
+            if path:
+                folder = descriptor_of(self.local(path), self._root, _LISTED)
+            else:
+                folder = os.open(self._root, _LISTED & ~os.O_NOFOLLOW)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        try:
+            with os.scandir(folder) as entries:
+                return [entry.name for entry in entries]
+        finally:
+            os.close(folder)
 
     def local(self, path: str) -> Path:
         """See `ports.Storage`."""

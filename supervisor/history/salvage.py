@@ -1,0 +1,128 @@
+"""Finds what can still be followed of a damaged journal. No I/O: `supervisor.repair` has it.
+
+A journal is followed up to its first damaged line. Where that is at its very beginning, the lines
+behind it may tell all the same: the record of the first supervisor tells the whole state, and the
+snapshot that a compacted journal begins with follows from the segment before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from supervisor.core.events import SupervisorStarted
+from supervisor.files.segments import JOURNAL
+from supervisor.history.fold import History
+from supervisor.history.record import (
+    ConfigRecord,
+    DamagedJournalError,
+    Record,
+    Snapshot,
+    Turn,
+    line_of_snapshot,
+    parse,
+)
+from supervisor.history.segment import archived_name
+from supervisor.history.writer import writer
+
+
+@dataclass(frozen=True, slots=True)
+class Salvage:
+    """What can be followed."""
+
+    history: History = field(default_factory=History)
+    lines: bytes = b""
+    """They tell `history`. The first may be a snapshot that was written anew."""
+    taken: int = 0
+    """How many of them are of the damaged file."""
+    segments: Mapping[str, bytes] = field(default_factory=dict)
+    """The segments before it that have to be written anew, by their names."""
+
+
+def salvage(
+    data: bytes, segments: Sequence[str], read: Callable[[str], bytes], wall: datetime
+) -> Salvage | None:
+    """What can be followed of the lines of `data`, or else of the `segments` before them, which are
+    given by their names, oldest first, and read by `read`; None: nothing can be."""
+    history, lines = _as_far_as_sound(data)
+    if history.policy is not None:
+        return Salvage(history, lines, lines.count(b"\n"))
+    if (begun := _behind(data, History(), _is_the_first_start, None, wall)) is not None:
+        return begun
+    if not segments:
+        return None
+    *older, newest = segments
+    base = salvage(read(newest), older, read, wall)
+    if base is None:
+        return None
+    name = archived_name(base.history, base.lines)
+    anew = {**base.segments, name: base.lines}
+    last = base.history.number
+
+    def follows(record: Record) -> bool:  # its snapshot was in between, or never was
+        return isinstance(record, Turn | ConfigRecord) and record.number in (last + 1, last + 2)
+
+    found = _behind(data, base.history, follows, name, wall)
+    if found is None:
+        line = _snapshot_line(base.history, base.history.number + 1, name, wall)
+        found = Salvage(_as_far_as_sound(line)[0], line)
+    return replace(found, segments=anew)
+
+
+def _behind(
+    data: bytes,
+    base: History,
+    follows: Callable[[Record], bool],
+    archived: str | None,
+    wall: datetime,
+) -> Salvage | None:
+    """What the lines tell from the first that `follows` on `base`; None: none does."""
+    for start, record in _records(data):
+        if follows(record):
+            number = record.number - 1
+            first = _snapshot_line(base, number, archived, wall) if number else b""
+            history, lines = _as_far_as_sound(first + data[start:])
+            taken = lines.count(b"\n") - first.count(b"\n")
+            return Salvage(history, lines, taken) if taken else None
+    return None
+
+
+def _is_the_first_start(record: Record) -> bool:
+    """Whether it tells the whole state: it gives the job its id, which it keeps."""
+    return (
+        isinstance(record, Turn)
+        and isinstance(record.event, SupervisorStarted)
+        and "job" in (record.changes or ())
+    )
+
+
+def _snapshot_line(history: History, number: int, archived: str | None, wall: datetime) -> bytes:
+    state, past = history.state.durable(), history.past
+    snapshot = Snapshot(number, wall, state, past, history.policy, history.config, archived)
+    return line_of_snapshot(snapshot, writer())
+
+
+def _records(data: bytes) -> Iterator[tuple[int, Record]]:
+    """Where each line begins that can be read, and its record."""
+    start = 0
+    while end := data.find(b"\n", start) + 1:
+        with suppress(DamagedJournalError):
+            yield start, parse(data[start : end - 1], JOURNAL, 0)[0]
+        start = end
+
+
+def _as_far_as_sound(data: bytes) -> tuple[History, bytes]:
+    """The history that the lines tell up to the first that cannot be followed, and those lines."""
+    sound, size = History(), 0
+    while end := data.find(b"\n", size) + 1:
+        try:
+            record, written = parse(data[size : end - 1], JOURNAL, sound.number + 1)
+            following = replace(sound, transitions=[])
+            following.take(record, written, JOURNAL, checked=False)
+            following.check_sound(JOURNAL)
+        except DamagedJournalError:
+            break
+        sound, size = following, end
+    return sound, data[:size]
