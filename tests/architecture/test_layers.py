@@ -30,6 +30,7 @@ _TOP = _ENGINES | {
     "disk_limits",
     "checkpoint_warning",
     "exclusion",
+    "repair",
     "remote",
     "world",
     "preflight",
