@@ -8,6 +8,7 @@ from datetime import datetime
 from supervisor.adapters.stores.journal import FileJournal, content, segments_of
 from supervisor.files.attempts import FOLDER, attempt_of, is_phase_folder
 from supervisor.files.segments import ARCHIVE, DAMAGED, JOURNAL
+from supervisor.history.archive import archived_name, checksum
 from supervisor.history.record import (
     DamagedJournalError,
     JournalError,
@@ -16,7 +17,6 @@ from supervisor.history.record import (
     line_of_snapshot,
 )
 from supervisor.history.salvage import Salvage, salvage
-from supervisor.history.segment import archived_name, checksum
 from supervisor.history.writer import writer
 from supervisor.ports import Storage
 

@@ -14,6 +14,7 @@ from datetime import datetime
 
 from supervisor.core.events import SupervisorStarted
 from supervisor.files.segments import JOURNAL
+from supervisor.history.archive import archived_name
 from supervisor.history.fold import History
 from supervisor.history.record import (
     ConfigRecord,
@@ -24,7 +25,6 @@ from supervisor.history.record import (
     line_of_snapshot,
     parse,
 )
-from supervisor.history.segment import archived_name
 from supervisor.history.writer import writer
 
 

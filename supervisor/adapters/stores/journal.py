@@ -26,6 +26,8 @@ from supervisor.core.recovery import Recovery
 from supervisor.core.state import JobState
 from supervisor.files.attempts import is_phase_folder
 from supervisor.files.segments import ARCHIVE, JOURNAL, TORN
+from supervisor.history.archive import archived_name as archived_name
+from supervisor.history.archive import check_unchanged, checksum, is_segment
 from supervisor.history.encoding import encode
 from supervisor.history.fold import History as History
 from supervisor.history.record import (
@@ -41,8 +43,6 @@ from supervisor.history.record import (
 from supervisor.history.record import DamagedJournalError as DamagedJournalError
 from supervisor.history.record import JournalError as JournalError
 from supervisor.history.record import NewerJournalError as NewerJournalError
-from supervisor.history.segment import archived_name as archived_name
-from supervisor.history.segment import check_unchanged, checksum, is_segment
 from supervisor.history.writer import writer
 from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Storage, Transition
