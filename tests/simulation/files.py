@@ -118,7 +118,7 @@ class SimulatedFiles:
 
     def chip_holders(self) -> Sequence[Holder]:
         """See `Resources`."""
-        return ()
+        return self.host.chips.holders
 
     def has_chips(self) -> bool:
         """See `Resources`."""
@@ -132,7 +132,7 @@ class SimulatedFiles:
 
     def told_in_the_way(self, redact: Callable[[str], str]) -> Sequence[Notice]:
         """See `Resources`."""
-        return ()
+        return self.host.chips.in_the_way
 
 
 class _Opened:

@@ -34,6 +34,8 @@ class Hazards:
     """The job compiles ahead for the rungs that are next to its own."""
     guard_dies: tuple[float, ...] = ()
     """When somebody kills the guard process; none: it is left alone."""
+    busy_chips: bool = False
+    """What a worker had may stay open after its death, where the job runs on a TPU."""
     outages: tuple[Outage, ...] = ()
     """When the disk of model_dir fails."""
 
@@ -46,6 +48,7 @@ def draw_hazards(seed: int, benign: float) -> Hazards:
     return Hazards(
         prefetches=stream(seed, "prefetch").random() < 0.7,
         guard_dies=_some_moments(stream(seed, "guard"), benign),
+        busy_chips=stream(seed, "chips").random() < 0.5,
         outages=_outages(stream(seed, "disk"), benign),
     )
 

@@ -20,6 +20,7 @@ from supervisor.protocol.failure_record import FailureRecord
 from supervisor.protocol.messages import Message, Stage, StageMessage, StepMessage
 from tests.simulation.accidents import Accidents, Death
 from tests.simulation.chance import Chance
+from tests.simulation.chips import Chips
 from tests.simulation.devices import Devices
 from tests.simulation.group import LEFTOVER, Group, Watcher
 from tests.simulation.outage import Disk
@@ -39,6 +40,7 @@ class Host(Chance):
         self.groups: dict[int, Group] = {}
         self.work = Work()
         self.devices = Devices(self)
+        self.chips = Chips(self)
         self.disk = Disk(scenario.hazards.outages, self.dice("just full"), lambda: self.clock.time)
         self.kept: dict[str, bytes] = {}
         """Files that workers have left, by path."""
@@ -166,6 +168,8 @@ class Host(Chance):
         """The end of a rank by what comes again however often it is tried."""
         if max(group.adjustments.inflight, group.adjustments.accumulation) < self.scenario.need:
             return self.accidents.with_remedy(group.ranks[0], Remedy.LESS_AT_ONCE, group.step)
+        if self.scenario.on_tpu and not group.has_begun and self.chips.remnants:
+            return self.accidents.with_remedy(group.ranks[0], Remedy.WAIT, None)
         if group.step >= self._target(group):
             return None
         if group.step + 1 in self.scenario.bad_steps - {*group.adjustments.skip_steps}:
@@ -290,6 +294,8 @@ class Host(Chance):
         if group.did_its_work:
             self.work.done.add(group.phase)
         self.tell(f"attempt {group.attempt} rank {ended.rank} truly ends: {ended}")
+        if self.scenario.on_tpu and not group.alive:
+            self.chips.worker_died(group)
         if self.watcher is not None:
             self.watcher.ended(group)
 

@@ -73,6 +73,12 @@ class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
         """Of the attempt that was last to be started or killed."""
         self.units: tuple[str, ...] = ()
         """What it was to be placed on, if that was said."""
+        self.by_right: set[int] = set()
+        """Who had a chip open when it began, which is no business of ours."""
+        self.freed: dict[int, float] = {}
+        """When nothing of an attempt lived any more, after it was killed."""
+        self._attempt = 0
+        """The attempt that was last to be started or killed."""
         self._policy = policy
         self._effect = effect
         self._check = check
@@ -97,8 +103,10 @@ class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
 
     def expect(self, decision: StartWorkers | KillWorkers) -> None:
         """What the engine is about to be asked to do."""
-        self.phase = decision.phase
+        self.phase, self._attempt = decision.phase, decision.attempt
         self.units = decision.units if isinstance(decision, StartWorkers) else ()
+        if isinstance(decision, StartWorkers):
+            self.by_right = {holder.pid for holder in self.host.chips.holders}
 
     def can_be_read(self, descriptor: int) -> bool:
         """Whether the main loop has something to do there."""
@@ -249,17 +257,13 @@ class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
             if len(memory.phases) > 1:
                 raise ViolationError(f"memory for snapshots is lent to phases {memory.phases}")
         found = memories[0].content if memories else None
-        given = [loads(each.env[environment.SIMULATED_DEVICES])["units"] for each in workers]
-        are_hosts = given[0][0].startswith(HOST)
-        units = tuple(each[0] for each in given) if are_hosts else tuple(given[0])
+        is_known = bool(self.host.devices.units)
+        units = _units(workers) if is_known else ()
         asked = Adjustments.from_environment(env)
         attempt, step = identity.attempt, found.step if found is not None else None
-        is_known = bool(self.host.devices.units)
         rung = identity.num_devices if is_known else None
         success = self._policy.phases[self.phase].success
-        group = self.host.launch(
-            attempt, self.phase, success, self, asked, step, rung, units if is_known else ()
-        )
+        group = self.host.launch(attempt, self.phase, success, self, asked, step, rung, units)
         assert len(group.ranks) == identity.world_size
         self.snapshots[attempt] = found
         for worker in workers:
@@ -294,7 +298,7 @@ class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
         """See `Processes`."""
         self._effect("before what is left is killed")
         if self.guard.is_dead:
-            return self.guard.bury()
+            return not self._is_free(is_left=self.guard.bury())
         for group in self.host.alive():
             self.host.kill(group)
         for process in self._processes:
@@ -305,7 +309,12 @@ class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
                     raise ViolationError("a compile is killed with the attempt")
                 process.signal(SIGKILL)
         own = (each for each in self._processes if each.lives and each.pid not in spared)
-        return bool(self.host.alive()) or any(own)
+        return not self._is_free(is_left=bool(self.host.alive()) or any(own))
+
+    def _is_free(self, *, is_left: bool) -> bool:
+        if not is_left:
+            self.freed.setdefault(self._attempt, self.host.clock.time)
+        return not is_left
 
     pause = 0.05
 
@@ -343,3 +352,10 @@ class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
         """The pids of what lives although its parents have ended."""
         mine = (each for each in self._processes if each.group is group and each.rank == LEFTOVER)
         return {each.pid for each in mine if each.lives and not group.workers}
+
+
+def _units(workers: Sequence[Process]) -> tuple[str, ...]:
+    """What the workers of a group were told to run on."""
+    given = [loads(each.env[environment.SIMULATED_DEVICES])["units"] for each in workers]
+    are_hosts = given[0][0].startswith(HOST)
+    return tuple(each[0] for each in given) if are_hosts else tuple(given[0])

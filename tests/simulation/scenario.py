@@ -133,6 +133,12 @@ class Scenario:
     """What the random streams of the hazards are drawn from."""
     hazards: Hazards = NO_HAZARDS
 
+    @property
+    def on_tpu(self) -> bool:
+        """Whether the job runs on the chips of a TPU, and not on devices that are simulated."""
+        is_one = self.world_size == 1 and not self.policy.phases[0].units
+        return self.hazards.busy_chips and is_one
+
 
 def draw(seed: int, rng: Random) -> Scenario:
     """A scenario: each kind of fault is left out of every other world."""

@@ -13,6 +13,7 @@ from supervisor.adapters.stores.journal import FileJournal, JournalError
 from supervisor.core import transitions
 from supervisor.engines.ahead import prefetching
 from supervisor.engines.ahead.prefetching import Prefetcher
+from supervisor.engines.clearing import Releasing
 from supervisor.engines.group import WorkerGroup
 from supervisor.engines.launch import Launch
 from supervisor.engines.local import LocalEngine
@@ -114,6 +115,22 @@ def a_record_that_cannot_be_written_is_left_out(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(FileJournal, "_write", bug)
 
 
+def a_chip_that_is_open_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Releasing, "until_released", lambda self, then: then())
+
+
+def who_has_a_chip_by_right_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Releasing, "begins", lambda self: None)
+
+
+def a_chip_is_waited_for_half_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Releasing.__init__, "__defaults__", (15.0,))
+
+
+def nobody_tells_who_has_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalEngine, "name_holders", lambda self: None)
+
+
 PLANTED: dict[Plant, int] = {
     compiles_go_on_beside_a_restart: 20,
     compiles_are_killed_with_the_attempt: 20,
@@ -122,6 +139,10 @@ PLANTED: dict[Plant, int] = {
     one_guess_strikes_a_rung: 584,
     no_attempt_is_lost_with_its_guard: 10,
     the_guard_of_an_earlier_attempt_counts: 138,
+    a_chip_that_is_open_is_not_waited_for: 25,
+    who_has_a_chip_by_right_is_waited_for: 25,
+    a_chip_is_waited_for_half_as_long: 25,
+    nobody_tells_who_has_the_device: 74,
     an_attempt_starts_without_its_folder: 139,
     an_attempt_starts_without_its_params: 55,
     a_full_disk_stays_full: 95,

@@ -20,8 +20,9 @@ from supervisor.core.decisions import (
     FinishJob,
     KillWorkers,
     StartWorkers,
+    Wait,
 )
-from supervisor.core.events import Event, RungCompileFailed, WorkersGone, WorkersObserved
+from supervisor.core.events import Event, Noticed, RungCompileFailed, WorkersGone, WorkersObserved
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import Survivor
@@ -43,6 +44,8 @@ from tests.simulation.outage import SimulatedSpace
 from tests.simulation.scenario import Scenario
 
 _MODEL_DIR = Path("/nowhere")
+_PATIENCE = 29.99
+"""Seconds for which a chip that is open is waited for (30, less what rounding takes off)."""
 
 
 class CheckedWorld:
@@ -125,6 +128,8 @@ class CheckedWorld:
         self._world.carry_out(decision)
         if isinstance(decision, StartWorkers):
             self._check_room()
+        if isinstance(decision, Wait) and decision.device_is_busy:
+            self._check_named()
         self._effect(f"after {type(decision).__name__} was carried out")
 
     # --- what must be so --------------------------------------------------------------------------
@@ -151,6 +156,11 @@ class CheckedWorld:
         self.machine.compiles.check_none_is_in_the_way()
         if start.directory not in self._storage.content:
             raise ViolationError(f"attempt {attempt} has no directory")
+
+    def _check_named(self) -> None:
+        told = [event.text for event in self.loop.told if isinstance(event, Noticed)]
+        if any(str(each) not in map(str, told) for each in self._host.chips.in_the_way):
+            raise ViolationError("it waits for a device, and does not tell who has it")
 
     def _check_room(self) -> None:
         if self._was_full and self._host.disk.is_full and self.space.could_free:
@@ -180,6 +190,8 @@ class CheckedWorld:
 
     def _check_told(self, event: Event) -> None:
         """What the engine tells of an attempt of its own is what truly happened."""
+        if isinstance(event, Noticed) and "until it is closed" in event.text:
+            self._check_waits(event.text)
         if isinstance(event, RungCompileFailed):
             self.machine.compiles.check_told(event)
         if not isinstance(event, WorkersObserved | WorkersGone):
@@ -201,7 +213,20 @@ class CheckedWorld:
             self._gone.add(event.attempt)
             self._check_gone(event, group)
 
+    def _check_waits(self, told: str) -> None:
+        by_right = self.machine.by_right if self._started is not None else ()
+        if any(f"pid {pid} " in told for pid in by_right):
+            raise ViolationError(f"it waits for who has a chip by right: {told}")
+
+    def _check_released(self, attempt: int) -> None:
+        """No attempt is over while what it left has a chip open, unless that takes too long."""
+        left = set(self._host.chips.remnants) - self.machine.by_right
+        waited = self._host.clock.time - self.machine.freed[attempt]
+        if self._host.scenario.on_tpu and left and waited < _PATIENCE:
+            raise ViolationError(f"it goes on after {waited:.1f} s although a chip is open: {left}")
+
     def _check_gone(self, event: WorkersGone, group: Group) -> None:
+        self._check_released(event.attempt)
         if group.alive:
             raise ViolationError(f"told to be gone: {group.alive} live")
         if event.step != group.told_step:
@@ -275,7 +300,7 @@ def _plan(scenario: Scenario, policy: RestartPolicy, phase: int) -> PhasePlan:
         global_batch=None,
         max_steps=None,
         faults=(),
-        platform="cpu",
+        platform="tpu" if scenario.on_tpu else "cpu",
         standby=scenario.standby,
         rungs=limits.rungs,
         prefetch=scenario.hazards.prefetches,
