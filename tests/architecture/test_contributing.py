@@ -80,3 +80,13 @@ def test_the_files_of_each_feature_are_in_the_core() -> None:
         files = re.findall(r"`(\w+\.py)`", row)
         assert len(files) <= 6
         assert all((ROOT / "supervisor" / "core" / file).is_file() for file in files)
+
+
+def test_every_other_name_in_it_is_one_of_the_code() -> None:
+    words = set[str]()
+    for folder in ("supervisor", "tests"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if path != Path(__file__):
+                words.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    named = {name for name in re.findall(r"`(\w+)`", TEXT) if not name.islower() or "_" in name}
+    assert named - words == set()
