@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from supervisor.adapters.stores.lease import (
     LeaseTakenError,
     LeaseTimes,
     is_shared,
+    owner_of,
 )
 from supervisor.adapters.stores.lease_places import LEASE, LeaseFile
 from supervisor.adapters.stores.lock import OWNER, DirectoryLock, LockUnsupportedError
@@ -157,6 +159,42 @@ def owned(
 
         check_all()
         yield ownership
+
+
+@contextmanager
+def alone(directory: Path, exclusion: Exclusion, say: Callable[[str], None]) -> Iterator[Check]:
+    """Keep every supervisor out of model_dir for the block, which works for a moment only: those of
+    this host by the lock, those of others by the lease. What it may write, it writes after a check.
+
+    A lease that somebody has is heeded, whatever the file system asks for.
+
+    Raises:
+        LockHeldError, LeaseHeldError: it is a supervisor's.
+        OSError: nobody can tell.
+    """
+    token = uuid.uuid4().hex
+    files, times = LocalStorage(directory, writer=f".{token}"), exclusion.lease
+    with ExitStack() as stack:
+        try:
+            if exclusion.flock:
+                stack.enter_context(_locked(directory))
+        except LockUnsupportedError:
+            times = times or LeaseTimes()
+        place = LeaseFile(files, (times or LeaseTimes()).settle)
+        if times is None and owner_of(place.read().data) is None:
+            yield _nothing
+            return
+        lease = Lease(
+            place,
+            times or LeaseTimes(),
+            token,
+            on_renewed=lambda seconds: None,
+            on_lost=lambda error: None,
+            say=say,
+        )
+        lease.acquire()
+        stack.callback(lease.release)
+        yield lease.check
 
 
 def _nothing() -> None:

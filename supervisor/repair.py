@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 
 from supervisor.adapters.stores.journal import FileJournal, content, segments_of
 from supervisor.files.attempts import FOLDER, attempt_of, is_phase_folder
 from supervisor.files.segments import ARCHIVE, DAMAGED, JOURNAL
 from supervisor.history.archive import archived_name, checksum
+from supervisor.history.fold import History
 from supervisor.history.record import (
     DamagedJournalError,
     JournalError,
@@ -16,7 +19,7 @@ from supervisor.history.record import (
     Snapshot,
     line_of_snapshot,
 )
-from supervisor.history.salvage import Salvage, salvage
+from supervisor.history.salvage import Salvage, highest_attempt_told, salvage
 from supervisor.history.writer import writer
 from supervisor.ports import Storage
 
@@ -24,7 +27,9 @@ _MAX_ATTEMPT = 10**9
 """A folder with a higher number was made by nobody of us."""
 
 
-def repair(storage: Storage, wall: datetime, attempt: int) -> str | None:
+def repair(
+    storage: Storage, wall: datetime, attempt: int, check: Callable[[], None] = lambda: None
+) -> str | None:
     """Have the job go on from the last record that can be followed; returns what was done, which
     the journal tells too, and None where nothing is damaged.
 
@@ -32,21 +37,25 @@ def repair(storage: Storage, wall: datetime, attempt: int) -> str | None:
     journal does not tell any more is taken from the archived segments. Where nothing can be
     followed, a new record begins. All that there was is kept: as it was under another name, and as
     far as it can be followed in the archive. `attempt` is the highest number of an attempt that is
-    known from elsewhere: none gets it again.
+    known from elsewhere: none gets it again. `check` raises where model_dir is not ours any more.
 
     Raises:
         NewerJournalError: only a newer version can read it.
-        DamagedJournalError: what is in its place is no file of ours.
+        DamagedJournalError: what is in its place is no file of ours; or a segment is damaged, for
+            which there is nothing to be done.
         JournalError: it cannot be read or written.
     """
+    journal = FileJournal(storage)
     try:
-        history = FileJournal(storage).read()
+        history = journal.read()
     except NewerJournalError:
         raise
     except DamagedJournalError as error:
         why = error.why
     else:
-        return f"{history.cut_off}" if history.torn else None
+        _check_archive(journal, history)
+        return history.cut_off if history.torn else None
+    check()
     data = content(storage, JOURNAL)
 
     def read(segment: str) -> bytes:
@@ -62,11 +71,27 @@ def repair(storage: Storage, wall: datetime, attempt: int) -> str | None:
         if data and kept:
             storage.replace(kept, data)
         archived = _archive(storage, found)
-        snapshot = _snapshot(found, wall, attempt, archived, done)
+        told = min(highest_attempt_told(data or b""), _MAX_ATTEMPT)
+        snapshot = _snapshot(found, wall, max(attempt, told), archived, done)
+        check()
         storage.replace(JOURNAL, line_of_snapshot(snapshot, writer()))
     except OSError as error:
-        raise JournalError(f"{JOURNAL} cannot be repaired: {error.strerror}") from error
+        where = Path(str(error.filename or JOURNAL)).name
+        raise JournalError(f"{where} cannot be written: {error.strerror}") from error
     return done
+
+
+def _check_archive(journal: FileJournal, history: History) -> None:
+    try:
+        for _ in journal.everything(history):
+            pass
+    except JournalError as error:
+        why = error.why if isinstance(error, DamagedJournalError) else str(error)
+        cut = f"{history.cut_off}. " if history.torn else ""
+        raise DamagedJournalError(
+            f"{cut}{JOURNAL} is whole, but {why}",
+            "the job goes on without; to be told its past again, bring back a copy that is whole",
+        ) from error
 
 
 def highest_attempt(storage: Storage, since: str = "") -> int:
@@ -84,12 +109,13 @@ def highest_attempt(storage: Storage, since: str = "") -> int:
 
 def _told(data: bytes, found: Salvage) -> str:
     """From where the job goes on, and what is lost."""
-    lost = len(data.removesuffix(b"\n").split(b"\n")) - found.taken
+    lost = data.count(b"\n") + (data[-1:] not in b"\n") - found.taken
     if not found.lines:
         return "Nothing of it can be followed: the job begins a new record"
-    behind = "1 line behind it counts" if lost == 1 else f"{lost} lines behind it count"
     beginning = f", its beginning from {ARCHIVE}/" if found.segments else ""
-    return f"The job goes on from record {found.history.number}{beginning}; {behind} no more"
+    goes_on = f"The job goes on from record {found.history.number}{beginning}"
+    behind = "1 line behind it counts" if lost == 1 else f"{lost} lines behind it count"
+    return f"{goes_on}; {behind} no more" if lost else goes_on
 
 
 def _archive(storage: Storage, found: Salvage) -> str | None:

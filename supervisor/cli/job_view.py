@@ -40,6 +40,10 @@ from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import printable
 
 
+class NoJobError(ValueError):
+    """What is given is no model_dir with a job in it."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobView:
     """A job as it is seen from outside."""
@@ -57,8 +61,10 @@ def exit_code_of(show: Callable[[], None], place: Path | Uri) -> int:
         show()
     except DamagedJournalError as error:
         return complain(ExitCode.INVALID_CONFIG, error.told(place))
-    except (JournalError, ValueError, ImportError) as error:
+    except (ValueError, ImportError) as error:
         return complain(ExitCode.USAGE, str(error))
+    except JournalError as error:
+        return complain(ExitCode.CANNOT_WRITE, f"{place}: {error}")
     except OSError as error:
         return complain(ExitCode.CANNOT_WRITE, f"{place}: {error}")
     return 0
@@ -68,12 +74,13 @@ def view(place: Path | Uri) -> JobView:
     """Read the job in `place`, its model_dir.
 
     Raises:
-        JournalError: there is none, or its journal cannot be read.
+        NoJobError: there is none.
+        JournalError: its journal cannot be read.
         OSError, ImportError: a bucket cannot be read.
     """
     if isinstance(place, Path):
         if place.is_file():
-            raise JournalError(f"{place} is a file: give the job's model_dir, which is a folder")
+            raise NoJobError(f"{place} is a file: give the job's model_dir, which is a folder")
         history = FileJournal(LocalStorage(place)).look()
         owner, ask = living_owner(place), partial(ask_to_clear, place)
     else:
@@ -81,7 +88,7 @@ def view(place: Path | Uri) -> JobView:
         history = _history_in(objects)
         owner, ask = _owner_in(objects), partial(_ask_in, objects)
     if history.policy is None:
-        raise JournalError(f"{place} holds no job: there is no journal with a start in it")
+        raise NoJobError(f"{place} holds no job: there is no journal with a start in it")
     return JobView(history, history.policy, owner, ask)
 
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from supervisor.core.decisions import StartWorkers
 from supervisor.core.events import SupervisorStarted
 from supervisor.files.segments import JOURNAL
 from supervisor.history.archive import archived_name
@@ -96,6 +97,13 @@ def _is_the_first_start(record: Record) -> bool:
         and isinstance(record.event, SupervisorStarted)
         and "job" in (record.changes or ())
     )
+
+
+def highest_attempt_told(data: bytes) -> int:
+    """The highest number of an attempt in any line that can be read; 0: there is none."""
+    turns = (record for _, record in _records(data) if isinstance(record, Turn))
+    starts = (each for turn in turns for each in turn.decisions if isinstance(each, StartWorkers))
+    return max((start.attempt for start in starts), default=0)
 
 
 def _snapshot_line(history: History, number: int, archived: str | None, wall: datetime) -> bytes:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from supervisor.adapters.stores.journal import FileJournal, JournalError, follow
+from supervisor.adapters.stores.lease import Lease, LeaseTimes
+from supervisor.adapters.stores.lease_places import LEASE, LeaseFile
 from supervisor.adapters.stores.lock import DirectoryLock
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.cli.main import main
-from supervisor.files.segments import DAMAGED, JOURNAL
+from supervisor.files.segments import ARCHIVE, DAMAGED, JOURNAL
 from tests.running import Result, command_config
 
 Supervise = Callable[..., Result]
@@ -83,7 +89,9 @@ def test_wherever_a_line_is_damaged_what_was_before_it_counts(path: Path, tmp_pa
         if before.policy is None:
             begins_with_config = number == 0 and b'"config":' in lines[0] and b'"n":' in lines[0]
             before = follow(path.read_bytes(), JOURNAL) if begins_with_config else before
-        assert history.state.durable() == before.state.durable()
+        assert history.state.attempt >= before.state.attempt
+        told = replace(history.state.durable(), attempt=before.state.attempt)
+        assert told == before.state.durable()
         assert len(list(journal.everything(history))) == len(before.transitions)
         assert kept(model_dir) == data
 
@@ -109,9 +117,96 @@ def test_no_job_is_repaired_in_a_bucket_or_where_a_supervisor_runs(
     assert "is in a bucket" in capfd.readouterr().err
     assert main(["repair", str(tmp_path / "nothing")]) == 64
     assert "is no folder" in capfd.readouterr().err
+    assert main(["repair", str(tmp_path)]) == 64
+    assert list(tmp_path.iterdir()) == [], "no job is there, and nothing is left there"
     shutil.copy(JOURNALS[0], tmp_path / JOURNAL)
     lock = DirectoryLock(tmp_path)
     try:
         assert main(["repair", str(tmp_path)]) == 73
     finally:
         lock.release(LocalStorage(tmp_path))
+
+
+DAMAGED_JOURNAL = JOURNALS[-1].read_bytes() + b"{\n"
+
+
+def test_nothing_is_repaired_where_a_supervisor_of_another_host_renews_its_lease(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / JOURNAL).write_bytes(DAMAGED_JOURNAL)
+    times = LeaseTimes(duration=30.0, renew=0.1, settle=0.01)
+    place = LeaseFile(LocalStorage(tmp_path), times.settle)
+    lease = Lease(place, times, "other", on_renewed=lambda seconds: None, on_lost=print, say=print)
+    lease.acquire()
+    try:
+        assert main(["repair", str(tmp_path)]) == 73
+    finally:
+        lease.release()
+    assert "model_dir is owned by" in capfd.readouterr().err
+    assert (tmp_path / JOURNAL).read_bytes() == DAMAGED_JOURNAL
+    assert main(["repair", str(tmp_path)]) == 0, "it was given back"
+
+
+def test_it_is_repaired_where_nothing_can_be_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / JOURNAL).write_bytes(DAMAGED_JOURNAL)
+
+    def unsupported(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    assert main(["repair", str(tmp_path)]) == 0
+    lease = json.loads((tmp_path / LEASE).read_bytes())
+    assert lease == {"token": None, "epoch": 1}, "it was taken, and given back"
+
+
+def test_what_cannot_be_read_or_written_is_74_and_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / JOURNAL).write_bytes(DAMAGED_JOURNAL)
+    (tmp_path / ARCHIVE).write_text("mine")
+    assert main(["repair", str(tmp_path)]) == 74
+    assert f"{tmp_path}: {ARCHIVE} cannot be written: " in capfd.readouterr().err
+    assert (tmp_path / JOURNAL).read_bytes() == DAMAGED_JOURNAL
+    assert (tmp_path / ARCHIVE).read_text() == "mine"
+
+
+def test_a_damaged_segment_is_told_and_costs_nothing_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / JOURNAL).write_bytes(DAMAGED_JOURNAL)
+    assert main(["repair", str(tmp_path)]) == 0
+    journal = (tmp_path / JOURNAL).read_bytes()
+    (segment,) = (tmp_path / ARCHIVE).iterdir()
+    segment.write_bytes(segment.read_bytes() + b"{}\n")
+    assert main(["repair", str(tmp_path)]) == 78
+    told = capfd.readouterr().err
+    assert f"{JOURNAL} is whole, but {ARCHIVE}/{segment.name} was changed" in told
+    assert (tmp_path / JOURNAL).read_bytes() == journal
+
+
+def test_an_attempt_behind_the_damage_keeps_its_number_without_a_folder(tmp_path: Path) -> None:
+    lines = JOURNALS[-2].read_bytes().splitlines(keepends=True)
+    (start, *_) = (n for n, line in enumerate(lines) if b'"kind":"StartWorkers"' in line)
+    (tmp_path / JOURNAL).write_bytes(b"".join([*lines[:start], b"{\n", *lines[start:]]))
+    assert main(["repair", str(tmp_path)]) == 0
+    state = FileJournal(LocalStorage(tmp_path)).read().state
+    assert state.attempt == follow(b"".join(lines), JOURNAL).state.attempt
+
+
+def test_a_record_that_is_gone_takes_no_number_with_it(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    """The journal was cut between two lines: nothing but the folders of the attempts shows it."""
+    restart = {"max_num_restarts": 2, "backoff": {"first": 0.01}, "repeated_failure_limit": 0}
+    program = [sys.executable, "-c", "raise SystemExit(1)"]
+    config = command_config(model_dir, restart=restart, argv=program)
+    supervise(config)
+    lines = (model_dir / JOURNAL).read_bytes().splitlines(keepends=True)
+    starts = [n for n, line in enumerate(lines) if b'"kind":"StartWorkers"' in line]
+    (model_dir / JOURNAL).write_bytes(b"".join(lines[: starts[1]]))
+    again = supervise(config)
+    assert again.told("attempts-unrecorded", attempt=3)
+    assert [record["attempt"] for record in again.summary["attempts"]][:4] == [1, 2, 3, 4]
+    assert again.events("workers-started")[0]["attempt"] == 4
