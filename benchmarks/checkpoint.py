@@ -27,7 +27,7 @@ import orbax.checkpoint as ocp
 from benchmarks.report import Report, options
 from supervisor.config.training.layout import Rung
 from supervisor.config.training.resolved import InitConfig
-from trainer.checkpoint import Checkpoints, restore
+from trainer.checkpoint import CheckpointSaver, restore
 from trainer.checkpoint_steps import steps_in
 from trainer.mesh import make_mesh
 from trainer.train_state import TrainState, TrainStateSpec
@@ -88,7 +88,7 @@ def _random(spec: TrainStateSpec) -> TrainState:
 def _measure(spec: TrainStateSpec, directory: Path, rounds: int, samples: Samples) -> None:
     state, abstract = _random(spec), spec.abstract
     arrays = [np.asarray(x) for x in jax.tree.leaves((state.params, state.optimizer))]
-    ours = Checkpoints(steps_in(directory / "ours"), 1, {}, print)
+    ours = CheckpointSaver(steps_in(directory / "ours"), 1, {}, print)
     plain = ocp.CheckpointManager(
         directory / "plain", options=ocp.CheckpointManagerOptions(max_to_keep=1)
     )

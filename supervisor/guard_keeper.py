@@ -28,9 +28,9 @@ from supervisor.host.identity import Identity
 from supervisor.host.notice import Notice
 from supervisor.host.process_record import (
     NAME,
-    Origin,
     ProcessRecord,
     Recorded,
+    RecordOrigin,
     cgroup_name,
     folder,
     is_job,
@@ -159,7 +159,7 @@ def contain(guard: GuardClient, storage: Storage, model_dir: Path, job: str, ins
     """
     cgroup = cgroups.made(cgroup_name(job, instance))
     try:
-        origin = Origin(job, instance, Identity.of_this_process(), folder(model_dir), cgroup)
+        origin = RecordOrigin(job, instance, Identity.of_this_process(), folder(model_dir), cgroup)
         record = ProcessRecord(
             model_dir / NAME, origin, partial(storage.replace, NAME), partial(says, origin.run)
         )

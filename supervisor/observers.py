@@ -51,7 +51,7 @@ class Rendering(Protocol):
         ...
 
 
-class Observers:
+class IsolatedObservers:
     """Observers that can harm neither the job nor one another, and their timers."""
 
     def __init__(self, policy: RestartPolicy, call_later: CallLater, tell: Tell) -> None:
@@ -204,7 +204,7 @@ def observers_of(
     shown: Screen,
     complain: Callable[[str], None],
     stack: ExitStack,
-) -> Observers:
+) -> IsolatedObservers:
     """All observers of the job, in the order in which they are told; until `stack` ends.
 
     `complain` says a line on standard error.
@@ -219,7 +219,7 @@ def observers_of(
     job, plans, policy = prepared.job, prepared.plans, prepared.policy
     space.recall(history.past)
     limits = job.phases[0].init.limits
-    observers = Observers(policy, reactor.call_later, notice)
+    observers = IsolatedObservers(policy, reactor.call_later, notice)
     summary = Summary(storage, plans, policy, warn)
     observers.add(log, summary, space)
     observers.view_of(summary, partial(_recall, summary, policy, journal, history, warn))()

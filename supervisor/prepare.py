@@ -23,7 +23,7 @@ from supervisor.config.problems import ConfigError, Problem, key_path, shown
 from supervisor.config.rule_checks import name_of
 from supervisor.config.schema import Phase
 from supervisor.config.secret_names import flags
-from supervisor.config.training.check import Checked, check
+from supervisor.config.training.check import CheckedSections, check
 from supervisor.core.liveness import FIRST_INITIALISING
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.diagnosis.examples import failed
@@ -156,18 +156,18 @@ def _unreachable_signs(job: Job) -> Iterator[Problem]:
             yield job.source.problem(location, f"cannot be looked for: {error}")
 
 
-def _checked(job: Job, index: int) -> Checked:
+def _checked(job: Job, index: int) -> CheckedSections:
     """What there is to say of a phase of our trainer; nothing of a command."""
     phase = job.phases[index]
     if phase.fit is None:
-        return Checked()
+        return CheckedSections()
     trainer = phase.model_dump(mode="json", exclude_none=True, exclude={"start_from", "faults"})
     trainer["init"]["checkpoint"].setdefault("directory", str(job.place))
     factor = devices_per_accelerator(phase)
     return check(trainer, [factor * count for count in wanted(phase)])
 
 
-def _layouts(phase: Phase, checked: Checked) -> Layouts:
+def _layouts(phase: Phase, checked: CheckedSections) -> Layouts:
     """What the program of a phase does on each number of devices, or why it cannot."""
     if phase.fit is None:
         return command_layouts(phase)

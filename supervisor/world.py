@@ -28,7 +28,7 @@ from supervisor.core.decisions import (
 )
 from supervisor.core.events import Event, Noticed, PhaseBegun, QuarantineCleared
 from supervisor.engines.engine import Engine
-from supervisor.engines.host_port import EventLoop, Files
+from supervisor.engines.host_port import EventLoop, HostFiles
 from supervisor.engines.launch import Launch
 from supervisor.exclusion import ModelDirError, Ownership
 from supervisor.files.attempts import attempt_folder, phase_folder
@@ -55,7 +55,7 @@ class LocalWorld:
         engine: Engine,
         space: Space,
         ownership: Ownership,
-        files: Files,
+        files: HostFiles,
     ) -> None:
         """`config` is what params.yaml shows of each phase."""
         self._job = job
@@ -199,7 +199,7 @@ class LocalWorld:
             self._reactor.post(Noticed(self._clock.now(), told))
 
 
-def newest_in(files: Files, prepared: Prepared, phase: int) -> int | None:
+def newest_in(files: HostFiles, prepared: Prepared, phase: int) -> int | None:
     """The newest committed step of a phase.
 
     Raises:

@@ -22,7 +22,7 @@ from supervisor.protocol.fault_injection import FaultInjector
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
 from supervisor.protocol.stacks import enable_stack_dumps
-from supervisor.protocol.standby import Orders, Standby
+from supervisor.protocol.standby import Standby, StandbyOrders
 
 if TYPE_CHECKING:
     from trainer.warm_up import WarmUp
@@ -71,7 +71,7 @@ def _stand_by(standby: Standby, arguments: list[str]) -> tuple[list[str], WarmUp
         traceback.print_exception(error)
         standby.unusable(f"{type(error).__name__}: {error}")
 
-    def problem(orders: Orders) -> str | None:
+    def problem(orders: StandbyOrders) -> str | None:
         why_not = ready.problem(orders) if ready is not None else None
         return why_not or placement.adopt()
 

@@ -70,7 +70,7 @@ def newest_step(place: Path | Uri) -> int | None:
     return next((step for step, _ in steps_in(place).committed()), None)
 
 
-class Checkpoints:
+class CheckpointSaver:
     """Saves into one directory and restores from it, for one job at a time.
 
     Of several processes the first one alone clears, verifies and moves, and writes the manifests.

@@ -16,7 +16,7 @@ from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
 from supervisor.protocol.simulated import Held
 from trainer import deterministic_reduction, distributed
-from trainer.checkpoint import Checkpoints, restore_parts
+from trainer.checkpoint import CheckpointSaver, restore_parts
 from trainer.checkpoint_steps import Say, steps_in
 from trainer.config_fingerprint import fingerprint, fingerprint_across
 from trainer.evaluation import Evaluation
@@ -107,13 +107,13 @@ def train(
     distributed.leave()
 
 
-def _checkpoints(init: InitConfig, say: Say) -> Checkpoints:
+def _checkpoints(init: InitConfig, say: Say) -> CheckpointSaver:
     where = init.checkpoint
     steps, policy = steps_in(where.directory), save_policy(where)
-    return Checkpoints(steps, where.keep, fingerprint(init), say, policy)
+    return CheckpointSaver(steps, where.keep, fingerprint(init), say, policy)
 
 
-def _is_complete(config: TrainerConfig, checkpoints: Checkpoints, reporter: Reporter) -> bool:
+def _is_complete(config: TrainerConfig, checkpoints: CheckpointSaver, reporter: Reporter) -> bool:
     max_steps = config.init.loop.max_steps
     if (checkpoints.newest() or 0) < max_steps:
         return False
@@ -146,7 +146,7 @@ def _adjustable(
 
 
 def _resume(
-    snapshots: SnapshotWriter | None, checkpoints: Checkpoints, batches: Any
+    snapshots: SnapshotWriter | None, checkpoints: CheckpointSaver, batches: Any
 ) -> tuple[TrainState, int] | None:
     """As `_start`, from the snapshot in memory; None: there is none to resume from."""
     found = snapshots.restore(checkpoints.newest()) if snapshots is not None else None
@@ -160,7 +160,7 @@ def _resume(
 
 def _start(
     config: TrainerConfig,
-    checkpoints: Checkpoints,
+    checkpoints: CheckpointSaver,
     spec: TrainStateSpec,
     batches: Any,
     say: Say,

@@ -16,7 +16,7 @@ from supervisor.protocol.reporter import Reporter
 from supervisor.protocol.simulated import Held
 from trainer import distributed
 from trainer.batch_sharder import BatchSharder
-from trainer.checkpoint import Checkpoints
+from trainer.checkpoint import CheckpointSaver
 from trainer.evaluation import Evaluation
 from trainer.inflight import InFlight, NotFiniteError
 from trainer.log import log
@@ -42,7 +42,7 @@ class TrainingLoop:
     batches: Any
     sharder: BatchSharder
     evaluation: Evaluation | None
-    checkpoints: Checkpoints
+    checkpoints: CheckpointSaver
     in_flight: InFlight
     reporter: Reporter
     snapshots: SnapshotWriter | None = None

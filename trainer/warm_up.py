@@ -22,9 +22,9 @@ from supervisor.config.training.data_files import matching_files
 from supervisor.config.training.resolved import TrainerConfig, parse
 from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.environment import WorkerIdentity
-from supervisor.protocol.standby import Orders
+from supervisor.protocol.standby import StandbyOrders
 from trainer import placement
-from trainer.checkpoint import Checkpoints
+from trainer.checkpoint import CheckpointSaver
 from trainer.checkpoint_steps import steps_in
 from trainer.log import WorkerLog
 from trainer.setting_up import TrainingSetup, set_up
@@ -62,7 +62,7 @@ class WarmUp:
         accumulation = adjustments.accumulation
         return cls(prepared, config, text, data, num_devices, platform, visible, accumulation)
 
-    def problem(self, orders: Orders) -> str | None:
+    def problem(self, orders: StandbyOrders) -> str | None:
         """Why what was prepared is not what the worker of `orders` needs, if so.
 
         Of other simulated devices there can be as many as it takes: then the imports are of use.
@@ -110,7 +110,7 @@ def _rehearse(prepared: TrainingSetup) -> None:
         jax.block_until_ready(snapshots.restore(None))
         os.close(memory)
     with tempfile.TemporaryDirectory(prefix="supervise-standby-") as directory:
-        checkpoints = Checkpoints(steps_in(Path(directory)), 1, {}, print)
+        checkpoints = CheckpointSaver(steps_in(Path(directory)), 1, {}, print)
         checkpoints.save(state, 1, position)
         checkpoints.committed(wait=True)
         checkpoints.settle()

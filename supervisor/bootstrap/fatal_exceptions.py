@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from .worker import Worker
+from .worker import SupervisedWorker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _AT_EXIT = "atexit", "threading shutdown"
 class Ending:
     """Wraps the program's main module."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: SupervisedWorker) -> None:
         self._worker = worker
         self._of_thread: FailureRecord | None = None
         self._exit = os._exit

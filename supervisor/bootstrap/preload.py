@@ -16,7 +16,7 @@ from importlib import import_module
 
 from ..protocol.environment import MODULES_FILE, NUM_CPU_DEVICES, PRELOAD
 from ..protocol.reading import UnreadableError, read_object
-from ..protocol.standby import Orders, Standby, changed
+from ..protocol.standby import Standby, StandbyOrders, changed
 
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + "/"
 _INSTALLED = ("/site-packages/", "/dist-packages/")
@@ -48,7 +48,7 @@ def stand_by(start: str, environ: Mapping[str, str] = os.environ) -> None:
     if _backend_is_up():
         standby.unusable("importing what the program imports initialises JAX's backend")
 
-    def problem(orders: Orders) -> str | None:
+    def problem(orders: StandbyOrders) -> str | None:
         return _shadowed(modules, _directory_of_program(orders.argv, start))
 
     number = environ.get(NUM_CPU_DEVICES)

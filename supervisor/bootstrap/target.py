@@ -7,7 +7,7 @@ import sys
 
 from .buffering import write_by_lines
 from .fatal_exceptions import Ending
-from .worker import STANDBY, Worker
+from .worker import STANDBY, SupervisedWorker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def prepare(start: str) -> Program | None:
     if program is not None:
         program.set_sys(start)
         write_by_lines()
-        worker = Worker(os.path.dirname(start), clean_path)
+        worker = SupervisedWorker(os.path.dirname(start), clean_path)
         worker.begin()
         program.ending = Ending(worker)
     return program

@@ -62,7 +62,7 @@ class OurFrames:
         error.__traceback__ = trace
 
 
-class Worker:
+class SupervisedWorker:
     """This process, as the supervisor's worker."""
 
     def __init__(self, ours: str, clean_path: list[str]) -> None:

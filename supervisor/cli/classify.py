@@ -35,7 +35,7 @@ NO_INPUT = 66
 _HINT = "; give the path of a log (LOG:70 and LOG:SIGABRT also say how it ended), or - for stdin"
 _NEVER_REACHED = Success(step=sys.maxsize)
 """Whoever asks without an exit code has a failure at hand."""
-_STAGES = {
+STAGES = {
     "import": Stage.STARTING,
     "config": Stage.STARTING,
     "init": Stage.INITIALIZING,
@@ -100,8 +100,8 @@ def run(options: Namespace) -> int:
 
 def parse_stage(text: str) -> Stage:
     """The stage that a person means; ValueError names those there are."""
-    if text.lower() in _STAGES:
-        return _STAGES[text.lower()]
+    if text.lower() in STAGES:
+        return STAGES[text.lower()]
     try:
         return Stage(text.upper())
     except ValueError:

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Pipes:
+class HeldPipes:
     """The pipes that a process reads its input from and writes its output to."""
 
     reads: frozenset[str]
     writes: frozenset[str]
 
 
-def left_alone(found: Mapping[int, Pipes], handling: Container[int]) -> set[int]:
+def left_alone(found: Mapping[int, HeldPipes], handling: Container[int]) -> set[int]:
     """Which processes get no SIGTERM yet, because they end with their input, as `tee` does behind
     a trainer. A trainer whose `tee` ended first could not print while it saves.
 

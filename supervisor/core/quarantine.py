@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
-class Quarantined:
+class QuarantinedUnit:
     """A unit that is not used before the time `until` (seconds on the supervisor's clock)."""
 
     unit: str
@@ -32,7 +32,7 @@ class Blame:
 class Quarantine:
     """What is in quarantine, and what may get there."""
 
-    entries: tuple[Quarantined, ...] = ()
+    entries: tuple[QuarantinedUnit, ...] = ()
     blames: tuple[Blame, ...] = ()
 
     @property
@@ -43,7 +43,7 @@ class Quarantine:
     def add(self, unit: str, reason: str, until: float) -> Quarantine:
         """With one more; what was known of it before is replaced."""
         others = tuple(entry for entry in self.entries if entry.unit != unit)
-        return replace(self, entries=(*others, Quarantined(unit, reason, until)))
+        return replace(self, entries=(*others, QuarantinedUnit(unit, reason, until)))
 
     def blame(self, unit: str, at: float, window: float) -> Quarantine:
         """After one more failure of it; what is older than `window` seconds is forgotten."""

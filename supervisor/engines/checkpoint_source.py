@@ -13,6 +13,7 @@ from supervisor.adapters.stores.checkpoint_watcher import (
     BUCKET,
     DISK,
     CheckpointWatcher,
+    Looks,
     newest_committed,
 )
 from supervisor.host.aside import aside
@@ -67,7 +68,7 @@ def watch(place: Path | Uri, on_commit: Callable[[int], None], on_error: Tell) -
     if not isinstance(place, Path):
         objects = _objects(place)
         look: Callable[[], int | None] = partial(bucket_checkpoints.newest_committed, objects)
-        return CheckpointWatcher(place, look, on_commit, on_error, BUCKET)
+        return CheckpointWatcher(Looks(place, look, on_commit, on_error, BUCKET))
     directory, told = place, set[str]()
 
     def look_on_disk() -> int | None:
@@ -78,7 +79,7 @@ def watch(place: Path | Uri, on_commit: Callable[[int], None], on_error: Tell) -
                 on_error(Notice("checkpoint-refused", text, reason=text))
         return found
 
-    return CheckpointWatcher(place, look_on_disk, on_commit, on_error, DISK)
+    return CheckpointWatcher(Looks(place, look_on_disk, on_commit, on_error, DISK))
 
 
 @cache

@@ -1,6 +1,6 @@
 """Waits until what an attempt had is free: its processes are dead, and its TPU chips are closed.
 
-Killing is one chain of tries, however often it is asked for: the decision core asks again when it
+Clearing is one chain of tries, however often it is asked for: the decision core asks again when it
 hears nothing for a while, and each chain of its own would kill and judge the attempt once more.
 Between two tries the main loop turns, so that it hears signals and workers, and pets its watchdog
 for as long as it really turns.
@@ -25,7 +25,7 @@ _PATIENCE = 30.0
 """Seconds. Longer, and it is no remnant: the next attempt then says what it finds."""
 
 
-class Killing:
+class Clearing:
     """The one chain of tries."""
 
     def __init__(self, reactor: MainLoop, processes: Processes) -> None:

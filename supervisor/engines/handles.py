@@ -11,7 +11,7 @@ from typing import Protocol
 
 from supervisor.adapters.processes.output import OutputReader
 from supervisor.diagnosis.failure import WorkerExit
-from supervisor.protocol.standby import Orders
+from supervisor.protocol.standby import StandbyOrders
 
 
 class Process(Protocol):
@@ -86,7 +86,7 @@ class Connection(Protocol):
         """
         ...
 
-    def send_orders(self, orders: Orders, descriptors: Sequence[int]) -> None:
+    def send_orders(self, orders: StandbyOrders, descriptors: Sequence[int]) -> None:
         """Make the standby at the other end a worker.
 
         Raises:

@@ -16,7 +16,7 @@ from supervisor.adapters.platforms.accelerators import Holder
 from supervisor.adapters.processes.output import OutputPatterns
 from supervisor.adapters.processes.progress import ProgressPipe
 from supervisor.core.events import Event
-from supervisor.core.pipes import Pipes
+from supervisor.core.pipes import HeldPipes
 from supervisor.engines.handles import (
     Connection,
     Memory,
@@ -148,7 +148,7 @@ class Processes(Protocol):
         """Returns the foreground children of a shell that handles SIGTERM."""
         ...
 
-    def pipes(self, pid: int) -> Pipes:
+    def pipes(self, pid: int) -> HeldPipes:
         """The pipes that a process reads and writes."""
         ...
 
@@ -213,7 +213,7 @@ class Channels(Protocol):
         ...
 
 
-class Files(Protocol):
+class HostFiles(Protocol):
     """The files of attempts, and the checkpoints. A file system that hangs is not waited for."""
 
     def read(self, path: Path, limit: int, below: Path) -> bytes:
@@ -342,7 +342,7 @@ class Resources(Protocol):
         ...
 
 
-class Host(Processes, Channels, Files, Resources, Protocol):
+class Host(Processes, Channels, HostFiles, Resources, Protocol):
     """The host."""
 
 

@@ -19,7 +19,7 @@ from supervisor.diagnosis.verdicts import (
     unjudged_failure,
 )
 from supervisor.engines.group import WorkerGroup
-from supervisor.engines.host_port import Files
+from supervisor.engines.host_port import HostFiles
 from supervisor.engines.launch import Launch
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.failure_record import MAX_RECORD, FailureRecord, parse_failure_record
@@ -30,7 +30,7 @@ _MAX_STACKS = 1 << 20
 
 def judged(
     at: float,
-    files: Files,
+    files: HostFiles,
     launch: Launch,
     exits: Sequence[WorkerExit],
     group: WorkerGroup | None,
@@ -119,7 +119,7 @@ def redacted(failure: Failure, redact: Callable[[str], str]) -> Failure:
 
 
 def _ranks(
-    files: Files,
+    files: HostFiles,
     launch: Launch,
     exits: Sequence[WorkerExit],
     group: WorkerGroup | None,
@@ -140,7 +140,9 @@ def _ranks(
             yield RankEvidence(told, record, output, worker.stage, before_kill, stacks)
 
 
-def _failure_record(files: Files, launch: Launch, rank: int, tell: Tell) -> FailureRecord | None:
+def _failure_record(
+    files: HostFiles, launch: Launch, rank: int, tell: Tell
+) -> FailureRecord | None:
     """What the worker left; one that cannot be used is told, and judged as if there were none."""
     path = launch.file(rank, "failure.json")
     try:
@@ -160,7 +162,7 @@ def _failure_record(files: Files, launch: Launch, rank: int, tell: Tell) -> Fail
         return None
 
 
-def _stacks_of_crash(files: Files, launch: Launch, ended: WorkerExit, tell: Tell) -> str:
+def _stacks_of_crash(files: HostFiles, launch: Launch, ended: WorkerExit, tell: Tell) -> str:
     """What was written of the Python stacks of a worker whose native code crashed."""
     if signal_of(ended) not in WITH_STACKS:
         return ""
@@ -175,7 +177,7 @@ def _stacks_of_crash(files: Files, launch: Launch, ended: WorkerExit, tell: Tell
         return ""
 
 
-def _output(files: Files, launch: Launch, rank: int, tell: Tell) -> str:
+def _output(files: HostFiles, launch: Launch, rank: int, tell: Tell) -> str:
     """What is worth judging of the output of a worker that another supervisor started."""
     path = launch.file(rank, "log")
     try:
@@ -193,7 +195,7 @@ def _output(files: Files, launch: Launch, rank: int, tell: Tell) -> str:
 
 
 def _success_file_exists(
-    files: Files, launch: Launch, exits: Sequence[WorkerExit], committed: int | None
+    files: HostFiles, launch: Launch, exits: Sequence[WorkerExit], committed: int | None
 ) -> bool:
     """Whether the file is there that tells of success; where it decides nothing, nobody looks.
 

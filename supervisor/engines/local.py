@@ -25,7 +25,7 @@ from supervisor.core.settling import Settling
 from supervisor.diagnosis.failure import Survivor, WorkerExit
 from supervisor.diagnosis.verdicts import launch_failure
 from supervisor.engines.ahead.preparing import Preparations
-from supervisor.engines.clearing import Killing, Releasing
+from supervisor.engines.clearing import Clearing, Releasing
 from supervisor.engines.group import Member, WorkerGroup
 from supervisor.engines.handles import Memory, Watch
 from supervisor.engines.hearing import Hearing
@@ -37,7 +37,7 @@ from supervisor.engines.probing.units import ProbeAnswer
 from supervisor.engines.snapshot_keeper import SnapshotKeeper
 from supervisor.engines.stack_dumps import dump_stacks
 from supervisor.engines.starting import WorkerStarter
-from supervisor.engines.survivors import Survivors
+from supervisor.engines.survivors import SurvivorWatch
 from supervisor.engines.unmatched import Unmatched
 from supervisor.engines.worker_environment import placed, ports_needed
 from supervisor.host.notice import Notice
@@ -78,7 +78,7 @@ class LocalEngine:
         self._probe = probe
         self._redact = redact
         self._group: WorkerGroup | None = None
-        self._killing = Killing(reactor, machine)
+        self._killing = Clearing(reactor, machine)
         self._releasing = Releasing(reactor, clock, machine.chip_holders, self._notice, redact)
         self._unmatched = Unmatched(self._notice, redact, phases_with_steps)
         self._snapshots = SnapshotKeeper(machine, self._notice, self._mention)
@@ -114,7 +114,7 @@ class LocalEngine:
         )
         self._group = group
         group.committed = newest = self._newest(launch.plan.checkpoints)
-        self._survivors = Survivors(
+        self._survivors = SurvivorWatch(
             group,
             self._reactor,
             self._clock,

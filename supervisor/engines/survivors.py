@@ -28,7 +28,7 @@ _MOST_NAMED = 20
 _SHELL_WAITS = "is a shell that cannot run its trap for SIGTERM before what it waits for has ended"
 
 
-class Survivors:
+class SurvivorWatch:
     """Looks at what outlives the workers of one group, and passes SIGTERM on to it."""
 
     def __init__(

@@ -24,7 +24,7 @@ from supervisor.adapters.processes.worker_process import WorkerProcess
 from supervisor.adapters.stores.checkpoint_watcher import CheckpointWatcher
 from supervisor.adapters.stores.requests import taken
 from supervisor.adapters.stores.space import free_bytes
-from supervisor.core.pipes import Pipes
+from supervisor.core.pipes import HeldPipes
 from supervisor.engines import checkpoint_source
 from supervisor.engines.holders import in_the_way
 from supervisor.files import writing
@@ -35,7 +35,7 @@ from supervisor.protocol import reading, removal, simulated
 from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import Message
 from supervisor.protocol.removal import Place
-from supervisor.protocol.standby import Orders, send_orders
+from supervisor.protocol.standby import StandbyOrders, send_orders
 
 _TELL_TIMEOUT = 1.0
 """Seconds in which a standby must have taken its orders: they fit into the socket's buffer."""
@@ -100,7 +100,7 @@ class _Processes:
     def waited_for(self, pid: int) -> list[tuple[int, tree.Stat]]:
         return process_facts.waited_for(pid)
 
-    def pipes(self, pid: int) -> Pipes:
+    def pipes(self, pid: int) -> HeldPipes:
         return process_facts.pipes(pid)
 
     def cpu_seconds(self, pid: int) -> float:
@@ -264,7 +264,7 @@ class _Sockets:
     def send(self, data: bytes) -> None:
         self._ours.sendall(data)
 
-    def send_orders(self, orders: Orders, descriptors: Sequence[int]) -> None:
+    def send_orders(self, orders: StandbyOrders, descriptors: Sequence[int]) -> None:
         self._ours.settimeout(_TELL_TIMEOUT)
         with self._ours:
             send_orders(self._ours, orders, descriptors)

@@ -55,7 +55,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class RecordOrigin:
     """Whose processes they are."""
 
     job: str
@@ -105,7 +105,7 @@ def folder(model_dir: Path) -> str:
 class Recorded:
     """What a record says."""
 
-    origin: Origin
+    origin: RecordOrigin
     processes: Mapping[int, Entry] = field(default_factory=dict)
     """By their pids."""
 
@@ -166,8 +166,8 @@ def _is_on_record(processes: Mapping[int, Entry], pid: int, seen: tree.Stat) -> 
     return entry is not None and entry.started == seen.started
 
 
-def _origin(told: dict[str, Any]) -> Origin:
-    return Origin(
+def _origin(told: dict[str, Any]) -> RecordOrigin:
+    return RecordOrigin(
         str(told["job"]),
         str(told["instance"]),
         Identity.from_json(told["supervisor"]),
@@ -198,7 +198,7 @@ class ProcessRecord:
     """The record of this supervisor, open for writing."""
 
     def __init__(
-        self, path: Path, origin: Origin, replace: Callable[[bytes], None], says: Says
+        self, path: Path, origin: RecordOrigin, replace: Callable[[bytes], None], says: Says
     ) -> None:
         """`replace` writes the whole file `path`, durably; what is of this run `says` so.
 

@@ -19,12 +19,12 @@ Record = dict[str, Any]
 
 
 class _View(IntEnum):
-    """The form of `Records.view`; another one is made from the archived journal instead."""
+    """The form of `AttemptRecords.view`; another one is made from the archived journal instead."""
 
     FORMAT = 2
 
 
-class Records:
+class AttemptRecords:
     """What became of each attempt of the phase in `directory`; None: no phase has begun."""
 
     def __init__(self, last: int) -> None:

@@ -39,7 +39,7 @@ _MAX_DESCRIPTORS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class StandbyOrders:
     """What a standby is to become: the command line and the environment of the worker, and the
     names of the descriptors that come along (see `OUTPUT`)."""
 
@@ -48,7 +48,9 @@ class Orders:
     descriptors: Sequence[str]
 
 
-def send_orders(connection: socket.socket, orders: Orders, descriptors: Sequence[int]) -> None:
+def send_orders(
+    connection: socket.socket, orders: StandbyOrders, descriptors: Sequence[int]
+) -> None:
     """Make the standby at the other end the worker.
 
     Raises:
@@ -90,7 +92,7 @@ class Standby:
         self._connection.sendall(UNUSABLE + beginning(why, MAX_REASON).encode(errors="replace"))
         os._exit(0)
 
-    def wait(self, problem: Callable[[Orders], str | None]) -> Orders:
+    def wait(self, problem: Callable[[StandbyOrders], str | None]) -> StandbyOrders:
         """Return as the worker, once the supervisor says so. Ends the process if there is none.
 
         `problem` is asked, in the worker's environment, whether what was prepared does not fit
@@ -109,7 +111,7 @@ class Standby:
             os.execvpe(orders.argv[0], list(orders.argv), orders.env)
         return orders
 
-    def _receive(self) -> Orders:
+    def _receive(self) -> StandbyOrders:
         """The orders, with the descriptors in place."""
         with self._connection as connection:
             size, descriptors, _, _ = socket.recv_fds(connection, _SIZE, _MAX_DESCRIPTORS)
@@ -122,7 +124,7 @@ class Standby:
         if not body:  # the supervisor is gone, or has no use for a standby any more
             os._exit(0)
         argv, env, names = json.loads(body)
-        return Orders(argv, {**env, **_put_in_place(names, descriptors)}, names)
+        return StandbyOrders(argv, {**env, **_put_in_place(names, descriptors)}, names)
 
 
 def _put_in_place(names: Sequence[str], descriptors: Sequence[int]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from supervisor.core.exit_codes import ExitCode
 from supervisor.host.retry import Pauses
 from supervisor.ports import CloudSlice, Refusal, SliceState
-from supervisor.provision.intent import Policy, ProvisionState, SliceStage
+from supervisor.provision.intent import Policy, ProvisionStage, ProvisionState
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def take_over(state: ProvisionState | None, owner: str, policy: Policy) -> Provi
     if state is None:
         return ProvisionState(owner, policy.config, rung=policy.rungs[0])
     succeeded = state.exit_code == ExitCode.SUCCEEDED and state.config == policy.config
-    if state.stage is SliceStage.ENDED and not succeeded:
+    if state.stage is ProvisionStage.ENDED and not succeeded:
         return ProvisionState(
             owner, policy.config, generation=state.generation, rung=policy.rungs[0]
         )
@@ -105,19 +105,19 @@ def take_over(state: ProvisionState | None, owner: str, policy: Policy) -> Provi
 
 def decide(state: ProvisionState, seen: Observation, now: float, policy: Policy) -> Outcome:
     """The next state, which is to be written down first, and what is then to be done."""
-    if state.stage in (SliceStage.WANTED, SliceStage.SEEN):
+    if state.stage in (ProvisionStage.WANTED, ProvisionStage.SEEN):
         state = _judged(state, seen, now, policy)
-    if state.stage in (SliceStage.LEAVING, SliceStage.ENDING) and seen.slices:
+    if state.stage in (ProvisionStage.LEAVING, ProvisionStage.ENDING) and seen.slices:
         state = replace(state, generation=max(state.generation, *seen.slices))
         return state, (*_deletions(seen), WaitUntil(now + policy.poll_deletion))
-    if state.stage is SliceStage.ENDING:
-        state = replace(state, stage=SliceStage.ENDED)
-    if state.stage is SliceStage.ENDED:
+    if state.stage is ProvisionStage.ENDING:
+        state = replace(state, stage=ProvisionStage.ENDED)
+    if state.stage is ProvisionStage.ENDED:
         assert state.exit_code is not None
         return state, (End(state.exit_code, state.reason),)
-    if state.stage is SliceStage.LEAVING:
+    if state.stage is ProvisionStage.LEAVING:
         state = _next(state, seen, now, policy)
-    if state.stage is SliceStage.SEEN or seen.slices:
+    if state.stage is ProvisionStage.SEEN or seen.slices:
         strays = _deletions(seen, but=state.generation)
         return state, (*strays, WaitUntil(now + policy.poll))
     if now < state.not_before:
@@ -145,8 +145,10 @@ def _judged(state: ProvisionState, seen: Observation, now: float, policy: Policy
         return _refused(state, seen.refusal, now, policy)
     one = seen.slices.get(state.generation)
     if one is None:
-        return state if state.stage is SliceStage.WANTED else _lost(state, "is gone", now, policy)
-    state = replace(state, stage=SliceStage.SEEN)
+        return (
+            state if state.stage is ProvisionStage.WANTED else _lost(state, "is gone", now, policy)
+        )
+    state = replace(state, stage=ProvisionStage.SEEN)
     match one.state:
         case SliceState.ACTIVE:
             return _active(state, seen, now, policy)
@@ -236,7 +238,7 @@ def _lost(state: ProvisionState, what: str, now: float, policy: Policy) -> Provi
         return _again(state, why, now, policy)
     rung = policy.rungs[0]
     return replace(
-        state, stage=SliceStage.LEAVING, reason=why, rung=rung, since=None, not_before=now
+        state, stage=ProvisionStage.LEAVING, reason=why, rung=rung, since=None, not_before=now
     )
 
 
@@ -253,7 +255,7 @@ def _again(state: ProvisionState, why: str, now: float, policy: Policy) -> Provi
     pause = Pauses(policy.backoff_first, policy.backoff_max).before(state.refusals + 1)
     return replace(
         state,
-        stage=SliceStage.LEAVING,
+        stage=ProvisionStage.LEAVING,
         reason=why,
         rung=rung,
         since=since,
@@ -270,7 +272,7 @@ def _smaller(state: ProvisionState, now: float, policy: Policy) -> int:
 
 
 def _ending(state: ProvisionState, code: int, reason: str) -> ProvisionState:
-    return replace(state, stage=SliceStage.ENDING, exit_code=int(code), reason=reason)
+    return replace(state, stage=ProvisionStage.ENDING, exit_code=int(code), reason=reason)
 
 
 def _afresh(state: ProvisionState, policy: Policy) -> ProvisionState:
@@ -285,7 +287,7 @@ def _next(state: ProvisionState, seen: Observation, now: float, policy: Policy) 
         state = _afresh(state, policy)
     return replace(
         state,
-        stage=SliceStage.WANTED,
+        stage=ProvisionStage.WANTED,
         generation=state.generation + 1,
         since=now if state.since is None else state.since,
         stale=seen.status.digest if seen.status is not None else "",

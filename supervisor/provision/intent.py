@@ -17,7 +17,7 @@ VERSION = 1
 _MAX_GENERATION = 10**9
 
 
-class SliceStage(StrEnum):
+class ProvisionStage(StrEnum):
     """What is intended."""
 
     WANTED = "WANTED"
@@ -40,7 +40,7 @@ class ProvisionState:
     """The loop that may act."""
     config: str
     """A digest of what was asked for."""
-    stage: SliceStage = SliceStage.LEAVING
+    stage: ProvisionStage = ProvisionStage.LEAVING
     generation: int = 0
     rung: int = 0
     reason: str = ""
@@ -127,5 +127,5 @@ def check(state: ProvisionState, policy: Policy) -> None:
         raise ValueError(f"asks for {state.rung} chips, which is no rung of this config")
     if not 0 <= state.generation <= _MAX_GENERATION:
         raise ValueError(f"names the generation {state.generation}, which is none of ours")
-    if state.stage in (SliceStage.ENDING, SliceStage.ENDED) and state.exit_code is None:
+    if state.stage in (ProvisionStage.ENDING, ProvisionStage.ENDED) and state.exit_code is None:
         raise ValueError(f"is {state.stage} without an exit code")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from supervisor.ports import SliceState
 from supervisor.provision.decide import Observation
-from supervisor.provision.intent import ProvisionState, SliceStage
+from supervisor.provision.intent import ProvisionStage, ProvisionState
 
 _MEANING = {
     SliceState.ACCEPTED: "waits in the queue for capacity",
@@ -45,12 +45,15 @@ def _intent(
     accelerator_type: Callable[[int], str],
 ) -> Iterator[str]:
     reason = f": {after.reason}" if after.reason else ""
-    if after.stage is not before.stage and after.stage in (SliceStage.LEAVING, SliceStage.ENDING):
+    if after.stage is not before.stage and after.stage in (
+        ProvisionStage.LEAVING,
+        ProvisionStage.ENDING,
+    ):
         there = ", ".join(str(generation) for generation in sorted(seen.slices))
         yield f"slice {there} is given back{reason}"
-    if after.stage is SliceStage.WANTED and after.generation != before.generation:
+    if after.stage is ProvisionStage.WANTED and after.generation != before.generation:
         pause = max(0.0, after.not_before - now)
         when = f"in {pause:.0f} s" if pause else "now"
-        told = before.stage is SliceStage.LEAVING
+        told = before.stage is ProvisionStage.LEAVING
         what = f"slice {after.generation}, a {accelerator_type(after.rung)}, is asked for {when}"
         yield what if told else what + reason

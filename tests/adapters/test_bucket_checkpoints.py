@@ -8,7 +8,13 @@ from queue import Queue
 import pytest
 
 from supervisor.adapters.stores.bucket_checkpoints import newest_committed, unmarked_copies
-from supervisor.adapters.stores.checkpoint_watcher import BUCKET, DISK, CheckpointWatcher, Pace
+from supervisor.adapters.stores.checkpoint_watcher import (
+    BUCKET,
+    DISK,
+    CheckpointWatcher,
+    Looks,
+    Pace,
+)
 from supervisor.ports import UnavailableError
 from supervisor.protocol.location import Uri
 from tests.memory_objects import MemoryObjects
@@ -95,7 +101,7 @@ def test_the_watcher_looks_at_once_when_told_and_tells_trouble_once() -> None:
     def look() -> int | None:
         return newest_committed(objects)
 
-    watcher = CheckpointWatcher(place, look, commits.put, errors.put, Pace(3600, 3600))
+    watcher = CheckpointWatcher(Looks(place, look, commits.put, errors.put, Pace(3600, 3600)))
     assert commits.get(timeout=PATIENCE) == 10
     objects.fault = lambda operation, path: UnavailableError("503 for a minute")
     watcher.look_now()

@@ -21,7 +21,7 @@ from supervisor.core.events import Noticed, SupervisorStarted
 from supervisor.core.machine import step
 from supervisor.core.state import JobState
 from supervisor.host.notice import Notice
-from supervisor.observers import Observers
+from supervisor.observers import IsolatedObservers
 from supervisor.ports import CallLater, Transition
 from tests.core.history import policy
 from tests.running import eventually
@@ -47,7 +47,7 @@ class Counting:
 def test_one_that_fails_is_told_of_once_and_off(capfd: pytest.CaptureFixture[str]) -> None:
     told: list[str] = []
     broken, sound = Counting(RuntimeError("no picture")), Counting()
-    observers = Observers(policy(), Reactor(SystemClock()).call_later, told.append)
+    observers = IsolatedObservers(policy(), Reactor(SystemClock()).call_later, told.append)
     observers.add(broken, sound)
     for _ in range(3):
         observers.observe(STARTED)
@@ -85,7 +85,7 @@ def test_one_whose_timer_fails_is_told_of_once_and_off(capfd: pytest.CaptureFixt
         if turns["sound"] == 3:
             reactor.post(Noticed(clock.now(), Notice("observer-failed", "enough")))
 
-    observers = Observers(policy(), reactor.call_later, told.append)
+    observers = IsolatedObservers(policy(), reactor.call_later, told.append)
     made: list[Renewing] = []
     for turn in (break_down, go_on):
 
@@ -115,7 +115,7 @@ def test_the_watchdog_of_systemd_goes_on_where_the_observer_that_tells_it_is_off
         systemd.setblocking(False)
         notifier = Notifier(str(tmp_path / "notify"))
         Watchdog(notifier, 0.01, reactor.call_later)
-        observers = Observers(policy(), reactor.call_later, told.append)
+        observers = IsolatedObservers(policy(), reactor.call_later, told.append)
         observers.add_with_timers(partial(ServiceManager, notifier, policy(), clock))
         observers.observe(replace(STARTED, after=replace(AFTER, phase=7)))
         assert systemd.recv(4096) == b"WATCHDOG=1"

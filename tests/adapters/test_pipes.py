@@ -20,7 +20,12 @@ from hypothesis import strategies as st
 
 from supervisor.adapters.processes.output import OutputPatterns, OutputPump, read_evidence
 from supervisor.adapters.processes.progress import ProgressPipe
-from supervisor.adapters.stores.checkpoint_watcher import CheckpointWatcher, Pace, newest_committed
+from supervisor.adapters.stores.checkpoint_watcher import (
+    CheckpointWatcher,
+    Looks,
+    Pace,
+    newest_committed,
+)
 from supervisor.adapters.telling.console import PlainConsole
 from supervisor.config.patterns import Pattern
 from supervisor.protocol.messages import MAX_LINE, Message, SavedMessage, Stage, StepMessage, encode
@@ -504,13 +509,9 @@ class Watched:
     def __init__(self, root: Path, interval: float) -> None:
         self.commits: Queue[int] = Queue()
         self.errors: Queue[str] = Queue()
-        self.watcher = CheckpointWatcher(
-            root,
-            lambda: newest_committed(root),
-            self.commits.put,
-            self.errors.put,
-            Pace(interval, interval),
-        )
+        commits, errors, pace = self.commits.put, self.errors.put, Pace(interval, interval)
+        looks = Looks(root, lambda: newest_committed(root), commits, errors, pace)
+        self.watcher = CheckpointWatcher(looks)
 
     def stop(self) -> None:
         self.watcher.stop()

@@ -13,7 +13,7 @@ from supervisor.cli.main import main
 from supervisor.cli.status import show_status
 from supervisor.core.events import StopRequested, StopSource, WorkersGone, WorkersObserved
 from supervisor.core.policy import PhasePolicy
-from supervisor.core.quarantine import Quarantine, Quarantined
+from supervisor.core.quarantine import Quarantine, QuarantinedUnit
 from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import Failure
 from supervisor.diagnosis.success import Success
@@ -71,6 +71,6 @@ def test_a_config_is_no_model_dir(tmp_path: Path, capfd: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize("until", [1e300, float("inf"), float("nan")])
 def test_a_time_that_is_none_is_told_as_it_is(until: float) -> None:
-    quarantine = Quarantine((Quarantined("5", "a wrong result", until),))
+    quarantine = Quarantine((QuarantinedUnit("5", "a wrong result", until),))
     (line,) = quarantined(JobState(quarantine=quarantine), PhasePolicy("p", 1, 1, Success()))
     assert f"until {until:g}" in line

@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 
 from supervisor.engines.python_program import bootstrapped
-from supervisor.protocol.standby import MAX_REASON, OUTPUT, READY, UNUSABLE, Orders, send_orders
+from supervisor.protocol.standby import (
+    MAX_REASON,
+    OUTPUT,
+    READY,
+    UNUSABLE,
+    StandbyOrders,
+    send_orders,
+)
 from tests.bootstrap.test_same_behaviour import WORLD
 
 ENV = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -50,7 +57,7 @@ class Waiting:
     def become(self, *arguments: str, env: Mapping[str, str] = ENV) -> tuple[bytes, int]:
         """Make it the worker; returns its output and its exit status."""
         read_end, write_end = os.pipe()
-        orders = Orders(self.argv(*arguments), env, [OUTPUT])
+        orders = StandbyOrders(self.argv(*arguments), env, [OUTPUT])
         send_orders(self.connection, orders, [write_end])
         os.close(write_end)
         with os.fdopen(read_end, "rb") as output:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.config.training.check import Checked, check
+from supervisor.config.training.check import CheckedSections, check
 from supervisor.config.training.layout import rung
 from supervisor.config.training.resolved import InitConfig, parse
 from supervisor.config.training.sections import LoopConfig
@@ -26,7 +26,7 @@ def _with(path: str, value: Any) -> Mapping:
     return mapping
 
 
-def _checked(mapping: Mapping, *counts: int) -> Checked:
+def _checked(mapping: Mapping, *counts: int) -> CheckedSections:
     return check(mapping["trainer"], counts)
 
 
@@ -188,13 +188,13 @@ def test_every_rung_computes_the_global_batch(batch: int, micro: int | None, dev
         assert found.per_device_batch <= (micro or batch)
 
 
-def _bitwise(counts: list[int], **loop: Any) -> Checked:
+def _bitwise(counts: list[int], **loop: Any) -> CheckedSections:
     mapping = tiny(Path("/tmp/checkpoints"), **loop)
     mapping["trainer"]["init"]["determinism"] = {"elastic": "bitwise"}
     return _checked(mapping, *counts)
 
 
-def _turns(checked: Checked) -> dict[int, tuple[int, int] | str]:
+def _turns(checked: CheckedSections) -> dict[int, tuple[int, int] | str]:
     """For each number of devices what one of them holds, and how often; or why it is no rung."""
     return {
         count: one if isinstance(one, str) else (one["per_device_batch"], one["accumulation"])

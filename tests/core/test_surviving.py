@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from supervisor.core.decisions import KillWorkers, SignalWorkers
 from supervisor.core.events import DeadlineReached, SaveMeasured, StopSource, WorkersObserved
 from supervisor.core.liveness import Silence
-from supervisor.core.pipes import Pipes, left_alone
+from supervisor.core.pipes import HeldPipes, left_alone
 from supervisor.diagnosis.doubt import doubt
 from supervisor.diagnosis.failure import Evidence, RankEvidence, Survivor, WorkerExit
 from supervisor.diagnosis.outcome import Verdict
@@ -176,9 +176,9 @@ def test_any_output_can_be_doubted(output: str) -> None:
 
 
 def test_what_reads_from_another_ends_with_its_input() -> None:
-    trainer = Pipes(frozenset(), frozenset({"pipe:[1]"}))
-    tee = Pipes(frozenset({"pipe:[1]"}), frozenset({"pipe:[2]"}))
-    loner = Pipes(frozenset({"pipe:[3]"}), frozenset({"pipe:[3]"}))
+    trainer = HeldPipes(frozenset(), frozenset({"pipe:[1]"}))
+    tee = HeldPipes(frozenset({"pipe:[1]"}), frozenset({"pipe:[2]"}))
+    loner = HeldPipes(frozenset({"pipe:[3]"}), frozenset({"pipe:[3]"}))
     assert left_alone({1: trainer, 2: tee, 3: loner}, {1, 3}) == {2}
     assert left_alone({2: tee}, set()) == set()
 
@@ -186,13 +186,13 @@ def test_what_reads_from_another_ends_with_its_input() -> None:
 @given(
     st.dictionaries(
         st.integers(1, 6),
-        st.builds(Pipes, *2 * [st.frozensets(st.sampled_from("abcd"))]),
+        st.builds(HeldPipes, *2 * [st.frozensets(st.sampled_from("abcd"))]),
         min_size=1,
     ),
     st.frozensets(st.integers(1, 6)),
 )
 def test_somebody_is_always_asked_and_whoever_waits_has_one_to_wait_for(
-    found: dict[int, Pipes], handling: frozenset[int]
+    found: dict[int, HeldPipes], handling: frozenset[int]
 ) -> None:
     waiting = left_alone(found, handling)
     assert found.keys() - waiting
@@ -206,9 +206,9 @@ def test_somebody_is_always_asked_and_whoever_waits_has_one_to_wait_for(
 def test_of_those_that_feed_each_other_the_handlers_of_sigterm_get_it_first(
     handling: set[int], waiting: set[int]
 ) -> None:
-    trainer = Pipes(frozenset({"back"}), frozenset({"there"}))
-    coprocess = Pipes(frozenset({"there"}), frozenset({"back", "copy"}))
-    tee = Pipes(frozenset({"copy"}), frozenset())
+    trainer = HeldPipes(frozenset({"back"}), frozenset({"there"}))
+    coprocess = HeldPipes(frozenset({"there"}), frozenset({"back", "copy"}))
+    tee = HeldPipes(frozenset({"copy"}), frozenset())
     assert left_alone({1: trainer, 2: coprocess, 3: tee}, handling) == waiting
 
 

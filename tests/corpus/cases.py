@@ -15,6 +15,7 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
+from supervisor.cli.classify import STAGES
 from supervisor.diagnosis.digest import LogDigest
 from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence, WorkerExit
 from supervisor.diagnosis.outcome import Verdict
@@ -47,17 +48,6 @@ of it; where it does not, by judgement (`sure: false`). As `PROBES`."""
 DEVELOPMENT = (CORPUS, PROVOKED, COMPOSED, PROBES, IO, STAGED, THREADS)
 """Every set that the rules are developed with."""
 _NEVER_REACHED = Success(step=10**9)
-_STAGES = {
-    "import": Stage.STARTING,
-    "config": Stage.STARTING,
-    "init": Stage.INITIALIZING,
-    "restore": Stage.RESTORING,
-    "compile": Stage.COMPILING,
-    "train": Stage.TRAINING,
-    "eval": Stage.EVALUATING,
-    "save": Stage.SAVING,
-    "exit": Stage.FINISHING,
-}
 
 
 class Ends(StrEnum):
@@ -152,7 +142,7 @@ def _case(path: Path, number: int, line: str) -> Case:
             id=row["id"],
             verdict=row["want"] if "want" in row else row["verdict"],
             subclass=row.get("subclass", ""),
-            stage=_STAGES.get(row.get("stage", "")),
+            stage=STAGES.get(row.get("stage", "")),
             exit=row["exit"],
             tags=tuple(row.get("tags", ())),
             why=row.get("why", ""),

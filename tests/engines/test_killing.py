@@ -6,7 +6,7 @@ from pathlib import Path
 
 from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
-from supervisor.engines.clearing import Killing
+from supervisor.engines.clearing import Clearing
 from supervisor.engines.this_host import ThisHost
 from tests.running import shared_guard
 
@@ -29,7 +29,7 @@ def turn(reactor: Reactor) -> None:
 
 def test_it_is_tried_once_a_turn() -> None:
     reactor, left, answers = Reactor(SystemClock()), Deathless(4), list[str]()
-    killing = Killing(reactor, ThisHost(shared_guard(), Path()))
+    killing = Clearing(reactor, ThisHost(shared_guard(), Path()))
     killing.until_gone(left.kill, lambda: answers.append("gone"))
     for kills in (1, 3, 4):  # the wait ends after two looks, each a turn
         assert left.kills == kills
@@ -41,7 +41,7 @@ def test_it_is_tried_once_a_turn() -> None:
 
 def test_who_asks_again_takes_the_chain_over() -> None:
     reactor, left, answers = Reactor(SystemClock()), Deathless(6), list[str]()
-    killing = Killing(reactor, ThisHost(shared_guard(), Path()))
+    killing = Clearing(reactor, ThisHost(shared_guard(), Path()))
     for name in ("first", "second", "third"):
         killing.until_gone(left.kill, lambda name=name: answers.append(name))  # type: ignore[misc]
     assert left.kills == 1
@@ -55,7 +55,7 @@ def test_who_asks_again_takes_the_chain_over() -> None:
 
 def test_after_one_chain_there_can_be_another() -> None:
     reactor, answers = Reactor(SystemClock()), list[str]()
-    killing = Killing(reactor, ThisHost(shared_guard(), Path()))
+    killing = Clearing(reactor, ThisHost(shared_guard(), Path()))
     for name in ("first", "second"):
         killing.until_gone(lambda: False, lambda name=name: answers.append(name))  # type: ignore[misc]
     assert answers == ["first", "second"]

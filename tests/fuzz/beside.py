@@ -13,7 +13,7 @@ from supervisor.adapters.processes.leftovers import RecordError, recorded, says
 from supervisor.adapters.stores.env_file import read_env_file
 from supervisor.host import tree
 from supervisor.host.identity import Identity
-from supervisor.host.process_record import NAME, Origin, folder
+from supervisor.host.process_record import NAME, RecordOrigin, folder
 from supervisor.protocol import environment
 from tests.fuzz.target import Target, in_file
 from trainer import integrity
@@ -43,7 +43,7 @@ def beside(place: Path, host: str, answer: Callable[[bytes], None]) -> Iterator[
 
 def _record(model_dir: Path) -> Target:
     model_dir.mkdir()
-    origin = Origin("0" * 12, "1" * 32, Identity.of_this_process(), folder(model_dir))
+    origin = RecordOrigin("0" * 12, "1" * 32, Identity.of_this_process(), folder(model_dir))
     sample = origin.to_bytes() + b'{"session": 5, "started": 7}\n'
 
     def look() -> object:

@@ -148,7 +148,7 @@ def _in_memory(folder: Path) -> Iterator[Target]:
     lines = encode(StepMessage(7, {"loss": 1.5})) + encode(StageMessage(WorkerStage.SAVING))
     yield Target("progress pipe", lines * 3, _piped)
     yield Target("lease in a bucket", _lease(), lambda data: _printed([_owner(data)]))
-    state = intent.ProvisionState("me", "config", intent.SliceStage.ENDED, 2, 4, exit_code=70)
+    state = intent.ProvisionState("me", "config", intent.ProvisionStage.ENDED, 2, 4, exit_code=70)
     yield Target("provision.json", intent.encode(state), intent.decode, (ValueError,))
     report = b"failed installing\nline\nanother\n"
     yield Target("report", report, lambda data: boot.read_report(data.decode("utf-8", "replace")))

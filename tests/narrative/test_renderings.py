@@ -13,7 +13,7 @@ import pytest
 
 from supervisor.adapters.stores.journal import FileJournal
 from supervisor.core.policy import RestartPolicy
-from supervisor.narrative.attempt_records import Records
+from supervisor.narrative.attempt_records import AttemptRecords
 from supervisor.narrative.event_line import Line
 from supervisor.narrative.told import Told, told_again
 from supervisor.ports import Transition
@@ -115,25 +115,27 @@ def test_a_summary_that_goes_on_from_a_view_is_that_of_the_whole_journal(
     for seed, one in histories.items():
         told = list(told_again(one.kept, one.policy))
         for at in (len(told) // 3, len(told) // 2):
-            begun = folded(Records(5), told[:at])
-            again = Records(5)
+            begun = folded(AttemptRecords(5), told[:at])
+            again = AttemptRecords(5)
             assert again.restore(json.loads(json.dumps(begun.view())))
-            assert as_json(folded(again, told[at:])) == as_json(folded(Records(5), told)), seed
+            assert as_json(folded(again, told[at:])) == as_json(folded(AttemptRecords(5), told)), (
+                seed
+            )
 
 
-def folded(records: Records, told: list[Told]) -> Records:
+def folded(records: AttemptRecords, told: list[Told]) -> AttemptRecords:
     for turn in told:
         for line in turn.lines:
             records.take(line, turn.wall.isoformat(), None)
     return records
 
 
-def as_json(records: Records) -> object:
+def as_json(records: AttemptRecords) -> object:
     return json.loads(json.dumps(records.view()))
 
 
 def test_what_is_no_view_is_not_taken_up() -> None:
-    records = Records(5)
+    records = AttemptRecords(5)
     records.take(Line("phase-began", "main", "", keys={"directory": "p"}), wall(), None)
     before = as_json(records)
     for view in (None, {"v": 1}, {**records.view(), "ended": {"FAILED": -1}}):

@@ -26,7 +26,7 @@ from supervisor.adapters.processes.leftovers import (
 )
 from supervisor.host import cgroups, tree
 from supervisor.host.identity import Identity
-from supervisor.host.process_record import NAME, Origin, Recorded, folder
+from supervisor.host.process_record import NAME, Recorded, RecordOrigin, folder
 from tests.running import Result, Running, Start, command_config, eventually, lives, may_mount
 
 Supervise = Callable[..., Result]
@@ -360,7 +360,7 @@ def record(model_dir: Path, sessions: dict[int, int], **changes: Any) -> None:
         **changes,
     }
     lines = [json.dumps({"session": one, "started": other}) for one, other in sessions.items()]
-    text = Origin(**told).to_bytes().decode() + "\n".join(lines)
+    text = RecordOrigin(**told).to_bytes().decode() + "\n".join(lines)
     (model_dir / NAME).write_text(text + "\n")
     (model_dir / NAME).chmod(0o600)
 

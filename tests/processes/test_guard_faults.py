@@ -17,7 +17,7 @@ from supervisor.adapters.processes.leftovers import RecordError, recorded, says
 from supervisor.adapters.processes.worker_process import WorkerProcess
 from supervisor.host import cgroups, guard_socket, tree
 from supervisor.host.identity import Identity
-from supervisor.host.process_record import NAME, Entry, Origin, ProcessRecord, folder
+from supervisor.host.process_record import NAME, Entry, ProcessRecord, RecordOrigin, folder
 from supervisor.host.waiting import end_child, has_ended
 from tests.processes.test_guard import asleep, idle
 from tests.processes.test_pid_one import CONTAINER
@@ -30,7 +30,7 @@ LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 def empty(model_dir: Path, kind: type[ProcessRecord] = ProcessRecord) -> ProcessRecord:
     """A record in which nothing is written yet."""
     us, path = Identity.of_this_process(), model_dir / NAME
-    origin = Origin("0123456789ab", "0" * 32, us, folder(model_dir))
+    origin = RecordOrigin("0123456789ab", "0" * 32, us, folder(model_dir))
 
     def replace(data: bytes) -> None:
         path.with_suffix(".new").write_bytes(data)

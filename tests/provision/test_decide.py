@@ -23,7 +23,7 @@ from supervisor.provision.decide import (
     decide,
     take_over,
 )
-from supervisor.provision.intent import Policy, ProvisionState, SliceStage, decode, encode
+from supervisor.provision.intent import Policy, ProvisionStage, ProvisionState, decode, encode
 
 POLICY = Policy("config", rungs=(8, 4, 1))
 NONE = Observation()
@@ -47,7 +47,7 @@ def running() -> ProvisionState:
     """A loop whose slice runs the job."""
     state, _ = decide(wanted(), there(SliceState.ACTIVE), NOW, POLICY)
     state, actions = decide(state, there(SliceState.ACTIVE, sign="a"), NOW + 60, POLICY)
-    assert state.stage is SliceStage.SEEN
+    assert state.stage is ProvisionStage.SEEN
     assert state.spoken
     assert actions == (WaitUntil(NOW + 60 + POLICY.poll),)
     return state
@@ -59,7 +59,7 @@ def refuses(state: ProvisionState, generation: int, step: int | None, now: float
     state, _ = decide(state, there_is, now, POLICY)
     said = JobStatus(f"d{generation}", int(ExitCode.NO_CAPACITY), step)
     state, _ = decide(state, replace(there_is, status=said), now, POLICY)
-    if state.stage is SliceStage.LEAVING:
+    if state.stage is ProvisionStage.LEAVING:
         state, actions = decide(state, replace(NONE, status=said), now, POLICY)
         assert actions[0] == Create(generation + 1, 8), "the next is asked for at once"
     return state
@@ -69,7 +69,7 @@ def test_so_many_slices_in_a_row_that_the_job_cannot_use_end_it() -> None:
     state = refuses(refuses(wanted(), 1, 40, NOW), 2, 40, NOW)
     assert "2 of 3 in a row" in state.reason
     state = refuses(decode(encode(state)), 3, 40, NOW)
-    assert (state.stage, state.exit_code) == (SliceStage.ENDING, ExitCode.FAILED)
+    assert (state.stage, state.exit_code) == (ProvisionStage.ENDING, ExitCode.FAILED)
     assert "so had 3 in a row, without a new checkpoint between" in state.reason
 
 
@@ -77,7 +77,7 @@ def test_a_new_checkpoint_between_makes_the_next_one_the_first_again() -> None:
     state = wanted()
     for generation, step in enumerate((None, None, 10, 10, 20, 30), start=1):
         state = refuses(state, generation, step, NOW)
-        assert state.stage is SliceStage.WANTED
+        assert state.stage is ProvisionStage.WANTED
     assert state.unusable == 1
 
 
@@ -98,14 +98,14 @@ def test_a_creation_that_was_not_seen_is_asked_for_again() -> None:
 )
 def test_a_slice_is_waited_for_and_then_the_next_smaller_one(state: SliceState) -> None:
     before, actions = decide(wanted(), there(state), NOW + POLICY.smaller_after - 1, POLICY)
-    assert (before.stage, actions) == (SliceStage.SEEN, (WaitUntil(actions[0].at),))  # type: ignore[union-attr]
+    assert (before.stage, actions) == (ProvisionStage.SEEN, (WaitUntil(actions[0].at),))  # type: ignore[union-attr]
     after, actions = decide(before, there(state), NOW + POLICY.smaller_after, POLICY)
-    assert (after.stage, actions[0]) == (SliceStage.LEAVING, Delete(1))
+    assert (after.stage, actions[0]) == (ProvisionStage.LEAVING, Delete(1))
     after, actions = decide(after, NONE, NOW + POLICY.smaller_after + 10, POLICY)
     assert actions[0] == Create(2, 4)
     # The smallest is waited for however long it takes.
-    last = replace(after, rung=1, stage=SliceStage.SEEN)
-    assert decide(last, there(state, 2), NOW + 10**6, POLICY)[0].stage is SliceStage.SEEN
+    last = replace(after, rung=1, stage=ProvisionStage.SEEN)
+    assert decide(last, there(state, 2), NOW + 10**6, POLICY)[0].stage is ProvisionStage.SEEN
 
 
 @pytest.mark.parametrize("state", [SliceState.SUSPENDED, SliceState.SUSPENDING, None])
@@ -157,7 +157,7 @@ def test_the_time_a_machine_boots_is_not_one_without_capacity() -> None:
     state, _ = decide(wanted(), there(SliceState.ACTIVE), NOW, POLICY)
     late = NOW + POLICY.boot_within + 1
     state, _ = decide(state, there(SliceState.ACTIVE), late, POLICY)
-    assert (state.stage, state.rung) == (SliceStage.LEAVING, 8)
+    assert (state.stage, state.rung) == (ProvisionStage.LEAVING, 8)
 
 
 def test_a_request_that_is_wrong_is_not_repeated() -> None:
@@ -179,11 +179,11 @@ def test_the_exit_code_of_the_job_decides_the_end(code: ExitCode) -> None:
     for seen in (there(SliceState.ACTIVE, sign="b", **each) for each in told):
         state, actions = decide(replace(running(), ended_at=NOW), seen, NOW + 90, POLICY)
         if code is ExitCode.NO_CAPACITY:
-            assert (state.stage, actions[0]) == (SliceStage.LEAVING, Delete(1))
+            assert (state.stage, actions[0]) == (ProvisionStage.LEAVING, Delete(1))
         elif code.run_again:
-            assert state.stage is SliceStage.SEEN, "the unit on the slice runs it again"
+            assert state.stage is ProvisionStage.SEEN, "the unit on the slice runs it again"
         else:
-            assert (state.stage, actions[0]) == (SliceStage.ENDING, Delete(1))
+            assert (state.stage, actions[0]) == (ProvisionStage.ENDING, Delete(1))
             assert isinstance(decide(state, NONE, NOW, POLICY)[1][0], End)
 
 
@@ -193,7 +193,7 @@ def test_a_machine_gets_time_to_upload_its_last_files() -> None:
     assert actions == (WaitUntil(NOW + POLICY.poll),)
     silent, _ = decide(state, ended, NOW + POLICY.upload_patience, POLICY)
     done, _ = decide(state, replace(ended, machine=MachineReport(exit_code=0)), NOW + 1, POLICY)
-    assert silent.stage is done.stage is SliceStage.ENDING
+    assert silent.stage is done.stage is ProvisionStage.ENDING
 
 
 def test_what_the_job_said_before_this_slice_does_not_count() -> None:
@@ -201,7 +201,7 @@ def test_what_the_job_said_before_this_slice_does_not_count() -> None:
     state, actions = decide(take_over(None, "me", POLICY), old, NOW, POLICY)
     assert actions[0] == Create(1, 8)
     state, _ = decide(state, replace(old, slices={1: CloudSlice(SliceState.ACTIVE)}), NOW, POLICY)
-    assert (state.stage, state.spoken) == (SliceStage.SEEN, False)
+    assert (state.stage, state.spoken) == (ProvisionStage.SEEN, False)
 
 
 def test_an_end_counts_although_its_slice_is_gone() -> None:
@@ -214,18 +214,18 @@ def test_a_slice_whose_job_is_silent_is_replaced_three_times(spoken: bool, limit
     begun, _ = decide(wanted(), there(SliceState.ACTIVE), NOW, POLICY)
     state = replace(begun, spoken=spoken)
     late = NOW + getattr(POLICY, limit)
-    assert decide(state, there(SliceState.ACTIVE), late, POLICY)[0].stage is SliceStage.SEEN
+    assert decide(state, there(SliceState.ACTIVE), late, POLICY)[0].stage is ProvisionStage.SEEN
     state, _ = decide(state, there(SliceState.ACTIVE), late + 1, POLICY)
-    assert (state.stage, state.mute) == (SliceStage.LEAVING, 1)
-    third = replace(state, stage=SliceStage.SEEN, mute=2)
+    assert (state.stage, state.mute) == (ProvisionStage.LEAVING, 1)
+    third = replace(state, stage=ProvisionStage.SEEN, mute=2)
     third, _ = decide(third, there(SliceState.ACTIVE), late + 1, POLICY)
-    assert (third.stage, third.exit_code) == (SliceStage.ENDING, 70)
+    assert (third.stage, third.exit_code) == (ProvisionStage.ENDING, 70)
 
 
 def test_a_machine_that_does_not_boot_is_replaced_without_waiting() -> None:
     broken = there(SliceState.ACTIVE, machine=MachineReport(failed="line 9: no network"))
     state, actions = decide(wanted(), broken, NOW, POLICY)
-    assert (state.stage, state.mute, actions[0]) == (SliceStage.LEAVING, 1, Delete(1))
+    assert (state.stage, state.mute, actions[0]) == (ProvisionStage.LEAVING, 1, Delete(1))
     assert "line 9: no network" in state.reason
 
 
@@ -247,7 +247,7 @@ def test_a_changed_config_needs_another_slice() -> None:
     assert actions[0] == Delete(1)
     state, actions = decide(state, NONE, NOW, other)
     assert (actions[0], state.config) == (Create(2, 4), "other")
-    leaving = replace(running(), stage=SliceStage.LEAVING, rung=1)
+    leaving = replace(running(), stage=ProvisionStage.LEAVING, rung=1)
     assert decide(leaving, NONE, NOW, other)[1][0] == Create(2, 4)
 
 
@@ -256,7 +256,7 @@ def test_a_changed_config_needs_another_slice() -> None:
     [(0, "config", False), (0, "other", True), (70, "config", True), (79, "config", True)],
 )
 def test_run_again_after_the_end(code: int, config: str, begins: bool) -> None:
-    ended = replace(running(), stage=SliceStage.ENDED, exit_code=code, mute=2)
+    ended = replace(running(), stage=ProvisionStage.ENDED, exit_code=code, mute=2)
     state = take_over(ended, "you", replace(POLICY, config=config))
     _, actions = decide(state, NONE, NOW, replace(POLICY, config=config))
     assert isinstance(actions[0], Create if begins else End)
@@ -264,7 +264,7 @@ def test_run_again_after_the_end(code: int, config: str, begins: bool) -> None:
 
 
 def test_a_loop_that_was_killed_goes_on_where_it_stood() -> None:
-    ending = replace(running(), stage=SliceStage.ENDING, exit_code=70)
+    ending = replace(running(), stage=ProvisionStage.ENDING, exit_code=70)
     for state in (running(), ending):
         taken = take_over(decode(encode(state)), "you", POLICY)
         assert taken == replace(state, owner="you")
@@ -333,8 +333,8 @@ def check(
         if isinstance(one, Delete):
             assert seen.slices[one.generation].state is not SliceState.DELETING
             assert one.generation != after.generation or after.stage in (
-                SliceStage.LEAVING,
-                SliceStage.ENDING,
+                ProvisionStage.LEAVING,
+                ProvisionStage.ENDING,
             )
         if isinstance(one, End):
             assert not seen.slices

@@ -14,7 +14,7 @@ from supervisor.diagnosis.redaction import Redactor
 from supervisor.ports import ConflictError, UnavailableError
 from supervisor.provision.boot import File
 from supervisor.provision.decide import End
-from supervisor.provision.intent import Policy, ProvisionState, SliceStage, decode, encode
+from supervisor.provision.intent import Policy, ProvisionStage, ProvisionState, decode, encode
 from supervisor.provision.provision_loop import STATE, ProvisionLoop, TakenOverError
 from tests.cloud_tpu import NO_CAPACITY, CloudTpu, Fault
 from tests.memory_objects import MemoryObjects
@@ -274,7 +274,7 @@ def test_a_machine_tells_what_the_job_cannot(bench: Bench) -> None:
     bench.turn(loop)
     bench.bucket.write("provision/000002.txt", b"exit 78\n")
     bench.turn(loop)
-    assert decode(bench.bucket.read(STATE).data).stage is SliceStage.ENDING
+    assert decode(bench.bucket.read(STATE).data).stage is ProvisionStage.ENDING
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_a_machine_tells_what_the_job_cannot(bench: Bench) -> None:
             "names the generation 10+, .*; remove it",
         ),
         (
-            encode(ProvisionState("me", "", SliceStage.ENDED)),
+            encode(ProvisionState("me", "", ProvisionStage.ENDED)),
             "is ENDED without an exit code; remove it",
         ),
     ],

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.adapters.kernel.process_facts import Reaction
-from supervisor.core.pipes import Pipes
+from supervisor.core.pipes import HeldPipes
 from supervisor.host.tree import Stat
 from tests.simulation.compiles import Compile
 from tests.simulation.host import Host
@@ -67,9 +67,9 @@ class SimulatedKernel:
         """See `Processes`."""
         return []
 
-    def pipes(self, pid: int) -> Pipes:
+    def pipes(self, pid: int) -> HeldPipes:
         """See `Processes`."""
-        return Pipes(frozenset(), frozenset())
+        return HeldPipes(frozenset(), frozenset())
 
     def cpu_seconds(self, pid: int) -> float:
         """See `Processes`."""

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from supervisor.adapters.processes.output import OutputReader
 from supervisor.diagnosis.digest import LogDigest
-from supervisor.protocol.standby import Orders
+from supervisor.protocol.standby import StandbyOrders
 from tests.simulation.host import Host
 
 US = object()
@@ -157,7 +157,9 @@ class ConnectionEnds(End):
         self.is_closed = False
         """Whether our end is."""
         self.hears: Callable[[bytes], None] = lambda data: None
-        self.obeys: Callable[[Orders, Sequence[int]], None] = lambda orders, descriptors: None
+        self.obeys: Callable[[StandbyOrders, Sequence[int]], None] = lambda orders, descriptors: (
+            None
+        )
         """What the process does that has the other end."""
 
     @property
@@ -183,7 +185,7 @@ class ConnectionEnds(End):
             raise BrokenPipeError(32, "Broken pipe")
         self.hears(data)
 
-    def send_orders(self, orders: Orders, descriptors: Sequence[int]) -> None:
+    def send_orders(self, orders: StandbyOrders, descriptors: Sequence[int]) -> None:
         """See `handles.Connection`."""
         if not self.holders:
             raise BrokenPipeError(32, "Broken pipe")

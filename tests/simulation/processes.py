@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from supervisor.diagnosis.failure import WorkerExit
 from supervisor.protocol.environment import STANDBY
-from supervisor.protocol.standby import READY, UNUSABLE, Orders
+from supervisor.protocol.standby import READY, UNUSABLE, StandbyOrders
 from tests.simulation.group import Group
 from tests.simulation.host import Host
 from tests.simulation.pipes import ConnectionEnds, End, NoteEnds
@@ -135,7 +135,7 @@ class Standby(Process):
         if self.group is None and STANDBY in self.env:
             self.end(WorkerExit(0, signal="SIGKILL"))
 
-    def _obey(self, orders: Orders, descriptors: Sequence[int]) -> None:
+    def _obey(self, orders: StandbyOrders, descriptors: Sequence[int]) -> None:
         if self.stopped:
             raise TimeoutError(110, "it does not listen")
         self.env = orders.env

@@ -12,13 +12,13 @@ from supervisor.adapters.processes.progress import ProgressPipe
 from supervisor.engines import local
 from supervisor.engines.ahead.preparing import Preparations
 from supervisor.engines.ahead.standby_pool import StandbyPool, Taken
-from supervisor.engines.clearing import Killing
+from supervisor.engines.clearing import Clearing
 from supervisor.engines.group import WorkerGroup
 from supervisor.engines.hearing import Hearing
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.local import LocalEngine
 from supervisor.engines.snapshot_keeper import SnapshotKeeper
-from supervisor.engines.survivors import Survivors
+from supervisor.engines.survivors import SurvivorWatch
 from tests.simulation.__main__ import play
 
 WITHIN = 500
@@ -28,11 +28,11 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def gone_before_all_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    def bug(self: Killing, kill: Callable[[], bool], then: Callable[[], None]) -> None:
+    def bug(self: Clearing, kill: Callable[[], bool], then: Callable[[], None]) -> None:
         kill()
         then()
 
-    monkeypatch.setattr(Killing, "until_gone", bug)
+    monkeypatch.setattr(Clearing, "until_gone", bug)
 
 
 def the_last_words_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def a_standby_starts_without_its_progress_pipe(monkeypatch: pytest.MonkeyPatch) 
 
 
 def what_was_left_behind_is_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Survivors, "look", lambda self: ())
+    monkeypatch.setattr(SurvivorWatch, "look", lambda self: ())
 
 
 PLANTED: dict[Plant, int] = {

@@ -26,7 +26,7 @@ from tests.emulators import Emulator
 from tests.faulty_store import RESET, SILENCE, Asked, Fault, FaultyStore, answered
 from tests.running import PATIENCE
 from trainer import bucket_paths, integrity
-from trainer.checkpoint import Checkpoints, newest_step, restore, restore_parts
+from trainer.checkpoint import CheckpointSaver, newest_step, restore, restore_parts
 from trainer.checkpoint_steps import NoUsableCheckpointError, UnmarkedCheckpointError, steps_in
 from trainer.config_fingerprint import fingerprint, fingerprint_across
 from trainer.fence import FencedError
@@ -61,8 +61,8 @@ class Saver:
         self.spec = spec(self.init)
         self.print = fingerprint(self.init)
 
-    def opened(self) -> Checkpoints:
-        return Checkpoints(steps_in(self.place), self.keep, self.print, self.said.append)
+    def opened(self) -> CheckpointSaver:
+        return CheckpointSaver(steps_in(self.place), self.keep, self.print, self.said.append)
 
     def save(self, *steps: int) -> TrainState:
         """Save a fresh state as each of these steps."""
@@ -199,7 +199,7 @@ def test_a_marker_is_made_by_the_owners_trainer_and_only_once(
     else:
         steps.early = True
         steps.happens = lambda path: lease.write_text('{"token": "another"}')
-    checkpoints = Checkpoints(steps, 3, saver.print, saver.said.append)
+    checkpoints = CheckpointSaver(steps, 3, saver.print, saver.said.append)
     checkpoints.save(state, 20, {})
     with pytest.raises(error):
         checkpoints.committed(wait=True)
@@ -407,8 +407,8 @@ def test_on_a_mount_only_the_marker_counts_and_nothing_is_renamed(tmp_path: Path
     saver, said = Saver(tmp_path / "checkpoints"), list[str]()
     directory = tmp_path / "checkpoints"
 
-    def opened() -> Checkpoints:
-        return Checkpoints(MarkedSteps(directory), 3, saver.print, said.append)
+    def opened() -> CheckpointSaver:
+        return CheckpointSaver(MarkedSteps(directory), 3, saver.print, said.append)
 
     checkpoints, state = opened(), saver.spec.fresh()
     for step in (10, 20):

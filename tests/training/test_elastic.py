@@ -15,7 +15,7 @@ import pytest
 from supervisor.config.training.layout import rung
 from supervisor.config.training.resolved import InitConfig, parse
 from trainer.batch_sharder import BatchSharder
-from trainer.checkpoint import Checkpoints
+from trainer.checkpoint import CheckpointSaver
 from trainer.checkpoint_steps import steps_in
 from trainer.config_fingerprint import differences, fingerprint
 from trainer.mesh import make_mesh
@@ -82,7 +82,7 @@ def test_a_checkpoint_of_any_rung_is_restored_on_any_other(optimizer: str, tmp_p
     layouts = [(4, 2), (2, 2), (4, 4), (1, 1), (4, 1)]
     plans = [spec(config, num_devices, fsdp) for num_devices, fsdp in layouts]
     state = replace(filled(plans[0]), step=jnp.int32(3))
-    checkpoints = Checkpoints(steps_in(tmp_path), 1, {}, print)
+    checkpoints = CheckpointSaver(steps_in(tmp_path), 1, {}, print)
     checkpoints.save(state, 3, {"batch": 3})
     checkpoints.committed(wait=True)
     checkpoints.settle()

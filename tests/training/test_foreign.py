@@ -33,7 +33,7 @@ from supervisor.protocol.failure_record import describe
 from supervisor.protocol.removal import NotOursError
 from tests.foreign import ENTRIES, Entry, fingerprint, foreign, put
 from trainer import integrity
-from trainer.checkpoint import Checkpoints, restore_parts
+from trainer.checkpoint import CheckpointSaver, restore_parts
 from trainer.checkpoint_steps import (
     CheckpointSteps,
     ForeignCheckpointError,
@@ -66,8 +66,8 @@ class Saver:
         self.keep = keep
         self.steps_in: type[RenamedSteps | MarkedSteps] = RenamedSteps
 
-    def opened(self) -> Checkpoints:
-        return Checkpoints(self.steps_in(self.directory), self.keep, {}, self.said.append)
+    def opened(self) -> CheckpointSaver:
+        return CheckpointSaver(self.steps_in(self.directory), self.keep, {}, self.said.append)
 
     def save(self, *steps: int) -> None:
         checkpoints = self.opened()

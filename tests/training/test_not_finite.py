@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from supervisor.config.training.resolved import parse
-from trainer.checkpoint import Checkpoints, newest_step
+from trainer.checkpoint import CheckpointSaver, newest_step
 from trainer.checkpoint_steps import steps_in
 from trainer.config_fingerprint import fingerprint
 from trainer.data import training_batches
@@ -57,7 +57,7 @@ def _save_first(mapping: Mapping, batches: Any) -> None:
     params = jax.tree.map_with_path(overflow, fresh.params)
     next(batches)
     said: list[str] = []
-    checkpoints = Checkpoints(
+    checkpoints = CheckpointSaver(
         steps_in(init.checkpoint.directory), 2, fingerprint(init), said.append
     )
     state = TrainState(fresh.step + 1, params, fresh.optimizer)

@@ -15,7 +15,7 @@ from orbax.checkpoint.options import MultiprocessingOptions
 from supervisor.config.training.resolved import CheckpointConfig
 from supervisor.protocol.committed import committed_steps
 from tests.running import Start
-from trainer.checkpoint import Checkpoints
+from trainer.checkpoint import CheckpointSaver
 from trainer.checkpoint_steps import steps_in
 from trainer.save_policy import TimedPolicy, save_policy
 
@@ -93,7 +93,7 @@ def test_short_steps_ask_the_clock_seldom() -> None:
 
 def test_by_steps_a_save_is_due_at_each_multiple(tmp_path: Path) -> None:
     config = CheckpointConfig(directory=tmp_path, every=4)
-    checkpoints = Checkpoints(steps_in(tmp_path), 3, {}, print, save_policy(config))
+    checkpoints = CheckpointSaver(steps_in(tmp_path), 3, {}, print, save_policy(config))
     assert [step for step in range(1, 13) if checkpoints.due(step)] == [4, 8, 12]
     checkpoints.close()
 

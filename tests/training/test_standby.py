@@ -16,7 +16,7 @@ import yaml
 
 from supervisor.config.training.resolved import parse
 from supervisor.protocol import environment
-from supervisor.protocol.standby import OUTPUT, READY, UNUSABLE, Orders, send_orders
+from supervisor.protocol.standby import OUTPUT, READY, UNUSABLE, StandbyOrders, send_orders
 from trainer.train_state import TrainState
 from trainer.warm_up import WarmUp, _stamps
 
@@ -43,7 +43,9 @@ class Waiting:
     def become_worker(self, output: Path) -> str:
         """Make it the worker and wait for its end; what it wrote to `output`."""
         with output.open("wb") as file:
-            send_orders(self.connection, Orders(self.command, self.env, [OUTPUT]), [file.fileno()])
+            send_orders(
+                self.connection, StandbyOrders(self.command, self.env, [OUTPUT]), [file.fileno()]
+            )
         assert self.process.wait(60) == 0, output.read_text()
         return output.read_text()
 
@@ -124,13 +126,13 @@ def ready(tmp_path: Path) -> WarmUp:
 
 
 @pytest.fixture
-def orders(tmp_path: Path) -> Orders:
+def orders(tmp_path: Path) -> StandbyOrders:
     env = {environment.JOB: "job", environment.NUM_DEVICES: "4"}
-    return Orders([sys.executable, "-m", "trainer", str(tmp_path / "params.yaml")], env, [])
+    return StandbyOrders([sys.executable, "-m", "trainer", str(tmp_path / "params.yaml")], env, [])
 
 
 def test_what_was_prepared_fits_as_long_as_nothing_changes(
-    ready: WarmUp, orders: Orders, tmp_path: Path
+    ready: WarmUp, orders: StandbyOrders, tmp_path: Path
 ) -> None:
     assert ready.problem(orders) is None
 

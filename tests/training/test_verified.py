@@ -19,7 +19,7 @@ from supervisor.diagnosis.verdicts import judge
 from trainer import integrity
 from trainer.checkpoint import (
     CheckpointMismatchError,
-    Checkpoints,
+    CheckpointSaver,
     newest_step,
     restore_parts,
 )
@@ -84,10 +84,10 @@ def copy(stopped: tuple[Trainer, str], make_trainer: MakeTrainer) -> Trainer:
     return trainer
 
 
-def opened(trainer: Trainer, said: list[str]) -> tuple[Checkpoints, Any]:
+def opened(trainer: Trainer, said: list[str]) -> tuple[CheckpointSaver, Any]:
     """The trainer's checkpoints in this process, and the abstract state to restore."""
     init = parse(trainer.mapping).init
-    checkpoints = Checkpoints(steps_in(trainer.checkpoints), 2, fingerprint(init), said.append)
+    checkpoints = CheckpointSaver(steps_in(trainer.checkpoints), 2, fingerprint(init), said.append)
     return checkpoints, spec(init).abstract
 
 

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from signal import SIGINT, SIGQUIT, SIGTERM
 
-from supervisor.core.pipes import Pipes
+from supervisor.core.pipes import HeldPipes
 from supervisor.host import tree
 from supervisor.host.aside import aside
 from supervisor.protocol.messages import printable
@@ -143,9 +143,9 @@ def _is_in_foreground(child: int, shell: int) -> bool:
         return False
 
 
-def pipes(pid: int) -> Pipes:
+def pipes(pid: int) -> HeldPipes:
     """Those of a process; none where it has ended."""
-    return Pipes(_pipes(pid, _READS), _pipes(pid, _WRITES))
+    return HeldPipes(_pipes(pid, _READS), _pipes(pid, _WRITES))
 
 
 def _pipes(pid: int, descriptors: Iterable[int]) -> frozenset[str]:

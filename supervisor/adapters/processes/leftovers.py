@@ -20,7 +20,7 @@ from pathlib import Path
 
 from supervisor.host import cgroups, tree
 from supervisor.host.identity import Identity
-from supervisor.host.process_record import NAME, Origin, Recorded, folder, is_instance, is_job
+from supervisor.host.process_record import NAME, Recorded, RecordOrigin, folder, is_instance, is_job
 from supervisor.host.unkillable import UnkillableError, described
 from supervisor.host.waiting import has_ended
 from supervisor.protocol import environment, reading
@@ -160,7 +160,7 @@ def _lives(pid: int, seen: tree.Stat) -> bool:
         os.close(pidfd)
 
 
-def _cgroup(origin: Origin) -> str | None:
+def _cgroup(origin: RecordOrigin) -> str | None:
     """The cgroup of a run, if it is one: below the mount of a hierarchy, of the run's name, with
     nothing of ours in it."""
     path = origin.cgroup

@@ -59,7 +59,7 @@ class OutputPatterns:
     """Called where jax, which takes SIGTERM for itself, says that one came."""
 
 
-class Record(Protocol):
+class OutputRecord(Protocol):
     """What keeps an output. Adding to it never fails."""
 
     def write(self, chunk: bytes) -> None:
@@ -80,7 +80,7 @@ class OutputReader:
 
     def __init__(
         self,
-        record: Record,
+        record: OutputRecord,
         patterns: OutputPatterns,
         mirror: Callable[[bytes], None] | None,
         on_error: Tell,

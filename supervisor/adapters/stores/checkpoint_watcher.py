@@ -106,16 +106,9 @@ class Looks:
 class CheckpointWatcher:
     """Looks in a thread of its own: a storage that hangs must not hang the supervisor."""
 
-    def __init__(
-        self,
-        place: Path | Uri,
-        look: Callable[[], int | None],
-        on_commit: Callable[[int], None],
-        on_error: Tell,
-        pace: Pace = DISK,
-    ) -> None:
-        """See `Looks`; `on_commit` and `on_error` are called from the watching thread."""
-        self._looks = Looks(place, look, on_commit, on_error, pace)
+    def __init__(self, looks: Looks) -> None:
+        """What `looks` tells is told from the watching thread."""
+        self._looks = looks
         self._look_now = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="checkpoints", daemon=True)
         self._thread.start()

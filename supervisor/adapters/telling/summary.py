@@ -16,7 +16,7 @@ from supervisor.config.plan import PhasePlan
 from supervisor.core.policy import RestartPolicy
 from supervisor.files.segments import ATTEMPTS
 from supervisor.host.notice import Notice, Tell
-from supervisor.narrative.attempt_records import Record, Records
+from supervisor.narrative.attempt_records import AttemptRecords, Record
 from supervisor.narrative.standing import standing
 from supervisor.narrative.told import Told
 from supervisor.ports import Storage
@@ -45,7 +45,7 @@ class Summary:
         self._plans = plans
         self._policy = policy
         self._on_error = on_error
-        self._records = Records(last)
+        self._records = AttemptRecords(last)
         self._older = _Older(storage, None)
         self._broken: set[str] = set()
         """The files that could not be written the last time."""

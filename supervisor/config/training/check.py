@@ -14,7 +14,7 @@ from supervisor.config.training.sections import DataloaderConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedSections:
     """What was found; where there are problems, no more than these."""
 
     problems: Sequence[tuple[Location, str]] = ()
@@ -24,23 +24,23 @@ class Checked:
     """For a number of devices what the trainer does with it, or why it cannot."""
 
 
-def check(trainer: Mapping[str, Any], device_counts: Sequence[int] = ()) -> Checked:
+def check(trainer: Mapping[str, Any], device_counts: Sequence[int] = ()) -> CheckedSections:
     """Check the phase in `trainer` for these numbers of devices, the full one first (none where it
     is not known)."""
     config, problems = look(trainer)
     if config is not None and not problems:
         problems = [*_unreadable(config)]
     if config is None or problems:
-        return Checked(problems)
+        return CheckedSections(problems)
     if not device_counts:
-        return Checked([*_unresolved(config.init)], _params(config))
+        return CheckedSections([*_unresolved(config.init)], _params(config))
     config = _with_micro_batch(config, device_counts[0])
     problem = infeasible(config.init, device_counts[0])
     if problem is not None:
-        return Checked([problem])
+        return CheckedSections([problem])
     found = ladder(config.init, device_counts)
     layouts = {count: _layout(one) for count, one in found.items()}
-    return Checked((), _params(config), layouts)
+    return CheckedSections((), _params(config), layouts)
 
 
 def _unreadable(config: TrainerConfig) -> Iterator[tuple[Location, str]]:

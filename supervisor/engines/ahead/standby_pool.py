@@ -24,7 +24,7 @@ from supervisor.host.notice import Notice, Tell
 from supervisor.protocol import environment
 from supervisor.protocol.removal import Place
 from supervisor.protocol.shortening import beginning
-from supervisor.protocol.standby import MAX_REASON, READY, UNUSABLE, Mode, Orders
+from supervisor.protocol.standby import MAX_REASON, READY, UNUSABLE, Mode, StandbyOrders
 
 Choice = Mode | None
 
@@ -359,7 +359,7 @@ class _Standby:
         Raises:
             OSError: it is gone, or does not listen.
         """
-        orders = Orders(start.argv, start.env, list(descriptors))
+        orders = StandbyOrders(start.argv, start.env, list(descriptors))
         self._connection.send_orders(orders, list(descriptors.values()))
 
     def close(self) -> None:
