@@ -89,6 +89,8 @@ class Group:
     dying: bool = False
     recorded: set[int] = field(default_factory=set)
     """The ranks that left a failure record."""
+    guard_died: bool = False
+    """The guard was killed after it had begun, and before another group did."""
     lost_guard: bool = False
     """The guard was killed, and its workers with it."""
     killed: set[int] = field(default_factory=set)

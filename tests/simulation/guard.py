@@ -66,6 +66,8 @@ class SimulatedGuard:
             return
         self._host.tell("the guard is killed, and all that it has started")
         self.is_dead = True
+        if self._host.groups:
+            self._host.groups[max(self._host.groups)].guard_died = True
         for group in self._host.alive():
             group.lost_guard |= bool(group.workers) and not group.dying
             self._host.kill(group)

@@ -242,7 +242,8 @@ class CheckedWorld:
         if failed and event.failure.rank not in known | group.recorded:
             raise ViolationError(f"rank {event.failure.rank} is blamed, which was killed")
         blamed, lost = event.failure.rule == GUARD_LOST, group.lost_guard
-        if blamed != lost and (blamed or not (own or group.recorded)):
+        is_wrong = not group.guard_died if blamed else lost and not (own or group.recorded)
+        if is_wrong:  # who was killed unseen before the guard was may have died with it
             raise ViolationError(f"lost with its guard: {lost}, but told: {event.failure.rule}")
 
     def _check_snapshot(self, group: Group) -> None:
