@@ -137,7 +137,7 @@ PLANTED: dict[Plant, int] = {
     all_rungs_are_compiled_for: 54,
     what_is_compiled_is_compiled_again: 95,
     one_guess_strikes_a_rung: 584,
-    no_attempt_is_lost_with_its_guard: 10,
+    no_attempt_is_lost_with_its_guard: 13,
     the_guard_of_an_earlier_attempt_counts: 91,
     a_chip_that_is_open_is_not_waited_for: 25,
     who_has_a_chip_by_right_is_waited_for: 25,
