@@ -17,7 +17,7 @@ from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.adapters.telling.status_file import STATUS, StatusFile
 from supervisor.adapters.telling.systemd import Notifier, ServiceManager, Watchdog
-from supervisor.core.events import Noticed, SupervisorStarted
+from supervisor.core.events import Noticed, PhaseBegun, SupervisorStarted
 from supervisor.core.machine import step
 from supervisor.core.state import JobState
 from supervisor.host.notice import Notice
@@ -143,3 +143,19 @@ def test_a_status_file_that_cannot_be_written_is_told_once_and_tried_again(tmp_p
     (tmp_path / STATUS).rmdir()
     status.observe(STARTED)
     assert (tmp_path / STATUS).is_file()
+
+
+def test_what_cannot_be_told_is_told_of_once_and_the_observers_go_on(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    said: list[str] = []
+    sound = Counting()
+    observers = Observers(policy(), Reactor(SystemClock()).call_later, said.append)
+    observers.add(sound)
+    begun = PhaseBegun(0.0, 7, "nowhere", None)  # of a phase that the policy has not
+    for _ in range(3):
+        observers.observe(replace(STARTED, event=begun, after=replace(AFTER, directory="nowhere")))
+    assert sound.seen == 3
+    (line,) = said
+    assert line.startswith("what happened cannot be told (IndexError(")
+    assert "IndexError" in capfd.readouterr().err
