@@ -150,7 +150,7 @@ def test_what_cannot_be_told_is_told_of_once_and_the_observers_go_on(
 ) -> None:
     said: list[str] = []
     sound = Counting()
-    observers = Observers(policy(), Reactor(SystemClock()).call_later, said.append)
+    observers = IsolatedObservers(policy(), Reactor(SystemClock()).call_later, said.append)
     observers.add(sound)
     begun = PhaseBegun(0.0, 7, "nowhere", None)  # of a phase that the policy has not
     for _ in range(3):
