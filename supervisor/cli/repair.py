@@ -1,14 +1,32 @@
-"""`supervise repair`: has a job go on whose journal is damaged, was changed or is gone."""
+"""`supervise repair`: has a job go on whose journal is damaged, was changed or is gone.
+
+In a bucket it works as in a folder, on a copy of the journal, and under the job's lease: as the
+owner of the job for that time, it writes the repaired journal under an epoch of its own, as
+whoever takes a job over does. A host that had the job sets its own copy aside at the next start.
+"""
 
 from __future__ import annotations
 
 import sys
+import uuid
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from supervisor.adapters.stores.lease import LeaseExpiredError, LeaseHeldError, LeaseTakenError
+from supervisor.adapters.stores.bucket import bucket
+from supervisor.adapters.stores.fetch import epoch_after, read_growing
+from supervisor.adapters.stores.lease import (
+    Lease,
+    LeaseExpiredError,
+    LeaseHeldError,
+    LeaseTakenError,
+    LeaseTimes,
+)
+from supervisor.adapters.stores.lease_places import LeaseObject
 from supervisor.adapters.stores.lock import LockHeldError
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.cli.arguments import Commands, add_model_dir
@@ -16,11 +34,17 @@ from supervisor.cli.complaints import complain
 from supervisor.cli.job_view import NoJobError, exit_code_of, print_line
 from supervisor.core.exit_codes import ExitCode
 from supervisor.exclusion import Exclusion, alone
-from supervisor.files.attempts import is_phase_folder
-from supervisor.files.segments import ARCHIVE, JOURNAL
+from supervisor.files.attempts import FOLDER, attempt_of, is_phase_folder
+from supervisor.files.segments import ARCHIVE, DAMAGED, JOURNAL, SUFFIX, TORN, Segment
+from supervisor.history.archive import is_segment
+from supervisor.host.outlet import say_on_stderr
+from supervisor.ports import MAX_OBJECT, Objects, Storage
 from supervisor.protocol.location import Uri
 from supervisor.repair import highest_attempt
 from supervisor.repair import repair as repaired
+
+_LEASE_BOUND = 10.0
+"""Seconds for a request that is about the lease."""
 
 
 def add_parser(commands: Commands) -> None:
@@ -49,10 +73,15 @@ def repair(place: Path | Uri, exclusion: Exclusion | None = None) -> None:
         LockHeldError, LeaseHeldError: a supervisor runs there.
         LeaseTakenError, LeaseExpiredError: one may run there by now.
         JournalError, OSError: the journal cannot be repaired.
-        ValueError: it is in a bucket, or there is no job.
+        ValueError: there is no job.
+        ImportError: the bucket's library is not installed.
     """
-    if isinstance(place, Uri):
-        raise ValueError(f"{place} is in a bucket: only what is in a folder can be repaired")
+    done = _in_bucket(place) if isinstance(place, Uri) else _in_folder(place, exclusion)
+    print_line(f"repaired: {done}" if done else "nothing is damaged: nothing was done")
+
+
+def _in_folder(place: Path, exclusion: Exclusion | None) -> str | None:
+    """What was done to a job in a folder; None: nothing."""
     if not place.is_dir():
         raise NoJobError(f"{place} is no folder: give the job's model_dir")
     files = LocalStorage(place)
@@ -60,5 +89,67 @@ def repair(place: Path | Uri, exclusion: Exclusion | None = None) -> None:
         raise NoJobError(f"{place} holds no job: nothing of one is there")
     means = exclusion or Exclusion.of(place, in_bucket=False)
     with alone(place, means, lambda text: print(text, file=sys.stderr)) as check:
-        done = repaired(files, datetime.now(UTC), highest_attempt(files), check)
-    print_line(f"repaired: {done}" if done else "nothing is damaged: nothing was done")
+        return repaired(files, datetime.now(UTC), highest_attempt(files), check)
+
+
+def _in_bucket(place: Uri) -> str | None:
+    """What was done to a job in a bucket; None: nothing."""
+    objects = bucket(place)
+    if not {ARCHIVE, f"{JOURNAL}{SUFFIX}"} & objects.list("").folders:
+        raise NoJobError(f"{place} holds no job: there is no journal in it")
+    with _leased(place) as lease, TemporaryDirectory() as name:
+        folder = Path(name)
+        there = _copied(objects, folder)
+        files = LocalStorage(folder)
+        done = repaired(files, datetime.now(UTC), highest_attempt(files), lease.check)
+        if done is not None:
+            lease.check()
+            _write(objects, files, there, max(lease.epoch, epoch_after(objects)))
+        return done
+
+
+@contextmanager
+def _leased(place: Uri) -> Iterator[Lease]:
+    """Own the job in `place` for a while."""
+    lease = Lease(
+        LeaseObject(bucket(place, _LEASE_BOUND)),
+        LeaseTimes(),
+        uuid.uuid4().hex,
+        on_renewed=lambda seconds: None,
+        on_lost=lambda error: None,
+        say=say_on_stderr,
+    )
+    lease.acquire()
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
+def _copied(objects: Objects, folder: Path) -> frozenset[str]:
+    """Have in `folder` what a repair looks at: the journal, its segments, and which attempts there
+    are; returns the names of the segments."""
+    journal = read_growing(objects, JOURNAL, say_on_stderr)
+    if journal is not None:
+        (folder / JOURNAL).write_bytes(journal)
+    segments = frozenset(name for name in objects.list(ARCHIVE).objects if is_segment(name))
+    (folder / ARCHIVE).mkdir()
+    for name in segments:
+        (folder / ARCHIVE / name).write_bytes(objects.read(f"{ARCHIVE}/{name}").data)
+    for phase in filter(is_phase_folder, objects.list("").folders):
+        for name in objects.list(f"{phase}/{FOLDER}").folders:
+            if attempt_of(name) is not None:
+                (folder / phase / FOLDER / name).mkdir(parents=True)
+    return segments
+
+
+def _write(objects: Objects, files: Storage, there: frozenset[str], epoch: int) -> None:
+    """Bring to the bucket what the repair has left in `files` and is not `there`: the journal last,
+    which names the others."""
+    kept = [name for name in files.names("") if name.startswith((DAMAGED, TORN))]
+    segments = [f"{ARCHIVE}/{name}" for name in files.names(ARCHIVE) if name not in there]
+    for name in (*kept, *segments):
+        objects.write(name, files.read(name, MAX_OBJECT))
+    journal = files.read(JOURNAL, MAX_OBJECT)
+    name = Segment(epoch, 0, len(journal)).name
+    objects.write(f"{JOURNAL}{SUFFIX}/{name}", journal, expected="")

@@ -93,6 +93,11 @@ The segment is written first: a supervisor that is killed in between leaves a se
 names, and does it again. Nothing is deleted. So a journal opens in the same time after a year as
 after a day, and only readers of the whole past read the archive.
 
+Measured on two cores (CPU seconds, median of five processes) with a job that saves every 5 minutes, evaluates every
+half hour and fails twice a day: 200,000 records, 209 days, 394 attempts, 80 MB. It opens in 0.05 s at most, just before it is
+compacted, and in 0.02 s after; `supervise status` takes 0.4 s with Python's own start. To read
+all 200,000 records takes 7.5 s. The process has 25 MB at its peak in each case, 2 MB of them for the journal.
+
 ## Versions
 
 * **What was recorded wins.** A later version with other rules reads the states that are recorded, and never
@@ -119,17 +124,19 @@ missing. They are never written anew.
 
 | what is found | what is done |
 |---|---|
-| a last line without its end | it is cut off, and run.log has `journal-torn`: nobody acted on it |
+| a part of a line behind whole ones | it is cut off, run.log has `journal-torn`, and `journal.torn-<record>-<sum>.jsonl` keeps it: nobody acted on it |
+| a journal that is gone or empty although the job has run | exit code 78 |
 | a line that is not JSON, or not of its types | exit code 78 with the line and the place in it |
 | a number that is missing, or there twice | exit code 78 |
 | a record that does not follow from those before it, by the same version | exit code 78, with both values |
 | a format that is newer | exit code 78 with the version that wrote it: run that one |
 | a file that is shorter or longer than this supervisor left it | exit code 74: somebody else writes to it |
 
-`supervise repair MODEL_DIR` has the job go on from the last record that can be followed. The file as it was
+`supervise repair MODEL_DIR`, a folder or a bucket, has the job go on from the last record that can be followed. The file as it was
 becomes `journal.damaged-<sum>.jsonl`, what can be followed of it a segment, and the new journal begins with a
-snapshot whose `repaired` says what was done. No number of an attempt is given twice: those of the
-folders in `attempts/` count too.
+snapshot whose `repaired` says what was done. What the journal does not tell any more is taken from the segments. No
+number of an attempt is given twice: those of the folders in `attempts/` count too. In a bucket it works under the job's
+lease; a host that has a copy of the damaged journal sets it aside at its next start.
 """
 
 STATES = """\

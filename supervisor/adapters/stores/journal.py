@@ -51,7 +51,7 @@ from supervisor.protocol.reading import UnreadableError, parse_object
 _MAX_JOURNAL = 256 << 20
 """Bytes; one that was never compacted has a tenth of it after ten thousand attempts."""
 COMPACT_AFTER = 1000
-"""Records that make a segment: half a megabyte, and a fifth of a second to read."""
+"""Records that make a segment: 0.4 MB, and a twentieth of a second to read."""
 _VIEW = Callable[[], Any]
 
 
