@@ -29,6 +29,11 @@ _REMEDY = (
     "move it away to begin a new record (with the folder journal/, if there is one), bring back a "
     "copy that is whole, or go on from what can be followed, by `supervise repair MODEL_DIR`"
 )
+GONE = (
+    "bring back a copy that is whole, go on from those, by `supervise repair MODEL_DIR`, or move "
+    "journal/ away too to begin a new record"
+)
+"""What to do where only its segments are left."""
 UNREADABLE = (
     "move it away to begin a new record; where journal/ holds its older records, go on from them "
     "then, by `supervise repair MODEL_DIR`"

@@ -31,6 +31,7 @@ from supervisor.history.archive import check_unchanged, checksum, is_segment
 from supervisor.history.encoding import encode
 from supervisor.history.fold import History as History
 from supervisor.history.record import (
+    GONE,
     UNREADABLE,
     Snapshot,
     Turn,
@@ -258,7 +259,7 @@ class FileJournal:
         what = "is missing" if data is None else "is empty"
         if segments := segments_of(self._storage):
             older = f"{len(segments)} segment{'s' * (len(segments) > 1)} of its older records"
-            raise DamagedJournalError(f"{JOURNAL} {what}, but {ARCHIVE}/ has {older}")
+            raise DamagedJournalError(f"{JOURNAL} {what}, but {ARCHIVE}/ has {older}", GONE)
         if data is not None and (phases := list(filter(is_phase_folder, _names(self._storage)))):
             raise DamagedJournalError(
                 f"{JOURNAL} {what}, but the job has run: there is {phases[0]}"
