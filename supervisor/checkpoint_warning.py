@@ -57,7 +57,7 @@ class CheckpointWarning:
         self._tell(event)
         if any(isinstance(decision, StartWorkers) for decision in transition.decisions):
             self._began = transition.wall.timestamp()
-            self._unseen = self._unseen.begun(state.budget.highest)
+            self._unseen = self._unseen.begun(state.newest)
 
     def _tell(self, event: Event) -> None:
         if self._unseen.reason is None or self._is_told or not self._plan.is_command:

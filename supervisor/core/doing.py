@@ -96,7 +96,7 @@ class MakesWay:
     """A larger rung can be used: nothing is charged."""
 
     saved: int | None
-    """The highest committed step when the group was asked to stop; None: there was none."""
+    """The newest committed step when the group was asked to stop; None: there was none."""
 
     kind: Literal["makes_way"] = field(default="makes_way", kw_only=True, repr=False)
 
@@ -112,7 +112,7 @@ class Hang:
     stage: Stage
     seconds: float
     saved: int | None
-    """The highest committed step when the hang was found; None: there was none."""
+    """The newest committed step when the hang was found; None: there was none."""
     asked: bool = False
     """Whether the group was asked to stop; before that its stacks are dumped."""
 

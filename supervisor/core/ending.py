@@ -118,7 +118,8 @@ def _group_gone(
     state: JobState, group: Killing, event: WorkersGone, policy: RestartPolicy
 ) -> StepResult:
     asked, cause, before = state.ends_group, cause_of(group), state
-    state = state.committed(event.committed, event.at)
+    if event.committed is not None:  # else nobody could look, perhaps
+        state = state.found(event.committed, event.at)
     state = replace(
         state,
         initialises_again=False,

@@ -30,7 +30,7 @@ def phase_begun(state: JobState, event: PhaseBegun, policy: RestartPolicy) -> St
     """The phase has its directory: its first attempt can start."""
     if event.phase != state.phase or state.directory is not None:
         return state, ()
-    state = state.committed(event.committed, event.at)
+    state = state.found(event.committed, event.at)
     state = replace(state, directory=event.directory)
     if state.drain is not None:
         return drained(state, state.drain)
@@ -67,6 +67,7 @@ def _in_phase(state: JobState, number: int, policy: RestartPolicy) -> JobState:
         state,
         phase=number,
         directory=None,
+        newest=None,
         budget=Budget(),
         livelock=Livelock(),
         remediation=Remediation(),

@@ -68,4 +68,4 @@ def checkpoint_committed(
 def _make_way(state: JobState, group: Running, at: float, policy: RestartPolicy) -> StepResult:
     """Ask the group to stop, because a larger rung can be used."""
     reason = "a larger rung has been well for a while, and the next attempt uses it"
-    return signal(state, group, reason, at, policy, MakesWay(state.budget.highest))
+    return signal(state, group, reason, at, policy, MakesWay(state.newest))

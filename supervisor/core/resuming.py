@@ -59,7 +59,7 @@ def supervisor_started(
         return _reopened(state, state.doing, event.at, policy)
     if state.attempt > 0:
         state = replace(state, recovery=Recovery(event.at, reached=state.recovery.reached))
-    state = replace(state.committed(event.committed, event.at), goodput=Goodput(event.at))
+    state = replace(state.found(event.committed, event.at), goodput=Goodput(event.at))
     if ended_for_good:
         state = replace(
             state,

@@ -48,7 +48,7 @@ class Drain:
     source: StopSource
     at: float
     highest: int | None = None
-    """The highest committed step when the workers were asked to stop, or were to be."""
+    """The newest committed step when the workers were asked to stop, or were to be."""
     begins: float | None = None
     """When the workers are asked to save and exit, if that is later; None: as soon as they run."""
 
@@ -72,7 +72,7 @@ class Group:
     hang: Hang | None
     makes_way: bool
     saved: int | None
-    """The highest committed step when the group was asked to stop, or was found hanging."""
+    """The newest committed step when the group was asked to stop, or was found hanging."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,9 @@ class JobState:
     doing: Doing = field(default_factory=New)
     attempt: int = 0
     """The number of the latest attempt; it only grows, whatever the cause."""
+    newest: int | None = None
+    """The newest committed step of the phase that was there when somebody looked last. It falls
+    where checkpoints are removed; `budget.highest` does not."""
     phase: int = 0
     directory: str | None = None
     """The phase's directory; None until it has begun."""
@@ -190,11 +193,18 @@ class JobState:
 
     def committed(self, step: int | None, at: float) -> JobState:
         """After a checkpoint of `step` was seen committed, at the time `at`."""
-        budget = self.budget.committed(step)
-        if budget == self.budget:
+        if step is None or (self.newest is not None and step <= self.newest):
             return self
+        state, budget = replace(self, newest=step), self.budget.committed(step)
+        if budget == self.budget:
+            return state
         livelock, goodput = self.livelock.committed(), self.goodput.committed(at)
-        return replace(self, budget=budget, livelock=livelock, goodput=goodput)
+        return replace(state, budget=budget, livelock=livelock, goodput=goodput)
+
+    def found(self, step: int | None, at: float) -> JobState:
+        """After a look for checkpoints while no worker lives: `step` is the newest one; None: there
+        is none."""
+        return replace(replace(self, newest=None).committed(step, at), newest=step)
 
     def silence(self, now: float) -> Silence | None:
         """That the running group has been silent for too long, if so."""

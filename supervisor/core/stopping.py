@@ -53,7 +53,7 @@ def stop_requested(state: JobState, event: StopRequested, policy: RestartPolicy)
     if state.drain is not None:
         return _asked_again(state, state.drain, event, policy)
     begins = _when_to_save(state, event, policy)
-    drain = Drain(event.source, event.at, state.budget.highest, begins)
+    drain = Drain(event.source, event.at, state.newest, begins)
     state = replace(state, drain=drain)
     match state.doing:
         case BackingOff() | Probing() | Waiting():
@@ -110,7 +110,7 @@ def ask_to_stop(
         grace = max(grace, _SAVES * saving)
         reason += f"; the longest save so far took {saving:.1f} s"
     if drain.begins is not None:  # what was committed meanwhile is no sign that this save fits
-        drain = replace(drain, begins=None, highest=state.budget.highest)
+        drain = replace(drain, begins=None, highest=state.newest)
     cause: Cause = Asked()
     if isinstance(group, Stopping | Lingering) and isinstance(group.cause, Hang | MakesWay):
         cause = group.cause
@@ -134,7 +134,7 @@ def _asked_again(
         again = Drain(event.source, event.at, drain.highest)
         if drain.begins is None or not isinstance(group, Running | Stopping | Lingering):
             return replace(state, drain=again), ()
-        again = replace(again, highest=state.budget.highest)
+        again = replace(again, highest=state.newest)
         return ask_to_stop(replace(state, drain=again), group, event.at, policy)
     is_echo = event.at - drain.at <= 1.0 and not event.at_once
     if is_echo or not isinstance(group, Launching | Stopping | Lingering | Killing):
@@ -147,7 +147,7 @@ def hung(
     state: JobState, group: Running, silence: Silence, at: float, policy: RestartPolicy
 ) -> StepResult:
     """The group is silent for too long: its stacks first, then it is asked to stop."""
-    hang = Hang(silence.stage, silence.seconds, state.budget.highest)
+    hang = Hang(silence.stage, silence.seconds, state.newest)
     stopping = Stopping(group.workers, hang, deadline=at + policy.stack_dump)
     recovery = state.recovery.died(at - silence.seconds).spent("detect", at)
     state = replace(state, doing=stopping, recovery=recovery)

@@ -153,7 +153,7 @@ def signal(
     deadline = at + (policy.grace_period if grace is None else grace)
     dumps = isinstance(cause, Hang) and not cause.asked
     if isinstance(cause, Hang):
-        cause = replace(cause, asked=True, saved=state.budget.highest)
+        cause = replace(cause, asked=True, saved=state.newest)
     if isinstance(group, Running):
         group = Stopping(group.workers, cause, deadline)
     else:

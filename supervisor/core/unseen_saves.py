@@ -20,7 +20,7 @@ class UnseenSaves:
     """What the current attempt of a phase has shown."""
 
     newest: int | None = None
-    """The highest step that was ever committed when the attempt began."""
+    """The newest committed step when the attempt began."""
     first: int | None = None
     """The attempt's first step."""
     earlier: int | None = None
@@ -32,7 +32,7 @@ class UnseenSaves:
     ended: bool = False
 
     def begun(self, newest: int | None) -> UnseenSaves:
-        """Another attempt begins; `newest` is the highest step that was ever committed."""
+        """Another attempt begins; `newest` is the newest committed step."""
         earlier = self.earlier if self.first is None else self.first
         return UnseenSaves(newest, earlier=earlier, committed=self.committed)
 

@@ -84,6 +84,7 @@ def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> 
     if before.exit_code is not None and ExitCode(before.exit_code).for_good:
         text = "the job had failed for good; counts start again at zero"
         yield main("counts-reset", text, code=before.exit_code)
+    yield from _checkpoints_gone(t)
     used = budget_used(t.after, policy)
     highest = step_in_words(
         t.after.budget.highest, "no checkpoint yet", "highest committed step {}"
@@ -95,6 +96,21 @@ def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> 
         step=t.after.budget.highest,
         **budget_keys(t.after, policy),
     )
+
+
+def _checkpoints_gone(t: Transition) -> Iterator[Line]:
+    """Tells that checkpoints are not there any more from which the job could go on."""
+    newest, highest = t.after.newest, t.before.budget.highest
+    if t.after.phase != t.before.phase or highest is None:
+        return
+    if newest is None:
+        text = "no checkpoint is seen where the job looks for them (checkpoint.directory)"
+    elif newest < highest:
+        text = f"the newest checkpoint is of step {newest}"
+    else:
+        return
+    text += f", but step {highest} was committed before: only a step above that is progress"
+    yield main("checkpoints-gone", text, "warning", step=newest, highest=highest)
 
 
 def _phase_begun(t: Transition, event: PhaseBegun, policy: RestartPolicy) -> Iterator[Line]:
@@ -144,7 +160,7 @@ def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> It
             yield tell("devices-found", text=text, num_devices=count, platform=platform, kind=kind)
         case RestoredMessage(step, snapshot=True):
             text = f"resumed from the snapshot of step {step} in memory"
-            text += _newest_below(step, t.before.budget.highest)
+            text += _newest_below(step, t.before.newest)
             newest = t.before.budget.highest
             yield tell("snapshot-restored", text=text, step=step, newest_committed_step=newest)
         case RestoredMessage(step):
@@ -201,12 +217,15 @@ def _trains(t: Transition) -> bool:
 
 
 def _committed(t: Transition, event: CheckpointCommitted, policy: RestartPolicy) -> Iterator[Line]:
-    if t.before.budget == t.after.budget:
+    if t.before.newest == t.after.newest:
         return
     text = f"checkpoint of step {event.step} is committed"
-    if t.before.budget.failures:
-        text += f": progress, {count(t.before.budget.failures, 'charged failure')} forgiven"
-    forgiven = t.before.budget.failures
+    is_progress = t.before.budget != t.after.budget
+    forgiven = t.before.budget.failures if is_progress else 0
+    if not is_progress:
+        text += f": no progress, step {t.after.budget.highest} was committed before"
+    elif forgiven:
+        text += f": progress, {count(forgiven, 'charged failure')} forgiven"
     yield of_attempt(
         "checkpoint-committed", t.after.attempt, text, step=event.step, forgiven=forgiven
     )

@@ -39,6 +39,7 @@ KEYS = {
     "failure": "object: all that is known of the failure, as an object; null: nothing failed",
     "from_snapshot": "truth: whether it went on from a snapshot in memory",
     "forgiven": "number: how many charged failures no longer count",
+    "highest": "number: the highest step that was ever committed in the phase",
     "found": "truth: whether the unit is there at all",
     "goodput": "number: share of the time that became committed steps, from 0 to 1",
     "job": "text: the job's identity",
@@ -129,6 +130,10 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "attempts-unrecorded": Kind(
             "Attempts up to this one have folders, but no record.",
             ("attempt",),
+        ),
+        "checkpoints-gone": Kind(
+            "Checkpoints of this job are not where it looks for them; step null: none is.",
+            ("step", "highest"),
         ),
         "checkpoint-without-journal": Kind("Training goes on from a checkpoint.", ("step",)),
         "phase-starting": Kind("A phase is about to start.", ("phase", "reason")),

@@ -34,16 +34,14 @@ def decided(decision: Decision, t: Transition, policy: RestartPolicy) -> Iterato
     state = t.after
     match decision:
         case StartWorkers(attempt, _, reason):
-            start = step_in_words(
-                state.budget.highest, "from the beginning", "from committed step {}"
-            )
+            start = step_in_words(state.newest, "from the beginning", "from committed step {}")
             where = device_text.where(decision, policy)
             yield main(
                 "attempt-started",
                 f"starting attempt {attempt} {start}{where} ({reason})",
                 attempt=attempt,
                 phase=policy.phases[decision.phase].name,
-                step=state.budget.highest,
+                step=state.newest,
                 num_devices=decision.num_devices,
                 max_num_devices=device_text.full_rung(policy.phases[decision.phase]),
                 units=list(decision.units),

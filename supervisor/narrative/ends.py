@@ -58,10 +58,10 @@ def gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[L
     """That no process of the attempt is left, and why it ended."""
     if t.before.group is None or t.before.group.attempt != event.attempt:
         return
-    highest, end = t.before.budget.highest, _end_of(t, event)
+    newest, end = t.before.newest, _end_of(t, event)
     failure = t.after.last_failure if end is End.FAILED else None
     yield _ended(event, end, failure)
-    if event.committed is not None and (highest is None or event.committed > highest):
+    if event.committed is not None and (newest is None or event.committed > newest):
         text = f"checkpoint of step {event.committed} was committed"
         yield of_attempt(
             "checkpoint-committed", event.attempt, text, step=event.committed, forgiven=0

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
-from supervisor.narrative.decision_text import step_in_words
 from supervisor.narrative.device_text import full_rung
 from supervisor.protocol.messages import Stage
 
@@ -32,7 +31,9 @@ class Standing:
     max_num_devices: int | None
     """The full rung."""
     newest_checkpoint: int | None
-    """The highest step that was ever committed in the phase."""
+    """The newest committed step of the phase that was there when somebody looked last."""
+    highest_committed: int | None
+    """The highest step that was ever committed in the phase: progress is a step above it."""
     restarts: int
     max_num_restarts: int
     preemptions: int
@@ -58,7 +59,8 @@ def standing(state: JobState, policy: RestartPolicy) -> Standing:
         step=state.liveness.step,
         num_devices=state.ladder.num_devices(phase),
         max_num_devices=full_rung(phase),
-        newest_checkpoint=state.budget.highest,
+        newest_checkpoint=state.newest,
+        highest_committed=state.budget.highest,
         restarts=state.budget.restarts,
         max_num_restarts=phase.max_num_restarts,
         preemptions=state.budget.preemptions,
@@ -77,5 +79,8 @@ def in_a_sentence(it: Standing) -> str:
         parts.append(f"step {it.step}")
     if it.is_shrunk:
         parts.append(f"on {it.num_devices} of {it.max_num_devices} devices")
-    newest = step_in_words(it.newest_checkpoint, "no checkpoint yet", "last checkpoint: step {}")
-    return ", ".join([*parts, newest])
+    newest, highest = it.newest_checkpoint, it.highest_committed
+    parts += [] if newest is None else [f"last checkpoint: step {newest}"]
+    if newest != highest:
+        parts.append(f"highest committed step ever: {highest}")
+    return ", ".join(parts if highest is not None else [*parts, "no checkpoint yet"])

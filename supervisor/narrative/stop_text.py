@@ -14,22 +14,21 @@ _NONE = "no checkpoint is seen where the job looks for them (trainer.init.checkp
 
 
 def stopped(t: Transition, event: WorkersGone, before: int | None) -> Line:
-    """What was saved since the group was to end, when `before` was the highest committed step."""
-    highest, newest = t.after.budget.highest, _newest(t, event, before)
-    saved = highest is not None and highest != before
+    """What was saved since the group was to end, when `before` was the newest committed step."""
+    newest = _newest(t, event, before)
+    saved = _is_above(newest, before)
     if saved:
-        kept = f"step {highest} is saved"
+        kept = f"step {newest} is saved"
     else:
         kept = _NONE if newest is None else f"no new checkpoint, the newest is of step {newest}"
     text = f"stopped: {kept}; {_lost(event, newest)}"
-    step = highest if saved else newest
     lost = _lost_steps(event, newest)
     return of_attempt(
         "attempt-stopped",
         event.attempt,
         text,
         saved=saved,
-        step=step,
+        step=newest,
         ending_step=event.step,
         lost_steps=lost,
     )
@@ -37,11 +36,10 @@ def stopped(t: Transition, event: WorkersGone, before: int | None) -> Line:
 
 def notice_used(t: Transition, event: WorkersGone, drain: Drain, policy: RestartPolicy) -> Line:
     """Whether a save fitted into the notice of a preemption."""
-    seconds, highest = event.at - drain.at, t.after.budget.highest
+    seconds, newest = event.at - drain.at, _newest(t, event, drain.highest)
     taken = f"{seconds:.1f} s"
     if policy.preemption_notice is not None:
         taken += f" (of {policy.preemption_notice:g})"
-    newest = _newest(t, event, drain.highest)
     lost = _lost(event, newest)
     tell = partial(
         main,
@@ -50,19 +48,25 @@ def notice_used(t: Transition, event: WorkersGone, drain: Drain, policy: Restart
         ending_step=event.step,
         lost_steps=_lost_steps(event, newest),
     )
-    if highest is not None and highest != drain.highest:
-        text = f"the notice was enough: step {highest} is saved, and all over in {taken}; {lost}"
-        return tell("notice-used", text, saved=True, step=highest)
+    if _is_above(newest, drain.highest):
+        text = f"the notice was enough: step {newest} is saved, and all over in {taken}; {lost}"
+        return tell("notice-used", text, saved=True, step=newest)
     left = _NONE if newest is None else f"the newest is of step {newest}"
     text = f"no checkpoint came of the notice in {taken}: {left}; {lost}"
     return tell("notice-used", text, "warning", saved=False, step=newest)
 
 
 def _newest(t: Transition, event: WorkersGone, before: int | None) -> int | None:
-    """The newest committed step. A store that does not answer in the end tells none; and one that
-    was committed before may have been removed since."""
-    highest = t.after.budget.highest
-    return highest if highest != before or event.committed is None else event.committed
+    """The newest committed step. A store that does not answer in the end tells none, and one that
+    lags an older one; and one that was committed before may have been removed since."""
+    seen = t.before.newest
+    if event.committed is None or seen is None:
+        return seen if event.committed is None else event.committed
+    return max(seen, event.committed) if seen != before else event.committed
+
+
+def _is_above(newest: int | None, before: int | None) -> bool:
+    return newest is not None and (before is None or newest > before)
 
 
 def _lost_steps(event: WorkersGone, newest: int | None) -> int | None:

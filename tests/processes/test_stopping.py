@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -330,6 +331,7 @@ def test_log_lines_as_json(supervise: Supervise, model_dir: Path) -> None:
 
 ODD = """
 import os
+import shutil
 os.write(1, b"no text \\xff\\x00 \\x1b[31m 'quoted' \\"twice\\" \\xe2\\x82\\xac\\n{\\n")
 os.write(2, b"10%\\r20%\\r\\n" + b"x" * 200_000 + b"\\nwithout an end")
 """
@@ -347,3 +349,28 @@ def test_each_line_of_json_is_json_whatever_the_program_prints(
     assert "".join(lines[3:-1]) == "x" * 200_000
     assert lines[-1] == "without an end"
     assert result.event("job-ended")["code"] == 0
+
+
+def test_a_step_that_is_not_there_any_more_is_not_told(
+    start: Start, supervise: Supervise, model_dir: Path
+) -> None:
+    """The ordinary way to roll back is to remove the newest checkpoints."""
+    broken = command_config(model_dir, "SIGKILL", "--at", "5", restart={"max_num_restarts": 0})
+    assert supervise(broken).code == 76
+    shutil.rmtree(model_dir / "checkpoints" / "4")
+    again = supervise(broken)
+    assert again.event("checkpoints-gone", step=2, highest=4)
+    assert again.event("attempt-started")["step"] == 2
+    assert b"starts after step 2" in again.rank_log(2)
+    (committed,) = again.events("checkpoint-committed", step=4)
+    assert "no progress, step 4 was committed before" in committed["text"]
+
+    (model_dir / "checkpoints").rename(model_dir / "elsewhere")
+    running = start(command_config(model_dir, "save-on-sigterm", "--at", "2"))
+    running.wait_for("ready to save")
+    running.signal(signal.SIGTERM)
+    stopped = running.result()
+    assert stopped.event("checkpoints-gone", step=None, highest=4)
+    assert "starting attempt 3 from the beginning" in stopped.out
+    assert stopped.event("attempt-stopped", saved=True, step=200)
+    assert not stopped.told("checkpoints-unseen")

@@ -34,7 +34,7 @@ class StatusFile:
             "exit_code": now.exit_code,
             "attempt": now.attempt,
             "num_devices": now.num_devices,
-            "step": now.newest_checkpoint,
+            "step": now.highest_committed,
             "time": transition.wall.isoformat(),
         }
         try:

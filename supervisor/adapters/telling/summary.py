@@ -84,7 +84,7 @@ class Summary:
             "status": now.status,
             "exit_code": now.exit_code,
             "max_steps": plan.max_steps,
-            "highest_committed_step": now.newest_checkpoint,
+            "highest_committed_step": now.highest_committed,
             "restarts_used": now.restarts,
             "preemptions_used": now.preemptions,
             "restarts_in_all": now.restarts_in_all,
