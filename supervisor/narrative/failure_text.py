@@ -9,14 +9,19 @@ from typing import Any
 
 from supervisor.core.state import JobState, Status
 from supervisor.diagnosis.failure import Failure
+from supervisor.diagnosis.frames import frame_in
 from supervisor.diagnosis.outcome import Verdict
+from supervisor.diagnosis.ownership import is_own
 from supervisor.files.segments import RUN_LOG
 from supervisor.narrative.event_line import Line, of_attempt
 from supervisor.protocol.messages import printable
 
 _LINES = 6
-_MARKS = re.compile(r"\s*[\^~]+\s*$")
-"""What Python puts below the part of a line that failed."""
+_SAYS_NOTHING = re.compile(
+    r"\s*[\^~]+\s*$|-{20}$|For simplicity, JAX has removed its internal frames from the traceback"
+)
+"""What Python puts below the part of a line that failed, and JAX (_src/traceback_util.py) below an
+exception."""
 
 
 def at(failure: Failure) -> str:
@@ -29,11 +34,19 @@ def _at(where: str) -> str:
 
 
 def end_of_traceback(traceback: str) -> Sequence[str]:
-    """The last lines of a traceback, from a frame on: where it failed, and with what."""
-    lines = [line for line in traceback.splitlines() if line.strip() and not _MARKS.match(line)]
-    lines = lines[-_LINES:]
-    first = next((n for n, line in enumerate(lines) if line.startswith("  File ")), 0)
-    return lines[first:]
+    """The last lines of a traceback, from a frame on: where it failed, and with what. Where all
+    these frames are of libraries, the last one of the user's own code comes before them."""
+    lines = [line for line in traceback.splitlines() if line.strip()]
+    lines = [line for line in lines if not _SAYS_NOTHING.match(line)]
+    frames = [n for n, line in enumerate(lines) if line.startswith("  File ")]
+    first = next((n for n in frames if n >= len(lines) - _LINES), max(0, len(lines) - _LINES))
+    own = max((n for n in frames if _is_own(lines[n])), default=first)
+    return [*lines[own : min(own + 2, first)], *lines[first:]]
+
+
+def _is_own(line: str) -> bool:
+    frame = frame_in(line)
+    return frame is not None and is_own(frame.path)
 
 
 def certainty(failure: Failure) -> str:

@@ -36,7 +36,7 @@ CERTAIN = {
     # errors of code, and what the user's own code asserts
     "unparsable", "own-error", "missing-module", "tracing", "check", "chex", "own-assertion",
     # compile, shapes, ranks that run different programs, checkpoint structure
-    "compile", "compiler-abort", "shapes", "programs-differ", "checkpoint-structure",
+    "jax-shapes", "compile", "compiler-abort", "shapes", "programs-differ", "checkpoint-structure",
     # what our own trainer raises of its config and its checkpoints
     "devices-differ", "foreign-checkpoint", "unmarked-checkpoint",
 }  # fmt: skip
@@ -208,3 +208,40 @@ def test_an_assertion_of_chex_is_the_programs_own() -> None:
 )
 def test_names_and_words_of_others_are_no_certainty(line: str) -> None:
     assert not failure(raised(line, OWN)).certain
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "TypeError: add got incompatible shapes for broadcasting: (3,), (4,).",
+        "TypeError: dot_general requires contracting dimensions to have the same shape, got (3,) "
+        "and (4,).",
+        "TypeError: cannot reshape array of shape (4, 3) (size 12) into shape (4, 2) (size 8)",
+        "ValueError: Incompatible types for broadcasting: input type=float32[3] and requested "
+        "type=float32[4]",
+        "ValueError: vmap got inconsistent sizes for array axes to be mapped:",
+    ],
+)
+def test_a_shape_that_jax_refuses_is_certain(line: str) -> None:
+    jax = "/opt/venv/lib/python3.11/site-packages/jax/_src/lax/lax.py"
+    found = failure(raised(line, jax))
+    assert (found.rule, found.certain, found.per_rung) == ("jax-shapes", True, True)
+    assert found.where == f"{OWN}:3"
+    assert not failure(raised(line, IO)).certain
+    alone = failure(line)
+    assert not alone.certain, "nobody knows whose it is"
+    refused = "ConnectionRefusedError: [Errno 111] Connection refused"
+    after = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    assert not failure(raised(refused, IO) + after + raised(line, jax)).certain
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ValueError: cannot reshape array of size 12 into shape (4,2)",
+        "ValueError: operands could not be broadcast together with shapes (3,) (4,)",
+    ],
+)
+def test_a_shape_that_numpy_refuses_is_a_guess(line: str) -> None:
+    """Half a file has another shape, too."""
+    assert failure(raised(line, OWN)).is_guess

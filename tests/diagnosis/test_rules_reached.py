@@ -17,6 +17,7 @@ ERRORS = {
     "invalid-config-alone": "pydantic_core.ValidationError: 1 validation error for Config",
     "unparsable": "SyntaxError: invalid syntax",
     "own-error": "TypeError: unsupported operand type(s) for +: 'int' and 'str'",
+    "jax-shapes": "ValueError: Incompatible shapes for broadcasting: (2,) and (3,)",
     "missing-key": "KeyError: 'inputs'",
     # --- the world outside
     "devices-missing": "trainer.devices.DevicesMissing: 4 devices, not 8",
@@ -87,7 +88,7 @@ ERRORS = {
     # --- the program itself
     "checkpoint-mismatch": "ValueError: Topology mismatch detected",
     "shapes-reported": "ValueError: cannot reshape array of size 17 into shape (4,2)",
-    "shapes": "ValueError: Incompatible shapes for broadcasting: (2,) and (3,)",
+    "shapes": "ValueError: Received incompatible devices for jitted computation",
     "data-range": "IndexError: token id 50300 exceeds the vocabulary",
     "no-such-object": "OSError: Can't load tokenizer for 'gpt99'",
     "check-your-connection": "OSError: We couldn't connect to 'https://huggingface.co'",
@@ -273,6 +274,7 @@ ALONE = (
     "unparsable",
     "broken-program-alone",
     "own-error",
+    "jax-shapes",
     "program-error-alone",
     "no-standard-input",
     "missing-key",

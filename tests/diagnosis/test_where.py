@@ -97,3 +97,35 @@ def test_the_end_of_a_traceback(tmp_path: Path) -> None:
     ]
     assert list(end_of_traceback("")) == []
     assert list(end_of_traceback("no traceback\n")) == ["no traceback"]
+
+
+def test_the_end_of_a_traceback_has_the_last_frame_of_the_own_code_and_no_note_of_jax() -> None:
+    jax = "/opt/venv/lib/python3.11/site-packages/jax/_src/"
+    own = ['  File "/app/train.py", line 8, in main', "    return a + b"]
+    inside = [
+        f'  File "{jax}numpy/ufunc_api.py", line 182, in __call__',
+        "    return call(*args)",
+        f'  File "{jax}numpy/ufuncs.py", line 1238, in add',
+        "    out = lax.add(x, y)",
+    ]
+    error = "TypeError: add got incompatible shapes for broadcasting: (3,), (4,)."
+    note = (
+        "--------------------\nFor simplicity, JAX has removed its internal frames from the "
+        "traceback of the following exception. Set JAX_TRACEBACK_FILTERING=off to include these.\n"
+    )
+    text = "\n".join(
+        [
+            "Traceback (most recent call last):",
+            '  File "/app/train.py", line 23, in <module>',
+            "    main()",
+            *own,
+            "           ~~^~~",
+            f'  File "{jax}numpy/array_methods.py", line 732, in _operator_add',
+            "    return ufuncs.add(self, other)",
+            *inside,
+            error,
+        ]
+    )
+    assert list(end_of_traceback(f"{text}\n{note}")) == [*own, *inside, error]
+    several = "\n".join(f"line {number}" for number in range(9))
+    assert list(end_of_traceback(f"{text}\n{several}"))[:3] == [*own, "line 3"]

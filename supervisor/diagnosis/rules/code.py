@@ -7,7 +7,7 @@ mount that is gone and a result that did not come look like errors of code, too:
 from __future__ import annotations
 
 from supervisor.diagnosis.rules.rule import FATAL, Rule
-from supervisor.diagnosis.rules.wording import ASSERTION, FIX_CODE, FIX_CONFIG
+from supervisor.diagnosis.rules.wording import ASSERTION, FIX_CODE, FIX_CONFIG, MISFIT_SHAPES
 from supervisor.diagnosis.speakers import NOT_IO, Speaker
 
 _BUILTIN = r"^(?:builtins\.)?"
@@ -89,6 +89,26 @@ ALONE = (
         patterns=(r"^(?![^\n]*\bNoneType\b)",),
         speakers=(Speaker.OWN,),
         alone=True,
+        certain=True,
+    ),
+    Rule(
+        "jax-shapes",
+        FATAL,
+        *MISFIT_SHAPES,
+        types=("TypeError", "ValueError"),
+        patterns=(
+            r"\b\w+ got incompatible shapes for broadcasting: |Incompatible (?:shapes|types) for "
+            r"broadcasting: |dot_general requires (?:contracting|batch) dimensions ",
+            r"cannot reshape array of shape \([\d, ]*\) \(size \d+\) into shape",
+            r"Cannot concatenate arrays with (?:shapes that differ|different numbers of dim)",
+            r"dynamic_(?:update_)?slice .{0,60}must have the same rank as operand",
+            r"conv_general_dilated .{0,120}dimension size",
+            r"vmap got inconsistent sizes for array axes",
+            r"Size of label '.' for operand \d+ \(\d+\) does not match previous terms",
+        ),
+        speakers=(Speaker.OWN, Speaker.LIBRARY),
+        alone=True,
+        per_rung=True,
         certain=True,
     ),
     Rule("program-error-alone", FATAL, *_OF_THE_CODE, types=ERRORS_OF_CODE, alone=True),

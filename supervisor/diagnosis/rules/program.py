@@ -8,6 +8,7 @@ from supervisor.diagnosis.rules.wording import (
     FIX_CODE,
     FIX_CONFIG,
     FIX_PATH,
+    MISFIT_SHAPES,
     NONE_NEEDED,
     SEE_SERVICE,
     STATUS,
@@ -16,12 +17,6 @@ from supervisor.diagnosis.speakers import ANYBODY, Speaker
 
 _CHECKS = ("checkify.OOBError", "checkify.FailedCheckError", "checkify.JaxRuntimeError")
 """What checkify raises, which only checks what the program asks it to."""
-_SHAPES = (
-    "shapes or shardings do not fit",
-    "The shapes, dtypes or shardings in the program do not fit each other.",
-    FIX_CODE,
-)
-
 RULES = (
     Rule("check", FATAL, *ASSERTION, types=_CHECKS, certain=True),
     Rule(
@@ -43,7 +38,7 @@ RULES = (
     Rule(
         "shapes",
         FATAL,
-        *_SHAPES,
+        *MISFIT_SHAPES,
         patterns=(
             r"(?i)incompatible shapes for|received incompatible devices|dot_general requires",
             r"(?i)non-hashable static arg|resource axis.{0,200}not found in mesh",
@@ -57,7 +52,7 @@ RULES = (
     Rule(
         "shapes-reported",
         FATAL,
-        *_SHAPES,
+        *MISFIT_SHAPES,
         # Half a file has another shape, too; and a step that failed has deleted its inputs.
         patterns=(
             r"(?i)incompatible (?:shapes|devices|dtypes|sizes)|cannot reshape",

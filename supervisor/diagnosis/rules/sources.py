@@ -21,7 +21,9 @@ SOURCES = {
     "unparsable": f"{_PYTHON}; cases imp-syntax, indent, composed-13",
     "broken-program-alone": f"{_PYTHON}: what eval and ast.literal_eval cannot parse",
     "own-error": f"{_PYTHON}; cases axisname, badtype, circ, grad, scan, attr-jax",
-    "program-error-alone": f"{_PYTHON}; cases add, attr, optax-schedule-type",
+    "jax-shapes": "jax _src/lax/lax.py, lax/convolution.py, lax/slicing.py, api.py, "
+    "numpy/array_methods.py; opt_einsum contract.py; cases add, matmul",
+    "program-error-alone": f"{_PYTHON}; cases attr, optax-schedule-type",
     "no-standard-input": "input() of Python: EOF when reading a line",
     "missing-key": f"{_PYTHON}; cases keyenv, composed-04",
     "devices-missing": "trainer/mesh.py",

@@ -15,6 +15,11 @@ ASSERTION = (
     "The program states that this must not happen; trying again does not change that.",
     FIX_CODE,
 )
+MISFIT_SHAPES = (
+    "shapes or shardings do not fit",
+    "The shapes, dtypes or shardings in the program do not fit each other.",
+    FIX_CODE,
+)
 REFUSED_INSTRUCTION = (
     "the processor refuses an instruction",
     "Native code was built for another processor, or divides an integer by zero.",
