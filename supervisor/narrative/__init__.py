@@ -84,7 +84,7 @@ def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> 
     if before.exit_code is not None and ExitCode(before.exit_code).for_good:
         text = "the job had failed for good; counts start again at zero"
         yield main("counts-reset", text, code=before.exit_code)
-    yield from _checkpoints_gone(t)
+    yield from _checkpoints_gone(event.committed, before.budget.highest)
     used = budget_used(t.after, policy)
     highest = step_in_words(
         t.after.budget.highest, "no checkpoint yet", "highest committed step {}"
@@ -98,10 +98,9 @@ def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> 
     )
 
 
-def _checkpoints_gone(t: Transition) -> Iterator[Line]:
+def _checkpoints_gone(newest: int | None, highest: int | None) -> Iterator[Line]:
     """Tells that checkpoints are not there any more from which the job could go on."""
-    newest, highest = t.after.newest, t.before.budget.highest
-    if t.after.phase != t.before.phase or highest is None:
+    if highest is None:
         return
     if newest is None:
         text = "no checkpoint is seen where the job looks for them (checkpoint.directory)"
@@ -220,11 +219,9 @@ def _committed(t: Transition, event: CheckpointCommitted, policy: RestartPolicy)
     if t.before.newest == t.after.newest:
         return
     text = f"checkpoint of step {event.step} is committed"
-    is_progress = t.before.budget != t.after.budget
-    forgiven = t.before.budget.failures if is_progress else 0
-    if not is_progress:
-        text += f": no progress, step {t.after.budget.highest} was committed before"
-    elif forgiven:
+    text += ends.no_progress(event.step, t.before.budget.highest)
+    forgiven = t.before.budget.failures - t.after.budget.failures
+    if forgiven:
         text += f": progress, {count(forgiven, 'charged failure')} forgiven"
     yield of_attempt(
         "checkpoint-committed", t.after.attempt, text, step=event.step, forgiven=forgiven

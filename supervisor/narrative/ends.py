@@ -54,6 +54,13 @@ def _end_of(t: Transition, event: WorkersGone) -> End:
     return End.FAILED
 
 
+def no_progress(step: int, highest: int | None) -> str:
+    """That a checkpoint of `step` is none above the `highest` of all; empty where it is."""
+    if highest is None or step > highest:
+        return ""
+    return f": no progress, step {highest} was committed before"
+
+
 def gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[Line]:
     """That no process of the attempt is left, and why it ended."""
     if t.before.group is None or t.before.group.attempt != event.attempt:
@@ -63,6 +70,7 @@ def gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[L
     yield _ended(event, end, failure)
     if event.committed is not None and (newest is None or event.committed > newest):
         text = f"checkpoint of step {event.committed} was committed"
+        text += no_progress(event.committed, t.before.budget.highest)
         yield of_attempt(
             "checkpoint-committed", event.attempt, text, step=event.committed, forgiven=0
         )
