@@ -13,16 +13,16 @@ Messages are datagrams on a socket, marshalled tuples. It is told:
     spawn NUMBER PLACE  start a process; PLACE is its place in the record of sessions, or None. As
                         descriptors come its payload (see `birth.Order`), the record where there is
                         a PLACE, and what it inherits; answered by `started` or `failed`
-    end NUMBER SPARED   kill all but the processes that were started with these pids, and what is in
-                        their sessions; answered by `ended` with how many are left
-    orphans NUMBER      tell which processes live that have lost their parent, but for those in the
+    end NUMBER SPARED   kill all but the processes with these pids, which it started, and the
+                        members of their sessions; answered by `ended` with how many are left
+    orphans NUMBER      list the living processes whose parent has ended, without those in the
                         session of a living process that it started; answered by `orphans`
-    contain PATH        have each process in a cgroup of its own below PATH; "": in none
-    within SECONDS      kill all unless this is said again in that time (a lease)
+    contain PATH        start each process in a cgroup of its own below PATH; "": in none
+    within SECONDS      kill all unless this message comes again within that time (a lease)
     kill                kill all now
 
-It says `exited PID CODE` of each process that it started, `watcher PID STARTED`, and `broken TEXT`
-before it ends because of an error of its own.
+It sends `exited PID CODE` for each process that it started, `watcher PID STARTED`, and
+`broken TEXT` before it ends because of an error of its own.
 """
 
 import _signal  # type: ignore[import-not-found]  # `signal` costs the guard a megabyte
@@ -44,15 +44,15 @@ _LONGEST_PAUSE = 1.0
 _LONGEST_WAIT = 5.0
 """Longest poll, in seconds. poll's clock stops during sleep; the lease's does not."""
 _PATIENCE = 0.01
-"""Seconds for which `end` waits for what it has killed."""
+"""Seconds that `end` waits for killed processes to end."""
 _MOST_DESCRIPTORS = 250
 _LARGEST = 1 << 16
 _MOST_ORPHANS = 1000
-"""How many one answer names at most; a message has room for ten times as many."""
+"""Most pids in one answer; a message has room for ten times as many."""
 
 
 class Guard:
-    """Does as it is told on a socket, and after its end kills until nothing is left."""
+    """Obeys the messages on a socket; once the socket is closed, kills until nothing is left."""
 
     def __init__(self, connection: "_socket.socket", supervisor: int) -> None:
         """`supervisor` is the pid of our parent."""
@@ -62,9 +62,9 @@ class Guard:
         self._own = os.getsid(0)
         self._unsent: list[tuple[tuple[int | str, ...], int | None]] = []
         self._starting: dict[int, tuple[int, int]] = {}
-        """By the pipe that tells how it went: the number of the request, and the pid."""
+        """Starts under way: (number of the request, pid) by the pipe that reports the result."""
         self._started: set[int] = set()
-        """The processes whose exit is to be told."""
+        """Pids whose exit the supervisor has to be told."""
         self._cgroup = self._root = ""
         self._cgroups: list[tuple[int, str]] = []
         """(pid, cgroup) of each started process; removed once the cgroup is empty."""
@@ -102,7 +102,7 @@ class Guard:
     # --- waiting --------------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        """Wait for what is next, and do it."""
+        """Wait for the next message, exit or deadline, and handle it."""
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
         for pipe in self._starting:
@@ -120,7 +120,7 @@ class Guard:
                 self._hear()
 
     def _patience(self) -> float | None:
-        """Milliseconds until there is something to do without being told."""
+        """Milliseconds until the next deadline; None: there is none."""
         if self._kills or self._ended:
             pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
             return 1000 * pause
@@ -155,7 +155,7 @@ class Guard:
         self._obey(what, values)
 
     def _obey(self, what: str, values: "list[Any]") -> None:
-        """Do as one is told without any descriptors."""
+        """Carry out a message that comes without descriptors."""
         if what == "end":
             self._end(values[0], frozenset(values[1]))
         elif what == "orphans":
@@ -172,7 +172,7 @@ class Guard:
         self._send()
 
     def _send(self) -> None:
-        """Send what is unsent, as far as the supervisor takes it: we never wait for it."""
+        """Send queued messages as far as the socket takes them; never blocks."""
         while self._unsent:
             message, descriptor = self._unsent[0]
             passed = []
@@ -236,7 +236,7 @@ class Guard:
             self._cgroups.append((pid, cgroup))
 
     def _answer(self, pipe: int) -> None:
-        """A process has become its program, or has said why not, or was killed before."""
+        """Answer a start: the child has called exec, has written why it cannot, or was killed."""
         number, pid = self._starting.pop(pipe)
         said = os.read(pipe, 100).split()
         os.close(pipe)
@@ -251,8 +251,8 @@ class Guard:
     # --- ending ---------------------------------------------------------------------------------
 
     def _reap(self) -> None:
-        """Wait for all that is dead. What is told of it is told first: should we be killed in
-        between, the supervisor inherits it and sees for itself."""
+        """Reap all dead children. Each exit is sent before it is reaped: if we are killed in
+        between, the supervisor inherits the zombie and reads the exit code itself."""
         while True:
             try:
                 while os.read(self._woken, 512):
@@ -278,7 +278,7 @@ class Guard:
                 self._start_watcher()
 
     def _clear(self, pid: int) -> None:
-        """Remove the cgroups of what was started as `pid`, unless something lives in them."""
+        """Remove the cgroups of the process that was started as `pid`, if they are empty."""
         for entry in [entry for entry in self._cgroups if entry[0] == pid]:
             if not cgroups.populated(entry[1]):
                 cgroups.remove(entry[1])
@@ -293,8 +293,8 @@ class Guard:
         self._tell(("ended", number, left))
 
     def _orphans(self) -> list[int]:
-        """The children that have come to us because their parents ended. Only here is the list of
-        them complete: see `tree.children`."""
+        """Return the children that we adopted because their parents ended. Only their own parent,
+        which is this process, gets a complete list: see `tree.children`."""
         self._reap()
         found = []
         starting = {pid for _, pid in self._starting.values()}
@@ -307,8 +307,8 @@ class Guard:
         return found[:_MOST_ORPHANS]
 
     def _kill(self, spared: frozenset[int]) -> int:
-        """SIGKILL all of the job but what is spared; returns how many were there. What is killed
-        may just have forked: nothing is left once this returns 0."""
+        """SIGKILL all processes of the job outside the sessions `spared`; returns how many there
+        were. A killed process may just have forked: only 0 means that nothing is left."""
         self._reap()
         left = 0
         for entry in list(self._cgroups):

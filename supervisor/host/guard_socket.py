@@ -15,9 +15,9 @@ from typing import Any
 _LARGEST = 1 << 16
 _CLOSED = socket.MSG_CMSG_CLOEXEC
 PATIENCE = {"spawn": 10.0, "end": 3.0, "orphans": 0.5, "exited": 0.5}
-"""Seconds for which an answer is waited for: the main loop stands still meanwhile. The guard never
-waits for anything itself, but it can be frozen, or get no CPU time. A process that it starts may
-wait for the disk where its program is, or the record."""
+"""Seconds to wait for an answer, by request; the main loop stands still meanwhile. The guard itself
+never blocks, but it can be frozen or get no CPU time, and a process that it starts may wait for the
+disk that holds its program or the record."""
 _ANSWERS = ("started", "failed", "ended", "orphans")
 
 
@@ -34,32 +34,33 @@ class NoGuardError(OSError):
 
 
 class GuardSocket:
-    """Asks and hears the guard. `send` is safe in any thread; the rest belongs under a lock."""
+    """Sends requests to the guard and reads its messages. `send` is safe in any thread; the caller
+    holds a lock for everything else."""
 
     def __init__(
         self, connection: socket.socket, on_late: Callable[[Any, list[int]], None]
     ) -> None:
-        """`on_late` is told each answer that came too late, with the descriptors that came with
-        it."""
+        """`on_late` is called with each answer that came too late, and its descriptors."""
         self._connection = connection
         self._on_late = on_late
         connection.setblocking(False)
         self._number = 0
         self.unanswered = 0
-        """How many answers did not come in time since the guard last said anything."""
+        """Number of answers that did not come in time since the guard's last message."""
         self._sending = threading.Lock()
         self.exits: dict[int, int] = {}
-        """The exit codes that were told and not asked for yet, as `subprocess` has them."""
+        """Exit codes that the guard has sent and nobody has asked for yet, by pid, as
+        `subprocess` has them (-N: signal N)."""
         self.watcher: tuple[int, int] | None = None
-        """Its pid, and when it started."""
+        """Pid and start time of the watcher; None: there is none."""
         self.broken: str | None = None
-        """The error of its own by which the guard ended."""
+        """The internal error that ended the guard."""
 
     def send(self, *message: object, descriptors: Sequence[int] = ()) -> None:
-        """Tell it something.
+        """Send a message.
 
         Raises:
-            NoGuardError: it is gone, or has not listened for long.
+            NoGuardError: the guard is gone, or has read nothing for a while.
         """
         data = [marshal.dumps(message)]  # type: ignore[arg-type]
         try:
@@ -69,17 +70,17 @@ class GuardSocket:
             raise NoGuardError(error.errno, "the guard process does not listen") from error
 
     def next_number(self) -> int:
-        """The number of the next request."""
+        """Return the number for the next request."""
         self._number += 1
         return self._number
 
     def ask(
         self, what: str, number: int, *values: object, descriptors: Sequence[int] = ()
     ) -> tuple[Any, list[int]]:
-        """Its answer to the request with that number, with the descriptors that came with it.
+        """Send the request `number`, and return its answer with the answer's descriptors.
 
         Raises:
-            NoGuardError: there is none.
+            NoGuardError: no answer came in time.
         """
         self.send(what, number, *values, descriptors=descriptors)
         end = time.monotonic() + PATIENCE[what]
@@ -93,7 +94,7 @@ class GuardSocket:
         raise NoGuardError(0, "the guard process does not answer")
 
     def hear_of(self, pid: int) -> bool:
-        """Wait until it tells how `pid` has ended, which it has; False: it does not."""
+        """Wait for the exit code of `pid`, which has ended; False: none came in time."""
         end = time.monotonic() + PATIENCE["exited"]
         while pid not in self.exits:
             if not self._take(end):
@@ -102,23 +103,23 @@ class GuardSocket:
         return True
 
     def hear(self) -> None:
-        """Take all that was told until now."""
+        """Read all messages that have arrived, without waiting."""
         while self._take(0.0):
             pass
 
     def close(self) -> None:
-        """Say no more: the guard kills what is left, and ends."""
+        """Close the socket: the guard kills what is left of the job, and ends."""
         self._connection.close()
 
     def _take(self, end: float) -> bool:
-        """Take the next message, where nobody waits for an answer; False: there is none."""
+        """Handle the next message, which answers no waiting request; False: none by time `end`."""
         heard = self._hear(end)
         if heard is not None and heard[0][0] in _ANSWERS:
             self._on_late(*heard)
         return heard is not None
 
     def _hear(self, end: float) -> tuple[Any, list[int]] | None:
-        """The next message, of which note is taken; None: there is none until the time `end`."""
+        """Read and register the next message; None: none by the time `end`."""
         poll = select.poll()
         poll.register(self._connection, select.POLLIN)
         if not poll.poll(1000 * max(0.0, end - time.monotonic())):
@@ -135,7 +136,7 @@ class GuardSocket:
             case ("exited", pid, code):
                 self.exits[pid] = code
             case ("started", _, pid, _):
-                self.exits.pop(pid, None)  # another one's, that nobody has asked for
+                self.exits.pop(pid, None)  # of an earlier process with this pid; never asked for
             case ("watcher", pid, started):
                 self.watcher = pid, started
             case ("broken", text):
@@ -144,7 +145,8 @@ class GuardSocket:
 
 
 def packed(argv: Sequence[str], env: Mapping[str, str], inherit: Sequence[int]) -> int:
-    """What is to be started, in a file without a name: it may be larger than a message."""
+    """Write what is to be started to an anonymous file, as it may exceed a message; returns its
+    descriptor."""
     program = os.fsencode(argv[0])
     candidates = [program]
     if b"/" not in program:

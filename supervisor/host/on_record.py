@@ -1,7 +1,7 @@
-"""The processes that a guard is asked to start, on record; a record that fails stops nobody.
+"""Keeps the record of processes while the guard starts them; a record that fails stops no job.
 
-There may be no record yet, and one may be on a disk that is full or gone. That is told once, and
-the job goes on without.
+There may be no record yet, or it may be on a disk that is full or gone. A person is told once, and
+the job goes on without a record.
 """
 
 from __future__ import annotations
@@ -16,73 +16,74 @@ from supervisor.host.process_record import Entry, ProcessRecord, proven
 
 
 class OnRecord:
-    """What of the job is on record, and where the next processes are to be written."""
+    """The `ProcessRecord` in use, if there is one. All offsets (`place`) are into its file."""
 
     def __init__(self, tell: Tell) -> None:
-        """`tell` a person, once, of a record that cannot be written."""
+        """`tell` is called once if the record cannot be written."""
         self._tell = tell
         self._is_told = False
         self._record: ProcessRecord | None = None
         self._unanswered: dict[int, int] = {}
-        """By the number of each start that was not answered in time, its place in the record."""
+        """Offset reserved for each start that was not answered in time, by the request's number."""
 
     def use(self, record: ProcessRecord) -> None:
-        """Have each process on record from now on."""
+        """Record each process in `record` from now on."""
         self._record = record
 
     @property
     def path(self) -> Path | None:
-        """Where the record is."""
+        """The path of the record; None: there is none."""
         return self._record.path if self._record is not None else None
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What the guard needs to write to the record."""
+        """The descriptors that the guard needs to write to the record; empty without one."""
         return (self._record.descriptor,) if self._record is not None else ()
 
     def place(self) -> int | None:
-        """Where the next process is to be written.
+        """Reserve the offset for the next process's line; None: there is no record.
 
         Raises:
-            OSError: the record has no room, and gets none.
+            OSError: the disk has no room for more lines.
         """
         return self._record.place() if self._record is not None else None
 
     def written(self, place: int | None, pid: int, started: int) -> None:
-        """The guard has written a process there."""
+        """Register that the guard has written process `pid` at `place`."""
         if self._record is not None and place is not None:
             with self._telling():
                 self._record.written(place, pid, Entry(started, pid))
 
     def unanswered(self, number: int, place: int | None) -> None:
-        """The guard may still write to the place that the start `number` was given."""
+        """Keep `place` reserved: the guard may still write there for the start `number`."""
         if place is not None:
             self._unanswered[number] = place
 
     def answered_late(self, number: int) -> None:
-        """The start `number` was answered when nobody waited any more: what it started, ends."""
+        """Free the offset of the start `number`, which was answered too late: the process that it
+        started is killed."""
         self.give_back(self._unanswered.pop(number, None))
 
     def give_back(self, place: int | None) -> None:
-        """Nothing is written there."""
+        """Free `place`, where nothing was written."""
         if self._record is not None and place is not None:
             with self._telling():
                 self._record.give_back(place)
 
     def keep(self, sessions: Collection[int]) -> None:
-        """All processes but those in these sessions are gone."""
+        """Remove all processes but those in these sessions: they have ended."""
         if self._record is not None:
             with self._telling():
                 self._record.keep(sessions)
 
     def lost_guard(self) -> None:
-        """All are gone, and so is the guard: it answers nothing any more."""
+        """Remove all processes: they and the guard are gone, so no late answer can come."""
         self.keep(())
         while self._unanswered:
             self.give_back(self._unanswered.popitem()[1])
 
     def look(self, below: Mapping[int, tree.Stat]) -> None:
-        """These are all processes of the job, as far as one look finds them."""
+        """Update the record with `below`, all processes of the job that one scan found, by pid."""
         if self._record is not None:
             with self._telling():
                 if self._record.restore():
@@ -96,7 +97,7 @@ class OnRecord:
                 self._record.note(below)
 
     def proves(self, pid: int, seen: tree.Stat) -> bool:
-        """Whether a process is of the job: see `record.proven`."""
+        """Whether a process is of the job: see `process_record.proven`."""
         record = self._record
         return record is not None and proven(record.processes, pid, seen, record.says)
 

@@ -1,9 +1,10 @@
 """The record of the processes that a supervisor has started: what the next one may kill.
 
-`processes.jsonl` in model_dir. Its first line says who wrote it; each of the others is a process
-with its session and start time. A worker writes its own between fork and exec, so that none is
-missed; what it starts is written from time to time. Lines have one length and are written over
-blank ones: the room for them is taken before anything is started, so that a full disk ends no job.
+It is `processes.jsonl` in model_dir. The first line names the supervisor's run; every other line is
+one process with its session and start time. A worker's line is written between fork and exec, so
+none is missed; the processes that a worker starts are added from time to time. All lines have the
+same length and replace blank lines. The blank lines are allocated before anything is started, so a
+full disk never ends a job.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ NAME = "processes.jsonl"
 FORMAT = 1
 _BLANK = b" " * (LINE - 1) + b"\n"
 _LINES = 56
-"""Blank lines to begin with, and of each extension: a block of the disk."""
+"""Blank lines in a new file, and added by each extension: one disk block."""
 _LARGEST = 1 << 19
-"""Bytes up to which processes are added that a worker has started."""
+"""Size in bytes beyond which processes that a worker has started are no longer added."""
 _JOB = re.compile(r"[0-9a-f]{12}")
 _INSTANCE = re.compile(r"[0-9a-f]{32}")
 
@@ -43,12 +44,12 @@ def is_instance(text: str) -> bool:
 
 
 Says = Callable[[int], bool]
-"""Whether a process says, by its environment, that it is of the run."""
+"""Whether the environment of the process with this pid names the run (variable LINEAGE)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is on record of a process: by its pid and start it is told from all others."""
+    """One recorded process. Pid and start time together identify it."""
 
     started: int
     session: int
@@ -56,19 +57,19 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class RecordOrigin:
-    """Whose processes they are."""
+    """The supervisor's run that the recorded processes belong to."""
 
     job: str
     instance: str
     supervisor: Identity
     folder: str
-    """`device:inode` of the model_dir: a copy of it is another job's."""
+    """`device:inode` of the model_dir: a copied model_dir belongs to another job."""
     cgroup: str | None = None
-    """Where the processes are, if they have cgroups."""
+    """The cgroup that holds the processes; None: they have none."""
 
     @property
     def run(self) -> str:
-        """What a lineage calls the supervisor's run."""
+        """`job@instance`: the run as the variable LINEAGE names it."""
         return f"{self.job}@{self.instance}"
 
     @property
@@ -77,7 +78,7 @@ class RecordOrigin:
         return cgroup_name(self.job, self.instance)
 
     def to_bytes(self) -> bytes:
-        """The first line, with the blank ones that follow it."""
+        """Encode the first line and the blank lines that follow it."""
         told = {
             "v": FORMAT,
             "job": self.job,
@@ -96,14 +97,14 @@ def cgroup_name(job: str, instance: str) -> str:
 
 
 def folder(model_dir: Path) -> str:
-    """What tells a model_dir from its copies: `device:inode`."""
+    """Return `device:inode`, which differs between a model_dir and its copies."""
     status = model_dir.stat()
     return f"{status.st_dev}:{status.st_ino}"
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a record says."""
+    """The content of a record."""
 
     origin: RecordOrigin
     processes: Mapping[int, Entry] = field(default_factory=dict)
@@ -111,10 +112,10 @@ class Recorded:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Recorded:
-        """The inverse of what is written; a line that is damaged is left out.
+        """Parse a record; a damaged line is left out.
 
         Raises:
-            ValueError: nobody can say whose it is.
+            ValueError: the first line is damaged, so the owner is unknown.
         """
         first, *rest = data.split(b"\n")
         try:
@@ -138,11 +139,11 @@ class Recorded:
 
 
 def proven(processes: Mapping[int, Entry], pid: int, seen: tree.Stat, says: Says) -> bool:
-    """Whether a process is of the run that has these on record.
+    """Whether the process `pid` provably belongs to the run that recorded `processes`.
 
-    It is if itself or the leader of its session is: pid and start time name a process. Where the
-    leader is gone, the number may be another session's by now. Then what began after a process of
-    that session is of the run if it also `says` so.
+    It does if it, or the leader of its session, is on record with the same start time. If the
+    leader is gone, the session's number may have been used again. Then the process belongs to the
+    run if it started after a recorded process of that session and its environment names the run.
     """
     leader = seen if pid == seen.session else tree.stat(seen.session)
     if _is_on_record(processes, pid, seen):
@@ -153,8 +154,9 @@ def proven(processes: Mapping[int, Entry], pid: int, seen: tree.Stat, says: Says
 
 
 def may_be(processes: Mapping[int, Entry], pid: int, seen: tree.Stat) -> bool:
-    """Whether a process is in a session of a number that is on record, and began later, while the
-    leader, by which the session would be known, is gone."""
+    """Whether the process `pid` may belong to the run, which its environment has to confirm: the
+    number of its session is on record, the session's leader is gone, and the process began later
+    than a recorded one of that session."""
     if tree.stat(seen.session) is not None:
         return False
     began = [one.started for one in processes.values() if one.session == seen.session]
@@ -200,7 +202,8 @@ class ProcessRecord:
     def __init__(
         self, path: Path, origin: RecordOrigin, replace: Callable[[bytes], None], says: Says
     ) -> None:
-        """`replace` writes the whole file `path`, durably; what is of this run `says` so.
+        """Create the file `path`; `replace` writes the whole file durably, and `says` tells
+        whether the environment of a process names this run.
 
         Raises:
             OSError: it cannot be written.
@@ -213,18 +216,18 @@ class ProcessRecord:
         self._end = len(self._first)
         self._free = list(range(self._end - LINE * _LINES, self._end, LINE))
         self._places: dict[int, int] = {}
-        """Where the line of each process is."""
+        """Offset of each process's line in the file, by pid."""
         self.processes: dict[int, Entry] = {}
         self._forgettable: set[int] = set()
-        """The processes that the last look did not find."""
+        """Pids that the last scan did not find: a second miss removes them."""
         replace(self._first)
         self.descriptor = self._opened()
 
     def place(self) -> int:
-        """Where the next process is to be written.
+        """Return the file offset for the next process's line, and reserve it.
 
         Raises:
-            OSError: there is no room for it.
+            OSError: the disk has no room for more lines.
         """
         if not self._free:
             os.pwrite(self.descriptor, _BLANK * _LINES, self._end)
@@ -233,40 +236,40 @@ class ProcessRecord:
         return self._free.pop()
 
     def written(self, place: int, pid: int, entry: Entry) -> None:
-        """A process was written there.
+        """Register that the line of process `pid` was written at the offset `place`.
 
         Raises:
-            OSError: an earlier one of the same number cannot be removed.
+            OSError: the line of an earlier process with the same pid cannot be removed.
         """
-        earlier = self._places.get(pid)  # another process, whose number is free again
+        earlier = self._places.get(pid)  # of a process that has ended: its pid was used again
         self._places[pid] = place
         self.processes[pid] = entry
         if earlier is not None:
             self.give_back(earlier)
 
     def give_back(self, place: int) -> None:
-        """Return an unused slot.
+        """Blank the line at the offset `place`, and make it available again.
 
         Raises:
-            OSError: what may have been written there cannot be removed.
+            OSError: the line cannot be overwritten.
         """
         self._free.append(place)
         os.pwrite(self.descriptor, _BLANK, place)
 
     def add(self, pid: int, entry: Entry) -> None:
-        """Write down a process that one of the job has begun by itself.
+        """Record a process that was started by a process of the job, not by the guard.
 
         Raises:
             OSError: it cannot be written.
         """
         if self._end > _LARGEST and not self._free:
-            raise OSError(EFBIG, os.strerror(EFBIG))  # the next start reads no more
+            raise OSError(EFBIG, os.strerror(EFBIG))  # the next supervisor reads no larger file
         place = self.place()
         os.pwrite(self.descriptor, _line(pid, entry), place)
         self.written(place, pid, entry)
 
     def note(self, below: Mapping[int, tree.Stat]) -> None:
-        """These are all processes of the job, as far as one look finds them.
+        """Update the record with `below`, all processes of the job that one scan found, by pid.
 
         Raises:
             OSError: it cannot be written.
@@ -275,13 +278,13 @@ class ProcessRecord:
             entry = Entry(seen.started, seen.session)
             if self.processes.get(pid) != entry:
                 self.add(pid, entry)
-        # The kernel's list may lack one: it is forgotten only if two looks do not find it.
+        # The kernel's list of children may lack one: only two misses in a row remove a process.
         missing = self.processes.keys() - below.keys()
         self.forget(missing & self._forgettable)
         self._forgettable = missing
 
     def forget(self, pids: Iterable[int]) -> None:
-        """These are gone.
+        """Remove processes that have ended.
 
         Raises:
             OSError: it cannot be written.
@@ -299,14 +302,14 @@ class ProcessRecord:
         self.forget([pid for pid, entry in self.processes.items() if entry.session not in sessions])
 
     def restore(self) -> bool:
-        """Write the file again where it was removed, replaced or cut off; whether it was.
+        """Write the file again if it was removed, replaced or truncated; returns whether it was.
 
         Raises:
             OSError: it cannot be written.
         """
         try:
             if folder(self.path.parent) != self._origin.folder:
-                return False  # nor is the job there any more, as others notice
+                return False  # model_dir itself was replaced, which the lock reports
             there = self.path.lstat()
             same = os.path.samestat(there, os.fstat(self.descriptor))
             if same and there.st_size >= self._end:
@@ -326,7 +329,7 @@ class ProcessRecord:
         return True
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self.descriptor)
 
     def _opened(self) -> int:
