@@ -146,7 +146,8 @@ def _remedy(key: str, value: Any) -> str | None:
 
 def _phase_locations(source: YamlSource, trainer: Any) -> list[Location]:
     if trainer is None:
-        raise ConfigError([source.problem(("trainer",), "is required")])
+        message = _EMPTY if "trainer" in source.data else "is required"
+        raise ConfigError([source.problem(("trainer",), message)])
     if isinstance(trainer, dict):
         return [("trainer",)]
     if not isinstance(trainer, list):
@@ -168,6 +169,9 @@ def _phase_locations(source: YamlSource, trainer: Any) -> list[Location]:
     if problems:
         raise ConfigError(problems)
     return [("trainer", index, "trainer") for index in range(len(trainer))]
+
+
+_EMPTY = "has nothing below it; give it `init`, and `command` (any program) or `fit`"
 
 
 def _exit_codes(source: YamlSource, value: Any) -> Mapping[int, int]:

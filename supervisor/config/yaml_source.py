@@ -27,8 +27,8 @@ _QUOTED = re.compile(r"\b(alias|anchor|handle|tag) .*", re.DOTALL)
 _NEEDS_QUOTES = r"\1; text that begins with *, & or ! needs quotes"
 """Where PyYAML's words quote the file, which may be a secret that begins with `*`, `&` or `!`."""
 _ESCAPES = r"; in double quotes a \ begins an escape, in 'single quotes' it stands for itself"
-_MAX_DIGITS = 3000
-"""Python writes no integer of more than 4300, in whatever base it was read."""
+_MAX_DIGITS = 18
+"""More is a slip, and the journal takes no integer that does not fit a float."""
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -198,8 +198,9 @@ def _scalar(node: yaml.ScalarNode, location: Location, source: YamlSource) -> An
         raise _refused_node(source, node, location, message)
     try:
         return construct(text)
-    except ValueError:  # more digits than Python reads
-        message = f"cannot be read (value {shown(text, location)})"
+    except ValueError:
+        message = f"is an integer of more than {_MAX_DIGITS} digits; text needs quotes"
+        message += f" (value {shown(text, location)})"
         raise _refused_node(source, node, location, message) from None
 
 

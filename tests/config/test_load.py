@@ -31,7 +31,11 @@ MISTAKES = [
     ("just text", 'c.yaml:1: is not a mapping (value "just text"); a config starts with'),
     ("- 1\n- 2", "c.yaml:1: is not a mapping (value [1, 2])"),
     ("exit_codes: xpk", "c.yaml:1: trainer: is required"),
-    ("trainer:", "c.yaml:1: trainer: is required"),
+    ("trainer:", "c.yaml:1: trainer: has nothing below it; give it `init`"),
+    (
+        f"trainer: {{init: {{model_dir: m, autorestart: {{max_num_restarts: {'9' * 400}}}}}}}",
+        "is an integer of more than 18 digits",
+    ),
     ("trainer: []", "c.yaml:1: trainer: is an empty list; give at least one phase"),
     ("trainer: 3", "c.yaml:1: trainer: is not a mapping or a list (value 3)"),
     ("trainer:\n- 3", "c.yaml:2: trainer[0]: each phase is a mapping with the one key"),
@@ -208,7 +212,7 @@ MISTAKES = [
     (with_restart("max_num_restarts: 3\ngrace_period: .inf"), "less than or equal to 604800"),
     (with_restart("max_num_restarts: 3\ngrace_period: 8d"), 'to 604800 (value "8d")'),
     (with_restart("max_num_restarts: 3\ngrace_period: .nan"), "grace_period: input should be"),
-    (with_restart(f"max_num_restarts: 3\ngrace_period: {10**400}"), "grace_period: input sho"),
+    (with_restart(f"max_num_restarts: 3\ngrace_period: {10**400}"), "grace_period: is an integer of more"),
     (
         with_restart("max_num_restarts: 3\ndeadlines: {LUNCH: 1h}"),
         "c.yaml:6: trainer.init.autorestart.deadlines.LUNCH: input should be 'STARTING', 'INITI",
