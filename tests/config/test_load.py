@@ -212,7 +212,10 @@ MISTAKES = [
     (with_restart("max_num_restarts: 3\ngrace_period: .inf"), "less than or equal to 604800"),
     (with_restart("max_num_restarts: 3\ngrace_period: 8d"), 'to 604800 (value "8d")'),
     (with_restart("max_num_restarts: 3\ngrace_period: .nan"), "grace_period: input should be"),
-    (with_restart(f"max_num_restarts: 3\ngrace_period: {10**400}"), "grace_period: is an integer of more"),
+    (
+        with_restart(f"max_num_restarts: 3\ngrace_period: {10**400}"),
+        "grace_period: is an integer of more",
+    ),
     (
         with_restart("max_num_restarts: 3\ndeadlines: {LUNCH: 1h}"),
         "c.yaml:6: trainer.init.autorestart.deadlines.LUNCH: input should be 'STARTING', 'INITI",
