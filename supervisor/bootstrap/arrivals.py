@@ -1,4 +1,4 @@
-"""Tells when the program has imported a module, without importing anything."""
+"""Calls back when the program has imported a module, without importing anything itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Arrivals:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """What the other finders find; an expected module also tells when it is loaded."""
+        """Return what the other finders find; the loader of an expected module also calls back."""
         arrived = self._expected.get(name)
         if arrived is None:
             return None

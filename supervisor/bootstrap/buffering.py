@@ -1,7 +1,7 @@
-"""Has the output come line by line, as in a terminal.
+"""Makes the output line-buffered, as in a terminal.
 
-Into a pipe, Python collects 8 KiB before it writes: the supervisor would learn of steps in lumps,
-minutes late, and of the last lines of a program that is killed not at all.
+Python buffers 8 KiB before it writes to a pipe: the supervisor would learn of steps in batches,
+minutes late, and would never see the last lines of a program that is killed.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import sys
 
 
 def write_by_lines() -> None:
-    """Make standard output line-buffered, and that of Python programs that this one starts
-    unbuffered: they have no bootstrap.
+    """Make standard output line-buffered. Python programs that this one starts have no bootstrap:
+    their output becomes unbuffered.
 
-    A person who switched buffering off (`-u`, PYTHONUNBUFFERED) or set the variable to nothing
-    has chosen, and keeps it.
+    If a person switched buffering off (`-u`, PYTHONUNBUFFERED) or set the variable to an empty
+    string, that choice stays.
     """
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     output = sys.stdout

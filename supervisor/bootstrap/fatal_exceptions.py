@@ -1,9 +1,9 @@
-"""What the program dies of: the exceptions that end it, written down where nobody else sees them.
+"""Records the exceptions that end the program, as the failure record for the supervisor.
 
-This module replaces `os._exit`, the function of `threading` that makes the hook of each thread,
-and, once the main module has ended, `sys.unraisablehook`. `sys.excepthook` and
-`threading.excepthook` are the program's own; what becomes of its signal handlers is in `sigterm`.
-No exception is kept, only its description: an exception holds on to all that its frames use.
+This module replaces `os._exit`, the function of `threading` that creates each thread's excepthook,
+and, once the main module has ended, `sys.unraisablehook`. It leaves `sys.excepthook` and
+`threading.excepthook` to the program; signal handlers are in `sigterm`. It keeps only descriptions,
+no exceptions: an exception keeps everything alive that its frames refer to.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from ..protocol.failure_record import FailureRecord
 
 _AT_EXIT = "atexit", "threading shutdown"
-"""What the interpreter says it was at when it ignores an exception of its last moments."""
+"""How the interpreter's messages about exceptions that it ignores during shutdown begin."""
 
 
-class Ending:
-    """Wraps the program's main module."""
+class FatalErrorRecorder:
+    """Context manager around the program's main module: records the exception that ends it."""
 
     def __init__(self, worker: SupervisedWorker) -> None:
         self._worker = worker
@@ -43,7 +43,7 @@ class Ending:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """The main module has ended; what it raised goes on to the interpreter."""
+        """Record what the main module raised. The exception goes on to the interpreter."""
         record = None
         if error is not None:
             self._worker.frames.forget(error)
@@ -53,7 +53,8 @@ class Ending:
         self._watch_exit()
 
     def _record(self, error: BaseException | None) -> FailureRecord | None:
-        """The record of `error`, or of the thread that must have been the reason for it."""
+        """Return the record of `error`; where `error` says nothing (a plain exit or interrupt),
+        the record of the thread that failed before. None: nothing failed."""
         says_nothing = error is None or (
             isinstance(error, (SystemExit, KeyboardInterrupt))
             and error.__cause__ is None
@@ -70,7 +71,7 @@ class Ending:
             self._exit(status)
 
     def _watch_threads(self, threading: ModuleType) -> None:
-        """Note an exception that ends a thread: it may be why the program ends next."""
+        """Record an exception that ends a thread: it may be why the program ends next."""
         make = getattr(threading, "_make_invoke_excepthook", None)
         if make is None:
             return
@@ -89,7 +90,7 @@ class Ending:
         threading._make_invoke_excepthook = make_noting  # type: ignore[attr-defined]
 
     def _watch_exit(self) -> None:
-        """Record what fails while the interpreter ends: from here on only that can come."""
+        """Record exceptions that the interpreter ignores during shutdown: no others come now."""
         shown = sys.unraisablehook
 
         def note(unraisable: Any) -> None:

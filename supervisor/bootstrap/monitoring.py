@@ -1,9 +1,9 @@
-"""What a program that knows nothing of us does, as far as jax tells: `jax.monitoring` events.
+"""Infers stages and steps of a program without a reporter, from `jax.monitoring` events.
 
-jax says when it begins and ends to trace, lower and compile; Orbax when it begins to write or read
-a checkpoint, when the program may go on and when all is written; whoever reports metrics (Tunix,
-for one) names their step. All the rest of the program's life goes by the name of TRAINING: hence
-*inferred* stages, from which the supervisor concludes less.
+jax reports when it begins and ends to trace, lower and compile; Orbax when it begins to write or
+read a checkpoint, when the program may go on and when all is written; a library that reports
+metrics (such as Tunix) gives their step. All other time is called TRAINING. Such stages are marked
+*inferred*: the supervisor concludes less from them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _COMPILE = (
     "/jax/core/compile/jaxpr_to_mlir_module_duration",
     _BACKEND_COMPILE,
 )
-"""Each as a scalar when it begins, and as a duration when it ends, also by an exception."""
+"""Events of a compilation: jax sends each as a scalar when it begins, and as a duration when it
+ends, also by an exception."""
 _WRITE_BEGINS = ("/jax/orbax/write/start", "/jax/orbax/write/async/start")
 _WRITE_BLOCKED = (
     "/jax/orbax/write/blocking_duration_secs",
@@ -33,19 +34,19 @@ _WRITE_BLOCKED = (
 )
 _WRITTEN = "/jax/orbax/write/success"
 _PREEMPTED = "/jax/orbax/write/preemption"
-"""Orbax was told by jax, which takes SIGTERM for itself, that all processes stop at this step."""
+"""Sent by Orbax: jax, which handles SIGTERM itself, has told it to stop all processes at a step."""
 _READ_BEGINS = ("/jax/orbax/read/start", "/jax/orbax/read/async/start")
 _READ = "/jax/orbax/read/success"
 _JAX = "/jax/"
 
 WORTH_TELLING = 1.0
-"""Seconds of a compilation: a program has hundreds of shorter ones."""
+"""Shortest compilation in seconds that is reported: a program has hundreds of shorter ones."""
 
 
 class Monitor:
-    """Listens to `jax.monitoring`, and reports the stages and steps that it hears of.
+    """Listens to `jax.monitoring`, and reports the stages and steps that follow from its events.
 
-    A program that speaks the worker protocol itself knows better: then nothing is reported.
+    Reports nothing for a program that speaks the worker protocol itself.
     """
 
     def __init__(
@@ -55,23 +56,24 @@ class Monitor:
         learn: Callable[[], None] = lambda: None,
         told_to_stop: Callable[[], None] = lambda: None,
     ) -> None:
-        """`learn` is called whenever the program has shown a new side of itself, `told_to_stop`
-        once it was told of a SIGTERM."""
+        """`learn` is called after compilations and saves, which may have imported new modules;
+        `told_to_stop` when jax has told the program of a SIGTERM."""
         self._learn = learn
         self._told_to_stop = told_to_stop
         self._reporter = reporter
         self._tells_steps = STEPS_FROM_OUTPUT not in environ
         self._told: Stage | None = None
         self._compiling: list[int] = []
-        """For each compilation under way the exception (an id) that was handled when it began."""
+        """For each compilation under way: id of the exception being handled when it began."""
         self._writing = False
         self._write_began: float | None = None
         self._reading = False
         self._broke_compilation = 0
-        """The exception that last ended a compilation (an id: an exception holds on to memory)."""
+        """id of the exception that last ended a compilation. Not the exception: it keeps its
+        frames' memory."""
 
     def place(self, error: BaseException) -> tuple[Stage | None, int | None]:
-        """The stage that `error` comes from and the last step: what a failure record tells."""
+        """Return the stage that `error` comes from and the last step, for its failure record."""
         step = self._reporter.current[1]
         cause: BaseException | None = error
         seen: set[int] = set()
@@ -81,14 +83,16 @@ class Monitor:
         return (Stage.COMPILING if self._broke_compilation in seen else self._told), step
 
     def ended(self, stage: str | None) -> None:
-        """The program ends, by a failure in `stage` (None: well): the last step may be untold."""
+        """Report the last step if that is still due: the program ends, by a failure in `stage`
+        (None: it succeeded)."""
         step = self._reporter.current[1]
         last = Stage(stage) if stage else self._told or (None if step is None else Stage.TRAINING)
         if last is not None and self._may_speak():
             self._reporter.stage(last, step, inferred=True)
 
     def listen(self, monitoring: ModuleType) -> None:
-        """Register with `jax.monitoring`, for good: Tunix clears all listeners when it is done."""
+        """Register with `jax.monitoring`, and again after all listeners are cleared, which Tunix
+        does when it is done."""
         self._register(monitoring)
         clear: Callable[[], None] = monitoring.clear_event_listeners
 
@@ -104,7 +108,7 @@ class Monitor:
         monitoring.register_event_listener(self.on_event)
 
     def on_scalar(self, event: str, value: object, **data: Any) -> None:
-        """A compilation begins, or the program reports a metric."""
+        """Handle a scalar event: a compilation begins, or the program reports a metric."""
         if event in _COMPILE:
             self._compiling.append(id(sys.exc_info()[1]))
             self._tell()
@@ -112,7 +116,7 @@ class Monitor:
             self._step(event, value, data["step"])
 
     def on_duration(self, event: str, seconds: float, **data: Any) -> None:
-        """A compilation, or the blocking part of a save, has ended."""
+        """Handle a duration: a compilation, or the blocking part of a save, has ended."""
         if event in _COMPILE:
             self._compilation_ended()
             self._learn()
@@ -123,7 +127,7 @@ class Monitor:
             self._tell()
 
     def on_event(self, event: str, **data: Any) -> None:
-        """A save or a restore begins or is done, or the program is told to stop."""
+        """Handle an event: a save or restore begins or is done, or the program is told to stop."""
         if event in _WRITE_BEGINS:
             self._writing = True
             self._write_began = monotonic()
@@ -144,7 +148,8 @@ class Monitor:
         self._tell()
 
     def _compilation_ended(self) -> None:
-        """Well, or by an exception: then that is being handled, and was not when it began."""
+        """Register the end of a compilation. An exception that is being handled now and was not
+        when it began has ended it."""
         began_with = self._compiling.pop() if self._compiling else id(None)
         handled = id(sys.exc_info()[1])
         if handled not in (began_with, id(None)):
@@ -152,7 +157,7 @@ class Monitor:
         self._tell()
 
     def _tell(self) -> None:
-        """Report the stage, if it is another one than before."""
+        """Report the stage if it has changed."""
         if self._writing:
             stage = Stage.SAVING
         elif self._reading:

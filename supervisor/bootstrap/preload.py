@@ -1,8 +1,8 @@
-"""A standby of any Python program: it imports ahead what the program imported in earlier attempts.
+"""A standby for any Python program: imports ahead what the program imported in earlier attempts.
 
-Only what is installed: the program's own modules may do anything when they are imported, and are
-what people change. A program that changes its environment itself, for what it is about to import
-(`XLA_FLAGS`), cannot have that imported ahead of it.
+It imports installed modules only: the program's own modules may do anything when imported, and
+people change them. If a program changes its environment itself for what it then imports (such as
+`XLA_FLAGS`), nothing can be imported in advance, and there is no standby.
 """
 
 from __future__ import annotations
@@ -62,24 +62,24 @@ def stand_by(start: str, environ: Mapping[str, str] = os.environ) -> None:
 
 
 def fingerprints(changes: Mapping[str, str | None]) -> dict[str, str]:
-    """The names of the changed variables with something that tells their values apart: what is
-    written to a file must not be a secret."""
+    """Return a hash of the value for each changed variable, by name. They are written to a file,
+    where a value may be a secret."""
     from hashlib import sha256
 
     return {name: sha256(repr(value).encode()).hexdigest()[:16] for name, value in changes.items()}
 
 
 class Learner:
-    """Writes down what the program has imported, whenever that has grown."""
+    """Writes the list of modules that the program has imported, whenever it has grown."""
 
     def __init__(self, file: str, environ: Mapping[str, str]) -> None:
-        """Write to `file`; `environ` is what the program began with."""
+        """Write to `file`; `environ` is the environment that the program was started with."""
         self._file = file
         self._known = 0
         self._environ = environ
 
     def look(self) -> None:
-        """Look now; cheap if nothing has been imported since the last time."""
+        """Update the file; cheap if nothing has been imported since the last call."""
         if len(sys.modules) == self._known:
             return
         self._known = len(sys.modules)
@@ -94,7 +94,8 @@ class Learner:
 
 
 def _what_to_import(environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """The modules, and the fingerprints of what the program changed in its environment."""
+    """Return the modules to import, and the fingerprints of the variables that the program changed
+    in its environment."""
     if PRELOAD in environ:
         return [name for name in environ[PRELOAD].split(",") if name], {}
     learned = read_object(environ[MODULES_FILE])
@@ -118,14 +119,14 @@ def _backend_is_up() -> bool:
 
 
 def _tell_jax(num_cpu_devices: int) -> None:
-    """It has read another number when it was imported."""
+    """Set the number of CPU devices again: jax read the standby's number when it was imported."""
     jax = sys.modules.get("jax")
     if hasattr(getattr(jax, "config", None), "jax_num_cpu_devices"):
         jax.config.update("jax_num_cpu_devices", num_cpu_devices)  # type: ignore[union-attr]
 
 
 def _directory_of_program(argv: Sequence[str], start: str) -> str | None:
-    """What the program will have first on its path; None: nothing of its own."""
+    """Return the directory that will be first on the program's path; None: none of its own."""
     if sys.flags.safe_path:
         return None
     program = argv[list(argv).index(start) + 1]
@@ -136,7 +137,8 @@ def _directory_of_program(argv: Sequence[str], start: str) -> str | None:
 
 
 def _shadowed(modules: Sequence[str], directory: str | None) -> str | None:
-    """Whether the program's directory holds something by the name of what was imported."""
+    """Return a complaint if the program's directory has a file that would shadow one of `modules`;
+    None: it has none."""
     if directory is None:
         return None
     names = {name.partition(".")[0] for name in modules}

@@ -1,13 +1,13 @@
-"""Notices each SIGTERM that the program takes itself.
+"""Notices each SIGTERM that the program handles itself.
 
-The default action of SIGTERM shows in the wait status. What the program makes of it may not: one
-that saves and exits with 0 looks as if its work were done. So a handler for SIGTERM that the
-program sets is called by way of one of ours, and what waits for signals tells us what came.
+The default action of SIGTERM shows in the wait status. A program's handler may hide it: a program
+that saves and exits with 0 looks as if its work were done. So a handler that the program sets for
+SIGTERM is called through one of ours, and functions that wait for signals report what they got.
 
 The program sees none of this: `getsignal` and the return value of `signal` are its own handler, and
-our frame is taken off the traceback of what the handler raises. The wakeup fd stays free for the
-event loops that want it (asyncio, trio, uvloop), which set a Python handler besides: were it ours,
-a thread would have to stand between a signal and their loop.
+our frame is removed from the traceback of what the handler raises. We leave the wakeup fd to the
+event loops that want it (asyncio, trio, uvloop; they also set a Python handler): otherwise a thread
+would have to pass each signal on to their loop.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Sigterm:
         self.frames = frames
 
     def watch(self, module: ModuleType) -> None:
-        """The program has imported `module`, which is `signal`."""
+        """Wrap the functions of `module`, which is `signal`, once the program has imported it."""
         from functools import wraps  # `signal` has imported it
 
         set_handler, get_handler = module.signal, module.getsignal
@@ -69,7 +69,7 @@ class Sigterm:
 
 
 class _Handler:
-    """What the interpreter calls in the place of the program's handler."""
+    """The handler that is installed instead of the program's, and calls it."""
 
     def __init__(self, given: Callable[[Any, Any], Any], watch: Sigterm) -> None:
         self.given = given
@@ -82,5 +82,5 @@ class _Handler:
 
 
 def _given(handler: Any) -> Any:
-    """The handler as the program has given it."""
+    """Return the program's own handler, unwrapped."""
     return handler.given if isinstance(handler, _Handler) else handler

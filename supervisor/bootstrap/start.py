@@ -1,13 +1,13 @@
 """Takes the program's place on the interpreter's command line: `python [FLAGS] start.py PROGRAM`.
 
-PROGRAM is what stood there: `script.py ...`, `-m module ...`, `-c code ...`. Where this cannot
-work, the interpreter is started again, in this very process, on the command line as it was: so this
-file must be readable by any Python, the second one included.
+PROGRAM is what the command line had there: `script.py ...`, `-m module ...`, `-c code ...`. If the
+bootstrap cannot work, this process execs the interpreter again on the original command line. So
+this file must parse in any Python, even in Python 2.
 
-The lines at the end run as `__main__`, hence in the namespace that the program will have; that is
-why they use no names. They are the only frame of ours under the program. Once the program has
-failed, the exception leaves through `with`, which raises it again without adding this frame to its
-traceback; `Ending` has taken away what there is of it already. All else (exit codes, SystemExit,
+The lines at the end run as `__main__`, in the namespace that the program will have, so they define
+no names. They are our only frame below the program's. If the program fails, the exception leaves
+through `with`, which raises it again without adding this frame to its traceback;
+`FatalErrorRecorder` removes the entries that are already there. All else (exit codes, SystemExit,
 the traceback on stderr, SIGINT) is left to the interpreter, as if this frame were not there.
 """
 
@@ -16,7 +16,7 @@ import sys
 
 
 def run_plainly(why):  # type: (str) -> None
-    """Start the interpreter again, on the program alone; `why` is for run.log."""
+    """Exec the interpreter on the program without the bootstrap; `why` is told in run.log."""
     text = "the program runs as it is, without the bootstrap: " + why
     try:
         line = '{"v":1,"kind":"notice","code":"bootstrap-left-out","text":"' + text + '"}\n'
@@ -24,7 +24,7 @@ def run_plainly(why):  # type: (str) -> None
     except (KeyError, ValueError, OSError):
         pass
     given = getattr(sys.modules.get("_supervise"), "command_line", None)
-    if given is not None:  # a standby has become a worker with a command line of its own
+    if given is not None:  # a standby became a worker: its command line came with the orders
         arguments = [os.fsencode(argument) for argument in given]
     else:
         with open("/proc/self/cmdline", "rb") as file:
@@ -35,7 +35,7 @@ def run_plainly(why):  # type: (str) -> None
 
 
 def prepare():  # type: () -> None
-    """Have all in place for the last lines, and nothing of this file left in `__main__`."""
+    """Prepare what the last lines need, and remove all names of this file from `__main__`."""
     version = ".".join([str(number) for number in sys.version_info[:2]])
     if not (3, 11) <= sys.version_info[:2] <= (3, 13) or sys.implementation.name != "cpython":
         run_plainly("it knows CPython 3.11 to 3.13, and this is Python " + version)

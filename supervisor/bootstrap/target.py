@@ -1,4 +1,4 @@
-"""What the interpreter would have run, and the world it would have run it in."""
+"""Finds the program that the interpreter would have run, and sets `sys` and `__main__` for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 
 from .buffering import write_by_lines
-from .fatal_exceptions import Ending
+from .fatal_exceptions import FatalErrorRecorder
 from .worker import STANDBY, SupervisedWorker
 
 TYPE_CHECKING = False
@@ -28,7 +28,7 @@ _OF_EVERY_MAIN = (
 class Program:
     """A program about to run: `function(*arguments())`, inside `ending`."""
 
-    ending: Ending
+    ending: FatalErrorRecorder
 
     def __init__(
         self,
@@ -38,8 +38,8 @@ class Program:
         argv: list[str],
         path: list[str],
     ) -> None:
-        """It finds `argv` and `path` in `sys`, and in `__main__` what every main module has and
-        `main`.
+        """The program gets `argv` and `path` in `sys`, and in `__main__` the usual names of a main
+        module and those in `main`.
         """
         self.function = function
         self.arguments = arguments
@@ -48,14 +48,14 @@ class Program:
         self._path = path
 
     def set_sys(self, start: str) -> None:
-        """Let `sys` know nothing of the file `start`."""
+        """Set `sys` as if the file `start` had not been run."""
         sys.path_importer_cache.pop(start, None)
         sys.path[:] = self._path
         sys.argv[:] = self._argv
         sys.orig_argv.remove(start)
 
     def clear_main(self) -> None:
-        """Make `__main__` what it is before the first line of the program."""
+        """Reset `__main__` to what it is before the first line of a program."""
         namespace = _main_namespace()
         for name in [name for name in namespace if name not in _OF_EVERY_MAIN]:
             del namespace[name]
@@ -64,9 +64,9 @@ class Program:
 
 
 def prepare(start: str) -> Program | None:
-    """The program that this interpreter, started on the file `start`, was meant to run.
+    """Return the program that this interpreter, started on the file `start`, was meant to run.
 
-    None: it is better left to the interpreter itself.
+    None: the interpreter has to run it by itself, without the bootstrap.
     """
     clean_path = sys.path[:] if sys.flags.safe_path else sys.path[1:]
     sys.path[:] = clean_path
@@ -80,7 +80,7 @@ def prepare(start: str) -> Program | None:
         write_by_lines()
         worker = SupervisedWorker(os.path.dirname(start), clean_path)
         worker.begin()
-        program.ending = Ending(worker)
+        program.ending = FatalErrorRecorder(worker)
     return program
 
 
@@ -120,7 +120,7 @@ def _file(argv: list[str], path: list[str]) -> Program | None:
     except OSError:
         return None
     if b"\0" in source:
-        return None  # a compiled file, or an error that is told in other words of a file
+        return None  # a compiled file, or an error that the interpreter reports otherwise
     main: dict[str, Any] = _main_namespace()
     loader = type(main["__loader__"])("__main__", filename)
     main = {"__loader__": loader, "__file__": filename, "__cached__": None}
@@ -137,7 +137,7 @@ def _run_module() -> Callable[..., Any]:
 
 
 def _holds_modules(filename: str) -> bool:
-    """Whether it is a directory or an archive: whether anything imports from it."""
+    """Whether modules can be imported from `filename`: a directory or an archive, not a script."""
     for hook in sys.path_hooks:
         try:
             sys.path_importer_cache[filename] = hook(filename)

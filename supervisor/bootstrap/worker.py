@@ -1,6 +1,6 @@
-"""What the bootstrap knows of the supervisor: where to report to, and that only one process may.
+"""Reports to the supervisor from the worker's process, and from no other.
 
-Children of the program inherit the environment and, by fork, all of this: they say nothing.
+Children of the program inherit the environment and, by fork, this object: they must report nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..protocol.failure_record import FailureRecord
     from .monitoring import Monitor
 
-# `protocol.environment` has these too, and imports more than the start of a program may cost.
+# Copied from `protocol.environment`, whose imports would slow down every start of a program.
 FAILURE_FILE = "SUPERVISE_FAILURE_FILE"
 PROGRESS_FD = "SUPERVISE_PROGRESS_FD"
 PROGRESS_PIPE = "SUPERVISE_PROGRESS_PIPE"
@@ -36,7 +36,7 @@ SIGTERM_LINE = b'{"v":1,"kind":"sigterm"}\n'
 
 
 class OurFrames:
-    """The frames of the bootstrap: what leaves the block is raised again without them."""
+    """Context manager that removes the bootstrap's traceback entries from an exception."""
 
     def __init__(self, ours: str) -> None:
         """`ours` is the bootstrap's directory."""
@@ -55,7 +55,7 @@ class OurFrames:
             self.forget(error)
 
     def forget(self, error: BaseException) -> None:
-        """Take them off the traceback of `error`."""
+        """Remove the bootstrap's entries from the traceback of `error`."""
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename.startswith(self._ours):
             trace = trace.tb_next
@@ -66,7 +66,8 @@ class SupervisedWorker:
     """This process, as the supervisor's worker."""
 
     def __init__(self, ours: str, clean_path: list[str]) -> None:
-        """`ours` is the bootstrap's directory, `clean_path` the path without the program's part."""
+        """`ours` is the bootstrap's directory, `clean_path` is `sys.path` without the program's
+        entries."""
         self.frames = OurFrames(ours)
         self._clean_path = clean_path
         self._pid = os.getpid()
@@ -82,7 +83,7 @@ class SupervisedWorker:
         return os.getpid() == self._pid
 
     def begin(self) -> None:
-        """Listen to what is asked for, and for what the program imports."""
+        """Enable stack dumps, and watch for the program's imports of `signal` and jax."""
         path = os.environ.get(STACKS_FILE)
         if path:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
@@ -99,12 +100,12 @@ class SupervisedWorker:
         self._arrivals.expect(name, arrived)
 
     def told_to_stop(self) -> None:
-        """The program got SIGTERM, or was told of one."""
+        """Report, once, that the program got SIGTERM, or that jax told it of one."""
         if self.is_here and not self._told_to_stop:
             self._told_to_stop = _say(SIGTERM_LINE)
 
     def describe(self, error: BaseException) -> FailureRecord | None:
-        """What there is to say about `error`; None where this is not the worker, or it fails."""
+        """Return the record of `error`; None: this is not the worker, or describing it failed."""
         if not self.is_here or not self._failure_file:
             return None
         try:
@@ -114,10 +115,10 @@ class SupervisedWorker:
             record: FailureRecord = failure.describe(error, rank=rank, stage=stage, step=step)
             return record
         except Exception:
-            return None  # the program's own end must not change because of ours
+            return None  # an error of ours must not change how the program ends
 
     def save(self, record: FailureRecord) -> None:
-        """Leave `record` for the supervisor, unless the program itself or an earlier one did."""
+        """Write the failure record, unless there is one already (the program's own, say)."""
         if not self.is_here or not self._failure_file or os.path.exists(self._failure_file):
             return
         try:
@@ -126,7 +127,8 @@ class SupervisedWorker:
             return
 
     def ended(self, record: FailureRecord | None) -> None:
-        """The program has ended, by what is in `record` (None: well)."""
+        """Save `record`, by which the program has ended (None: it succeeded), and report the last
+        step."""
         if record is not None:
             self.save(record)
         if self._monitor is not None and self.is_here:
@@ -146,7 +148,7 @@ class SupervisedWorker:
             return
 
     def _learn(self) -> Callable[[], None]:
-        """What looks, from time to time, at which modules the program has imported."""
+        """Return a function that writes down which modules the program has imported by then."""
         file = os.environ.get(MODULES_FILE)
         if not file:
             return lambda: None
@@ -156,14 +158,14 @@ class SupervisedWorker:
 
         def look() -> None:
             if self.is_here:
-                with suppress(OSError):  # a full disk: there is no standby, then
+                with suppress(OSError):  # a full disk: the next standby does without the list
                     learner.look()
 
         return look
 
     def _import(self, name: str) -> Any:
-        """A module of ours; what it imports is Python's, whatever the program's
-        directory has under that name."""
+        """Import our module `name`. Its imports come from Python's own path, even if the program's
+        directory has a module of the same name."""
         path = sys.path[:]
         sys.path[:] = self._clean_path
         try:
@@ -173,7 +175,7 @@ class SupervisedWorker:
 
 
 def _say(line: bytes) -> bool:
-    """Whether `line` could be said on the progress pipe, if that is what the descriptor is."""
+    """Write `line` to the progress pipe; False: this process has none, or the write failed."""
     try:
         descriptor = int(os.environ.get(PROGRESS_FD, ""))
         status = os.fstat(descriptor)
@@ -187,6 +189,6 @@ def _say(line: bytes) -> bool:
 
 
 def _dump_no_more() -> None:
-    """In a forked child: the signal does again what the program made of it."""
+    """In a forked child: give the stack-dump signal back to the program."""
     if _signal.getsignal(_signal.SIGUSR2) is _signal.SIG_DFL:
         faulthandler.unregister(_signal.SIGUSR2)

@@ -1,9 +1,9 @@
-"""Asks what may never answer, such as a file system that hangs, without waiting for it for ever.
+"""Calls functions that may never return, such as on a hung file system, with a deadline.
 
 A system call that waits for a dead NFS server cannot be interrupted, and a loop that made it would
-hear nothing any more, SIGTERM included. So it is made in a thread of its own. One that does not
-answer in time is left behind, and while it is stuck its place is not asked again: each place costs
-one thread at the most, and the wait of one deadline.
+notice nothing any more, not even SIGTERM. So it runs in a thread of its own. A thread that does not
+return in time is abandoned, and while it is stuck its place is not asked again: each place costs at
+most one thread and one deadline.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import TypeVar
 T = TypeVar("T")
 
 DEADLINE = 5.0
-"""Seconds: a disk that is alive answers in some milliseconds, and one that spins up in these."""
+"""Seconds. A healthy disk answers within milliseconds, one that spins up within these."""
 
 
 class Aside:
-    """Asks one place, one question at a time. To be used by one thread."""
+    """Asks one place one question at a time. Not thread-safe."""
 
     def __init__(self, name: str, deadline: float = DEADLINE) -> None:
-        """`name` is what a person calls the place."""
+        """`name` is the place in messages, as a rule a path."""
         self._name = name
         self._deadline = deadline
         self._thread: threading.Thread | None = None
 
     def ask(self, question: Callable[[], T]) -> T:
-        """What `question` returns or raises; it is called in another thread.
+        """Call `question` in another thread; return what it returns, or raise what it raises.
 
         Raises:
             TimeoutError: there is no answer in time, an earlier question still has none, or no
@@ -68,5 +68,5 @@ class Aside:
 
 @cache
 def aside(place: str) -> Aside:
-    """The one that asks `place`, for the main loop."""
+    """Return the main loop's `Aside` for `place`: always the same one."""
     return Aside(place)

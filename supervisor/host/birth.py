@@ -17,8 +17,9 @@ _EINVAL = 22  # `errno` is one more file to load
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _DEFAULT = ("SIGPIPE", "SIGXFSZ", "SIGINT", "SIGQUIT")
-"""What Python ignores, and a program expects as it is by default; and what a script has its
-background jobs ignore because of a terminal, which a session of its own does not have."""
+"""Signals reset to their default action. Python ignores the first two, which programs expect at
+their default; a shell has its background jobs ignore the last two because of the terminal, which a
+session of its own does not have."""
 
 
 class _Function(_ctypes.CFuncPtr):  # `ctypes` itself costs the guard 300 kB
@@ -31,7 +32,7 @@ _prctl = _Function(_ctypes.dlsym(_ourselves, "prctl"))
 
 
 class Order:
-    """What is to be started, as it was told: see `adapters.processes.guard_client`."""
+    """What is to be started, as the supervisor sent it (`guard_socket.packed`)."""
 
     __slots__ = ("argv", "candidates", "env", "record", "targets")
 
@@ -43,9 +44,9 @@ class Order:
         targets: list[int],
         record: int | None,
     ) -> None:
-        """`candidates` are the files that may be the program, in the order of the search;
-        `targets` the numbers of the descriptors that it inherits; `record` is where in the record
-        of sessions its line is."""
+        """`candidates` are the paths to try as the program, in PATH order; `targets` the numbers
+        of the descriptors that it inherits; `record` is the offset of its line in the process
+        record (None: there is no record)."""
         self.argv = argv
         self.candidates = candidates
         self.env = env
@@ -67,10 +68,10 @@ def line(session: int, started: int) -> bytes:
 def become(
     order: Order, parent: int, cgroup: str | None, descriptors: list[int], status: int
 ) -> None:
-    """In the child: become the program, or write to `status` why not, as `errno stage`.
+    """In the child: exec the program, or write to `status` why not, as `errno stage`.
 
-    `descriptors` are the record (where `order` has a place in it), stdout, stderr, and those that
-    the program inherits. `parent` is whom it dies with.
+    `descriptors` are the process record (only where `order` has an offset in it), stdout, stderr,
+    and those that the program inherits. If the process `parent` ends, the kernel kills this one.
     """
     stage = "start"
     try:
@@ -108,7 +109,8 @@ def _record(descriptor: int, offset: int) -> None:
 
 
 def _placed(descriptors: list[int], targets: list[int], status: int) -> int:
-    """Give each descriptor its number, and have it inherited; returns where `status` is now."""
+    """Move each descriptor to its target number and make it inheritable; returns the new number
+    of `status`."""
     taken = set(targets)
     while status in taken:
         status = os.dup(status)
@@ -116,7 +118,7 @@ def _placed(descriptors: list[int], targets: list[int], status: int) -> int:
     while moves:
         sources = {one for one, _ in moves}
         ready = next((move for move in moves if move[1] not in sources), None)
-        if ready is None:  # each is in the place of another one
+        if ready is None:  # a cycle: each target number is another one's present number
             one, target = moves.pop()
             moves.append((os.dup(one), target))
         else:
@@ -128,10 +130,10 @@ def _placed(descriptors: list[int], targets: list[int], status: int) -> int:
 
 
 def _execute(order: Order) -> None:
-    """As `execvpe` does: the first candidate that can be run.
+    """Exec the first candidate that can be run, as `execvpe` does.
 
     Raises:
-        OSError: none can be; as a rule there is none.
+        OSError: none can be run; as a rule because none exists.
     """
     found: OSError | None = None
     missing: OSError | None = None

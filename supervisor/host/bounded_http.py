@@ -1,7 +1,7 @@
-"""One question over HTTP to a server that may be broken or hostile: bounded in time and in bytes.
+"""One HTTP GET from a server that may be broken or hostile, bounded in time and bytes.
 
-`http.client` alone bounds neither: its timeout starts again with each byte, it waits for the end of
-`100 Continue` without end, and a chunk of the size -1 is all that the server likes to send.
+`http.client` alone bounds neither: its timeout starts again with each byte, it reads `100 Continue`
+headers without limit, and for a chunk of size -1 it reads all that the server sends.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 MAX_RAW = 1 << 16
-"""Bytes of an answer as they come, headers and all, whatever its encoding says of its size: where
-a caller says nothing else."""
+"""Default limit for the bytes received from the socket, headers and chunk framing included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the server said; of the body, the beginning."""
+    """The server's answer; `body` is its beginning only, if it is long."""
 
     status: int
     headers: Message
@@ -42,12 +41,12 @@ def get(
     raw: int = MAX_RAW,
     encrypted: bool = False,
 ) -> Answer:
-    """Return the answer of `host`, which may name a port, with at most `most` bytes of its body.
+    """Return the answer of `host` (`name` or `name:port`), with at most `most` bytes of its body.
 
-    No proxy is asked, and no redirection is followed. `encrypted`: over TLS.
+    Uses no proxy and follows no redirects. `encrypted`: over TLS. `raw` limits the bytes received.
 
     Raises:
-        OSError: there is none within `seconds`, or it is none that HTTP knows.
+        OSError: no answer within `seconds`, or it is not valid HTTP.
     """
     until = time.monotonic() + seconds
     try:
@@ -72,7 +71,7 @@ def get(
 
 
 class _Bounded(io.RawIOBase):
-    """What a socket receives, until `until` and up to `most` bytes."""
+    """Reads from a socket until the time `until` (monotonic clock), and at most `most` bytes."""
 
     def __init__(self, connected: socket.socket, until: float, most: int) -> None:
         self._socket = connected

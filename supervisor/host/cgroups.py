@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 
 def mounted(mounts: list[str], kind: str, option: str, path: str) -> Iterator[str]:
-    """Where the cgroup `path` is, by the lines of a `mountinfo`: in each hierarchy of this kind
-    (`cgroup2`, or `cgroup` with that option) that shows it."""
+    """Yield the folders of the cgroup `path`, found in the lines `mounts` of a mountinfo file: one
+    for each hierarchy of type `kind` (`cgroup2`, or `cgroup` with `option`) that shows it."""
     for mount in mounts:
         place, _, source = mount.partition(" - ")
         fields, (found, _, options) = place.split(), source.split(" ", 2)
@@ -22,7 +22,7 @@ def mounted(mounts: list[str], kind: str, option: str, path: str) -> Iterator[st
 
 
 def own() -> list[str]:
-    """The folders of the cgroup that we are in ourselves; as a rule there is one, or none."""
+    """Return the folders of our own cgroup; as a rule there is one, or none."""
     try:
         with open("/proc/self/cgroup") as file:  # noqa: PTH123 (pathlib costs the guard a megabyte)
             lines = [line.rstrip("\n") for line in file if line.startswith("0::/")]
@@ -35,7 +35,7 @@ def own() -> list[str]:
 
 
 def mounts() -> list[str]:
-    """Where cgroups (v2) are mounted."""
+    """Return the mount points of cgroups v2."""
     try:
         with open("/proc/self/mountinfo") as file:  # noqa: PTH123
             lines = [line for line in file if " - cgroup2 " in line]
@@ -45,12 +45,12 @@ def mounts() -> list[str]:
 
 
 def made(name: str) -> str | None:
-    """A new cgroup of that name below our own; None where none can be made."""
+    """Create the cgroup `name` below our own, and return its path; None: it cannot be created."""
     for place in own():
         path = f"{place}/{name}"
         try:
             os.mkdir(path)  # noqa: PTH102
-        except OSError:  # read-only as a rule, as in a container, or somebody else's
+        except OSError:  # as a rule read-only, as in a container, or owned by another user
             continue
         if os.access(f"{path}/cgroup.procs", os.W_OK) and _may_join(place):
             return path
@@ -64,17 +64,17 @@ def _may_join(place: str) -> bool:
 
 
 def join(path: str) -> None:
-    """Have this process, and what it starts from now on, in the cgroup `path`.
+    """Move this process, and with it what it starts from now on, to the cgroup `path`.
 
     Raises:
-        OSError: it cannot be.
+        OSError: the kernel refuses.
     """
     _write(f"{path}/cgroup.procs", b"0")
 
 
 def kill(path: str) -> None:
-    """SIGKILL all that is in the cgroup `path` and below it, what it is forking just now included;
-    nothing where there is no such cgroup."""
+    """SIGKILL all processes in the cgroup `path` and below it, also one that is being forked now.
+    Does nothing if there is no such cgroup."""
     if not _told(f"{path}/cgroup.kill", b"1"):  # it is gone, or the kernel is older than 5.14
         _kill_one_by_one(path)
 
@@ -110,7 +110,7 @@ def remove(path: str) -> None:
 
 
 def _kill_one_by_one(path: str) -> None:
-    """Without `cgroup.kill`: frozen, so that none of them forks any more; a kill gets through."""
+    """Kill without `cgroup.kill`: freeze all first, so that none forks. Frozen ones do die."""
     _told(f"{path}/cgroup.freeze", b"1")  # by a kernel since 5.2
     for pid in members(path):
         try:
@@ -118,7 +118,7 @@ def _kill_one_by_one(path: str) -> None:
         except OSError:
             continue
         try:
-            if pid in members(path):  # the descriptor means this one
+            if pid in members(path):  # so the pidfd is of a member, not of a later process
                 _signal.pidfd_send_signal(pidfd, _signal.SIGKILL)
         except OSError:  # it is gone
             pass

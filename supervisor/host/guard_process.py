@@ -1,9 +1,9 @@
 """Spawns the guard process (`supervisor/host/guard.py`).
 
-It is spawned from a bare interpreter, not forked: it shares no page that we would write to, no
-descriptor and no environment with us. Every signal is blocked in it from its birth, and its process
-group is its own, so nothing that is meant for us ends it. It stays in our session, by which it is
-known not to be of the job.
+It is a new, bare interpreter, not a fork: so it shares no copy-on-write memory, no descriptors and
+no environment with us. All signals are blocked in it from the start and it has its own process
+group, so no signal meant for us ends it. It stays in our session, which shows that it is not one of
+the job's processes.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ _SOCKET = 3
 
 
 def guard_command(descriptor: int) -> list[str]:
-    """The command of a guard that hears its supervisor, which is this process, on `descriptor`."""
+    """Return the command line of a guard whose supervisor is this process and whose end of the
+    socket is `descriptor`."""
     arguments = (str(descriptor), str(os.getpid()), _ROOT, guard.__file__)
     return [sys.executable, "-I", "-S", "-c", _PROGRAM, *arguments]
 
 
 def spawn() -> tuple[int, socket.socket]:
-    """Start a guard: its pid, and our end of the line to it."""
+    """Start a guard; returns its pid and our end of the socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         pid = os.posix_spawn(

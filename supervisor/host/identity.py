@@ -1,4 +1,4 @@
-"""Who a process is, beyond its pid: enough to say later that it is dead, and never wrongly."""
+"""Identifies a process beyond its pid: enough to tell later, never wrongly, that it is dead."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _MAX_WORD = 255
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A process among all processes of all hosts. Pids are told apart by their start."""
+    """A process among those of all hosts. The start time tells it from a later one of its pid."""
 
     host: str
     boot: str
-    """The kernel's id of this boot: host names may be the same everywhere."""
+    """The kernel's boot id. The host's name would not do: several hosts may share one."""
     namespace: str
-    """The pid namespace: in another container the same pid is another process."""
+    """The pid namespace: in another container the same pid means another process."""
     pid: int
     started: int
-    """In clock ticks since boot."""
+    """Start time, in clock ticks since boot."""
 
     @classmethod
     def of_this_process(cls) -> Identity:
-        """Who we are."""
+        """Return the identity of this process."""
         pid = os.getpid()
         started = _started(pid)
         assert started is not None
@@ -33,10 +33,10 @@ class Identity:
 
     @classmethod
     def from_json(cls, told: object) -> Identity:
-        """The inverse of `to_json`. Anybody may have written what is `told`.
+        """Parse what `to_json` made. `told` is not trusted: anybody may have written it.
 
         Raises:
-            ValueError: it is none.
+            ValueError: it is no identity.
         """
         if not isinstance(told, dict):
             raise ValueError("not an object")
@@ -47,17 +47,17 @@ class Identity:
         return cls(host, boot, namespace, pid, started)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return it as a JSON object."""
         return asdict(self)
 
     @property
     def is_dead(self) -> bool:
-        """Whether we can see that it is dead. Of another host's process we can see nothing."""
+        """Whether it is certainly dead. Always False for a process of another host or container."""
         return self.is_seen_from_here and _started(self.pid) != self.started
 
     @property
     def is_seen_from_here(self) -> bool:
-        """Whether its pid means the same here: its host and its container are ours."""
+        """Whether its host and container are ours, so that its pid means the same here."""
         return (self.boot, self.namespace) == (_boot(), _namespace())
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ def _namespace() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """When the process started; None where there is none, or only its zombie."""
+    """Return the start time in clock ticks since boot; None: no process, or only a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -1,6 +1,6 @@
-"""A sentence for people that knows its name and its keys, so that tools need not read it.
+"""A sentence for people that carries its event's name and keys, so that tools need not parse it.
 
-Whatever hands sentences on hands a `Notice` on as it is; the event log asks it for the rest.
+It is a `str`: code that passes sentences on needs no change, and the event log reads name and keys.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ class Notice(str):
     keys: Mapping[str, object]
 
     def __new__(cls, event: str, text: str, /, **keys: object) -> Notice:
-        """The event `event` of `narrative.catalogue`, told by `text`."""
+        """Create the event `event` of `narrative.catalogue`; `text` is its sentence."""
         notice = super().__new__(cls, text)
         notice.event, notice.keys = event, keys
         return notice
 
 
 Tell = Callable[[Notice], None]
-"""Tells a person something."""
+"""Tells a person something: passes a notice to the event log."""

@@ -94,12 +94,14 @@ class OnRecord:
                             place="processes.jsonl",
                         )
                     )
-                self._record.note(below)
+                self._record.sync(below)
 
     def proves(self, pid: int, seen: tree.Stat) -> bool:
         """Whether a process is of the job: see `process_record.proven`."""
         record = self._record
-        return record is not None and proven(record.processes, pid, seen, record.says)
+        return record is not None and proven(
+            record.processes, pid, seen, record.environment_names_run
+        )
 
     def close(self) -> None:
         """Write no more."""

@@ -1,8 +1,9 @@
-"""Tells what is the job's among this supervisor's own children.
+"""Finds the job's processes among this supervisor's own children.
 
-While the guard lives, all of the job is below it, so nothing here is. A guard that dies leaves its
-orphans to us, a subreaper. But there may be others: programs that ran before us in this process's
-place (`program & exec supervise run ...`), and what they orphan to us. They are *foreign*.
+While the guard lives, all processes of the job are below it, and none is our child. If the guard
+dies, its orphans become our children, because we are a subreaper. But we may have other children:
+what a shell started before it became this process (`program & exec supervise run ...`), and the
+orphans of that. They are *foreign*.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from supervisor.host.waiting import reaped
 
 
 class Orphans:
-    """Looks at our children. What is in our own session is not the job's, and somebody here waits
-    for it."""
+    """Watches our children. Those in our own session are never the job's: whoever started them here
+    reaps them."""
 
     def __init__(self) -> None:
-        """To be made before anything is started."""
+        """Create it before anything is started: every child that exists now is foreign."""
         self._own = os.getsid(0)
         self._strangers: set[int] = set()
         before = map(tree.stat, tree.children(os.getpid()))
@@ -27,13 +28,13 @@ class Orphans:
         """Whether there are, or were, foreign children."""
 
     def look(self, is_dead: Callable[[], bool]) -> None:
-        """Take note of foreign children, and wait for those that are dead, unless the guard
-        `is_dead`."""
+        """Notice and reap foreign children. Does nothing if the guard `is_dead`: then children may
+        be the job's."""
         seen = self._children()
         strangers = {one.session for _, one in seen}
         if is_dead():
             return
-        # A session is foreign only if two looks see it: a dying guard's orphans also appear here.
+        # Only a session seen twice in a row is foreign: orphans of a dying guard appear here too.
         self._has_foreign |= bool(self._strangers & strangers)
         self._strangers = strangers
         for pid, one in seen:
@@ -43,10 +44,10 @@ class Orphans:
     def of_the_job(
         self, inside: Collection[int], is_known: Callable[[int, tree.Stat], bool]
     ) -> list[tuple[int, tree.Stat]]:
-        """What a dead guard has left to us.
+        """Return the children that a dead guard has left to us.
 
-        Where some are foreign, a child may be one of them: then it has to be `inside` our cgroup,
-        or known.
+        If there are foreign children too, a child counts as the job's only if it is `inside` our
+        cgroup, or `is_known` recognises it.
         """
         return [
             (pid, seen)

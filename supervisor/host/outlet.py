@@ -1,9 +1,9 @@
-"""Shows people what happens, and never makes the job wait for them.
+"""Writes to standard output without ever making the job wait for the reader.
 
-A terminal that is paused (Ctrl-S), a pipe that nobody reads or a disk that hangs blocks whoever
-writes to it; a terminal that is closed fails. So a thread of its own writes. What waits to be
-written is bounded: what does not fit is dropped, and so is what a full disk does not take. Once
-something can be shown again, the reader is told how much that was.
+A write blocks on a paused terminal (Ctrl-S), a pipe that nobody reads or a disk that hangs, and
+fails on a closed terminal. So a thread of its own writes. Its queue is bounded: what does not fit
+is dropped, and so is what a full disk does not take. Once writing works again, a line tells how
+many bytes were dropped.
 """
 
 from __future__ import annotations
@@ -20,21 +20,23 @@ from errno import EDQUOT, ENOSPC
 from supervisor.host.notice import Notice, Tell
 
 FLUSH_PATIENCE = 3.0
-"""Seconds that a reader gets for what is left at the end."""
+"""Seconds that the reader gets at the end to take what is left in the queue."""
 
 _MAX_OUTPUT = 256 * 1024
-"""Bytes that may wait until no more of a worker's output is taken."""
+"""Bytes in the queue above which a worker's output is dropped."""
 _MAX_ALL = _MAX_OUTPUT + 64 * 1024
-"""Bytes that may wait until our own lines are dropped too: a flood of output hides none of them."""
+"""Bytes in the queue above which our own lines are dropped too. The difference is room that a flood
+of output cannot take from them."""
 _PATIENCE = 1.0
 """Seconds that a worker's output waits for a reader who falls behind."""
 _MAY_PASS = (ENOSPC, EDQUOT)
-"""A disk that is full may have room again. A reader that is gone does not come back."""
+"""Errors after which writing is tried again: a full disk may get room. After any other, such as
+EPIPE, standard output is given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A line of our own (without its end), or a chunk of a worker's output."""
+    """A line of our own (without its newline), or a chunk of a worker's output."""
 
     data: bytes
     is_ours: bool
@@ -45,22 +47,23 @@ class Part:
 
     @property
     def means(self) -> int:
-        """How many bytes are not shown if this is not."""
+        """How many bytes of output are lost if this part is not shown."""
         return self.unshown or len(self.data)
 
 
 Show = Callable[[Sequence[Part]], Iterator[int]]
-"""Shows parts, and yields how many bytes are done, as they are. May block and raise. What is begun
-and raises is either finished with the next parts, and done, or shown in part only."""
+"""Writes parts, and yields after each write how many bytes were written. May block and raise. A
+part that was being written when it raised is either finished together with the next parts, or
+stays incomplete."""
 
 
 def unshown(size: int) -> str:
-    """That so much was dropped, for people."""
+    """Return the line that tells people that `size` bytes were dropped."""
     return f"[supervise: {size} bytes were not shown: standard output did not take them]"
 
 
 class Outlet:
-    """Has everything that is handed to it shown, in order, by a thread of its own."""
+    """A bounded queue whose own thread shows every part, in order."""
 
     def __init__(
         self,
@@ -71,10 +74,10 @@ class Outlet:
         end: Callable[[], None] = lambda: None,
         unshown: Callable[[int], str] = unshown,
     ) -> None:
-        """`show` gets each part as it comes; with a `period` all of them, perhaps none, each so
-        many seconds. `end` is called after the last ones, `unshown` for the line that says how
-        many bytes were dropped. `tell` is told once why nothing can be
-        shown: what may pass is tried again with the next part, and else nothing more is shown."""
+        """Call `show` with each part as it comes; with a `period`, every so many seconds with all
+        parts since then, which may be none. `end` is called after the last ones; `unshown` makes
+        the line that tells how many bytes were dropped. `tell` is called once when `show` fails:
+        after an error that may pass (`_MAY_PASS`) the next part is tried, else no more is shown."""
         self._show = show
         self._tell = tell
         self._period = period
@@ -84,9 +87,9 @@ class Outlet:
         self._size = 0
         """Bytes that are not shown yet."""
         self._dropped = 0
-        """Bytes that found no room to wait."""
+        """Bytes dropped because the queue was full."""
         self._failed = 0
-        """Bytes that waited and could not be shown."""
+        """Bytes taken from the queue whose write failed."""
         self._is_open = True
         self._is_broken = False
         self._changed = threading.Condition()
@@ -95,19 +98,18 @@ class Outlet:
         self._thread.start()
 
     def line(self, data: bytes, level: str = "info") -> None:
-        """Show a line of our own. Never waits."""
+        """Queue a line of our own. Never waits."""
         self._put(Part(data, is_ours=True, level=level), _MAX_ALL, 0.0)
 
     def output(self, data: bytes) -> bool:
-        """Show a worker's output; False: it is dropped. Where each part is shown as it comes, a
-        reader who falls behind slows the worker down; one who does not read stops it once, for a
-        second."""
+        """Queue a worker's output; False: it is dropped. Without a `period`, a slow reader slows
+        the worker down, and a reader who takes nothing delays it once, by a second."""
         return self._put(
             Part(data, is_ours=False), _MAX_OUTPUT, _PATIENCE if self._period is None else 0.0
         )
 
     def close(self, patience: float = FLUSH_PATIENCE) -> None:
-        """Show what is left, and wait at most `patience` seconds for it."""
+        """Show what is left in the queue, waiting at most `patience` seconds."""
         with self._changed:
             self._tell_dropped()
         self._shut()
@@ -154,7 +156,7 @@ class Outlet:
             )
 
     def _show_failed(self) -> None:
-        """Tell how much could not be shown before, if that can be told now."""
+        """Try to tell the reader how many bytes could not be written before."""
         if self._failed:
             note, self._failed = self._about(self._failed), 0
             self._done(-len(note.data))
@@ -164,7 +166,7 @@ class Outlet:
         """Show `parts`.
 
         Raises:
-            OSError: that cannot be done any more.
+            OSError: writing failed for good.
         """
         size = left = sum(len(part.data) for part in parts)
         try:
@@ -190,7 +192,7 @@ class Outlet:
             self._done(left)
 
     def _next(self) -> Sequence[Part] | None:
-        """What is to be shown next; None: nothing ever."""
+        """Wait for the next parts to show; None: closed, and the queue is empty."""
         if self._period is not None:
             self._closing.wait(self._period)
         with self._changed:
@@ -207,19 +209,19 @@ class Outlet:
             self._changed.notify_all()
 
     def _shut(self) -> None:
-        """Take nothing more."""
+        """Accept no more parts."""
         with self._changed:
             self._is_open = False
             self._changed.notify_all()
 
 
 def write(descriptor: int, data: bytes) -> Iterator[int]:
-    """Write `data`, however long that takes; yields how many bytes were written, as they are."""
+    """Write all of `data`, however long it takes; yields the size of each write in bytes."""
     rest = memoryview(data)
     while rest:
         try:
             written = os.write(descriptor, rest[: select.PIPE_BUF])
-        except BlockingIOError:  # whoever shares it with us has made it so
+        except BlockingIOError:  # a process that shares the descriptor made it non-blocking
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)
             poll.poll()
@@ -229,7 +231,7 @@ def write(descriptor: int, data: bytes) -> Iterator[int]:
 
 
 def say_on_stderr(text: str) -> None:
-    """Write `text` and a newline to standard error, unless nobody takes it within some seconds."""
+    """Write `text` and a newline to standard error; give up after `FLUSH_PATIENCE` seconds."""
     data = text.encode("utf-8", "replace") + b"\n"
 
     def show(parts: Sequence[Part]) -> Iterator[int]:
@@ -246,7 +248,7 @@ def say_on_stderr(text: str) -> None:
 
 
 def _write_what_fits(descriptor: int, data: bytes) -> None:
-    """Write as much as is taken without waiting."""
+    """Write as much as fits without blocking."""
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     with suppress(OSError):

@@ -43,7 +43,7 @@ def is_instance(text: str) -> bool:
     return _INSTANCE.fullmatch(text) is not None
 
 
-Says = Callable[[int], bool]
+NamesRun = Callable[[int], bool]
 """Whether the environment of the process with this pid names the run (variable LINEAGE)."""
 
 
@@ -129,16 +129,18 @@ class Recorded:
             raise ValueError("its first line names no job and run of ours")
         return cls(origin, dict(filter(None, map(_entry, rest))))
 
-    def proves(self, pid: int, seen: tree.Stat, says: Says) -> bool:
+    def proves(self, pid: int, seen: tree.Stat, environment_names_run: NamesRun) -> bool:
         """See `proven`."""
-        return proven(self.processes, pid, seen, says)
+        return proven(self.processes, pid, seen, environment_names_run)
 
     def may_be(self, pid: int, seen: tree.Stat) -> bool:
         """See `may_be`."""
         return may_be(self.processes, pid, seen)
 
 
-def proven(processes: Mapping[int, Entry], pid: int, seen: tree.Stat, says: Says) -> bool:
+def proven(
+    processes: Mapping[int, Entry], pid: int, seen: tree.Stat, environment_names_run: NamesRun
+) -> bool:
     """Whether the process `pid` provably belongs to the run that recorded `processes`.
 
     It does if it, or the leader of its session, is on record with the same start time. If the
@@ -150,7 +152,7 @@ def proven(processes: Mapping[int, Entry], pid: int, seen: tree.Stat, says: Says
         return True
     if leader is not None:
         return _is_on_record(processes, seen.session, leader)
-    return may_be(processes, pid, seen) and says(pid)
+    return may_be(processes, pid, seen) and environment_names_run(pid)
 
 
 def may_be(processes: Mapping[int, Entry], pid: int, seen: tree.Stat) -> bool:
@@ -200,16 +202,19 @@ class ProcessRecord:
     """The record of this supervisor, open for writing."""
 
     def __init__(
-        self, path: Path, origin: RecordOrigin, replace: Callable[[bytes], None], says: Says
+        self,
+        path: Path,
+        origin: RecordOrigin,
+        replace: Callable[[bytes], None],
+        environment_names_run: NamesRun,
     ) -> None:
-        """Create the file `path`; `replace` writes the whole file durably, and `says` tells
-        whether the environment of a process names this run.
+        """Create the file `path`; `replace` writes the whole file durably.
 
         Raises:
             OSError: it cannot be written.
         """
         self.path = path
-        self.says = says
+        self.environment_names_run = environment_names_run
         self._origin = origin
         self._replace = replace
         self._first = origin.to_bytes()
@@ -268,7 +273,7 @@ class ProcessRecord:
         os.pwrite(self.descriptor, _line(pid, entry), place)
         self.written(place, pid, entry)
 
-    def note(self, below: Mapping[int, tree.Stat]) -> None:
+    def sync(self, below: Mapping[int, tree.Stat]) -> None:
         """Update the record with `below`, all processes of the job that one scan found, by pid.
 
         Raises:

@@ -1,8 +1,8 @@
-"""Trying again: pauses that grow, and the loop that makes the tries of one call.
+"""Retries one call with exponential backoff.
 
-Pure: the clock, the sleep and the random number are given, so tests need no time. This is why it
-is ours: tenacity and stamina read the clock themselves, and neither tells a try how much time is
-left for it (docs/libraries.md).
+Pure: clock, sleep and random number are parameters, so tests take no time. That is why we do not
+use a library: tenacity and stamina read the clock themselves, and neither tells an attempt how much
+time it has left (docs/libraries.md).
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 _LEAST = 0.01
-"""Seconds that even the last try gets."""
+"""Seconds that every try gets, also the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """Pauses between tries: each is twice the one before, from `first` to `longest` seconds."""
+    """Pauses between tries: each is twice the previous one, from `first` to `longest` seconds."""
 
     first: float
     longest: float
     spread: float = 0.0
-    """The share of a pause that is random: it keeps clients apart that failed together."""
+    """Jitter: the random share of a pause, so that clients that failed together do not retry
+    together."""
 
     def before(self, number: int, luck: float = 1.0) -> float:
-        """Seconds to wait before the try `number` (the second is 1); `luck` is from 0 to 1."""
+        """Seconds to wait before retry `number` (1 is the first retry); `luck` is a random number
+        from 0 to 1."""
         whole = min(self.first * 2.0 ** min(number - 1, 60), self.longest)
         return whole * (1.0 - self.spread * (1.0 - luck))
 
@@ -48,10 +50,11 @@ class Retry:
         clock: Callable[[], float] = lambda: 0.0,
         luck: Callable[[], float] = lambda: 1.0,
     ) -> _T:
-        """Return what `attempt` returns. It is told how many seconds are left for the try.
+        """Call `attempt` until it succeeds, and return what it returns. Its argument is the number
+        of seconds left for the try.
 
         Raises:
-            Exception: what `attempt` raises. Of a `PassesError`, `final`, once it is the last try.
+            Exception: what `attempt` raises. For a `PassesError` of the last try: its `final`.
         """
         end = clock() + self.seconds
         number = 0
@@ -67,9 +70,9 @@ class Retry:
 
 
 class PassesError(Exception):
-    """A try failed in a way that may pass."""
+    """A try failed for a reason that may pass: try again."""
 
     def __init__(self, final: Exception) -> None:
-        """`final` is raised where there is no other try."""
+        """`final` is raised instead if no try is left."""
         super().__init__(str(final))
         self.final = final

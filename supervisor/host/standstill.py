@@ -1,4 +1,4 @@
-"""Has the processes of a job stand still (SIGSTOP) for as long as another may own the job."""
+"""Stops the processes of a job (SIGSTOP) while another supervisor may own the job."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ _LOOK_AGAIN = 0.002
 
 
 class Standstill:
-    """The processes that were stopped, and are to go on."""
+    """The processes that were stopped and have to be continued."""
 
     def __init__(self) -> None:
         self._stopped: list[tuple[int, tree.Stat]] = []
 
     def begin(self, root: int, spared: set[int], patience: float) -> bool:
-        """SIGSTOP what descends from `root` but for the sessions `spared`; whether none of it runs
-        any more.
+        """SIGSTOP all descendants of `root` outside the sessions `spared`; returns whether none of
+        them runs any more.
 
-        One that waits in the kernel, for a disk as a rule, stops when it is done there: it is not
-        waited for beyond `patience` seconds.
+        A process that waits in the kernel, as a rule for a disk, stops only when that is over: we
+        wait at most `patience` seconds.
         """
         end = time.monotonic() + patience
         calm = 0
-        while calm < 2:  # the kernel's list may lack one while another one is waited for
+        while calm < 2:  # one scan may miss a child while another one is being reaped
             sent, running = tree.stop(root, spared)
             self._stopped += sent
             calm = 0 if running else calm + 1
@@ -35,7 +35,7 @@ class Standstill:
         return True
 
     def end(self) -> None:
-        """SIGCONT to those that were stopped."""
+        """Send SIGCONT to all that were stopped."""
         stopped, self._stopped = self._stopped, []
         for pid, seen in stopped:
             tree.send(pid, seen, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""What a process of ours does before anything else, whatever it was started with, and as which."""
+"""First steps of a process of ours: complete its standard streams, and do not run as process 1."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.S
 
 
 def complete_streams() -> None:
-    """Open what is missing of standard input, output and error on /dev/null.
+    """Open /dev/null for each of standard input, output and error that is closed.
 
-    A shell can close them (`>&-`). The next file that is opened would take the number of the
-    missing one, and get what is meant for that: call this before any file is opened.
+    A shell can close them (`>&-`). The next opened file would get the missing number, and receive
+    what is written to that stream: call this before any file is opened.
     """
     for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
         try:
@@ -25,13 +25,13 @@ def complete_streams() -> None:
 
 
 def stay_behind_as_init() -> None:
-    """Go on in a child of process 1, which stays behind; where this returns we are that child.
+    """Fork if this is process 1; returns in the child, which goes on as the supervisor.
 
-    The kernel treats process 1, that of a container, differently: signals that nobody handles are
-    dropped, and every orphan of the container becomes its child, also one left by a person's
-    `docker exec`. Instead of teaching the supervisor both, it is made an ordinary process: what
-    stays behind is a tiny init that reaps whatever dies, passes on signals, and ends with the
-    supervisor's exit code. With it the kernel ends whatever is left in the container.
+    The kernel treats process 1 of a container differently: it drops signals without a handler, and
+    makes every orphan of the container its child, also one left by a person's `docker exec`. So
+    that the supervisor need not handle either, process 1 stays behind as a tiny init: it reaps
+    whatever dies, passes signals on, and exits with the supervisor's exit code. When it ends, the
+    kernel kills whatever is left in the container.
     """
     watched = signal.valid_signals() - _FAULTS
     # Blocked signals wait for `sigwaitinfo`, in process 1 also those it would otherwise not get.
@@ -50,7 +50,7 @@ def stay_behind_as_init() -> None:
 
 
 def _reap_until(child: int) -> int | None:
-    """Reap all that is dead; the exit code once `child` is among it."""
+    """Reap all dead processes; returns the exit code of `child` once it is among them."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

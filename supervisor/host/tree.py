@@ -1,8 +1,8 @@
 """The processes below a process, from the kernel's own lists, and signals that hit nobody else.
 
-A number means another process once its owner was waited for. So a descriptor of the process is
-opened first, and only then it is looked at whose child it is: the signal goes to the one that was
-looked at, or to none. The guard runs this too, so it imports next to nothing.
+A pid can be used again once its process was reaped. So we open a pidfd first and check afterwards
+whose child the process is: the signal goes to the process that was checked, or to none. The guard
+runs this too, so it imports next to nothing.
 """
 
 import _signal  # type: ignore[import-not-found]  # `signal` costs the guard a megabyte
@@ -14,7 +14,7 @@ STOPPED, GONE = "Tt", "ZX"
 
 
 class Stat:
-    """What the kernel tells of a process."""
+    """Facts from /proc/PID/stat."""
 
     __slots__ = ("parent", "session", "started", "state")
 
@@ -27,7 +27,7 @@ class Stat:
 
 
 def stat(pid: int) -> Stat | None:
-    """What there is to know of a process; None: there is none, or no zombie of it, any more."""
+    """Return the facts of a process or zombie; None: it is gone, and was reaped."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 (as above)
             fields = file.read().rpartition(b")")[2].split()  # its name may hold anything
@@ -37,21 +37,21 @@ def stat(pid: int) -> Stat | None:
 
 
 def lives(pid: int) -> bool:
-    """Whether there is such a process, and it is no zombie."""
+    """Whether the process exists and is no zombie."""
     seen = stat(pid)
     return seen is not None and seen.state not in GONE
 
 
 def pids() -> list[int]:
-    """All processes of this pid namespace."""
+    """Return the pids of all processes in this pid namespace."""
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208
 
 
 def children(pid: int) -> list[int]:
-    """The children of a process, the dead ones too that it has not waited for.
+    """Return the pids of a process's children, zombies included.
 
-    The kernel's list may lack one while another one is waited for. So only what a process sees of
-    its own children, in the thread that waits for them, is complete.
+    The kernel's list may lack a child while another one is being reaped. So the list is complete
+    only if a process reads its own, in the thread that reaps.
     """
     if not _LISTS_CHILDREN:
         return [one for one in pids() if (seen := stat(one)) is not None and seen.parent == pid]
@@ -66,7 +66,8 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(root: int, spared: "set[int] | frozenset[int]") -> list[tuple[int, Stat]]:
-    """All below `root`, but for what is in one of the sessions `spared`, and what is below that."""
+    """Return all processes below `root`, except those in a session of `spared` and all below
+    them."""
     found = []
     parents = [root]
     while parents:
@@ -97,11 +98,11 @@ def send(pid: int, seen: Stat, number: int) -> bool:
 
 
 def kill_children(spared: "set[int] | frozenset[int]") -> int:
-    """SIGKILL what is below this process (see `descendants`), and wait for nothing; returns how
-    many there were. What is killed may just have forked: nothing is left once this returns 0.
+    """SIGKILL all processes below this one (see `descendants`) without waiting; returns how many
+    there were. A killed process may just have forked: only 0 means that nothing is left.
 
-    To be called in the thread that waits for our children: nobody else's can be hit then, and one
-    that hides by forking and ending all the time is hit the moment that it is listed.
+    Call it in the thread that reaps our children: then no pid can pass to another process, and a
+    process that hides by forking and exiting all the time is killed as soon as it is listed.
     """
     for pid in children(os.getpid()):
         try:
@@ -116,7 +117,8 @@ def kill_children(spared: "set[int] | frozenset[int]") -> int:
 
 
 def stop(root: int, spared: "set[int] | frozenset[int]") -> tuple[list[tuple[int, Stat]], int]:
-    """SIGSTOP what is below `root`; returns those to which it was sent, and how many run yet."""
+    """SIGSTOP all processes below `root`; returns those that were sent it, and how many of all
+    still run."""
     sent, running = [], 0
     for pid, seen in descendants(root, spared):
         if seen.state not in STOPPED + GONE:

@@ -1,7 +1,7 @@
 """How long to wait for processes that do not die of SIGKILL, and what a person is told of them.
 
-Some cannot be killed: one that has another user's id, where we are not root; one that is in a
-frozen cgroup, or waits in the kernel for a disk. Only time tells that from one that takes long.
+Some cannot be killed: a process of another user, where we are not root; one in a frozen cgroup; one
+that waits in the kernel for a disk. Only time tells them from a process that ends slowly.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from pathlib import Path
 from supervisor.host.notice import Notice, Tell
 
 TELL_AFTER = 5.0
-"""Seconds after which they are named."""
+"""Seconds after which a person is told the names of the processes that are left."""
 GIVE_UP_AFTER = 60.0
-"""Seconds: a process with hundreds of gigabytes, or a device to close, takes some to end."""
+"""Seconds after which we give up. A process with hundreds of gigabytes, or with a device to close,
+takes several seconds to end."""
 _LONGEST_STEP = 1.0
-"""Seconds counted between two looks at the most: whoever froze us may have frozen them too."""
+"""Most seconds counted between two checks: whoever froze us may have frozen the processes too."""
 _STILL = 3.0
-"""Seconds without CPU time, asleep or waiting: it does not die, it is not on its way."""
+"""Seconds without CPU time after which a process counts as stuck, and not as ending slowly."""
 _BRISK = 1.0
 _PAUSE = 0.25
 
@@ -31,10 +32,10 @@ class UnkillableError(Exception):
 
 
 class Patience:
-    """Counts the time for which something is left although it was killed."""
+    """Counts for how long processes have been left after SIGKILL."""
 
     def __init__(self, tell: Tell, clock: Callable[[], float] = time.monotonic) -> None:
-        """`tell` a person who is left."""
+        """`tell` is called with the names of the processes that are left."""
         self._tell = tell
         self._clock = clock
         self._waited = 0.0
@@ -45,33 +46,33 @@ class Patience:
         """Whether the job was asked to stop before anything was killed."""
         self._seen: object = None
         self._still_since = 0.0
-        """Up to which part of `_waited` something moved."""
+        """Value of `_waited` when a process last used CPU time."""
 
     @property
     def is_over(self) -> bool:
-        """Whether what is left was given up."""
+        """Whether we have given up on the processes that are left."""
         is_still = self._asked and self._waited - self._still_since >= _STILL
         return self._waited >= (TELL_AFTER if is_still else self._limit)
 
     def asked(self) -> None:
-        """Somebody waits since before the kill: give up what does not move as soon as it would be
-        named. What still frees its memory, which may take long, gets its time."""
+        """The stop was asked for before the kill: give up after `TELL_AFTER` seconds on processes
+        that use no CPU time. One that still frees its memory gets `GIVE_UP_AFTER` seconds."""
         self._asked = True
 
     def hurry(self) -> None:
-        """Somebody waits for the end: give up what is left as soon as it would be named."""
+        """A person is waiting for the end: give up after `TELL_AFTER` seconds in any case."""
         self._limit = TELL_AFTER
 
     @property
     def pause(self) -> float:
-        """Seconds to wait until they are killed again: none at first."""
+        """Seconds to wait before the next SIGKILL; 0 at first."""
         return 0.0 if self._waited < _BRISK else _PAUSE
 
     def look(self, is_left: bool, who: Callable[[], Iterable[int]]) -> None:
-        """Whether something is left at this time; `who` gives their pids.
+        """Register whether processes are left now; `who` returns their pids.
 
         Raises:
-            UnkillableError: something was left for too long.
+            UnkillableError: processes were left for too long.
         """
         if not is_left:
             self._waited, self._looked, self._told = 0.0, None, False
@@ -103,7 +104,7 @@ class Patience:
 
 
 def _standing_still(pids: Iterable[int]) -> object:
-    """The CPU time of each process; None where one of them runs, or waits for its turn to."""
+    """Return the CPU time of each process, to compare; None: one of them is running or runnable."""
     fields = {pid: text for pid in pids if (text := _stat(pid))}
     if any(text[0] == "R" for text in fields.values()):
         return None
@@ -111,7 +112,7 @@ def _standing_still(pids: Iterable[int]) -> object:
 
 
 def _stat(pid: int) -> list[str]:
-    """What /proc/PID/stat says after the name; empty if it is gone."""
+    """Return the fields of /proc/PID/stat after the name; empty if the process is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -119,7 +120,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def described(pids: Iterable[int]) -> str:
-    """Processes as a person knows them: `pid 12 (sudo, of root)`."""
+    """Describe processes for people: `pid 12 (sudo, of root)`."""
     found = [text for text in map(_described, sorted(pids)) if text]
     return f"pid {', '.join(found)}" if found else "what the job started"
 

@@ -1,5 +1,5 @@
-"""The ends of processes: by descriptors of any number (`select` takes none above 1023), and of
-nobody but the one that is meant."""
+"""Waits for the end of a process by its pidfd, so never of another process with the same pid. Uses
+poll, because `select` takes no descriptor above 1023."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def has_ended(pidfd: int, patience: float | None = 0.0) -> bool:
 
 
 def reaped(pid: int) -> int | None:
-    """The exit code of a child that is dead; None: it is not, or nobody can wait for it."""
+    """Reap a dead child, and return its exit code; None: it lives, or is no child of ours."""
     try:
         found, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -30,8 +30,8 @@ def reaped(pid: int) -> int | None:
 
 
 def end_child(pid: int, started: int) -> None:
-    """Kill a child, unless the number is another process's by now, and wait for it: a moment, as it
-    may wait in the kernel."""
+    """SIGKILL and reap a child, if `pid` still means the process that started at `started` (clock
+    ticks since boot). Waits for a moment only: the process may be stuck in the kernel."""
     seen = tree.stat(pid)
     if seen is not None and seen.started == started and tree.send(pid, seen, SIGKILL):
         with suppress(ProcessLookupError):
