@@ -41,6 +41,8 @@ _SIGTERM = re.compile(rb"\bpreemption_notifier\.cc:\d+" + re.escape(_SAYS_SIGTER
 _MAX_SAYING = 60
 """Bytes of it at most; it may come in two reads."""
 _MAX_LINE = 64 * 1024
+_ROOM_FOR_A_LINE = 4 * 1024
+"""Bytes of a part that only the end of a begun line may take, so that no part ends within it."""
 _SEARCHED = 2 * 1024
 """Bytes at either end of a line that patterns are looked for in."""
 _MAX_SLOW = 3
@@ -257,8 +259,10 @@ class OutputFile:
         self._path = path
         self._on_error = on_error
         self._part = limit // _PARTS
+        self._margin = min(_ROOM_FOR_A_LINE, self._part // 8)
         self._file: io.FileIO | None = None
         self._size = 0
+        self._is_within_line = False
         self._begins = 0
         """Where the output begins in the newest part, after our own line."""
         self._previous = 0
@@ -311,9 +315,11 @@ class OutputFile:
             self._put(f"\n[supervise: {self._lost} bytes could not be written here]\n".encode())
             self._lost = 0
         room = max(0, self._part - self._size)
-        if len(data) > room:
+        if len(data) > room - self._margin:
             whole_lines = bytes(data[:room]).rfind(b"\n") + 1
             if not whole_lines and self._size > self._begins:
+                if len(data) <= room and self._is_within_line:
+                    return self._put(data)
                 self._rotate()
                 return 0
             data = data[: whole_lines or room]
@@ -323,6 +329,7 @@ class OutputFile:
         assert self._file is not None
         written = self._file.write(data)
         self._size += written
+        self._is_within_line = written > 0 and data[written - 1] != ord("\n")
         return written
 
     def _rotate(self) -> None:
