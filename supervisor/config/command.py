@@ -18,7 +18,7 @@ class SuccessConfig(Section):
 
     exit_code: Annotated[int, Field(ge=0, le=255)] = 0
     """Exit code of a program that has done its work."""
-    step: Annotated[int, Field(ge=0)] | None = None
+    step: Annotated[int, Field(ge=1)] | None = None
     """Step that must be complete."""
     pattern: str | None = None
     """Regular expression that a line of the output must match."""

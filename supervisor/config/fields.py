@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -71,6 +72,28 @@ Seconds = Annotated[
 ]
 """At most a week: more is a slip, and beyond what a wait of the operating system can hold."""
 
+
+def _deadline(value: float) -> float:
+    """`value`, the limit of a stage."""
+    if value == 0:
+        raise ValueError(
+            "every attempt would be a hang at once: leave it out for a learned limit, or raise it"
+        )
+    return value
+
+
+Deadline = Annotated[
+    Seconds,
+    AfterValidator(_deadline),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0, "maximum": 7 * 86400},
+                {**DURATION_SCHEMA, "not": {"pattern": r"^[\s0.]*[a-z]"}},
+            ]
+        }
+    ),
+]
 
 Bytes = Annotated[
     int,

@@ -30,6 +30,8 @@ EXIT_CODE_PRESETS: dict[str, dict[int, int]] = {
     # XPK restarts on 42 and on 127 to 255, and takes everything else for the end.
     "xpk": {1: 42, 69: 42, 74: 42, 75: 42},
 }
+OWN_EXIT_CODES = ("0", "1", "64", "69", "70", "73", "74", "75", "76", "78", "79")
+"""Those of `core.exit_codes`, which a config may map: a test compares."""
 _OF_OUR_TRAINER = "belongs to our trainer; a command has its own"
 
 
@@ -183,6 +185,11 @@ def _exit_codes(source: YamlSource, value: Any) -> Mapping[int, int]:
         re.fullmatch(r"[0-9]{1,3}", key) and type(code) is int and 0 <= code <= 255
         for key, code in value.items()
     ):
+        unknown = [key for key in value if key not in OWN_EXIT_CODES]
+        if unknown:
+            known = ", ".join(OWN_EXIT_CODES)
+            message = f"is no exit code of `supervise run`, which ends with one of {known}"
+            raise ConfigError([source.problem(("exit_codes", key), message) for key in unknown])
         return {int(key): code for key, code in value.items()}
     presets = ", ".join(EXIT_CODE_PRESETS)
     message = f"is neither a preset ({presets}) nor a map of exit codes (value {shown(value)})"

@@ -23,6 +23,7 @@ from supervisor.config.command import Command, words_needed
 from supervisor.config.fields import (
     Also,
     Bytes,
+    Deadline,
     Seconds,
     Section,
     StageName,
@@ -145,7 +146,7 @@ class Autorestart(Section):
     """Time between SIGTERM and SIGKILL."""
     backoff: BackoffConfig = BackoffConfig()
     """Waits between restarts; the first restart never waits."""
-    deadlines: dict[StageName, Seconds] = Field(default_factory=dict)
+    deadlines: dict[StageName, Deadline] = Field(default_factory=dict)
     """How long a stage may take without a sign of life. Default: learned from the job."""
     standby: Annotated[
         Literal["off", "imports", "ready"] | None, BeforeValidator(_off), Also({"const": False})

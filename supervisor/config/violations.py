@@ -65,9 +65,14 @@ def _untagged(item: ErrorDetails, model: type[BaseModel], location: Location) ->
 def _to_be_quoted(name: str, value: Any) -> str:
     """What is wrong with a variable whose value is no text; only what is too short for a secret
     is shown."""
+    if value is None:
+        return f"has no value, and a variable must be text; an empty one is {name}: ''"
     items = value if isinstance(value, list) else [value]
     words = [json.dumps(item) for item in items if isinstance(item, int | float)]
     is_shown = len(words) == len(items) and all(len(word) <= _TOO_SHORT for word in words)
+    if isinstance(value, dict | list) and not (words and len(words) == len(items)):
+        kind = "mapping" if isinstance(value, dict) else "list"
+        return f"is a {kind}, and a variable must be text: write it as the program reads it"
     text = ",".join(words) if words and is_shown and not is_secret(name) else "..."
     return f"is no text, as a variable must be; quote it: {name}: '{text}'"
 

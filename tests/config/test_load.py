@@ -10,10 +10,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.config.load import EXIT_CODE_PRESETS
+from supervisor.config.load import EXIT_CODE_PRESETS, OWN_EXIT_CODES
 from supervisor.config.problems import ConfigError
 from supervisor.config.schema import Phase
 from supervisor.config.violations import known_keys
+from supervisor.core.exit_codes import ExitCode
 from tests.config.files import (
     COMMAND,
     DATA,
@@ -224,6 +225,12 @@ MISTAKES = [
         with_restart("max_num_restarts: 3\ndeadlines:\n  TRAINING: soon"),
         "c.yaml:7: trainer.init.autorestart.deadlines.TRAINING: 'soon' is not a duration",
     ),
+    (
+        with_restart("max_num_restarts: 3\ndeadlines: {TRAINING: 0}"),
+        "c.yaml:6: trainer.init.autorestart.deadlines.TRAINING: every attempt would be a hang at "
+        "once: leave it out for a learned limit, or raise it (value 0)",
+    ),
+    (with_restart("max_num_restarts: 3\ndeadlines: {SAVING: 0.0s}"), "would be a hang at once"),
     (with_restart("max_num_restarts: 3\nbackoff: {max: 5s}"), "backoff.max: is below backoff."),
     (with_init("checkpoint: {every: 0}"), "every: is neither a number of steps nor a duration"),
     (with_init("checkpoint: {every: 0s}"), "every: is neither a number of steps nor a durati"),
@@ -329,6 +336,7 @@ MISTAKES = [
     (with_command("argv: [a]\nsuccess: {pattern: '['}"), "is not a regular expression: unterm"),
     (with_command("argv: [a]\nsuccess: {pattern: 'a{99999999999999}'}"), "is not a regular ex"),
     (with_command("argv: [a]\nsuccess: {step: 3, file: x}"), "give one of step, pattern and f"),
+    (with_command("argv: [a]\nsuccess: {step: 0}"), "success.step: input should be greater than"),
     (with_command("argv: [a]\nsuccess: {exit_code: 256}"), "less than or equal to 255"),
     # --- drills
     (FIT + "  faults: [{step: 1}]", "c.yaml:7: trainer.faults[0]: give exactly one of signal"),
@@ -373,6 +381,10 @@ MISTAKES = [
     # --- exit codes
     (COMMAND + "exit_codes: slurm", "c.yaml:7: exit_codes: is neither a preset (xpk) nor a map"),
     (COMMAND + "exit_codes: {1: 300}", 'a map of exit codes (value {"1": 300})'),
+    (
+        COMMAND + "exit_codes: {71: 13, 70: 3}",
+        "c.yaml:7: exit_codes.71: is no exit code of `supervise run`, which ends with one of 0, 1,",
+    ),
     (COMMAND + "exit_codes: {a: 3}", "exit_codes: is neither a preset (xpk) nor a map"),
     (COMMAND + "exit_codes: {1: true}", "exit_codes: is neither a preset (xpk) nor a map"),
     (COMMAND + "exit_codes: [1]", "exit_codes: is neither a preset (xpk) nor a map"),
@@ -558,8 +570,6 @@ def test_any_value_anywhere_loads_or_is_refused(
         ("DEBUG: true", "DEBUG: 'true'"),
         ("API_TOKEN: 4711", "API_TOKEN: '...'"),
         ("X: 731731731", "X: '...'"),
-        ("DEBUG: []", "DEBUG: '...'"),
-        ("NAMES: [hunter2]", "NAMES: '...'"),
     ],
 )
 def test_a_variable_that_is_no_text_is_to_be_quoted(variable: str, remedy: str) -> None:
@@ -568,3 +578,23 @@ def test_a_variable_that_is_no_text_is_to_be_quoted(variable: str, remedy: str) 
     assert told.endswith(
         f"command.env.{name}: is no text, as a variable must be; quote it: {remedy}"
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("[]", "is a list, and a variable must be text: write it as the program reads it"),
+        ("[hunter2]", "is a list, and a variable must be text: write it as the program reads it"),
+        ("[1, [2]]", "is a list, and a variable must be text: write it as the program reads it"),
+        ("{a: 1}", "is a mapping, and a variable must be text: write it as the program reads it"),
+        ("", "has no value, and a variable must be text; an empty one is NAMES: ''"),
+    ],
+)
+def test_what_no_quotes_make_a_variable_is_told_as_what_it_is(value: str, message: str) -> None:
+    (told,) = problems(with_command(f"argv: [a]\nenv: {{NAMES: {value}}}"))
+    assert told.endswith(f"command.env.NAMES: {message}")
+
+
+def test_the_exit_codes_that_may_be_mapped_are_ours() -> None:
+    assert {int(code) for code in OWN_EXIT_CODES} == set(ExitCode)
+    assert set(EXIT_CODE_PRESETS["xpk"]) <= set(ExitCode)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from supervisor.files import secret_file
 from supervisor.protocol.environment import PREFIX
-from supervisor.protocol.reading import text
 
 _MAX_BYTES = 256 << 10
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -26,7 +25,13 @@ def read_env_file(path: Path) -> dict[str, str]:
         OSError: it cannot be read.
         ValueError: it must not be used, or a line of it is wrong. The text names file and line.
     """
-    return parse(text(secret_file.read(path, _MAX_BYTES), path), str(path))
+    content = secret_file.read(path, _MAX_BYTES)
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}:{line}: is not UTF-8: save the file as UTF-8") from None
+    return parse(text, str(path))
 
 
 def parse(content: str, name: str) -> dict[str, str]:
