@@ -1,8 +1,8 @@
-"""How a state lies in a row of bytes: each part of each array that this process holds, once.
+"""The layout of a train state as a sequence of bytes: every shard that this process holds, once.
 
-What several devices hold copies of is there once, and read back onto each of them. The order is
-that of the state's leaves. A description goes with the bytes, so that they can be read back onto
-other devices too: what has other parts there is put together first.
+A shard with copies on several devices is written once, and read back onto each of them. The order
+is that of the state's leaves. A description is stored with the bytes, so that a state can be read
+back with another sharding: an array whose shards differ there is assembled on the host first.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from trainer.slots import Piece
 from trainer.train_state import TrainState
 
 Bounds = tuple[tuple[int, int], ...]
-"""Start and stop of a part in each dimension of its array."""
+"""(start, stop) of a shard in each dimension of its array."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What is known of one array that was written: of which type and shape it is, and which parts
-    of it there are, in their order."""
+    """One array that was written: its type, its shape and its parts (shards), in order."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -33,41 +32,42 @@ class Written:
 
     @classmethod
     def of(cls, described: Sequence[Any]) -> Written:
-        """From its description in JSON."""
+        """Parse what `described` returned."""
         dtype, shape, parts = described
         bounds = tuple(tuple((start, stop) for start, stop in part) for part in parts)
         return cls(dtype, tuple(shape), bounds)
 
     @property
     def described(self) -> list[Any]:
-        """For JSON."""
+        """Return it as a list that JSON can hold."""
         return [self.dtype, self.shape, self.parts]
 
     @property
     def sizes(self) -> list[int]:
-        """Bytes of each part."""
+        """Return the size of each part in bytes."""
         return [math.prod(_shape(part)) * np.dtype(self.dtype).itemsize for part in self.parts]
 
 
 @dataclass(frozen=True, slots=True)
 class ByteLayout:
-    """The layout of a state that is like `abstract`."""
+    """The layout of every state with the shapes, types and shardings of one abstract state."""
 
     abstract: TrainState
     leaves: tuple[_Leaf, ...]
 
     @classmethod
     def of(cls, abstract: TrainState) -> ByteLayout:
-        """That of every state with these shapes, types and shardings, in this process."""
+        """Return the layout in this process of states with the shapes, types and shardings of
+        `abstract`."""
         return cls(abstract, tuple(_Leaf.of(leaf) for leaf in jax.tree.leaves(abstract)))
 
     @property
     def written(self) -> list[Written]:
-        """What it writes."""
+        """Describe the arrays that this layout writes."""
         return [leaf.written for leaf in self.leaves]
 
     def parts(self, state: TrainState) -> list[jax.Array]:
-        """The parts of `state`, each where one of this process's devices holds it."""
+        """Return the parts of `state` as single-device arrays, on devices of this process."""
         return [
             array.addressable_data(number)
             for leaf, array in zip(self.leaves, jax.tree.leaves(state), strict=True)
@@ -75,31 +75,29 @@ class ByteLayout:
         ]
 
     def can_read(self, written: Sequence[Written]) -> bool:
-        """Whether a state of these arrays is one of this layout, and all that this process needs of
-        it is there."""
+        """Whether the arrays `written` fit this layout, and include all that this process needs."""
         return len(written) == len(self.leaves) and all(map(_Leaf.is_in, self.leaves, written))
 
     def state(self, written: Sequence[Written], pieces: Iterator[Piece]) -> TrainState:
-        """The state that was written so, from its parts, on the devices."""
+        """Put the state that was written as `written` back on the devices, from its `pieces`."""
         leaves = [leaf.array(one, pieces) for leaf, one in zip(self.leaves, written, strict=True)]
         state: TrainState = jax.tree.unflatten(jax.tree.structure(self.abstract), leaves)
         return state
 
 
 def sizes(written: Iterable[Written]) -> list[int]:
-    """Bytes of each part of all these arrays."""
+    """Return the size in bytes of each part of all these arrays, in order."""
     return [size for one in written for size in one.sizes]
 
 
 def to_bytes(part: jax.Array) -> Piece:
-    """The bytes of a part, once it is computed."""
+    """Return the bytes of a part; waits until it is computed."""
     return np.ascontiguousarray(np.asarray(part)).reshape(-1).view(np.uint8).data
 
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """One array. `parts` has, for each part, the number of one of this process's shards that hold
-    it."""
+    """One array. `parts` maps each part to the index of one addressable shard that holds it."""
 
     wanted: jax.ShapeDtypeStruct
     parts: dict[Bounds, int]
@@ -124,7 +122,7 @@ class _Leaf:
         return is_whole or set(own.parts) <= set(written.parts)
 
     def array(self, written: Written, pieces: Iterator[Piece]) -> jax.Array:
-        """It, from the next of `pieces`."""
+        """Build the array from the next `pieces`."""
         shape, dtype = self.wanted.shape, self.wanted.dtype
         parts = {
             part: np.asarray(next(pieces)).view(dtype).reshape(_shape(part))

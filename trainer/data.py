@@ -19,7 +19,7 @@ from supervisor.config.training.sections import VOCABULARY_SIZE, DataloaderConfi
 from trainer.token_files import Stream, read_stream
 
 Batch = npt.NDArray[np.int32]
-"""Token ids [global batch, sequence length + 1]: inputs and, one further, their targets."""
+"""Token ids [global batch, sequence length + 1]: inputs, and targets shifted by one position."""
 
 _READ = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
 
@@ -45,7 +45,7 @@ class Windows:
 
 
 def read_windows(config: DataloaderConfig, vocab_size: int = VOCABULARY_SIZE) -> Windows:
-    """All the data of `config`, in memory: two bytes a token (four in a large vocabulary).
+    """Read all data of `config` into memory: two bytes per token (four for a large vocabulary).
 
     Raises:
         DataError: a record that is not as the config says, or too little data.
@@ -59,8 +59,8 @@ def training_batches(
     shuffle_seed: int,
     vocab_size: int = VOCABULARY_SIZE,
 ) -> grain.DatasetIterator[Batch]:
-    """Global batches without end, shuffled anew in each epoch. `get_state` and `set_state` of the
-    iterator tell and set its position."""
+    """Return an endless iterator of global batches, reshuffled in each epoch. Its `get_state` and
+    `set_state` read and set the position."""
     windows = grain.MapDataset.source(read_windows(config, vocab_size)).seed(shuffle_seed)
     batches: Any = windows.shuffle().repeat().batch(batch_size)
     return iter(batches.to_iter_dataset(_READ))
@@ -69,7 +69,7 @@ def training_batches(
 def validation_batches(
     config: DataloaderConfig, batch_size: int, steps: int, vocab_size: int = VOCABULARY_SIZE
 ) -> list[Batch]:
-    """The first `steps` global batches in the data's own order, from the start again if short."""
+    """Return the first `steps` global batches in file order, starting over if there are fewer."""
     windows = grain.MapDataset.source(read_windows(config, vocab_size))
     batches: Any = windows.repeat().batch(batch_size)
     return [batches[index] for index in range(steps)]

@@ -1,20 +1,20 @@
 """A mean over the global batch whose bits do not depend on how many devices compute it.
 
-Adding floating-point numbers in another order gives other last bits, and a collective sum over 8
-devices groups them otherwise than one over 4. So here the batch is always cut into the same
-micro-batches, each is computed by one device alone, and what comes of them is added one after the
-other, in their order in the batch, whichever device has computed it. What follows from the mean is
-computed on whole arrays by every device for itself: a norm of sharded arrays is grouped by shards.
+Floating-point addition is not associative: another order gives other last bits, and a collective
+sum over 8 devices groups the terms differently than one over 4. So the batch is always cut into the
+same micro-batches, each is computed by one device alone, and the results are added one by one in
+batch order, whichever device computed them. Everything after the mean is computed by every device
+for itself on whole arrays, because a norm of sharded arrays would be grouped by shards.
 
-In each turn the devices compute one micro-batch each. An all-to-all gives every device its own part
-of all the results, which it adds to its part of the sum; at the end the parts are gathered. So it
-takes the room of about three results, on however few devices.
+In each accumulation step every device computes one micro-batch. An all-to-all gives every device
+its own slice of all results, which it adds to its slice of the sum; at the end the slices are
+gathered. Peak memory is about three results, on any number of devices.
 
-The same operations make the same bits only if they are compiled to the same code, so a program is
-written to look the same to the compiler for each number of devices, but for what is exchanged. One
-device alone is left out: XLA puts its programs through other passes (jax 0.10.2 on CPU turns the
-division in softmax into a multiplication there), see `rungs.ladder`. And on CPU the sums in a
-matrix product are split among threads, of which there are by default as many as devices.
+The same operations give the same bits only if they compile to the same code. So the program looks
+the same to the compiler for every number of devices, except for the collectives. A single device is
+excluded: XLA compiles its programs with other passes (jax 0.10.2 on CPU turns the division in
+softmax into a multiplication there), see `rungs.ladder`. And on CPU the sums in a matrix product
+are split among threads; by default there are as many threads as devices.
 """
 
 # mypy: allow-untyped-calls
@@ -33,18 +33,19 @@ from supervisor.config.training.resolved import InitConfig
 from trainer.mesh import AXES, batch_sharding
 
 _THREADS = "PJRT_NPROC"
-"""For how many processors XLA on CPU starts threads; never fewer than there are devices."""
+"""Variable that sets the number of XLA's CPU threads; XLA starts at least one per device."""
 
 
 def same_threads(init: InitConfig) -> None:
-    """Have as many threads on every rung, where that matters. Before the backend is initialised."""
+    """Fix the number of XLA's CPU threads, so that it is the same on every rung; only in bitwise
+    mode. Call it before the backend is initialised."""
     if init.is_bitwise and init.loop.micro_batch_size is not None:
         os.environ[_THREADS] = str(init.loop.global_batch_size // init.loop.micro_batch_size)
 
 
 def on_each_device(mesh: Mesh, function: Callable[[Any, jax.Array], Any]) -> Any:
-    """`function` of (state, tokens), computed by each device for itself on the whole state and its
-    own part of the tokens. What it returns must be the same on all; `mean` makes it so."""
+    """Return `function` of (state, tokens) under shard_map: each device gets the whole state and
+    its own part of the tokens. Its results must be equal on all devices, which `mean` ensures."""
     whole, part = PartitionSpec(), batch_sharding(mesh).spec
     return jax.shard_map(
         function, mesh=mesh, in_specs=(whole, part), out_specs=whole, check_vma=False
@@ -52,11 +53,12 @@ def on_each_device(mesh: Mesh, function: Callable[[Any, jax.Array], Any]) -> Any
 
 
 def mean(function: Callable[[jax.Array, jax.Array], Any], tokens: jax.Array, zeros: Any) -> Any:
-    """The mean of `function` over the micro-batches of all devices; inside `on_each_device`.
+    """Return the mean of `function` over the micro-batches of all devices. Call it inside
+    `on_each_device`.
 
-    `tokens` [accumulation, sequences, length] are this device's micro-batches; `function` gets one
-    of them and the places [sequences] of its sequences in the global batch, and returns float32
-    arrays such as `zeros`.
+    `tokens` [accumulation, sequences, length + 1] are this device's micro-batches. `function` gets
+    one of them and the indices [sequences] of its sequences in the global batch, and returns
+    float32 arrays with the shapes of `zeros`.
     """
     accumulation, sequences, _ = tokens.shape
     device, count = jax.lax.axis_index(AXES), jax.lax.axis_size(AXES)

@@ -1,8 +1,8 @@
 """Optimizer steps that are dispatched and not yet complete.
 
 JAX returns before the devices are done. A few steps in flight hide the host's work; without a bound
-the host would run ahead until memory is full. A step is told of when it is complete, not before,
-and only then is it known whether what it made is finite: nothing is saved before that.
+the host would run ahead until memory is full. A step is reported only when it is complete. Only
+then is it known whether its results are finite, so nothing is saved before that.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from trainer.step import Metrics
 
 
 class NotFiniteError(FloatingPointError):
-    """A step left a loss, a gradient or a state with NaN or Inf in it: nothing to save."""
+    """A step produced NaN or Inf in its loss, gradients or state: the state must not be saved."""
 
 
 class InFlight:
-    """At most `limit` steps at once; a complete one is reported, logged, and drilled."""
+    """Keeps at most `limit` steps in flight. A complete step is reported and logged, and faults
+    that the config injects after it are fired."""
 
     def __init__(
         self, limit: int, log_every: int, reporter: Reporter, faults: FaultInjector
@@ -37,24 +38,24 @@ class InFlight:
         self._logged: tuple[int, float] | None = None
 
     def add(self, step: int, metrics: Metrics) -> None:
-        """Step `step` was dispatched; wait for the oldest if there are `limit` now."""
+        """Add the dispatched step `step`; if there are `limit` steps now, wait for the oldest."""
         self._steps.append((step, metrics))
         if len(self._steps) >= self._limit:
             self._retire()
 
     def drain(self) -> None:
-        """Wait for all of them."""
+        """Wait for all steps in flight; errors as `_retire`."""
         while self._steps:
             self._retire()
 
     @property
     def finite(self) -> jax.Array | None:
-        """Whether the newest step made nothing but finite numbers, which may not be computed yet;
-        None: it is complete, and it did."""
+        """Boolean array, perhaps not computed yet: whether the newest step's results are finite.
+        None: it is complete, and they are."""
         return self._steps[-1][1]["finite"] if self._steps else None
 
     def skip(self, step: int) -> None:
-        """Step `step` passes over its batch; those before it complete first."""
+        """Report step `step`, whose batch is skipped, after the steps before it are complete."""
         self.drain()
         text = f"step {step}: its batch is skipped, because it gave NaN or Inf before"
         WorkerLog(self._reporter).warn(text, NoticeCode.BATCH_SKIPPED, step)
@@ -62,10 +63,10 @@ class InFlight:
         self._faults.after_step(step)
 
     def _retire(self) -> None:
-        """Wait for the oldest.
+        """Wait for the oldest step in flight, and report it.
 
         Raises:
-            NotFiniteError: there is NaN or Inf in what it made.
+            NotFiniteError: its loss or gradients have NaN or Inf.
         """
         step, metrics = self._steps.popleft()
         if not bool(metrics.pop("finite")):

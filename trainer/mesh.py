@@ -1,7 +1,7 @@
-"""Devices as a mesh, and how arrays lie on it.
+"""The device mesh, and the shardings of arrays on it.
 
-Two axes: the batch is split over both, parameters (and with them the optimizer's state) over `fsdp`
-only, so each `data` row holds one copy (Rajbhandari et al., "ZeRO", 2020).
+It has two axes. The batch is split over both; parameters and optimizer state over `fsdp` only, so
+each `data` row holds one copy (Rajbhandari et al., "ZeRO", 2020).
 """
 
 # mypy: allow-untyped-calls
@@ -23,21 +23,21 @@ class DevicesDiffer(RuntimeError):  # noqa: N818
 
 
 class DevicesMissing(DevicesDiffer):
-    """It has fewer."""
+    """The backend has fewer devices than this worker was started for."""
 
 
 def num_accelerators(devices: Iterable[Any]) -> int:
-    """How many accelerators these are: on TPU chips, each of which may be two devices to JAX."""
+    """Count the accelerators of `devices`: on TPU chips, each of which may be two JAX devices."""
     return len({_place(device) for device in devices})
 
 
 def _place(device: Any) -> Any:
-    """What is the same for the devices of one chip.
+    """Return a key that is equal for the devices of one chip.
 
-    A GPU has coordinates too: in the plugin of jax 0.10.2 its partition, its process there and its
-    place in the process (the devices of a topology of cuda say so); before XLA counted partitions
-    only the latter (`SetCoords` in se_gpu_pjrt_client.cc), which GPUs of several processes share.
-    Each GPU is one device, so its id tells it from all others in either.
+    On TPU that is the coordinates. GPUs have coordinates too, but not reliable ones: in jax 0.10.2
+    they are partition, process and index in the process; older XLA has the index alone
+    (`SetCoords` in se_gpu_pjrt_client.cc), which GPUs of several processes share. Each GPU is one
+    device, so its id is the key.
     """
     if device.platform != "tpu":
         return device.id
@@ -49,7 +49,8 @@ def require_devices(expected: int | None) -> None:
     """Check that the backend has `expected` accelerators (None: any number will do).
 
     Raises:
-        DevicesDiffer: it has not.
+        DevicesMissing: it has fewer.
+        DevicesDiffer: it has more.
     """
     found = num_accelerators(jax.devices())
     if expected is not None and found != expected:
@@ -63,23 +64,24 @@ def require_devices(expected: int | None) -> None:
 
 
 def make_mesh(rung: Rung, devices: Sequence[Any] | None = None) -> Mesh:
-    """These devices (None: those of the backend) as `rung` lays them out."""
+    """Return the mesh of `rung` on `devices` (None: all devices of the backend)."""
     types = (AxisType.Auto, AxisType.Auto)
     return jax.make_mesh((rung.data, rung.fsdp), AXES, types, devices=devices)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """For micro-batches [accumulation, sequences, length]: the sequences over all devices."""
+    """Return the sharding of tokens [accumulation, sequences, length]: split by sequences."""
     return NamedSharding(mesh, PartitionSpec(None, AXES, None))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """A whole copy on every device."""
+    """Return the sharding with a whole copy on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def state_sharding(mesh: Mesh, array: Any) -> NamedSharding:
-    """For one array of the state: its largest dimension that `fsdp` divides, split over it."""
+    """Return the sharding of one array of the state: its largest dimension that the size of `fsdp`
+    divides is split over `fsdp`."""
     fsdp = mesh.shape["fsdp"]
     divisible = [axis for axis, size in enumerate(array.shape) if size % fsdp == 0]
     if fsdp == 1 or not divisible:

@@ -1,4 +1,4 @@
-"""The model: a decoder-only transformer of the kind that Llama made usual.
+"""The model: a decoder-only transformer in the style of Llama.
 
 RMSNorm before each sublayer (Zhang and Sennrich, 2019), rotary positions (Su et al., 2021),
 grouped-query attention (Ainslie et al., 2023), SwiGLU (Shazeer, 2020), no biases. Parameters are
@@ -36,9 +36,9 @@ class Decoder(nnx.Module):
         )
 
     def __call__(self, tokens: jax.Array, keys: jax.Array | None = None) -> jax.Array:
-        """Logits [batch, length, vocabulary], float32, for `tokens` [batch, length].
+        """Return logits [batch, length, vocabulary], float32, for `tokens` [batch, length].
 
-        Dropout applies where there are `keys` [batch], one for each sequence.
+        `keys` [batch] are the PRNG keys for dropout, one per sequence; None: no dropout.
         """
         x = drop(self.embedding(tokens), self.dropout, fold(keys, 0))
         for number, block in enumerate(self.blocks, 1):
@@ -59,7 +59,7 @@ class Block(nnx.Module):
         self.dropout = config.dropout
 
     def __call__(self, x: jax.Array, keys: jax.Array | None) -> jax.Array:
-        """`x` [batch, length, hidden] after this block."""
+        """Return `x` [batch, length, hidden] after this block."""
         x = x + drop(self.attention(self.attention_norm(x)), self.dropout, fold(keys, 0))
         return x + drop(self.mlp(self.mlp_norm(x)), self.dropout, fold(keys, 1))
 
@@ -77,7 +77,8 @@ class Attention(nnx.Module):
         self.output = _linear(config.num_heads * size, hidden, config, rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """What each position of `x` [batch, length, hidden] takes from itself and those before."""
+        """Attend from each position of `x` [batch, length, hidden] to itself and earlier ones;
+        returns the same shape."""
         heads = (*x.shape[:-1], -1, self.head_size)
         query = rotate(self.query(x).reshape(heads), self.theta)
         key = rotate(self.key(x).reshape(heads), self.theta)
@@ -95,7 +96,7 @@ class GatedMLP(nnx.Module):
         self.down = _linear(config.mlp_size, config.hidden_size, config, rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """`x` [..., hidden], each position by itself."""
+        """Transform each position of `x` [..., hidden] by itself; returns the same shape."""
         return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
 
 
@@ -115,13 +116,13 @@ def rotate(x: jax.Array, theta: float) -> jax.Array:
 
 
 def fold(keys: jax.Array | None, number: int) -> jax.Array | None:
-    """Keys of their own for the part `number` of whoever has these."""
+    """Return per-sequence PRNG keys for submodule `number`; None without `keys`."""
     return None if keys is None else jax.vmap(jax.random.fold_in, (0, None))(keys, number)
 
 
 def drop(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
-    """`x` [batch, length, hidden] with dropout at this rate. A mask follows from its sequence's key
-    alone, so it does not depend on which sequences are computed together."""
+    """Apply dropout at `rate` to `x` [batch, length, hidden]. A sequence's mask follows from its
+    key alone, so it does not depend on which sequences share the micro-batch."""
     if keys is None or rate == 0:
         return x
     kept = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, x.shape[1:]))(keys)

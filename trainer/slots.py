@@ -1,14 +1,14 @@
-"""Two slots in a memory, of which one holds the newest record whole, whenever the writer dies.
+"""Two slots in memory: one always holds the newest complete record, even if the writer dies.
 
-A record is a header and a payload of many pieces. It goes into the slot that does not hold the
-newest one: the header there is struck out first and written last, so that a slot is either whole or
-empty (double buffering; as with two superblocks of a file system, the newer whole one counts). What
-was written before a process died is in the memory, in that order; no disk or cache is in between.
+A record is a header and a payload of many pieces. It is written into the slot that does not hold
+the newest record. That slot's header is erased first and written last, so a slot is either complete
+or empty (double buffering; as with two superblocks of a file system, the newer complete one
+counts). Writes before a process's death stay in the memory in order: there is no disk or cache.
 
-Each piece has a CRC-32 in the header, and the header one of its own. Of what the standard library
-offers that is the fastest by far (measured: 6.5 GB/s; Adler-32 3.9, SHA-1 2.0, SHA-256 1.9), and
-it finds every burst of errors up to 32 bits. It is no protection against a forger: whoever can
-write into this memory is the trainer already.
+Each piece has a CRC-32 in the header, and the header has its own. CRC-32 is by far the fastest
+checksum in the standard library (measured: 6.5 GB/s; Adler-32 3.9, SHA-1 2.0, SHA-256 1.9), and
+finds every error burst of up to 32 bits. It does not protect against forgery: only the trainer can
+write to this memory.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ from supervisor.protocol.reading import parse_object
 from trainer.hostmemory import available
 
 Piece = memoryview
-"""Of single bytes, in a row."""
+"""A contiguous view of bytes (format `B`)."""
 
 _MAGIC = b"SUPSNAP1"
 _PREFIX = struct.Struct("<8sII")
 """Magic and version; length and CRC-32 of the header's body."""
 HEADER = 1 << 20
-"""Bytes set aside for a header; untouched pages of a memory take no room."""
+"""Bytes reserved for a header; pages that are never written take no memory."""
 _PAGE = 1 << 12
 _MOST_AT_ONCE = 1 << 30
-"""Bytes for one system call: the kernel takes less than 2 GiB."""
+"""Most bytes in one system call: the kernel accepts less than 2 GiB."""
 _THREADS = 2
 
 
 class DamagedRecordError(Exception):
-    """A piece has not the content that was written."""
+    """A piece does not match its checksum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What is known of a record without reading its payload."""
+    """The header of a record: what can be known without reading its payload."""
 
     number: int
-    """Of two records the newer one has the greater number."""
+    """The step of a snapshot; the newer of two records has the greater number."""
     about: Mapping[str, Any]
-    """JSON."""
+    """The writer's description of the record; can be stored as JSON."""
     checksums: tuple[int, ...]
     slot: int
 
 
 class Slots:
-    """The two slots, for payloads of pieces of these sizes."""
+    """The two slots, for payloads whose pieces have the given sizes."""
 
     def __init__(self, memory: int, sizes: Sequence[int]) -> None:
-        """`memory` is a descriptor of anything that can be written anywhere and cut to nothing."""
+        """`memory` is a descriptor that supports pwrite and ftruncate; `sizes` are in bytes."""
         self._memory = memory
         self._sizes = tuple(sizes)
         self._size = HEADER + -(-sum(sizes) // _PAGE) * _PAGE
@@ -73,10 +73,10 @@ class Slots:
         return os.fstat(self._memory).st_size == 0
 
     def claim(self) -> None:
-        """Take the room for both slots, so that there is no lack of it later.
+        """Allocate the memory of both slots now, so that a later write cannot fail for lack of it.
 
         Raises:
-            OSError: there is not so much.
+            OSError: there is not enough memory.
         """
         wanted, left = 2 * sum(self._sizes), available()
         if wanted > left:
@@ -86,7 +86,7 @@ class Slots:
             os.posix_fallocate(self._memory, begin, self._size - HEADER)
 
     def write(self, number: int, about: Mapping[str, Any], pieces: Sequence[Piece]) -> None:
-        """Write a record; the newest one before it stays until this is whole, and longer.
+        """Write a record. The newest one before it stays readable, also after this one is complete.
 
         Raises:
             OSError: there is no room.
@@ -105,23 +105,23 @@ class Slots:
         os.pwrite(self._memory, _PREFIX.pack(_MAGIC, len(body), zlib.crc32(body)), start)
 
     def newest(self) -> Header | None:
-        """The header of the newest whole record."""
+        """Return the header of the newest complete record; None: there is none."""
         found = [header for slot in (0, 1) if (header := self._header(slot)) is not None]
         return max(found, key=lambda header: header.number, default=None)
 
     def read(self, header: Header, sizes: Sequence[int]) -> Iterator[Piece]:
-        """The pieces of a record, which have these sizes, in order. Each is read and verified in a
-        thread, while the caller works on those before it.
+        """Yield the pieces of a record in order; `sizes` are in bytes. A thread reads and verifies
+        the next pieces while the caller works on the one before.
 
         Raises:
-            DamagedRecordError: a piece is not what was written.
+            DamagedRecordError: a piece does not match its checksum.
         """
         places = _places(header.slot * self._size, sizes)
         with ThreadPoolExecutor(_THREADS, "snapshot") as pool:
             yield from pool.map(self._verified, places, header.checksums)
 
     def clear(self) -> None:
-        """Leave nothing, and no memory taken."""
+        """Remove both records, and free the memory."""
         os.ftruncate(self._memory, 0)
 
     def _header(self, slot: int) -> Header | None:
@@ -151,7 +151,7 @@ class Slots:
 
 
 def _places(start: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Where each piece begins, and its size."""
+    """Yield (offset, size) of each piece, in bytes."""
     begin = start + HEADER
     for size in sizes:
         yield begin, size

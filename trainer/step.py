@@ -1,9 +1,9 @@
 """One optimizer step and one evaluation step, over a global batch in micro-batches.
 
-Gradients are the mean over all micro-batches, and dropout knows a sequence by its place in the
-global batch, so the number of micro-batches changes the result only by rounding; with
-`determinism: {elastic: bitwise}` not even by that: see `deterministic_reduction`. Both steps take
-tokens [accumulation, sequences, length + 1].
+Gradients are the mean over all micro-batches, and a sequence's dropout key follows from its index
+in the global batch. So the number of micro-batches changes the result only by rounding, and with
+`determinism: {elastic: bitwise}` not at all (`deterministic_reduction`). Both steps take tokens
+[accumulation, sequences, length + 1].
 """
 
 # mypy: allow-untyped-calls
@@ -28,12 +28,12 @@ Metrics = dict[str, jax.Array]
 def train_step(
     spec: TrainStateSpec, state: TrainState, tokens: jax.Array
 ) -> tuple[TrainState, Metrics]:
-    """The state after one more step, and this step's loss, gradient norm and learning rate, and
-    whether loss and gradients are `finite`."""
+    """Return the state after one more step, and the step's metrics: `loss` (nats per token),
+    `gradient_norm`, `learning_rate`, and `finite`: whether all of these are."""
     key = jax.random.fold_in(jax.random.key(spec.config.seed), state.step)
 
-    def differentiate(micro: jax.Array, places: jax.Array) -> tuple[jax.Array, Params]:
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, places)
+    def differentiate(micro: jax.Array, sequence_index: jax.Array) -> tuple[jax.Array, Params]:
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, sequence_index)
         loss = jax.value_and_grad(partial(_loss, spec.graph))
         result: tuple[jax.Array, Params] = loss(state.params, micro, keys)
         return result
@@ -54,13 +54,13 @@ def train_step(
 
 
 def all_finite(tree: Any) -> jax.Array:
-    """Whether no number in `tree` is NaN or Inf; one answer from the devices."""
+    """Whether no number in `tree` is NaN or Inf; a boolean scalar on the devices."""
     floating = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
     return jnp.stack([jnp.isfinite(x).all() for x in floating]).all()
 
 
 def evaluation_loss(spec: TrainStateSpec, state: TrainState, tokens: jax.Array) -> jax.Array:
-    """The mean loss of a global batch, without dropout, in nats a token."""
+    """Return the mean loss of a global batch, without dropout, in nats per token."""
 
     def measure(micro: jax.Array, _: jax.Array) -> jax.Array:
         return _loss(spec.graph, state.params, micro, None)
@@ -78,27 +78,28 @@ def _loss(
 
 
 def _mean(spec: TrainStateSpec) -> Callable[..., Any]:
-    """What takes the mean of a function over micro-batches."""
+    """Return the function that computes means over micro-batches, with or without fixed order."""
     return deterministic_reduction.mean if spec.config.is_bitwise else _mean_of_micro_batches
 
 
 def _mean_of_micro_batches(
     function: Callable[[jax.Array, jax.Array], Any], tokens: jax.Array, zeros: Any
 ) -> Any:
-    """As `deterministic_reduction.mean`, of micro-batches that lie on all devices together: it is
-    left to the compiler in which order they add up."""
+    """Compute what `deterministic_reduction.mean` does, in an order that XLA chooses: each
+    micro-batch is sharded over all devices. Shapes are global: `tokens` [accumulation, sequences,
+    length + 1]."""
     accumulation, sequences, _ = tokens.shape
-    places = jnp.arange(accumulation * sequences).reshape(accumulation, sequences)
+    sequence_index = jnp.arange(accumulation * sequences).reshape(accumulation, sequences)
 
-    def add(total: Any, turn: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, function(*turn)), None
+    def add(total: Any, micro_batch: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, function(*micro_batch)), None
 
-    total, _ = jax.lax.scan(add, zeros, (tokens, places))
+    total, _ = jax.lax.scan(add, zeros, (tokens, sequence_index))
     return jax.tree.map(lambda one: one / accumulation, total)
 
 
 def _zeros(spec: TrainStateSpec, params: Params) -> Params:
-    """What gradients are added to; where the compiler shares out the work, sharded as they are."""
+    """Return zeros to accumulate gradients in; with GSPMD they are sharded like the parameters."""
     zeros: Params = jax.tree.map(jnp.zeros_like, params)
     if not spec.config.is_bitwise:
         zeros = jax.lax.with_sharding_constraint(zeros, spec.shardings.params)
@@ -106,7 +107,7 @@ def _zeros(spec: TrainStateSpec, params: Params) -> Params:
 
 
 def jit_train_step(spec: TrainStateSpec) -> Any:
-    """`train_step` for jax: (state, tokens) to (state, metrics); the state given is used up."""
+    """Return the jitted `train_step`: (state, tokens) to (state, metrics). It donates the state."""
     return jax.jit(
         _on_devices(spec, train_step),
         in_shardings=(spec.shardings, batch_sharding(spec.mesh)),
@@ -116,13 +117,13 @@ def jit_train_step(spec: TrainStateSpec) -> Any:
 
 
 def jit_skipped_step(spec: TrainStateSpec) -> Any:
-    """For jax: the step count after a step whose batch is passed over."""
+    """Return the jitted increment of the step count, for a step whose batch is skipped."""
     return jax.jit(lambda step: step + 1, out_shardings=spec.shardings.step)
 
 
 def jit_all_finite(spec: TrainStateSpec) -> Any:
-    """`all_finite` of a state, for jax. It reads the whole state, so it is for saves: each step
-    answers for its loss and gradients, which cost nothing more."""
+    """Return the jitted `all_finite` of a whole state. It reads the whole state, so it is used
+    before saves only; every step checks its loss and gradient norm, which costs nothing."""
     return jax.jit(
         all_finite,
         in_shardings=(spec.shardings,),
@@ -131,7 +132,7 @@ def jit_all_finite(spec: TrainStateSpec) -> Any:
 
 
 def jit_evaluation_loss(spec: TrainStateSpec) -> Any:
-    """`evaluation_loss` for jax: (state, tokens) to the loss."""
+    """Return the jitted `evaluation_loss`: (state, tokens) to the loss."""
     return jax.jit(
         _on_devices(spec, evaluation_loss),
         in_shardings=(spec.shardings, batch_sharding(spec.mesh)),
@@ -140,7 +141,8 @@ def jit_evaluation_loss(spec: TrainStateSpec) -> Any:
 
 
 def _on_devices(spec: TrainStateSpec, function: Callable[..., Any]) -> Any:
-    """`function` of (state, tokens) over all devices: shared out by the compiler, or by us."""
+    """Return `function` of (state, tokens) for all devices: sharded by GSPMD (jit), or in bitwise
+    mode by our own shard_map."""
     bound = partial(function, spec)
     if spec.config.is_bitwise:
         return deterministic_reduction.on_each_device(spec.mesh, bound)

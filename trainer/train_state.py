@@ -1,4 +1,4 @@
-"""What training changes, in one value: parameters, optimizer and step.
+"""The train state (parameters, optimizer state and step count), and its spec.
 
 A `TrainStateSpec` knows its shapes and shardings without computing any of it, so that a restart
 restores into it and never initialises first.
@@ -27,8 +27,8 @@ Params = nnx.State[Any, Any]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class TrainState:
-    """The whole state but for the data's position. `step` (int32) counts completed steps; what is
-    random in a step follows from it and the seed."""
+    """Everything that training changes, except the data's position. `step` (int32) counts completed
+    steps; all randomness in a step follows from it and the seed."""
 
     step: jax.Array
     params: Params
@@ -37,8 +37,8 @@ class TrainState:
 
 @dataclass(frozen=True, slots=True)
 class TrainStateSpec:
-    """What does not change in training. `abstract` has a ShapeDtypeStruct with its sharding in the
-    place of every array."""
+    """What stays constant in training. `abstract` is the state with a ShapeDtypeStruct, which
+    includes the sharding, for each array."""
 
     config: InitConfig
     mesh: Mesh
@@ -67,12 +67,12 @@ class TrainStateSpec:
 
     @property
     def shardings(self) -> TrainState:
-        """How each array of the state lies on the mesh."""
+        """The sharding of each array of the state."""
         shardings: TrainState = jax.tree.map(lambda array: array.sharding, self.abstract)
         return shardings
 
     def fresh(self) -> TrainState:
-        """The state before the first step, from the config's seed: the same on every mesh."""
+        """Initialise the state from the config's seed. The result is the same on every mesh."""
 
         def create(seed: jax.Array) -> TrainState:
             return _create(self.config, self.transformation, jax.random.key(seed))
