@@ -57,7 +57,16 @@ def tell_start(
         log.say(told, level="warning")
     for change in found:
         text = f"the config changed: {change}"
-        log.say(Notice("config-changed", text, changed=str(change)), level="warning")
+        before, after = change.sides
+        told = Notice(
+            "config-changed",
+            text,
+            changed=str(change),
+            key=change.path,
+            before=before,
+            after=after,
+        )
+        log.say(told, level="warning")
 
 
 def _lost(history: History) -> Iterator[Notice]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor.config.problems import Location, key_path, shown
+from supervisor.config.secret_names import without_secrets
 from supervisor.core.doing import Succeeded
 from supervisor.core.state import JobState
 
@@ -47,8 +48,20 @@ class Change:
     new: Any
 
     def __str__(self) -> str:
-        path = key_path(("trainer", self.phase, *self.key))
-        return f"{path}: {_side(self.old)} -> {_side(self.new)}"
+        old, new = ("(not set)" if side is None else side for side in self.sides)
+        return f"{self.path}: {old} -> {new}"
+
+    @property
+    def path(self) -> str:
+        """The key as a person writes it, of the whole config."""
+        return key_path(("trainer", self.phase, *self.key))
+
+    @property
+    def sides(self) -> tuple[str | None, str | None]:
+        """What stood there and what stands there now, as bounded JSON without secrets, from shortly
+        before where they differ; None: it was not set."""
+        old, new = _apart(without_secrets(self.old), without_secrets(self.new))
+        return _side(old), _side(new)
 
     def grows(self) -> bool:
         """Whether it is a number that became larger."""
@@ -125,6 +138,9 @@ def _different(old: Any, new: Any, key: Location) -> Iterator[tuple[Location, An
     if isinstance(old, dict) and isinstance(new, dict):
         for name in dict.fromkeys((*old, *new)):
             yield from _different(old.get(name, _ABSENT), new.get(name, _ABSENT), (*key, name))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, (then, now) in enumerate(zip(old, new, strict=True)):
+            yield from _different(then, now, (*key, index))
     elif _as_text(old) != _as_text(new):
         yield key, old, new
 
@@ -134,5 +150,26 @@ def _as_text(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def _side(value: Any) -> str:
-    return "(not set)" if value is _ABSENT else shown(value)
+def _apart(old: Any, new: Any) -> tuple[Any, Any]:
+    """Both from where they differ, so that a long beginning that they share hides nothing."""
+    if isinstance(old, str) and isinstance(new, str):
+        if begin := max(0, _shared(old, new) - _CONTEXT):
+            return "..." + old[begin:], "..." + new[begin:]
+    elif isinstance(old, list) and isinstance(new, list) and (begin := _shared(old, new)):
+        return ["...", *old[begin:]], ["...", *new[begin:]]
+    return old, new
+
+
+_CONTEXT = 20
+"""Characters before a difference."""
+
+
+def _shared(old: Sequence[Any], new: Sequence[Any]) -> int:
+    """With how many equal items both begin."""
+    pairs = enumerate(zip(old, new, strict=False))
+    differ = (at for at, (then, now) in pairs if _as_text(then) != _as_text(now))
+    return next(differ, min(len(old), len(new)))
+
+
+def _side(value: Any) -> str | None:
+    return None if value is _ABSENT else shown(value)

@@ -23,7 +23,9 @@ KEYS = {
     "advice": "text: what a person should do",
     "attempt": "number: which attempt",
     "attempts": "number: how many attempts there were so far",
-    "before": "number: devices before",
+    "after": "text: the value in the config now, as JSON, shortened; null: not set",
+    "before": "number: devices before; text: the value in the config before, as JSON, shortened "
+    "(null: not set), or the version before",
     "bytes": "number: how many bytes",
     "cause": "text: what happened, in a few words",
     "certain": "truth: whether a FATAL is wrong by construction, and not only looks so",
@@ -43,6 +45,7 @@ KEYS = {
     "found": "truth: whether the unit is there at all",
     "goodput": "number: share of the time that became committed steps, from 0 to 1",
     "job": "text: the job's identity",
+    "key": "text: the key of the config",
     "kind": "text: what kind of device, or of standby, it is",
     "limit": "number: how many times end the job",
     "longest_save": "number: seconds that the longest save so far took",
@@ -365,7 +368,9 @@ EVENTS: dict[str, dict[str, Kind]] = {
     "Everything else": {
         "config-doubtful": Kind("Something may not be meant so.", ("code",)),
         "hang-unnoticeable": Kind("A hang of the program cannot be noticed.", ("phase",)),
-        "config-changed": Kind("The config is not that of the last run.", ("changed",)),
+        "config-changed": Kind(
+            "The config is not that of the last run.", ("changed", "key", "before", "after")
+        ),
         "journal-torn": Kind("The journal's last line was incomplete: cut off.", ("bytes", "kept")),
         "journal-repaired": Kind("A person has repaired the journal.", ("detail",)),
         "journal-not-compacted": Kind("The journal stays long for now.", ("reason",)),

@@ -91,6 +91,28 @@ def test_a_change_is_told(path: str, value: Any, told: str | None) -> None:
     assert len(str(found)) < 300
 
 
+ARGV = ["python", *(f"--option-{n}" for n in range(20)), "120"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (ARGV, [*ARGV[:-1], "240"], 'argv[21]: "120" -> "240"'),
+        (ARGV, [*ARGV, "--more"], 'argv: ["..."] -> ["...", "--more"]'),
+        (ARGV, ARGV[:1] + ARGV[2:], 'argv: ["...", "--option-0", '),
+        (["x" * 90 + "1"], ["x" * 90 + "2"], f'argv[0]: "...{"x" * 20}1" -> "...{"x" * 20}2"'),
+        ([{"a": [1, 2]}], [{"a": [1, 3]}], "argv[0].a[1]: 2 -> 3"),
+    ],
+)
+def test_of_a_long_value_the_difference_is_told(old: Any, new: Any, told: str) -> None:
+    then, now = (changed(0, "command", {"argv": argv}) for argv in (old, new))
+    (found,) = changes(then, now)
+    assert str(found).startswith(f"trainer[0].command.{told}")
+    before, after = found.sides
+    assert before != after
+    assert str(found) == f"{found.path}: {before} -> {after}"
+
+
 def test_nothing_is_told_where_nothing_changed() -> None:
     assert changes(CONFIG, deepcopy(CONFIG)) == []
     ordered, turned = [{"a": 1, "b": 2}], [{"b": 2, "a": 1}]
@@ -120,8 +142,8 @@ def test_a_moved_model_dir_is_no_change_of_a_list_either() -> None:
     here, there = changed(0, "command.argv", ["train", "/a"]), deepcopy(CONFIG)
     there[0]["trainer"]["command"] = {"argv": ["train", "/b/x"]}
     here[0]["trainer"]["init"]["model_dir"], there[0]["trainer"]["init"]["model_dir"] = "/a", "/b"
-    told = [change for change in changes(here, there) if change.key == ("command", "argv")]
-    assert [change.new for change in told] == [["train", "/b/x"]]
+    told = [change for change in changes(here, there) if change.key[0] == "command"]
+    assert [(change.key, change.new) for change in told] == [(("command", "argv", 1), "/b/x")]
     there[0]["trainer"]["command"] = {"argv": ["train", "/b"]}
     assert [change for change in changes(here, there) if change.key == ("command", "argv")] == []
 

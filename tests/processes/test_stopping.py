@@ -203,8 +203,13 @@ def test_after_success_a_grown_target_goes_on(supervise: Supervise, model_dir: P
     assert grown.code == 0
     assert grown.attempts == 2
     assert "the target grew from step 6 to 8" in grown.event("phase-starting")["reason"]
-    (changed,) = (each["changed"] for each in grown.events("config-changed"))
-    assert changed == "trainer[0].command.success.step: 6 -> 8"
+    assert grown.told(
+        "config-changed",
+        changed="trainer[0].command.success.step: 6 -> 8",
+        key="trainer[0].command.success.step",
+        before="6",
+        after="8",
+    )
 
 
 def test_after_a_failure_for_good_counts_start_at_zero(
