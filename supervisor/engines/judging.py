@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from traceback import extract_tb
 
 from supervisor.config import placeholders
 from supervisor.core.events import WorkersGone
 from supervisor.diagnosis.doubt import doubt
-from supervisor.diagnosis.failure import Evidence, Failure, HostFacts, RankEvidence, WorkerExit
+from supervisor.diagnosis.failure import (
+    Evidence,
+    Failure,
+    HostFacts,
+    RankEvidence,
+    Survivor,
+    WorkerExit,
+)
 from supervisor.diagnosis.signals import WITH_STACKS, signal_of
 from supervisor.diagnosis.verdicts import (
     judge_in_time,
@@ -23,9 +30,69 @@ from supervisor.engines.host_port import HostFiles
 from supervisor.engines.launch import Launch
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.failure_record import MAX_RECORD, FailureRecord, parse_failure_record
+from supervisor.protocol.messages import Stage
 
 _MAX_STACKS = 1 << 20
 """Bytes: 100 threads of 100 frames each."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRank:
+    """What an engine has seen of one rank."""
+
+    output: str
+    """What is worth judging of its output (see `diagnosis.digest`)."""
+    stage: Stage | None = None
+    told_to_stop: bool = False
+    """Whether somebody else sent it SIGTERM before the engine did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What an engine has seen of an attempt, beside the files that the attempt left.
+
+    The defaults are those of an attempt of which only files are known.
+    """
+
+    ranks: Mapping[int, SeenRank] = field(default_factory=dict)
+    """The output of a rank that is not in it is read from its file."""
+    ended_before_kill: int = 0
+    """How many ranks had ended when the engine killed the others: only these can be a cause."""
+    step: int | None = None
+    """The last completed step that was reported."""
+    resumed_from: int | None = None
+    from_snapshot: bool = False
+    starting_step: int | None = None
+    adjustable: tuple[str, ...] = ()
+    pattern_seen: bool = False
+    """Whether an output matched the pattern that means success."""
+    oom_kills: int | None = None
+    lost_guard: bool = False
+    survivors: tuple[Survivor, ...] = ()
+    """What still ran when the engine killed it, although it should have ended with the workers."""
+
+
+def seen_of(group: WorkerGroup, exits: Sequence[WorkerExit]) -> Seen:
+    """What has been seen of `group`, whose ranks have ended: only then may outputs be read."""
+    ended = group.ended_at_kill
+    return Seen(
+        ranks={
+            worker.rank: SeenRank(
+                worker.output.reader.evidence(), worker.stage, worker.told_to_stop
+            )
+            for worker in group.workers
+        },
+        ended_before_kill=len(exits) if ended is None else ended,
+        step=group.step,
+        resumed_from=group.resumed_from,
+        from_snapshot=group.from_snapshot,
+        starting_step=group.starting_step,
+        adjustable=group.adjustable,
+        pattern_seen=any(each.success_seen for each in group.outputs),
+        oom_kills=group.oom.rise(),
+        lost_guard=group.lost_guard,
+        survivors=group.late,
+    )
 
 
 def judged(
@@ -33,32 +100,33 @@ def judged(
     files: HostFiles,
     launch: Launch,
     exits: Sequence[WorkerExit],
-    group: WorkerGroup | None,
+    seen: Seen,
     committed: int | None,
     tell: Tell,
     redact: Callable[[str], str],
 ) -> WorkersGone:
-    """What the end of the attempt was, known at the time `at`; `committed` is the newest committed
-    step. Of a `group` that another supervisor started, there is what is in its files. `redact`
-    takes the secrets out."""
-    step = group.step if group is not None else None
+    """Judges the end of the attempt, known at the time `at`.
+
+    `exits` are in the order in which the ranks ended, `committed` is the newest committed step, and
+    `redact` takes the secrets out.
+    """
     try:
         file_exists = _success_file_exists(files, launch, exits, committed)
         unanswered = None
     except OSError as error:
         file_exists, unanswered = False, store_failure(error, exits[0])
     evidence = Evidence(
-        ranks=tuple(_ranks(files, launch, exits, group, tell)),
-        step=step,
+        ranks=tuple(_ranks(files, launch, exits, seen, tell)),
+        step=seen.step,
         committed=committed,
-        pattern_seen=group is not None and any(each.success_seen for each in group.outputs),
+        pattern_seen=seen.pattern_seen,
         file_exists=file_exists,
         host=HostFacts(
-            oom_kills=group.oom.rise() if group is not None else None,
-            guard_lost=group is not None and group.lost_guard,
+            oom_kills=seen.oom_kills,
+            guard_lost=seen.lost_guard,
             free_disk=files.free_bytes(launch.model_dir),
         ),
-        survivors=group.late if group is not None else (),
+        survivors=seen.survivors,
     )
     doubtful: str | None = None
     try:
@@ -79,12 +147,12 @@ def judged(
         at,
         launch.attempt,
         failure,
-        resumed_from=group.resumed_from if group is not None else None,
-        step=step,
+        resumed_from=seen.resumed_from,
+        step=seen.step,
         committed=committed,
-        adjustable=group.adjustable if group is not None else (),
-        from_snapshot=group is not None and group.from_snapshot,
-        starting_step=group.starting_step if group is not None else None,
+        adjustable=seen.adjustable,
+        from_snapshot=seen.from_snapshot,
+        starting_step=seen.starting_step,
         doubt=doubtful,
     )
 
@@ -122,22 +190,20 @@ def _ranks(
     files: HostFiles,
     launch: Launch,
     exits: Sequence[WorkerExit],
-    group: WorkerGroup | None,
+    seen: Seen,
     tell: Tell,
 ) -> Iterator[RankEvidence]:
     for number, ended in enumerate(exits):
         record = _failure_record(files, launch, ended.rank, tell)
         stacks = _stacks_of_crash(files, launch, ended, tell)
-        if group is None:
-            output = _output(files, launch, ended.rank, tell)
-            yield RankEvidence(ended, record, output, stacks=stacks)
-        else:
-            worker = group.workers[ended.rank]
-            # What is in its output may be read only after its exit is known.
-            told = replace(ended, told_to_stop=worker.told_to_stop)
-            before_kill = group.ended_at_kill is None or number < group.ended_at_kill
-            output = worker.output.reader.evidence()
-            yield RankEvidence(told, record, output, worker.stage, before_kill, stacks)
+        rank = seen.ranks.get(ended.rank)
+        if rank is None:
+            rank = SeenRank(
+                _output(files, launch, ended.rank, tell), told_to_stop=ended.told_to_stop
+            )
+        told = replace(ended, told_to_stop=rank.told_to_stop)
+        before_kill = number < seen.ended_before_kill
+        yield RankEvidence(told, record, rank.output, rank.stage, before_kill, stacks)
 
 
 def _failure_record(

@@ -30,7 +30,7 @@ from supervisor.engines.group import Member, WorkerGroup
 from supervisor.engines.handles import Memory, Watch
 from supervisor.engines.hearing import Hearing
 from supervisor.engines.host_port import Compilations, Host, MainLoop
-from supervisor.engines.judging import judged, redacted
+from supervisor.engines.judging import Seen, judged, redacted, seen_of
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.probing.device_probe import DeviceProbe
 from supervisor.engines.probing.units import ProbeAnswer
@@ -388,7 +388,6 @@ class LocalEngine:
         at = self._clock.now()
         self._compile_cache.settle()
         committed = self._newest(launch.plan.checkpoints)
-        gone = judged(
-            at, self._machine, launch, exits, group, committed, self._notice, self._redact
-        )
+        seen = seen_of(group, exits) if group is not None else Seen()
+        gone = judged(at, self._machine, launch, exits, seen, committed, self._notice, self._redact)
         self._reactor.post(gone)

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from supervisor.core.events import (
-    VOLATILE,
-    DeadlineReached,
-    Event,
-    SaveMeasured,
-)
+from supervisor.core.events import DeadlineReached, Event, SaveMeasured
 from supervisor.core.machine import _HANDLERS, step
 from supervisor.core.state import JobState
 from supervisor.narrative import _TELLERS
@@ -47,7 +42,3 @@ def test_every_event_is_in_the_table_of_states() -> None:
 
 def test_every_event_is_drawn_by_the_properties() -> None:
     assert names(drawn) == names(EVENTS), "tests/core/test_properties.py:drawn"
-
-
-def test_what_is_volatile_is_an_event() -> None:
-    assert EVENTS.issuperset(VOLATILE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -11,9 +12,10 @@ from supervisor.diagnosis.failure import WorkerExit
 from supervisor.diagnosis.outcome import Charge, Verdict
 from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.success import Success
-from supervisor.engines.judging import judged
+from supervisor.engines.judging import Seen, SeenRank, judged
 from supervisor.engines.this_host import _Files
 
+NOTHING = Seen()
 LOG = 'Traceback (most recent call last):\n  File "/a.py", line 7, in <module>\nValueError: x\n'
 
 
@@ -35,12 +37,17 @@ class Judge:
     folder: Path
     told: list[str] = field(default_factory=list)
 
-    def __call__(self, *codes: int, rules: Any = RULES) -> WorkersGone:
-        exits = tuple(WorkerExit(rank, code=code) for rank, code in enumerate(codes))
+    def __call__(self, *codes: int, rules: Any = RULES, seen: Seen = NOTHING) -> WorkersGone:
+        exits = [WorkerExit(rank, code=code) for rank, code in enumerate(codes)]
+        return self.ended(exits, rules, seen)
+
+    def ended(
+        self, exits: Sequence[WorkerExit], rules: Any = RULES, seen: Seen = NOTHING
+    ) -> WorkersGone:
         launch = cast(Any, Launched(self.folder, rules=rules))
-        for rank in range(len(codes)):
-            launch.file(rank, "log").write_text(LOG)
-        return judged(1.0, _Files(), launch, exits, None, None, self.told.append, str)
+        for end in exits:
+            launch.file(end.rank, "log").write_text(LOG)
+        return judged(1.0, _Files(), launch, exits, seen, None, self.told.append, str)
 
 
 def test_a_failure_that_cannot_be_judged_is_charged(tmp_path: Path) -> None:
@@ -57,3 +64,26 @@ def test_a_success_is_one_whatever_the_rules_are(tmp_path: Path) -> None:
     judge = Judge(tmp_path)
     assert judge(0, 0, rules=("no rule",)).failure is None
     assert judge.told == []
+
+
+def test_what_an_engine_has_seen_decides_and_is_told_with_the_end(tmp_path: Path) -> None:
+    """An engine of other hosts reads no `WorkerGroup`: it says what it knows."""
+    own = SeenRank(LOG.replace("ValueError: x", "ValueError: of rank 1"))
+    seen = Seen({1: own}, ended_before_kill=2, step=7, adjustable=("accumulation",))
+    end = Judge(tmp_path)(0, 3, seen=seen)
+    assert (end.step, end.adjustable) == (7, ("accumulation",))
+    assert end.failure is not None
+    assert (end.failure.rank, end.failure.root_cause) == (1, "ValueError: of rank 1")
+
+
+def test_only_what_ended_before_the_engine_killed_can_be_a_cause(tmp_path: Path) -> None:
+    exits = [WorkerExit(rank, signal="SIGKILL") for rank in (1, 0)]
+    silent = {end.rank: SeenRank("") for end in exits}
+    struck, killed = (
+        Judge(tmp_path).ended(exits, seen=Seen(silent, ended_before_kill=number)).failure
+        for number in (1, 0)
+    )
+    assert struck is not None
+    assert killed is not None
+    assert (struck.rank, struck.struck) == (1, True)
+    assert not killed.struck

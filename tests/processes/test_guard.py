@@ -176,6 +176,7 @@ def test_orphans_of_a_worker_are_reaped_while_it_runs(start: Start, model_dir: P
     running = start(command_config(model_dir, "zombies"))
     running.wait_for("waiting")
     supervisor = psutil.Process(running.process.pid)
+    assert guard_of(running) in supervisor.children(), "it is below it that they are left"
 
     def is_zombie(child: psutil.Process) -> bool:
         try:
@@ -184,7 +185,7 @@ def test_orphans_of_a_worker_are_reaped_while_it_runs(start: Start, model_dir: P
             return False
 
     def none_left() -> bool:
-        return not any(is_zombie(child) for child in supervisor.children())
+        return not any(is_zombie(child) for child in supervisor.children(recursive=True))
 
     assert eventually(none_left)
 

@@ -9,6 +9,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from supervisor.core.doing import Doing, New
+from supervisor.core.events import VOLATILE, Event
 from supervisor.core.state import JobState
 from supervisor.ports import Transition
 from tests.simulation.simulation import Simulation
@@ -62,3 +63,12 @@ def test_what_is_called_unexpected_never_comes(transitions: list[Transition]) ->
     """Although what the engine posts may be lost, late and doubled there."""
     seen = {cell(t.before, t.event) for t in transitions if t.before != t.after or t.decisions}
     assert not UNEXPECTED & seen
+
+
+def test_what_changes_nothing_that_is_kept_is_volatile(transitions: list[Transition]) -> None:
+    """The other half of it, that what is volatile changes nothing, is one of the properties."""
+    kept = set[type]()
+    for t in transitions:
+        if type(t.event) not in kept and t.after.durable() != t.before.durable():
+            kept.add(type(t.event))
+    assert {*get_args(Event)} - kept == {*VOLATILE}, "supervisor/core/events.py:VOLATILE"

@@ -21,7 +21,7 @@ from supervisor.diagnosis.failure import Failure, WorkerExit
 from supervisor.engines.ahead.throttle import Throttle
 from supervisor.engines.handles import Process
 from supervisor.engines.host_port import Host, MainLoop
-from supervisor.engines.judging import judged
+from supervisor.engines.judging import Seen, judged
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.worker_environment import placed
 from supervisor.host.notice import Notice, Tell
@@ -217,7 +217,7 @@ class Prefetcher:
             self._failed(program, compilation.too_much)
         else:
             launch, warn = compilation.launch, self._warn
-            end = judged(now, self._machine, launch, [ended], None, None, warn, self._redact)
+            end = judged(now, self._machine, launch, [ended], Seen(), None, warn, self._redact)
             failure = end.failure
             assert failure is not None, "its exit is no success"
             if failure.says_fatal and failure.per_rung and self._would_again(program, failure):
