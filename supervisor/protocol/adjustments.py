@@ -1,8 +1,8 @@
-"""Adjustments: what the supervisor asks an attempt to do otherwise than its config says.
+"""Adjustments: how the supervisor asks an attempt to deviate from its config.
 
-They answer a failure that trying again as before would only repeat. A worker that can obey says so
-(`messages.AdjustableMessage`); nobody else is asked to. They come in `SUPERVISE_ADJUST` as JSON and
-hold for this attempt alone: the next one is told anew.
+They are the remedy for a failure that an unchanged attempt would only repeat. Only a worker that
+declares that it can adjust (`messages.AdjustableMessage`) is asked to. They come as JSON in
+`SUPERVISE_ADJUST`, and hold for one attempt: the next one gets its own.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class Adjustments:
     """How an attempt differs from the config."""
 
     inflight: int = 1
-    """What `max_inflight_computations` is divided by."""
+    """Divisor of `max_inflight_computations`."""
     accumulation: int = 1
-    """What gradient accumulation is multiplied by; the global batch stays."""
+    """Factor for the gradient accumulation steps; the global batch does not change."""
     skip_steps: tuple[int, ...] = ()
-    """Steps whose batch is passed over, in ascending order."""
+    """Steps whose batch is skipped, in ascending order."""
 
     def to_environment(self) -> dict[str, str]:
-        """The variable that says this to a worker; nothing where all is as configured."""
+        """Return the worker's environment variable; empty if nothing is to be adjusted."""
         return {} if self == Adjustments() else {ADJUST: json.dumps(asdict(self))}
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Adjustments:
-        """What this worker is asked to adjust."""
+        """Return what this worker is asked to adjust."""
         asked = json.loads(environ.get(ADJUST, "{}"))
         return cls(
             inflight=int(asked.get(INFLIGHT, 1)),

@@ -1,7 +1,7 @@
-"""Processes that get ready ahead of time take a small part of the CPU while others want it.
+"""Lowers the CPU priority of processes that prepare something ahead of time, such as standbys.
 
-Not the policy for idle times (SCHED_IDLE): beside a program that is always busy, it would let a
-standby wait for minutes for imports that take seconds.
+We raise the nice value and do not use SCHED_IDLE: beside a program that is always busy, a standby
+would then need minutes for imports that take seconds.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from pathlib import Path
 from threading import Thread
 
 _NICER = 10
-"""Beside one busy thread on the same core that leaves a tenth of it; of an idle core, all."""
+"""Added to the nice value: leaves a tenth of a core beside one busy thread, all of an idle core."""
 
 
 def enter() -> int | None:
-    """Have this process yield to others; the nice value that it had, for `leave`. None: it could
-    not come back from that, and goes on as it was."""
+    """Raise the nice value of this process; returns the one it had, for `leave`. None: not raised,
+    because the process may not lower it again."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     possible = []
 
@@ -28,7 +28,7 @@ def enter() -> int | None:
             return
         possible.append(True)
 
-    thread = Thread(target=go_and_come_back)  # it is a thread's own on Linux, and so is the risk
+    thread = Thread(target=go_and_come_back)  # on Linux a nice value is the thread's own: try there
     thread.start()
     thread.join()
     if not possible:
@@ -38,8 +38,8 @@ def enter() -> int | None:
 
 
 def leave(before: int) -> None:
-    """Have all threads of the process run as it did before `enter`: those that the imports started
-    inherited the other value."""
+    """Set all threads of the process back to the nice value `before`: those that imports have
+    started inherited the raised one."""
     for task in Path("/proc/self/task").iterdir():
         try:
             os.setpriority(os.PRIO_PROCESS, int(task.name), before)

@@ -14,9 +14,9 @@ under the name of a marker, metadata of a terabyte) commits nothing, and `refuse
 directory itself, and a step in it, may be a link: a person made it, and it leads to a step like any
 other.
 
-"There is none" is only what the storage says so. Where nobody can look now (EIO, EACCES, ESTALE) it
-is an error: whoever took it for "there is none" would go back to an older step, and save over what
-could not be read.
+A checkpoint counts as missing only if the storage says so. If it cannot be read now (EIO, EACCES,
+ESTALE), that is an error: a caller that took it for missing would go back to an older step, and
+overwrite what could not be read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ METADATA = "_CHECKPOINT_METADATA"
 
 _STEP_NAME = re.compile(r"(?:[A-Za-z][\w.-]*[_-])?(\d{1,18})")
 MAX_METADATA = 4 << 20
-"""Bytes: some hundred as a rule, with whatever a program adds of its own."""
+"""Largest metadata file in bytes: Orbax's has some hundred, and a program may add its own."""
 _TEMPORARY = ".orbax-checkpoint-tmp"
 _MAKE_A_FILE = {
     "gs": "echo copied | gcloud storage cp -",
@@ -45,7 +45,8 @@ _MAKE_A_FILE = {
 
 
 def step_of(name: str) -> int | None:
-    """The step in a checkpoint's directory name, `[prefix_][zero padding]step`; None: not one."""
+    """Parse the step from a checkpoint's directory name, `[prefix_][zero padding]step`; None: the
+    name is not of that form."""
     if _TEMPORARY in name:
         return None
     match = _STEP_NAME.fullmatch(name)
@@ -53,14 +54,15 @@ def step_of(name: str) -> int | None:
 
 
 def markers(name: str) -> tuple[str, ...]:
-    """The files of which each is written last, and so commits the step in a directory `name`."""
+    """Return the names of the files that commit the step in a directory `name`: each of them is
+    written last."""
     if name.startswith("step_"):
         return (MARKER, "index")
     return (MARKER, "metadata.json") if name.startswith("step-") else (MARKER,)
 
 
 def was_committed(metadata: bytes | None) -> bool:
-    """Whether what `_CHECKPOINT_METADATA` holds (None: there is none) says that the step was
+    """Whether the content of `_CHECKPOINT_METADATA` (None: no such file) says that the step was
     committed: here, or on the disk that it was copied from."""
     try:
         return bool(parse_object(metadata or b"", METADATA).get("commit_timestamp_nsecs"))
@@ -75,7 +77,7 @@ def is_committed(directory: Path, *, posix: bool = True) -> bool:
     object store and on a mount of one.
 
     Raises:
-        OSError: nobody can look now.
+        OSError: it cannot be read now.
     """
     if step_of(directory.name) is None:
         return False
@@ -85,11 +87,11 @@ def is_committed(directory: Path, *, posix: bool = True) -> bool:
 
 
 def committed_at(directory: Path) -> int | None:
-    """When the checkpoint in `directory` was committed (ns), as its metadata has it; no copy of it
-    has another time. None: the metadata does not say.
+    """Return when the checkpoint in `directory` was committed, in nanoseconds since the epoch, from
+    its metadata, which a copy shares. None: the metadata does not say.
 
     Raises:
-        OSError: nobody can look now.
+        OSError: it cannot be read now.
     """
     try:
         content = parse_object(_read(directory / METADATA) or b"", METADATA)
@@ -100,10 +102,10 @@ def committed_at(directory: Path) -> int | None:
 
 
 def committed_steps(root: Path, *, posix: bool = True) -> Iterator[tuple[int, Path]]:
-    """Every committed checkpoint under `root` with its step, newest first.
+    """Yield every committed checkpoint under `root` as (step, path), newest first.
 
     Raises:
-        OSError: of the next one, nobody can tell now whether it is committed.
+        OSError: it cannot be told now whether the next one is committed.
     """
     for step, entry in _steps(root):
         if is_committed(entry, posix=posix):
@@ -111,8 +113,8 @@ def committed_steps(root: Path, *, posix: bool = True) -> Iterator[tuple[int, Pa
 
 
 def unmarked_copies(root: Path) -> Iterator[str]:
-    """The names of steps under `root`, a mount of a bucket, above the newest committed one, that
-    were committed on a disk and have no marker here; newest first."""
+    """Yield the names of steps under `root`, a mounted bucket, that were committed on a disk and
+    copied here without a marker: those above the newest committed step, newest first."""
     for _, entry in _steps(root):
         if is_committed(entry, posix=False):
             return
@@ -121,8 +123,8 @@ def unmarked_copies(root: Path) -> Iterator[str]:
 
 
 def refused(root: Path) -> Iterator[str]:
-    """What is to be told of files under `root`, above the newest committed step, that would commit
-    a step if they were what their names say, and are not even files that can be read."""
+    """Yield a warning for each file under `root` that has the name of a marker or metadata, but is
+    no readable file, so its step does not count; only above the newest committed step."""
     for _, entry in _steps(root):
         if is_committed(entry):
             return
@@ -140,8 +142,8 @@ def refused(root: Path) -> Iterator[str]:
 
 
 def unmarked(place: str) -> str:
-    """What a person is told of a checkpoint in `place`, a URI or a directory, that was committed on
-    a disk and copied into a bucket without its marker."""
+    """Return the warning for a checkpoint in `place`, a URI or a directory, that was committed on a
+    disk and copied into a bucket without its marker."""
     command = _MAKE_A_FILE.get(place.partition("://")[0], "touch")
     return (
         f"{place} looks like a checkpoint that was saved on a disk and copied here without the "
@@ -172,19 +174,19 @@ def _is_whole(path: Path) -> bool:
 
 def _is_file(path: Path) -> bool:
     if not isinstance(path, Path):
-        return path.exists()  # an object of a bucket
+        return path.exists()  # an object in a bucket
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        if error.errno == ELOOP:  # a link to itself: nothing, and for good
+        if error.errno == ELOOP:  # a link to itself leads nowhere, now and later
             return False
         raise
 
 
 def _read(path: Path) -> bytes | None:
-    """None: there is none, or nothing that can be read."""
+    """Return the content of a file; None: there is none, or it is no readable file."""
     try:
         return read(path, MAX_METADATA) if isinstance(path, Path) else _of_object(path)
     except (FileNotFoundError, NotADirectoryError, UnreadableError):
@@ -192,7 +194,8 @@ def _read(path: Path) -> bytes | None:
 
 
 def _of_object(path: Any) -> bytes:
-    """What an object of a bucket holds, whose `path` is one of etils (`trainer.bucket_paths`)."""
+    """Return the content of an object in a bucket; `path` is an etils path
+    (`trainer.bucket_paths`)."""
     if path.stat().length > MAX_METADATA:
         raise UnreadableError(path, f"has more than {MAX_METADATA} bytes")
     content: bytes = path.read_bytes()

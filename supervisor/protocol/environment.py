@@ -28,31 +28,32 @@ STACKS_FILE = PREFIX + "STACKS_FILE"
 FAULTS = PREFIX + "FAULTS"
 ADJUST = PREFIX + "ADJUST"
 SIMULATED_DEVICES = PREFIX + "SIMULATED_DEVICES"
-"""Which simulated units a worker has, and the file that says which are broken, as JSON
+"""JSON: the simulated units of a worker, and the file that lists the broken ones
 (`protocol.simulated`)."""
 SNAPSHOT_FD = PREFIX + "SNAPSHOT_FD"
 SNAPSHOT_MEMORY = PREFIX + "SNAPSHOT_MEMORY"
-"""`device:inode` of the memory for snapshots, as for the progress pipe."""
+"""`device:inode` of the memory for snapshots, for the same reason as `PROGRESS_PIPE`."""
 EXECUTABLES = PREFIX + "EXECUTABLES"
-"""The directory in which a worker may keep programs that it has compiled, for later attempts."""
+"""The directory in which a worker may keep compiled programs for later attempts."""
 STEPS_FROM_OUTPUT = PREFIX + "STEPS_FROM_OUTPUT"
-"""Set where the supervisor reads the steps from the output: the bootstrap then reports none."""
+"""Set if the supervisor reads steps from the worker's output: then the bootstrap reports none."""
 STANDBY = PREFIX + "STANDBY"
 """`descriptor:mode` in a process that is to wait as a standby (`protocol.standby`)."""
 MODULES_FILE = PREFIX + "MODULES_FILE"
 """Where the bootstrap writes which modules the program has loaded, for the next standby."""
 PRELOAD = PREFIX + "PRELOAD"
-"""The modules that a standby is to import, with commas; without it, those of `MODULES_FILE`."""
+"""The modules that a standby imports, separated by commas; unset: those in `MODULES_FILE`."""
 LINEAGE = PREFIX + "LINEAGE"
-"""`job@instance` of the supervisor, after those of the supervisors that it runs under itself. It
-tells people what a process belongs to. It proves nothing: a program may change its environment."""
+"""`job@instance` of the supervisor, preceded by those of the supervisors that it runs under. It
+shows people which job a process belongs to. It proves nothing: a program can change its
+environment."""
 
 OWNER = PREFIX + "OWNER"
 """The token of the supervisor that owns model_dir, and so of its workers: 32 hex digits."""
 OWNER_FILE = PREFIX + "OWNER_FILE"
 """The file, or the URI of the object, that holds the token of the present owner, as the key `token`
-of a JSON object. A worker that does not find `OWNER` there belongs to an owner of the past: it must
-commit nothing. A token of null says that nobody owns model_dir."""
+of a JSON object. A worker that does not find `OWNER` there belongs to a former owner: it must not
+commit anything. A token of null means that nobody owns model_dir."""
 
 STALE_TOPOLOGY = (
     "MEGASCALE_COORDINATOR_ADDRESS",
@@ -85,15 +86,16 @@ HOST_TOPOLOGY = (
     "TPU_WORKER_ID",
     "WRAP",
 )
-"""What GKE and images say of all chips of a host, and the paths of chips, which libtpu uses instead
-of `TPU_VISIBLE_CHIPS` (its own words). They would contradict what a part of the host is told. Left
-alone where the whole host is used, and where the job has no TPU. ALT, CHIPS_PER_HOST_BOUNDS,
-HOST_BOUNDS and WRAP are older names of those with TPU_, which GKE still sets."""
+"""Variables of GKE and of images that describe all chips of a host, and the chip paths that libtpu
+uses instead of `TPU_VISIBLE_CHIPS` (by its own words). They would contradict the variables of a
+worker that gets a part of the host, so they are removed there; not where it gets the whole host or
+the job has no TPU. ALT, CHIPS_PER_HOST_BOUNDS, HOST_BOUNDS and WRAP are older names of those with
+TPU_, which GKE still sets."""
 SHARES_TPU = "ALLOW_MULTIPLE_LIBTPU_LOAD"
-"""Without it libtpu locks the whole host for a process with no bounds, or with 2,2,1, which may be
-half of it (openxla `tpu_initialize_util.cc`, TryAcquireTpuLock)."""
+"""If unset, libtpu locks the whole host for a process without bounds, or with bounds 2,2,1, which
+may be half of the host (openxla `tpu_initialize_util.cc`, TryAcquireTpuLock)."""
 PLACED = (*STALE_TOPOLOGY, *HOST_TOPOLOGY)
-"""What is scrubbed where the supervisor says which devices a process sees."""
+"""Variables that are removed where the supervisor sets the devices that a process sees."""
 
 NUM_CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
 VISIBLE_DEVICES = (
@@ -102,8 +104,8 @@ VISIBLE_DEVICES = (
     "TPU_VISIBLE_CHIPS",
     "TPU_CHIPS_PER_PROCESS_BOUNDS",
 )
-"""Like the topology, of no importance before the backend is initialised. JAX reads the first one
-when it is imported, but can be told another number until then."""
+"""Like the topology, these matter only once the backend is initialised. JAX reads the first one on
+import, but its value can be changed until then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class WorkerIdentity:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> WorkerIdentity | None:
-        """Who this process is, or None where it was not started by a supervisor."""
+        """Return who this process is; None: no supervisor has started it."""
         if JOB not in environ:
             return None
         devices = environ.get(NUM_DEVICES)
@@ -150,11 +152,11 @@ class WorkerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The supervisor that owns model_dir, as its workers are told it."""
+    """The supervisor that owns model_dir, as its workers see it."""
 
     token: str
     file: str
-    """The path or URI of what tells the present owner."""
+    """The path or URI that holds the present owner's token."""
 
     def to_environment(self) -> dict[str, str]:
         """The variables that say this to a worker."""
@@ -162,14 +164,14 @@ class Owner:
 
 
 def identity(descriptor: int) -> str:
-    """What a descriptor is of, whatever its number: `device:inode`."""
+    """Return what a descriptor refers to, as `device:inode`."""
     status = os.fstat(descriptor)
     return f"{status.st_dev}:{status.st_ino}"
 
 
 def inherited(environ: Mapping[str, str], number: str, wanted: str) -> int | None:
-    """The descriptor whose number the variable `number` tells, if it still has the identity that
-    the variable `wanted` tells; None: this process did not inherit it."""
+    """Return the descriptor whose number is in the variable `number`, if its identity is the one in
+    the variable `wanted`; None: this process did not inherit it."""
     told = environ.get(number, "")
     if not told.isdecimal():
         return None
@@ -181,11 +183,12 @@ def inherited(environ: Mapping[str, str], number: str, wanted: str) -> int | Non
 
 
 _OUR_SERVICE_MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
-"""systemd's, for its main process: a worker that answers in our place would say that we live."""
+"""systemd's variables for its main process. A worker that notified in our place would hide from
+systemd that the supervisor hangs."""
 
 
 def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
-    """`environ` without what an outer supervisor may have left in it, and what is for us alone."""
+    """Return `environ` without the variables of an outer supervisor and those for us alone."""
     return {
         name: value
         for name, value in environ.items()

@@ -40,7 +40,7 @@ class ExceptionInfo:
     bases: tuple[str, ...]
     message: str
     relation: str
-    """How it came into the chain: raised, cause, context, or member (of an exception group)."""
+    """Its relation to the one before: raised, cause, context, or member (of a group)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,10 @@ class FailureRecord:
 
     @property
     def is_mere_exit(self) -> bool:
-        """Whether it is of `sys.exit(3)` and the like, which says no more than the exit code.
+        """Whether it records only `sys.exit(3)` or the like, which says no more than the exit code.
 
-        So is `sys.exit(143)` even where something else was being handled: the program does what a
-        signal asked of it, wherever that found it.
+        An exit code that means a signal, such as `sys.exit(143)`, counts even while another
+        exception was being handled: the program obeyed the signal wherever that interrupted it.
         """
         of_signal = self.exceptions[:1] if _is_exit(self.exceptions[:1], least=129) else ()
         return _is_exit(of_signal or self.exceptions)
@@ -77,7 +77,7 @@ def _is_exit(exceptions: tuple[ExceptionInfo, ...], least: int = -(1 << 31)) -> 
 def describe(
     error: BaseException, *, rank: int, stage: Stage | None, step: int | None
 ) -> FailureRecord:
-    """The record of `error`, every part of it bounded."""
+    """Return the record of `error`; every part of it is bounded in size."""
     return FailureRecord(
         rank=rank,
         time=time.time(),
@@ -95,7 +95,7 @@ def write_failure_record(
     step: int | None,
     environ: Mapping[str, str] = os.environ,
 ) -> None:
-    """Leave the record of `error` where the supervisor looks; does nothing without one."""
+    """Write the record of `error` for the supervisor; does nothing without one."""
     path = environ.get(environment.FAILURE_FILE)
     if not path:
         return
@@ -119,7 +119,7 @@ def save_record(record: FailureRecord, path: str) -> None:
 
 
 def _encoded(record: FailureRecord) -> bytes:
-    """`record` as JSON of at most `MAX_RECORD` bytes: what is in it shrinks until it fits."""
+    """Encode `record` as JSON of at most `MAX_RECORD` bytes, shortening its parts until it fits."""
     share = 1
     while len(data := json.dumps(asdict(record)).encode()) > MAX_RECORD:
         share *= 2
@@ -136,10 +136,10 @@ def _encoded(record: FailureRecord) -> bytes:
 
 
 def parse_failure_record(data: bytes, name: str | Path = "the failure record") -> FailureRecord:
-    """The record in `data`, which is the content of `name`.
+    """Parse the record in `data`, which is the content of the file `name`.
 
     Raises:
-        UnreadableError: it is not one; the text says why.
+        UnreadableError: it is not a failure record; the text says why.
     """
     if len(data) > MAX_RECORD:
         raise UnreadableError(name, f"has {len(data)} bytes, more than {MAX_RECORD}")
@@ -181,7 +181,7 @@ def _text(value: Any) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[ExceptionInfo]:
-    """The exception, then what it came from: causes, contexts, group members; outermost first."""
+    """Yield the exception, then its causes, contexts and group members, outermost first."""
     queue: list[tuple[BaseException, str]] = [(error, "raised")]
     seen: set[int] = set()
     while queue and len(seen) < _MAX_EXCEPTIONS:

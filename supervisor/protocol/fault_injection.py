@@ -1,7 +1,7 @@
 """Fault injection: real faults that a worker inflicts on itself, because the config asks for them.
 
-A fault fires once per job: before it fires it leaves a file, made durable, by which the supervisor
-(and every later attempt) knows.
+A fault fires once per job: before it fires, a file is written durably, which tells the supervisor
+and every later attempt.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ SIMULATED = {
     "device_returns": simulated.return_,
     "host_lost": simulated.lose,
 }
-"""Faults of simulated devices, and what each makes of the unit that it names."""
+"""Faults of simulated devices: the key in `faults:`, and the fault of the unit that it names."""
 
 
 @dataclass(frozen=True, slots=True)
 class InjectedFault:
-    """A fault: when it strikes (one of `step` and `stage`), and exactly one of what it is."""
+    """One fault: when it fires (either `step` or `stage`), and exactly one of the fault fields."""
 
     id: str
     step: int | None = None
-    """Right after this optimizer step."""
+    """Fires right after this optimizer step."""
     stage: str | None = None
-    """When an attempt enters this stage for the first time."""
+    """Fires when an attempt enters this stage for the first time."""
     rank: int = 0
-    """The worker that inflicts it on itself."""
+    """The rank of the worker that inflicts it on itself."""
     signal: str | None = None
     exception: str | None = None
     message: str = "injected by a drill"
@@ -49,7 +49,7 @@ class InjectedFault:
     host_lost: str | None = None
 
     def describe(self) -> str:
-        """For people: what strikes, and when."""
+        """Describe for people which fault fires, when and where."""
         when = f"right after step {self.step}" if self.stage is None else f"in stage {self.stage}"
         where = f" on rank {self.rank}" if self.rank else ""
         return f"{self._what()} {when}{where}"
@@ -64,7 +64,7 @@ class InjectedFault:
 
 
 class FaultInjector:
-    """The faults that this attempt still has before it."""
+    """Fires the faults that this job has not had yet."""
 
     def __init__(self, faults: tuple[InjectedFault, ...], records: Path) -> None:
         """`records` is the directory in which a fault is recorded before it fires."""
@@ -77,17 +77,18 @@ class FaultInjector:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> FaultInjector:
-        """The faults that the supervisor handed to this worker; none without a supervisor."""
+        """Return the injector with the faults that the supervisor gave to this worker; without a
+        supervisor there are none."""
         given = json.loads(environ.get(environment.FAULTS, "{}"))
         faults = tuple(InjectedFault(**fault) for fault in given.get("faults", []))
         return cls(faults, Path(given.get("records", ".")))
 
     def after_step(self, step: int) -> None:
-        """Fire what is due after optimizer step `step`."""
+        """Fire the faults that are due after optimizer step `step`."""
         self._fire_due(step)
 
     def on_entering(self, stage: Stage) -> None:
-        """Fire what is due in `stage`, which was entered and told of just now."""
+        """Fire the faults that are due in `stage`, which was just entered and reported."""
         self._fire_due(stage.value)
 
     def _fire_due(self, moment: int | str) -> None:

@@ -1,4 +1,4 @@
-"""Where things are kept: a directory that every program can use, or a place in an object store."""
+"""Locations: a directory that every program can use, or a prefix in an object store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<bucket>[^/]*)/*(?P
 
 @dataclass(frozen=True, slots=True)
 class Uri:
-    """A place in an object store: everything whose name begins with `path` and a slash."""
+    """A prefix in an object store: all objects whose name begins with `path` and a slash."""
 
     scheme: str
     bucket: str
@@ -21,10 +21,10 @@ class Uri:
 
     @classmethod
     def parse(cls, text: str) -> Uri | None:
-        """The place that `text` names; None where it is no URI.
+        """Parse `text`; None: it is no URI.
 
         Raises:
-            ValueError: of no object store that is supported, or without a bucket.
+            ValueError: the scheme is not supported, or there is no bucket.
         """
         match = _URI.fullmatch(text)
         if match is None:

@@ -1,8 +1,8 @@
 """Progress messages: one JSON object a line, at most `MAX_LINE` bytes, worker to supervisor.
 
-The reading side trusts nothing: a line that is too long, not JSON, or of the wrong types is not a
-message. A kind that is not known is ignored (a newer worker may say more); a protocol version that
-is not known is refused.
+The reader trusts nothing: a line that is too long, not JSON, or of the wrong types is refused. A
+message of an unknown kind is ignored (a newer worker may send more); an unknown protocol version is
+refused.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ MAX_LINE = 4096
 
 MAX_STEP = 2**62
 MAX_NOTICE = 2000
-"""Characters of a notice that are sent, where its line has room for them. People read fewer: the
-supervisor takes the secrets out before it cuts a notice (`supervisor.engines.hearing`)."""
+"""Most characters of a notice that are sent. People are shown fewer: the supervisor redacts a
+notice before it shortens it (`supervisor.engines.hearing`)."""
 _MAX_NOTICE_OF_WIDE = 300
-"""The same where JSON makes each character two surrogates, which take twelve bytes of the line."""
+"""The same for characters that JSON escapes as two surrogates: each takes twelve bytes."""
 _CODE = re.compile(r"[a-z][a-z0-9-]{0,39}")
 _MAX_TEXT = 80
 _MAX_NAMES = 16
 
 
 class NoticeCode(StrEnum):
-    """The notices that have an event of their own, which is called like the code."""
+    """The notices that have an event of their own, named like the code."""
 
     BATCH_SKIPPED = "batch-skipped"
     BOOTSTRAP_LEFT_OUT = "bootstrap-left-out"
@@ -44,7 +44,7 @@ class NoticeCode(StrEnum):
 
 
 class Stage(StrEnum):
-    """What a worker says it is doing."""
+    """What a worker reports that it is doing."""
 
     STARTING = "STARTING"
     INITIALIZING = "INITIALIZING"
@@ -64,8 +64,8 @@ class ProtocolError(ValueError):
 class StageMessage:
     """The worker entered a stage, at a step if it knows one.
 
-    `inferred`: so it seems from outside the program, which names no stages itself. What lies
-    between those that can be seen is called TRAINING, and may be anything.
+    `inferred`: the program reports no stages, and the bootstrap concluded this one from outside.
+    All time between the stages that it can recognise is called TRAINING, and may be anything.
     """
 
     stage: Stage
@@ -77,15 +77,16 @@ class StageMessage:
 class StepMessage:
     """Optimizer step `step` is complete. `metrics` are floats such as `loss`.
 
-    The reader adds the rest, which is not on the wire.
+    The supervisor's reader sets the other fields, which are not on the wire.
     """
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
     first: int | None = None
-    """The first of the steps that were read at once, where `step` is the last of several."""
+    """The first of several steps that were read together, of which `step` is the last; None: one.
+    """
     in_output: bool = False
-    """It was found in the output, which a buffer may hold back for any time."""
+    """Whether it was read from the worker's output, which buffering may delay without bound."""
 
     @property
     def earliest(self) -> int:
@@ -106,9 +107,9 @@ class RestoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class SavedMessage:
-    """The worker believes that a checkpoint is committed, of `step` if it knows: time to look.
+    """The worker believes that it has committed a checkpoint; the supervisor then looks itself.
 
-    `seconds`: from when the save was begun, where that is known.
+    `step`: None if unknown. `seconds`: how long the save took; None if unknown.
     """
 
     step: int | None
@@ -134,8 +135,7 @@ class DevicesMessage:
 
 @dataclass(frozen=True, slots=True)
 class CompiledMessage:
-    """A compilation that took a while is complete; or, with a `source`, what it would have made was
-    loaded from there."""
+    """A long compilation is complete; with a `source`, its result was loaded from there instead."""
 
     seconds: float
     name: str = ""
@@ -149,26 +149,27 @@ class StacksMessage:
 
 @dataclass(frozen=True, slots=True)
 class SigtermMessage:
-    """The worker got SIGTERM, or was told of one that another process of the group got."""
+    """The worker got SIGTERM, or jax told it of one that another process of the group got."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdjustableMessage:
-    """What of `adjustments.Adjustments` this worker could do (more of) in the next attempt."""
+    """The fields of `adjustments.Adjustments` that this worker could still adjust in the next
+    attempt."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NoticeMessage:
-    """One line that a person should read; of a longer one only the beginning is sent."""
+    """One line for a person to read; a long one is truncated when it is sent."""
 
     text: str
     code: str = ""
-    """What it says, for tools: a `NoticeCode`, or a word of the program's own; empty: it gives
-    none. (Programs of older versions know of no codes.)"""
+    """The notice's name for tools: a `NoticeCode`, or one that the program chose; empty: none
+    (older versions send no codes)."""
     step: int | None = None
-    """The step that it is about."""
+    """The step that it is about; None: no step."""
 
 
 Message = (
@@ -204,7 +205,8 @@ _NAMES: dict[type[Any], str] = {
 
 
 def encode(message: Message) -> bytes:
-    """One line with its newline, at most `MAX_LINE` bytes: metrics that do not fit are dropped."""
+    """Encode a message as one line with its newline, of at most `MAX_LINE` bytes; metrics that do
+    not fit are dropped."""
     body: dict[str, Any] = {"v": PROTOCOL_VERSION, "kind": _NAMES[type(message)]}
     longest = MAX_NOTICE if isinstance(message, NoticeMessage) else _MAX_TEXT
     for name in message.__slots__:
@@ -229,7 +231,7 @@ def _line(body: dict[str, Any]) -> bytes:
 
 
 def _number(value: Any) -> int | float:
-    """A step or metric of a numeric library's own type."""
+    """Convert a step or metric of a numeric library's own type."""
     try:
         return operator.index(value)
     except TypeError:
@@ -237,10 +239,10 @@ def _number(value: Any) -> int | float:
 
 
 def decode(line: bytes) -> Message | None:
-    """The message in `line`; None for a kind that this version does not know.
+    """Parse a line; None: a message of a kind that this version does not know.
 
     Raises:
-        ProtocolError: not a message, or of a version that this supervisor does not speak.
+        ProtocolError: it is no message, or of another protocol version.
     """
     if len(line) > MAX_LINE:
         raise ProtocolError(f"line of more than {MAX_LINE} bytes")
@@ -332,7 +334,7 @@ def _metrics(body: dict[str, Any]) -> dict[str, float]:
 
 
 def printable(text: str) -> str:
-    """`text` with control characters made visible: nothing a worker says may move our cursor."""
+    """Return `text` with control characters escaped: a worker must not control a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

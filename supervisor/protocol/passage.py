@@ -1,7 +1,7 @@
-"""Ways into folders that somebody else can write to, which no link and no mount leads away from.
+"""Opens folders that others can write to, without following a link or crossing a mount point.
 
-Each folder is opened by its own name in the one above it, and what was opened is what is worked
-with. All that is removed (`protocol.removal`) is reached so.
+Each folder is opened by its name relative to the descriptor of its parent, and all work is done on
+the descriptor. Everything that is removed (`protocol.removal`) is reached in this way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DEEPEST = 32  # levels of folders in a tree: Orbax makes four
 
 
 class NotOursError(PermissionError):
-    """What is there is not provably ours, and stays; the text says why."""
+    """The file or folder is not provably ours, so it stays; the text says why."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(errno.EPERM, f"is left as it is: {why}", str(path))
@@ -30,7 +30,7 @@ class NotOursError(PermissionError):
 
 @contextmanager
 def passage(path: Path, root: int, names: Collection[str]) -> Iterator[int]:
-    """The folder below the open one `root` that is reached by `names`, each a folder itself."""
+    """Open the folder that is reached from the open folder `root` by `names`, one level each."""
     here = os.dup(root)
     try:
         for name in names:
@@ -42,7 +42,7 @@ def passage(path: Path, root: int, names: Collection[str]) -> Iterator[int]:
 
 
 def _enter(path: Path, folder: int, name: str, flags: int) -> int:
-    """Open the folder `name`, which is on the same mount as the one it is in."""
+    """Open the folder `name` in the open `folder`; it must be on the same mount."""
     try:
         inner = os.open(name, flags, dir_fd=folder)
     except OSError as error:
@@ -57,7 +57,7 @@ def _enter(path: Path, folder: int, name: str, flags: int) -> int:
 
 @contextmanager
 def entered(path: Path, folder: int) -> Iterator[int]:
-    """The tree `path`, in the open `folder`: from here on its name does not matter."""
+    """Open the top of the tree `path` in the open `folder`; a later rename changes nothing."""
     here = _enter(path, folder, path.name, _DIRECTORY)
     try:
         yield here
@@ -73,8 +73,8 @@ def _is_link(name: str, folder: int) -> bool:
 
 
 def _mount(descriptor: int) -> tuple[int, bytes]:
-    """What an open folder is mounted by: its device, and the mount's number where /proc has it,
-    which tells bind mounts of one device apart."""
+    """Identify the mount of an open folder by its device and, where /proc has it, the mount's id,
+    which differs between bind mounts of one device."""
     try:
         lines = Path(f"/proc/self/fdinfo/{descriptor}").read_bytes().splitlines()
     except OSError:
@@ -84,8 +84,8 @@ def _mount(descriptor: int) -> tuple[int, bytes]:
 
 
 def read(path: Path, here: int, prefix: str, depth: int) -> Iterator[tuple[str, bool]]:
-    """All that is in the open folder `here`, whose path from the top of the tree is `prefix`, by
-    that path, and whether it is a folder.
+    """Yield all that is in the open folder `here` and below as (path, whether it is a folder).
+    Paths are relative to the top of the tree, where `here` has the path `prefix`.
 
     Raises:
         NotOursError: something in it is neither a regular file nor a folder of the same mount.
@@ -109,7 +109,7 @@ def read(path: Path, here: int, prefix: str, depth: int) -> Iterator[tuple[str, 
 
 
 def kind(mode: int) -> str:
-    """What has that mode, in words."""
+    """Describe in words what has the file mode `mode`."""
     kinds = {
         stat.S_IFLNK: "a link",
         stat.S_IFDIR: "a folder",

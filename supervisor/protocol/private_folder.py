@@ -1,4 +1,4 @@
-"""Folders in which nobody else can put anything: fit to hold code that is run from there."""
+"""Folders that only this user can write to, so that code in them is safe to run."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def make(folder: Path) -> None:
-    """Make `folder`, or see that it is one that only this user can write to.
+    """Make `folder`, or check that only this user can write to it.
 
     Raises:
-        OSError: it is not, or cannot be made.
+        OSError: others can write to it, or it cannot be made.
     """
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -20,7 +20,7 @@ def make(folder: Path) -> None:
 
 
 def check(folder: Path) -> None:
-    """See that `folder` is one that only this user can write to, and no link to one.
+    """Check that `folder` is a folder that only this user can write to, and no link.
 
     Raises:
         FileNotFoundError: there is none.
@@ -35,5 +35,5 @@ def check(folder: Path) -> None:
 
 
 def only_we_write(status: os.stat_result) -> bool:
-    """Whether something of that `status` is this user's, and nobody else can write to it."""
+    """Whether a file with this `status` belongs to this user, and nobody else can write to it."""
     return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -43,7 +43,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class UnreadableError(OSError, ValueError):
-    """What is there cannot be used; the text says what is wrong with it, and what to do."""
+    """A file or object cannot be used; the text says what is wrong with it, and what to do."""
 
     def __init__(
         self, name: str | Path, why: str, remedy: str = "move it away", number: int = errno.EINVAL
@@ -57,11 +57,11 @@ class UnreadableError(OSError, ValueError):
 
 
 def opened(path: str | Path, *, below: Path | None = None, linked: bool = False) -> FileIO:
-    """The regular file `path`, open for reading, unbuffered.
+    """Open the regular file `path` for reading, unbuffered.
 
-    With `below`, a folder that somebody vouches for, no link is followed beneath it either:
-    otherwise only the last component is never followed. `linked` is for a path that a person has
-    named: it may be a link.
+    If its last component is a link, it is not followed. With `below`, a folder that the caller
+    trusts, no other component beneath that folder may be a link either. `linked` allows links: for
+    a path that a person has named.
 
     Raises:
         FileNotFoundError, NotADirectoryError: there is none.
@@ -83,7 +83,7 @@ def opened(path: str | Path, *, below: Path | None = None, linked: bool = False)
 
 
 def read(path: str | Path, limit: int = SMALL, *, below: Path | None = None) -> bytes:
-    """All of the regular file `path`, of at most `limit` bytes; for `below` see `opened`.
+    """Read all of the regular file `path`, of at most `limit` bytes; for `below` see `opened`.
 
     Raises:
         FileNotFoundError, NotADirectoryError: there is none.
@@ -95,11 +95,11 @@ def read(path: str | Path, limit: int = SMALL, *, below: Path | None = None) -> 
 
 
 def content(file: FileIO, path: str | Path, limit: int) -> bytes:
-    """All of the open `file`, of at most `limit` bytes; errors as `read`."""
+    """Read all of the open `file`, of at most `limit` bytes; errors as `read`."""
     size = os.fstat(file.fileno()).st_size
     if size <= limit:
         data = _up_to(file, limit + 1)
-        size = len(data)  # it may have grown since
+        size = len(data)  # the file may have grown since its size was read
     if size > limit:
         why = f"has {size} bytes, more than {limit}"
         raise UnreadableError(path, why, number=errno.EFBIG)
@@ -107,14 +107,14 @@ def content(file: FileIO, path: str | Path, limit: int) -> bytes:
 
 
 def read_end(path: str | Path, size: int, *, below: Path | None = None) -> bytes:
-    """The last `size` bytes of the regular file `path`, however large it is; errors as `opened`."""
+    """Read the last `size` bytes of the regular file `path` of any size; errors as `opened`."""
     with opened(path, below=below) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - size))
         return _up_to(file, size)
 
 
 def read_text(path: str | Path, limit: int = SMALL, *, below: Path | None = None) -> str:
-    """The same as `read`, for UTF-8; anything else is an `UnreadableError`."""
+    """Read a UTF-8 file as `read` does; anything else is an `UnreadableError`."""
     return text(read(path, limit, below=below), path)
 
 
@@ -198,7 +198,7 @@ def descriptor_of(path: Path, below: Path | None, flags: int, mode: int = 0o666)
 
 
 def refused(path: str | Path, error: OSError) -> OSError:
-    """What it means that `path` could not be opened: an `UnreadableError` where that stays so."""
+    """Translate the `error` of opening `path`: an `UnreadableError` if trying again cannot help."""
     if error.errno == errno.ELOOP:
         return UnreadableError(path, "is a link, which is not followed", number=errno.ELOOP)
     if error.errno == errno.ENXIO:

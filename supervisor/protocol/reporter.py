@@ -1,8 +1,8 @@
 """The worker's end of the progress pipe.
 
-Reporting must cost a trainer nothing: it never blocks (a full pipe drops a step, and keeps a stage
-for the next call), never raises, and a step that comes too soon after the last one sent returns
-after one clock reading. Without a supervisor every call does nothing.
+Reporting must not slow a trainer down. It never blocks: with a full pipe, a step is dropped and a
+stage is kept for the next call. It never raises. A step that comes too soon after the last one sent
+costs one reading of the clock. Without a supervisor every call does nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_PENDING = 64
 
 
 class Reporter:
-    """Says on the progress pipe what this worker does. Safe to call from any thread."""
+    """Reports on the progress pipe what this worker does. Thread-safe."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Reporter:
     ) -> None:
         """Report on `descriptor` (None: nowhere), a step at most every `step_interval` seconds.
 
-        `on_stage` is called with each stage entered, once it is reported; what it raises, `stage`
+        `on_stage` is called with each entered stage, once it is reported; `stage` raises what it
         raises.
         """
         self._descriptor = descriptor
@@ -67,16 +67,16 @@ class Reporter:
         *,
         on_stage: Callable[[Stage], None] = lambda stage: None,
     ) -> Reporter:
-        """The reporter of this process: a silent one where no supervisor's pipe is open."""
+        """Return the reporter of this process; without a supervisor's pipe it reports nothing."""
         return cls(_progress_descriptor(environ), on_stage=on_stage)
 
     @property
     def current(self) -> tuple[Stage, int | None]:
-        """The stage entered last and the last completed step: what a failure record tells."""
+        """The stage entered last and the last completed step, as failure records have them."""
         return self._stage, self._step
 
     def stage(self, stage: Stage, step: int | None = None, *, inferred: bool = False) -> None:
-        """Enter `stage`. Never lost: it waits for room in the pipe."""
+        """Report that `stage` was entered. Never dropped: it is sent once the pipe has room."""
         self._stage = stage
         if step is not None:
             self._step = step
@@ -86,7 +86,8 @@ class Reporter:
         self._on_stage(stage)
 
     def step(self, step: int, metrics: Mapping[str, SupportsFloat] | None = None) -> None:
-        """Optimizer step `step` is complete. Metrics are converted to float only if it is sent."""
+        """Report that optimizer step `step` is complete. Its metrics are converted to float only if
+        the step is sent."""
         self._step = step
         now = monotonic()
         if now < self._next_step_at:
@@ -96,39 +97,39 @@ class Reporter:
         self._send(StepMessage(step, values), keep=False)
 
     def restored(self, step: int | None, *, snapshot: bool = False) -> None:
-        """The state of `step` was restored (None: a fresh start), from a `snapshot` in memory or a
-        committed checkpoint."""
+        """Report that the state of `step` was restored (None: a fresh start), from a `snapshot` in
+        memory or from a committed checkpoint."""
         self._send(RestoredMessage(step, snapshot), keep=True)
 
     def saved(self, step: int | None, seconds: float | None = None) -> None:
-        """A checkpoint was committed, of `step` and `seconds` after the save was begun, if that is
-        known."""
+        """Report that a checkpoint was committed: its `step`, and how many `seconds` the save took
+        (None: unknown)."""
         self._send(SavedMessage(step, seconds), keep=True)
 
     def evaluated(self, step: int, metrics: Mapping[str, SupportsFloat]) -> None:
-        """An evaluation after `step` is complete."""
+        """Report that the evaluation after `step` is complete."""
         values = {name: float(value) for name, value in metrics.items()}
         self._send(EvaluatedMessage(step, values), keep=True)
 
     def devices(self, platform: str, count: int, device_kind: str) -> None:
-        """The accelerators that the backend found."""
+        """Report the accelerators that the backend found."""
         self._send(DevicesMessage(platform, count, device_kind), keep=True)
 
     def adjustable(self, names: Sequence[str]) -> None:
-        """What the supervisor may ask the next attempt to adjust (`adjustments`)."""
+        """Declare what the supervisor may ask the next attempt to adjust (`adjustments`)."""
         self._send(AdjustableMessage(tuple(names)), keep=True)
 
     def compiled(self, seconds: float, name: str, source: str = "") -> None:
-        """The compilation of `name` is complete, or it was loaded from `source`."""
+        """Report that `name` was compiled within `seconds`, or loaded from `source`."""
         self._send(CompiledMessage(seconds, name, source), keep=True)
 
     def notice(self, text: str, code: str = "", step: int | None = None) -> None:
-        """Have a person read `text` in the supervisor's log. Tools read `code`, lower-case words
-        with hyphens, and the `step` that it is about."""
+        """Send `text` to the supervisor's log, for people. Tools read `code`, lower-case words with
+        hyphens, and the `step` that it is about."""
         self._send(NoticeMessage(text, code, step), keep=True)
 
     def dumps_stacks(self) -> None:
-        """This process dumps its stacks on request."""
+        """Declare that this process dumps its stacks on request."""
         self._send(StacksMessage(), keep=True)
 
     def _send(self, message: Message, *, keep: bool) -> None:

@@ -1,31 +1,31 @@
-"""Shortens a text of unknown content without cutting a secret in two.
+"""Truncates text at a word boundary, so that a secret is never split.
 
-Whoever redacts a text later knows a secret only as a whole. So a word that would be cut is left
-out. Whoever can redact the text first needs none of this.
+A text that is redacted after it was truncated must not contain half a secret: redaction finds whole
+secrets only. Code that can redact first does not need this.
 """
 
 from __future__ import annotations
 
 _MAX_WORD = 512
-"""Characters. Where more than these would be left out, the word is cut: it is no secret."""
+"""Longest word in characters that is left out whole; a longer one is no secret, and is cut."""
 
 
 def beginning(text: str, limit: int) -> str:
-    """The first `limit` characters of `text`, less the word that would be cut."""
+    """Return the first `limit` characters of `text`, truncated at a word boundary."""
     if len(text) <= limit:
         return text
     return text[: limit - _rest_of_word(text[: limit + 1][::-1])]
 
 
 def end(text: str, limit: int) -> str:
-    """The last `limit` characters of `text`, less the word that would be cut."""
+    """Return the last `limit` characters of `text`, beginning at a word boundary."""
     if len(text) <= limit:
         return text
     return text[len(text) - limit + _rest_of_word(text[-limit - 1 :]) :]
 
 
 def _rest_of_word(text: str) -> int:
-    """How many characters after the first one of `text` belong to the same word; 0 where these are
-    more than a secret has."""
+    """Count the characters after the first one of `text` that belong to the same word; 0 if they
+    are more than a secret has."""
     length = len(text[: _MAX_WORD + 1].split(maxsplit=1)[0]) if text[:1].strip() else 0
     return max(0, length - 1) if length <= _MAX_WORD else 0

@@ -1,8 +1,8 @@
 """Simulated devices that break: hardware faults for tests and drills, on machines without hardware.
 
-Simulated devices (and hosts) cannot be unplugged. So a file of the job says which of them are lost
-or compute wrong results; a test, a drill or a person changes it while the job runs, and the probe
-and the worker find what they would find of real ones. No file: all of them are well.
+Simulated devices (and hosts) cannot be unplugged. So a file of the job lists which of them are lost
+or compute wrong results. A test, an injected fault or a person changes it while the job runs, and
+probe and worker then behave as with real broken devices. No file: all are healthy.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pathlib import Path
 from supervisor.protocol import environment, reading
 
 FILE = "simulated_devices.json"
-"""Its name in model_dir. Holds e.g. `{"lost": ["3"], "wrong": ["5"], "stuck": ["6"]}`."""
+"""The file's name in model_dir. Content: `{"lost": ["3"], "wrong": ["5"], "stuck": ["6"]}`."""
 
 _MAX_SIZE = 1 << 20
 
 HOST = "host"
-"""What the ids of hosts begin with."""
+"""Prefix of the ids of hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,17 @@ class Broken:
 
     lost: frozenset[str] = frozenset()
     wrong: frozenset[str] = frozenset()
-    """They compute wrong results."""
+    """Units that compute wrong results."""
     stuck: frozenset[str] = frozenset()
-    """No process can initialise the devices that it was given if one of these is among them, as a
-    TPU of which one chip is busy or broken."""
+    """Units that block the backend: a process that was given one of them cannot initialise any of
+    its devices, as on a TPU host where one chip is busy or broken."""
 
 
 def read(file: Path) -> Broken:
-    """What is broken now.
+    """Read which units are broken now.
 
     Raises:
-        ValueError: the file is not of that form.
+        ValueError: the file is malformed.
         OSError: it cannot be read.
     """
     try:
@@ -54,27 +54,27 @@ def read(file: Path) -> Broken:
 
 
 def lose(file: Path, *units: str) -> None:
-    """From now on these are lost."""
+    """Make these units lost from now on."""
     _change(file, lambda now: replace(now, lost=now.lost.union(units)))
 
 
 def corrupt(file: Path, *units: str) -> None:
-    """From now on these compute wrong results."""
+    """Make these units compute wrong results from now on."""
     _change(file, lambda now: replace(now, wrong=now.wrong.union(units)))
 
 
 def jam(file: Path, *units: str) -> None:
-    """From now on these are stuck."""
+    """Make these units stuck from now on."""
     _change(file, lambda now: replace(now, stuck=now.stuck.union(units)))
 
 
 def return_(file: Path, *units: str) -> None:
-    """From now on these are well again."""
+    """Make these units healthy again."""
     _change(file, lambda now: Broken(*(kind.difference(units) for kind in astuple(now))))
 
 
 def to_environment(file: Path, units: tuple[str, ...]) -> dict[str, str]:
-    """What a worker on `units` needs in its environment."""
+    """Return the environment variable for a worker on `units`."""
     return {environment.SIMULATED_DEVICES: json.dumps({"file": str(file), "units": list(units)})}
 
 
@@ -88,7 +88,7 @@ class Held:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Held | None:
-        """What the supervisor says; None where the worker's devices are real."""
+        """Return the units that the supervisor gave this worker; None: its devices are real."""
         given = environ.get(environment.SIMULATED_DEVICES)
         if given is None:
             return None
@@ -96,21 +96,21 @@ class Held:
         return cls(Path(told["file"]), frozenset(told["units"]))
 
     def initialise(self) -> None:
-        """What the initialisation of the backend comes to.
+        """Fail as the initialisation of a backend would, if one of the units is stuck.
 
         Raises:
-            RuntimeError: it fails; the text is that of jax and libtpu.
+            RuntimeError: one is stuck; the text is that of jax and libtpu.
             ValueError, OSError: the file cannot be read.
         """
         fail_if_stuck(sorted(self._units & read(self.file).stuck))
 
     def suffer(self) -> None:
-        """Suffer what has befallen them: cheap while the file is as it was, one stat.
+        """Fail as real hardware would, if a unit is broken; one stat while the file is unchanged.
 
-        A lost host ends this process at once.
+        If a host is lost, this process ends at once.
 
         Raises:
-            RuntimeError: a device is broken; the text is what real ones say.
+            RuntimeError: a device is broken; the text is that of real devices.
             ValueError, OSError: the file cannot be read.
         """
         stamp = _stamp(self.file)
@@ -160,7 +160,7 @@ def _parsed(file: Path, content: bytes) -> Broken:
 
 
 def _change(file: Path, change: Callable[[Broken], Broken]) -> None:
-    """Replace the file whole, one writer after the other."""
+    """Replace the file atomically, under a lock: one writer at a time."""
     with _locked(file):
         now = change(read(file))
         temporary = file.with_name(f".{file.name}.tmp")
@@ -171,7 +171,8 @@ def _change(file: Path, change: Callable[[Broken], Broken]) -> None:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Hold the file that has the name: who waited may have got the one that was replaced."""
+    """Hold the lock on the file that has this name now; the one locked after a wait may have been
+    replaced, so it is checked again."""
     while True:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:

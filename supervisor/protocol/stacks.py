@@ -1,7 +1,7 @@
-"""Stack dumps: what every thread was doing when the supervisor took it for hung, or it crashed.
+"""Stack dumps: what every thread was doing when the worker hung or crashed.
 
 `faulthandler` writes from the signal handler itself, so it also works while the interpreter is
-deadlocked. The supervisor sends the signal only to a worker that has said it listens.
+deadlocked. The supervisor sends the signal only to a worker that has declared that it handles it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ STACK_SIGNAL = signal.SIGUSR2
 
 
 def enable_stack_dumps(reporter: Reporter, environ: Mapping[str, str] = os.environ) -> None:
-    """Dump all stacks to the supervisor's file on `STACK_SIGNAL` and when native code crashes;
-    nothing without a supervisor."""
+    """Dump all stacks to the supervisor's file on `STACK_SIGNAL` and when native code crashes.
+    Does nothing without a supervisor."""
     path = environ.get(environment.STACKS_FILE)
     if not path:
         return

@@ -1,10 +1,9 @@
 """A standby: a process that has done its imports, and waits to become the next worker.
 
-Until it is told to, it is nobody: it has no attempt, no progress pipe and no failure file, and its
-output goes to a file of its own. The supervisor gives it all of that over a socket, in one message
-with the descriptors; from then on it is the worker. What it prepared holds for the code and the
-environment that it saw; where either has changed, it replaces itself by the program as it would
-have been started without it: slower, never wrong.
+Until its orders come it has no attempt, no progress pipe and no failure file, and its output goes
+to a file of its own. The supervisor sends all of that over a socket, in one message with the
+descriptors; from then on it is the worker. What it prepared is valid for the code and environment
+that it saw. If either has changed, it execs the program as a cold start: slower, never wrong.
 
 Imports little: a bootstrapped program's standby uses this too.
 """
@@ -24,15 +23,15 @@ from . import background, environment
 from .shortening import beginning
 
 Mode = Literal["imports", "ready"]
-"""`imports`: the modules are loaded, no backend is touched. `ready`: all but the state is there."""
+"""`imports`: modules are loaded, no backend is initialised. `ready`: all but the state is there."""
 
 OUTPUT = "output"
-"""The name of the descriptor that becomes standard output and standard error; any other is that of
-the environment variable that is to hold its number."""
+"""Name of the descriptor that becomes standard output and error. Any other name is that of the
+environment variable that gets the descriptor's number."""
 
 READY = b"R"
 UNUSABLE = b"U"
-"""What a standby says: one of these, the latter with a reason of up to `MAX_REASON` characters."""
+"""Messages of a standby; `UNUSABLE` is followed by a reason of up to `MAX_REASON` characters."""
 MAX_REASON = 4000
 _SIZE = 8
 _MAX_DESCRIPTORS = 8
@@ -40,8 +39,8 @@ _MAX_DESCRIPTORS = 8
 
 @dataclass(frozen=True, slots=True)
 class StandbyOrders:
-    """What a standby is to become: the command line and the environment of the worker, and the
-    names of the descriptors that come along (see `OUTPUT`)."""
+    """What a standby needs to become the worker: its command line, its environment, and the names
+    of the descriptors in the same message (see `OUTPUT`)."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -54,7 +53,7 @@ def send_orders(
     """Make the standby at the other end the worker.
 
     Raises:
-        OSError: it is gone, or does not take what it is told.
+        OSError: the standby is gone, or does not read.
     """
     body = json.dumps([list(orders.argv), dict(orders.env), list(orders.descriptors)]).encode()
     socket.send_fds(connection, [len(body).to_bytes(_SIZE)], list(descriptors))
@@ -74,7 +73,7 @@ class Standby:
 
     @classmethod
     def from_environment(cls) -> Standby | None:
-        """None in a process that is no standby."""
+        """Return this process as a standby; None: it is none."""
         given = os.environ.pop(environment.STANDBY, None)
         if given is None:
             return None
@@ -84,20 +83,20 @@ class Standby:
         return cls(connection, "ready" if mode == "ready" else "imports")
 
     def changed_environment(self) -> dict[str, str | None]:
-        """What this process has changed in its environment so far; None: removed."""
+        """The variables that this process has changed so far, with their values (None: removed)."""
         return changed(self._environ, os.environ)
 
     def unusable(self, why: str) -> NoReturn:
-        """Tell that a standby of this program is of no use, and end."""
+        """Report that this program can have no standby, and exit."""
         self._connection.sendall(UNUSABLE + beginning(why, MAX_REASON).encode(errors="replace"))
         os._exit(0)
 
     def wait(self, problem: Callable[[StandbyOrders], str | None]) -> StandbyOrders:
-        """Return as the worker, once the supervisor says so. Ends the process if there is none.
+        """Wait for the orders, and return them as the worker. Exits if the supervisor is gone.
 
-        `problem` is asked, in the worker's environment, whether what was prepared does not fit
-        any more; then, and where a loaded module was changed meanwhile, the worker is started from
-        the beginning.
+        `problem` is called in the worker's environment, and returns why what was prepared does not
+        fit (None: it fits). If it does not, or a loaded module's file has changed, this process
+        execs a cold start.
         """
         loaded = _loaded_files()
         own = self.changed_environment()
@@ -112,7 +111,7 @@ class Standby:
         return orders
 
     def _receive(self) -> StandbyOrders:
-        """The orders, with the descriptors in place."""
+        """Receive the orders, and put the descriptors in place."""
         with self._connection as connection:
             size, descriptors, _, _ = socket.recv_fds(connection, _SIZE, _MAX_DESCRIPTORS)
             body = bytearray()
@@ -121,14 +120,14 @@ class Standby:
                 if not chunk:
                     break
                 body += chunk
-        if not body:  # the supervisor is gone, or has no use for a standby any more
+        if not body:  # the supervisor is gone, or no longer needs a standby
             os._exit(0)
         argv, env, names = json.loads(body)
         return StandbyOrders(argv, {**env, **_put_in_place(names, descriptors)}, names)
 
 
 def _put_in_place(names: Sequence[str], descriptors: Sequence[int]) -> dict[str, str]:
-    """Take over the output; the variables that tell the numbers of the other descriptors."""
+    """Redirect the output; returns the variables with the numbers of the other descriptors."""
     sys.stdout.flush()
     sys.stderr.flush()
     numbers = {}
@@ -144,7 +143,7 @@ def _put_in_place(names: Sequence[str], descriptors: Sequence[int]) -> dict[str,
 
 
 def _set_environment(env: Mapping[str, str], own: Mapping[str, str | None]) -> None:
-    """Make the environment `env`, and what the imports made of it (`own`)."""
+    """Set the environment to `env` with the changes that the imports made (`own`)."""
     os.environ.clear()
     os.environ.update(env)
     for name, value in own.items():
@@ -155,7 +154,8 @@ def _set_environment(env: Mapping[str, str], own: Mapping[str, str | None]) -> N
 
 
 def changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
-    """What differs between two environments; None: removed."""
+    """Return the variables that differ between two environments, with the later value (None:
+    removed)."""
     names = sorted(before.keys() | after.keys())
     return {name: after.get(name) for name in names if before.get(name) != after.get(name)}
 
@@ -164,13 +164,14 @@ _Stamp = tuple[int, int]
 
 
 def _loaded_files() -> dict[str, _Stamp | None]:
-    """The files of the loaded modules, each with its time of change (ns) and its size."""
+    """Return the files of the loaded modules, each with its mtime (ns) and size (bytes)."""
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     return {file: _stamp(file) for file in files if isinstance(file, str)}
 
 
 def _changed_file(loaded: Mapping[str, _Stamp | None], began: int) -> str | None:
-    """A file that is not what was loaded since the time `began` (ns)."""
+    """Return a complaint if a file has changed since it was loaded, or since the time `began` (ns);
+    None: none has."""
     for file, stamp in loaded.items():
         if _stamp(file) != stamp or (stamp is not None and stamp[0] > began):
             return f"{file} was changed"

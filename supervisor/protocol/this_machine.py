@@ -1,8 +1,7 @@
-"""What a worker and the supervisor must find out of this machine in the same way.
+"""Facts about this machine that worker and supervisor must find out in the same way.
 
-**File systems.** Most are what POSIX asks for: a rename puts a whole directory in its place at
-once. A bucket that is mounted is not: it copies a directory file by file, and others may see some
-of them late.
+**File systems.** On most, as POSIX demands, a rename moves a whole directory atomically. A mounted
+bucket copies a directory file by file, and other hosts may see some of the files late.
 
 **NVIDIA GPUs.** JAX looks for the same files (`hardware_utils.has_visible_nvidia_gpu`, jax 0.10.2)
 and skips CUDA where none is there. With `JAX_PLATFORMS=cuda` nothing is left then, and it ends with
@@ -26,10 +25,10 @@ _BUCKETS = {
 
 
 def file_system(directory: Path, mounts: str | None = None) -> str:
-    """The type of the file system that `directory` is on, or will be once it is made.
+    """Return the type of the file system that `directory` is on, or will be once it is made.
 
-    `mounts` is what /proc/self/mountinfo says (None: read it now). A type that is no more than
-    `fuse` is completed by what is mounted: `fuse.mountpoint-s3`.
+    `mounts` is the content of /proc/self/mountinfo (None: read it now). A plain `fuse` is completed
+    by the mount's source: `fuse.mountpoint-s3`.
     """
     if mounts is None:
         mounts = Path("/proc/self/mountinfo").read_text()
@@ -46,19 +45,19 @@ def file_system(directory: Path, mounts: str | None = None) -> str:
 
 
 def is_mounted_bucket(kind: str) -> bool:
-    """Whether a file system of this type is a bucket in disguise."""
+    """Whether a file system of this type is a mounted bucket."""
     return kind in _BUCKETS
 
 
 @cache
 def is_posix(directory: Path) -> bool:
-    """Whether a directory below `directory` that is renamed is there whole or not at all. Asked
-    once: what a job is kept on does not change while it runs."""
+    """Whether renaming a directory below `directory` is atomic. The answer is cached: a job's file
+    system does not change while it runs."""
     return not is_mounted_bucket(file_system(directory))
 
 
 def missing_gpu(folder: Path = Path("/dev")) -> str | None:
-    """What a person should know where no GPU is visible; None: there may be one."""
+    """Return a complaint that no GPU is visible; None: there may be one."""
     if any((folder / name).exists() for name in GPU_FILES):
         return None
     there = ", ".join(str(folder / name) for name in GPU_FILES)
