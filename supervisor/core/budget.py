@@ -29,7 +29,7 @@ class Budget:
     preemptions: int = 0
     highest: int | None = None
     signatures: tuple[str, ...] = ()
-    """Those of the failures since the last progress, as far as they had one."""
+    """The signatures of the failures since the last progress; a failure may have none."""
     total: int = 0
     """Charged restarts of the phase, whatever progress there was between."""
 
@@ -39,40 +39,44 @@ class Budget:
         return self.restarts + self.preemptions
 
     def committed(self, step: int | None) -> Budget:
-        """After a checkpoint of `step` was seen committed: refilled where that is progress."""
+        """Returns the budget after a commit of `step`: refilled if that is progress."""
         if step is None or (self.highest is not None and step <= self.highest):
             return self
         return Budget(highest=step, total=self.total)
 
     def failed(self, signature: str | None, policy: PhasePolicy) -> Budget:
-        """After a failure of that signature, which counts where the policy limits repetitions."""
+        """Returns the budget after a failure of `signature`, kept only if the policy limits
+        repetitions."""
         if signature is None or not self.repetition_limit(policy):
             return self
         return replace(self, signatures=(*self.signatures, signature))
 
     def repetition_limit(self, policy: PhasePolicy) -> int:
-        """How often the same failure may come without progress; 0: as often as it likes."""
+        """Returns how often the same failure may come without progress; 0: no limit."""
         if policy.repeated_failure_limit is not None:
             return policy.repeated_failure_limit
         return 2 if self.highest is None else 3
 
     def repetitions(self, signature: str | None) -> int:
-        """How often a failure of that signature came since the last progress."""
+        """Returns how often a failure of `signature` came since the last progress."""
         return self.signatures.count(signature)
 
     def on_another_machine(self, policy: PhasePolicy) -> Budget | None:
-        """What can be spent where the machine was to blame, and is replaced; None: nothing, because
-        what bounds all restarts of the phase is spent."""
+        """Returns the budget after the machine is replaced: only `total` stays.
+
+        None: `max_total_restarts` is spent.
+        """
         if self._all_spent(policy):
             return None
         return replace(self, restarts=0, preemptions=0, signatures=())
 
     def fresh(self) -> Budget:
-        """Zero counts; the highest step stays."""
+        """Returns a budget with all counts zero and the same highest step."""
         return Budget(highest=self.highest)
 
     def charge(self, kind: Charge, policy: PhasePolicy) -> Budget | None:
-        """After a failure that spends `kind`; None: that budget was already spent."""
+        """Returns the budget after a failure that spends `kind`; None: nothing was left to
+        spend."""
         if kind is Charge.NOTHING:
             return self
         if self._all_spent(policy):
@@ -86,7 +90,7 @@ class Budget:
         return replace(self, preemptions=self.preemptions + 1, total=self.total + 1)
 
     def why_spent(self, kind: Charge, policy: PhasePolicy) -> str:
-        """Why `charge` finds nothing left."""
+        """Returns a sentence on why `charge` found nothing left."""
         if self._all_spent(policy):
             limit = policy.max_total_restarts
             return f"all {limit} restarts of max_total_restarts are spent, which nothing refills"

@@ -1,10 +1,10 @@
-"""What the next attempt runs on: as it was, as a look at the devices tells, or nothing yet.
+"""Choose the units of the next attempt after a probe, or wait while there are too few.
 
-    go_on -> ProbeDevices -> DevicesProbed -> the largest rung that is there -> the next attempt
-                                           -> too few: wait, and look again; in the end exit 69
+    go_on -> ProbeDevices -> DevicesProbed -> the largest rung that is usable -> the next attempt
+                                           -> too few: wait and probe again; in the end exit 69
 
-Devices are looked at where there is a reason to: a failure points at them, some were missing or in
-quarantine when they were last known. Nothing is concluded from a look that found nothing out.
+Devices are probed only for a reason: a failure points at them, or some were missing or in
+quarantine last time. A probe that found nothing out (`DevicesProbed.problem`) changes nothing.
 """
 
 from __future__ import annotations
@@ -22,17 +22,21 @@ from supervisor.core.state import JobState
 from supervisor.core.transitions import StepResult, finish, probe, rested
 from supervisor.diagnosis.failure import Failure
 
+_FLAP_WINDOW = 10
+"""To shrink again within so many times `regrow_after` of having grown counts as a flap."""
+
 
 def suspect(
     state: JobState, failure: Failure, adjustable: tuple[str, ...], at: float, policy: RestartPolicy
 ) -> StepResult:
-    """A failure points at the devices: they are looked at before it is charged."""
+    """Probe the devices before a failure that points at them is charged."""
     reason = f"attempt {state.attempt} failed: {failure.cause}"
     return probe(state, reason, at, policy, suspicion=Suspicion(failure, adjustable))
 
 
-def evidence(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> JobState:
-    """What is known of the units after a look at them."""
+def quarantine_bad_units(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> JobState:
+    """Returns the state with the units in quarantine that a probe found bad, but not the missing
+    ones."""
     quarantine = state.quarantine.expired(event.at)
     for bad in event.bad:
         if bad.found:
@@ -41,20 +45,22 @@ def evidence(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> Jo
     return replace(state, quarantine=quarantine)
 
 
-def lost(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> tuple[str, ...]:
-    """The units of the last attempt that are not as they should be."""
+def bad_units_in_use(
+    state: JobState, event: DevicesProbed, policy: RestartPolicy
+) -> tuple[str, ...]:
+    """Returns the units of the last attempt that the probe found bad or missing."""
     in_use = state.ladder.units(policy.phases[state.phase])
     return tuple(bad.unit for bad in event.bad if bad.unit in in_use)
 
 
 def usable(state: JobState, found: Collection[str]) -> frozenset[str]:
-    """The units that may be used, of those that were found well."""
+    """Returns the units of `found` that are not in quarantine."""
     return frozenset(found) - state.quarantine.units
 
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Why the next attempt cannot start yet, and how many seconds more may be waited for that."""
+    """Why the next attempt cannot start yet, and how many seconds are left to wait."""
 
     reason: str
     left: float
@@ -63,8 +69,10 @@ class Shortage:
 def choose(
     state: JobState, found: Collection[str], since: float, at: float, policy: RestartPolicy
 ) -> Placement | Shortage:
-    """What the next attempt runs on, if these units were found well and there have been too few
-    since the time `since`."""
+    """Returns what the next attempt runs on, or why it must wait.
+
+    `found` are the healthy units; there have been too few since the time `since`.
+    """
     phase, units = policy.phases[state.phase], usable(state, found)
     placement = state.ladder.place(phase, units)
     if placement is None:
@@ -81,16 +89,21 @@ def choose(
 
 
 def _left(limit: float, since: float, at: float) -> float:
-    """The seconds that are left at the time `at` of a limit that began at `since`; 0 also for so
-    few that `at` and they are `at`: a deadline there would come again and again."""
+    """Returns the seconds left at the time `at` of a limit that began at `since`.
+
+    It is 0 too where adding them to `at` gives `at` in floating point: such a deadline would fire
+    for ever.
+    """
     left = limit - (at - since)
     return left if at + left > at else 0.0
 
 
-def settle(state: JobState, placement: Placement, at: float, policy: RestartPolicy) -> JobState:
-    """The state on that rung."""
+def move_to_rung(
+    state: JobState, placement: Placement, at: float, policy: RestartPolicy
+) -> JobState:
+    """Returns the state with the ladder on the rung of `placement`."""
     phase = policy.phases[state.phase]
-    soon = 10 * policy.regrow_after
+    soon = _FLAP_WINDOW * policy.regrow_after
     return replace(state, ladder=state.ladder.moved(phase, placement, at, soon))
 
 
@@ -102,7 +115,7 @@ def wait(
     at: float,
     policy: RestartPolicy,
 ) -> StepResult:
-    """Wait for units before the attempt that `reason` calls for, and look again; or give up."""
+    """Wait for units and probe again; end the job with NO_CAPACITY when no time is left."""
     if shortage.left <= 0:
         why = f"{shortage.reason}; run the same command again later"
         return finish(state, Failed(ExitCode.NO_CAPACITY), why)

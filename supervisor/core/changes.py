@@ -1,7 +1,7 @@
-"""What changed in a config since the job last ran, and which of it cannot be.
+"""Find what changed in a config since the job last ran, and which changes are refused.
 
-A changed config is a person's right: it is told, and it resets nothing. Refused is only what would
-make the checkpoint of the phase unusable, or rewrite what a completed phase has computed.
+A config may be changed: the change is told, and it resets nothing. A change is refused only if it
+would make the checkpoint of the phase unusable, or differ from what a completed phase has computed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Change:
         return _side(old), _side(new)
 
     def grows(self) -> bool:
-        """Whether it is a number that became larger."""
+        """Whether the value is a number that became larger."""
         both = isinstance(self.old, int) and isinstance(self.new, int)
         return both and bool(self.new > self.old)
 
@@ -84,7 +84,7 @@ def changes(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> lis
 
 
 def _moved(value: Any, old: str, new: str) -> Any:
-    """`value` with the paths at and below `old` as they are below `new`."""
+    """Returns `value` with `old` replaced by `new` in each path at or below `old`."""
     if isinstance(value, dict):
         return {key: _moved(item, old, new) for key, item in value.items()}
     if isinstance(value, list):
@@ -146,7 +146,7 @@ def _different(old: Any, new: Any, key: Location) -> Iterator[tuple[Location, An
 
 
 def _as_text(value: Any) -> str:
-    """For comparison: nan is itself, and true is not 1."""
+    """Returns JSON to compare by: here nan equals nan, and true does not equal 1."""
     return json.dumps(value, sort_keys=True, default=str)
 
 

@@ -1,9 +1,9 @@
-"""What the clocks say about the time that this process did not run.
+"""Find out by the clocks whether this process did not run for a while.
 
-A lease is lost to others while its owner stands still: the machine sleeps, a hypervisor or the
-freezer of a cgroup holds it, somebody stops the supervisor. Whoever wakes cannot tell how long that
-took from one clock. CLOCK_MONOTONIC stands still while the machine sleeps, CLOCK_BOOTTIME does not;
-a hypervisor may hold both, and then the wall clock is set forward. So all three are compared.
+Another supervisor can take the lease while its owner stands still: the machine sleeps, a hypervisor
+or a cgroup freezer holds it, or somebody stops the supervisor. No single clock tells how long that
+took. CLOCK_MONOTONIC stops while the machine sleeps, CLOCK_BOOTTIME does not; a hypervisor may stop
+both, and then the wall clock is set forward. So all three are compared.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LIMIT = 5.0
-"""Seconds that a clock may be off, or a look may come late, with nothing to be done."""
+"""Seconds that a clock may be off, or a check may come late, without consequences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +20,15 @@ class ClockReading:
 
     monotonic: float
     boot: float
-    """Like `monotonic`, and it goes on while the machine sleeps."""
+    """Like `monotonic`, but it goes on while the machine sleeps."""
     wall: float
 
 
 def jump(before: ClockReading, now: ClockReading, pause: float) -> str | None:
-    """What happened between two looks that were to be `pause` seconds apart, if the lease must be
-    asked before the workers may go on; None: nothing of the kind."""
+    """Returns what happened between two readings meant to be `pause` seconds apart.
+
+    If it is not None, the lease must be checked before the workers may go on.
+    """
     passed = now.monotonic - before.monotonic
     slept = now.boot - before.boot - passed
     moved = now.wall - before.wall - passed

@@ -1,7 +1,7 @@
-"""Decisions: what is to be done, each with its reason, and what is to be told.
+"""Decisions: what to do, each with its reason, and what to tell people.
 
-A decision is a complete value: whoever carries it out needs no look into the state. Its effects
-answer by posting events. Fields that older journals do not have must have a default.
+A decision is a complete value: it is carried out without reading the state. The result comes back
+as events. A field that older journals lack must have a default.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from supervisor.protocol.messages import Stage
 
 @dataclass(frozen=True, slots=True)
 class BeginPhase:
-    """Make the phase's directory. Answered by `PhaseBegun`."""
+    """Create the phase's directory. Answered by `PhaseBegun`."""
 
     phase: int
     reason: str
 
 
 class MakeRoom(StrEnum):
-    """When to make room on the disk of model_dir."""
+    """When to delete output to free space on the disk of model_dir."""
 
     IF_SHORT = "if-short"
     """Only if the disk itself is short of space."""
     ALWAYS = "always"
-    """Also if the disk has space left: a quota is what is full."""
+    """Also if the disk has free space, because a quota is exhausted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,35 +41,35 @@ class StartWorkers:
     phase: int
     reason: str
     num_devices: int | None = None
-    """The rung; None: as the config says."""
+    """The rung, as a number of devices; None: the config decides."""
     units: tuple[str, ...] = ()
-    """What it is placed on; empty: all there is."""
+    """The units to run on; empty: all."""
     directory: str = ""
     """The phase's directory, relative to model_dir."""
     adjustments: Adjustments = field(default_factory=Adjustments)
-    """How the attempt differs from the config."""
+    """How the settings of this attempt differ from the config."""
     distrust: str = ""
-    """Why it must not resume from the snapshots in memory; empty: it may."""
+    """Why the attempt must not resume from the snapshots in memory; empty: it may."""
     make_room: MakeRoom | None = None
-    """The last attempt ended because there was no space: what to do about it first."""
+    """Set if the last attempt failed for lack of disk space: when to delete output first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeDevices:
-    """Find out which devices are there and compute as they should. Answered by `DevicesProbed`."""
+    """Find out which devices are present and compute correctly. Answered by `DevicesProbed`."""
 
     number: int
-    """Of this look, by which its answer is known."""
+    """The number of this probe; its answer repeats it."""
     attempt: int
     phase: int
     units: tuple[str, ...] | None
-    """None: all that the config expects; else only these, because a worker has the others."""
+    """The units to probe, because the workers use the others; None: all that the config expects."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class DumpStacks:
-    """Write down what every thread of the workers is doing. Not answered."""
+    """Write the stack of every thread of the workers to their output. Not answered."""
 
     attempt: int
     reason: str
@@ -77,8 +77,8 @@ class DumpStacks:
 
 @dataclass(frozen=True, slots=True)
 class SignalWorkers:
-    """Send SIGTERM to the workers, and to what lives on once its worker has ended. Answered by
-    their exits."""
+    """Send SIGTERM to the workers, and to the survivors of a worker once it has ended. Answered by
+    `WorkersObserved` with their exits."""
 
     attempt: int
     reason: str
@@ -86,13 +86,17 @@ class SignalWorkers:
 
 @dataclass(frozen=True, slots=True)
 class KillWorkers:
-    """Kill what is left of the attempt, confirm it gone, judge it. Answered by `WorkersGone`."""
+    """Kill every process left of the attempt, confirm that they are gone, and judge its end.
+
+    Answered by `WorkersGone`.
+    """
 
     attempt: int
     exits: tuple[WorkerExit, ...]
     reason: str
     survivors: tuple[Survivor, ...] = ()
-    """What should have ended by now, because the workers ended well a while ago."""
+    """Processes that outlived successful workers for too long; the attempt fails because of
+    them."""
     phase: int = 0
     directory: str = ""
     """The phase's directory, relative to model_dir."""
@@ -100,24 +104,24 @@ class KillWorkers:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing happens until the deadline: told, because a person wonders why."""
+    """Tell people that the job waits, for how long, and why. Nothing else is done."""
 
     seconds: float
     reason: str
     device_is_busy: bool = False
-    """Whether it is for an accelerator that somebody else uses, who is to be named."""
+    """Whether it waits for an accelerator that another process uses: then that process is named."""
 
 
 @dataclass(frozen=True, slots=True)
 class TellRecovery:
-    """Tell what a recovery took, now that a step is complete again."""
+    """Tell how long a recovery took, once the first step after it is complete."""
 
     attempt: int
     step: int
     parts: dict[str, float]
-    """Seconds of each part, in order; all of the recovery together."""
+    """The seconds of each part, in order; their sum is the recovery time."""
     lost: int | None
-    """Steps that were run after the state that is restored; None: not known."""
+    """How many completed steps must be run again; None: not known."""
 
     @property
     def seconds(self) -> float:
@@ -127,18 +131,21 @@ class TellRecovery:
 
 @dataclass(frozen=True, slots=True)
 class TellStages:
-    """Tell how long the attempt was in each stage since that was told last: where it enters another
-    one, at a new checkpoint, and at its end. Only the journal has it."""
+    """Record how long the attempt was in each stage since the last such record.
+
+    Decided at a change of stage, at a new checkpoint, and at the end of the attempt. It goes to the
+    journal only.
+    """
 
     attempt: int
     stage: Stage | None
-    """The stage from now on; None: the attempt has ended, or the program has named none."""
+    """The stage from now on; None: the attempt has ended, or the program names no stages."""
     step: int | None
     """The last completed step that was reported; None: none was."""
     seconds: dict[str, float]
-    """By the name of the stage, `UNNAMED` before the program has named one."""
+    """Seconds by name of the stage; `UNNAMED` until the program has named one."""
     untold: int = 0
-    """Changes of stage in that time that were not told, because there were too many."""
+    """How many changes of stage in that time got no record, because there were too many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +157,10 @@ class TellLivelock:
     total: int
     """Charged restarts of the phase so far."""
     seconds: float
-    """For how long it has been so, as far as this supervisor knows."""
+    """For how long this has gone on, as far as this supervisor knows."""
     productive: float
-    """Seconds of them that became committed steps; at most, if the workers tell no steps."""
+    """How many of these seconds became committed steps; an upper bound if the workers report no
+    steps."""
 
     @property
     def goodput(self) -> float:
@@ -184,7 +192,7 @@ Decision = (
 )
 
 ONLY_TOLD = (TellRecovery, TellStages, TellLivelock)
-"""Nothing is done. They follow from what is volatile too: a replay cannot decide them again."""
+"""Only told or recorded. They depend on volatile state, so a replay cannot decide them again."""
 
 NEEDS_DURABLE_JOURNAL = (BeginPhase, StartWorkers, FinishJob)
-"""Carried out only once the journal is on disk. Killing never waits for a disk."""
+"""These wait until the journal is on disk. Killing never waits for a disk."""

@@ -1,10 +1,10 @@
-"""What the supervisor is doing with the job: one of these, each with the facts that only it has.
+"""What the supervisor is doing with the job: one of these variants, each with its own fields.
 
     New -> Beginning -> Launching -> Running -> Stopping -> (Lingering ->) Killing
         -> (BackingOff -> Probing -> Waiting ->) Launching ... -> Succeeded, Failed, Drained
 
 `docs/states.md`, which is generated, has every transition. Each variant names its `status` and has
-a `kind` that tells it from the others in JSON.
+a `kind` that identifies it in JSON.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Status(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """Whether the job has ended, for this run of the command at least."""
+        """Whether the job has ended; running the command again may continue it."""
         return self in (Status.SUCCEEDED, Status.FAILED, Status.DRAINED)
 
 
@@ -53,7 +53,7 @@ class Beginning:
     """The phase waits for its directory."""
 
     deadline: float
-    """When `BeginPhase` is decided again, because nothing has answered it."""
+    """When `BeginPhase` is decided again if nothing has answered it."""
 
     status: ClassVar[Status] = Status.STARTING
     kind: Literal["beginning"] = field(default="beginning", kw_only=True, repr=False)
@@ -79,7 +79,7 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnded:
-    """A worker ended; nobody had asked the group to stop."""
+    """A worker ended, though the group was not asked to stop."""
 
     kind: Literal["worker_ended"] = field(default="worker_ended", kw_only=True, repr=False)
 
@@ -93,7 +93,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class MakesWay:
-    """A larger rung can be used: nothing is charged."""
+    """The group stops so that a larger rung can be used. Nothing is charged."""
 
     saved: int | None
     """The newest committed step when the group was asked to stop; None: there was none."""
@@ -101,7 +101,7 @@ class MakesWay:
     kind: Literal["makes_way"] = field(default="makes_way", kw_only=True, repr=False)
 
     def explains(self, failure: Failure | None) -> bool:
-        """Whether the group ended as it was asked to; a FATAL comes of something else."""
+        """Whether the request explains this end. It does not explain a FATAL failure."""
         return failure is None or failure.verdict is not Verdict.FATAL
 
 
@@ -114,7 +114,7 @@ class Hang:
     saved: int | None
     """The newest committed step when the hang was found; None: there was none."""
     asked: bool = False
-    """Whether the group was asked to stop; before that its stacks are dumped."""
+    """Whether the group was asked to stop already; its stacks are dumped before that."""
 
     kind: Literal["hang"] = field(default="hang", kw_only=True, repr=False)
 
@@ -128,7 +128,7 @@ class Launching:
     """The workers are being started."""
 
     deadline: float
-    """When the group is killed, because nothing tells that it runs."""
+    """When the group is killed if no `WorkersStarted` has come."""
 
     status: ClassVar[Status] = Status.STARTING
     kind: Literal["launching"] = field(default="launching", kw_only=True, repr=False)
@@ -136,7 +136,7 @@ class Launching:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The workers run, and nothing ends them. Some may have ended with success."""
+    """The workers run, and the group is not ending. Some workers may have ended with success."""
 
     workers: Workers
 
@@ -151,7 +151,7 @@ class Stopping:
     workers: Workers
     cause: Cause
     deadline: float
-    """When the group is killed (for a hang that was not asked yet: when it is asked to stop)."""
+    """When the group is killed; for a `Hang` that is not `asked` yet: when it gets SIGTERM."""
 
     status: ClassVar[Status] = Status.STOPPING
     kind: Literal["stopping"] = field(default="stopping", kw_only=True, repr=False)
@@ -174,13 +174,13 @@ class Killing:
     """`KillWorkers` was decided, and its answer `WorkersGone` is outstanding."""
 
     was: Launching | Running | Stopping | Lingering
-    """What the kill was decided on."""
+    """What the group did when the kill was decided."""
     deadline: float
     """When the group is killed again."""
     seen: int = 0
-    """How many exits were observed since the kill was decided."""
+    """The number of exits in the latest observation since the kill was decided; 0: none came."""
     abandoned: bool = False
-    """Whether the supervisor of this group died: nothing that the group does is charged."""
+    """Whether the supervisor that started this group died: then its end is not charged."""
 
     status: ClassVar[Status] = Status.STOPPING
     kind: Literal["killing"] = field(default="killing", kw_only=True, repr=False)
@@ -191,13 +191,13 @@ Alive = Launching | Running | Stopping | Lingering | Killing
 
 
 def workers_of(group: Alive) -> Workers | None:
-    """The workers of a group; None: nothing tells yet that they run."""
+    """Returns the workers of a group; None before `WorkersStarted`."""
     was = group.was if isinstance(group, Killing) else group
     return None if isinstance(was, Launching) else was.workers
 
 
 def cause_of(group: Alive) -> Cause | None:
-    """Why the group is ending; None: it is not, or is killed while nothing else ended it."""
+    """Returns why the group is ending; None if it runs, or is killed for no cause of its own."""
     was = group.was if isinstance(group, Killing) else group
     return was.cause if isinstance(was, Stopping | Lingering) else None
 
@@ -220,11 +220,11 @@ class BackingOff:
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """A failure that points at the devices: charged only if a probe finds all of them well."""
+    """A failure that points at the devices. It is charged only if a probe finds them healthy."""
 
     failure: Failure
     adjustable: tuple[str, ...] = ()
-    """What the workers of that failure could adjust."""
+    """What the workers of the failed attempt declared adjustable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +234,9 @@ class Probing:
     reason: str
     """Why there is a next attempt."""
     deadline: float
-    """When the devices are probed again, because nothing has answered."""
+    """When the devices are probed again if no answer has come."""
     short_since: float | None = None
-    """Since when there are too few devices; None: that is not known."""
+    """Since when there have been too few devices; None: not known."""
     suspicion: Suspicion | None = None
     """The failure that led here, if it points at the devices."""
 
@@ -253,7 +253,7 @@ class Waiting:
     deadline: float
     """When the devices are probed again."""
     short_since: float
-    """Since when there are too few."""
+    """Since when there have been too few devices."""
 
     status: ClassVar[Status] = Status.WAITING
     kind: Literal["waiting"] = field(default="waiting", kw_only=True, repr=False)

@@ -1,7 +1,7 @@
 """How an attempt ends: killed, confirmed gone, judged, charged; and what follows from that.
 
-Only `WorkersGone` (or `LaunchFailed`) charges a budget, and of a failure that points at the devices
-only what a look at them then tells: what they are to blame for is free of charge.
+Only `WorkersGone` or `LaunchFailed` leads to a charge. A failure that points at the devices is
+charged after a probe, and only if the probe finds them healthy.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import replace
 from supervisor.core.budget import Charge
 from supervisor.core.capacity_check import (
     Shortage,
+    bad_units_in_use,
     choose,
-    evidence,
-    lost,
-    settle,
+    move_to_rung,
+    quarantine_bad_units,
     suspect,
     wait,
 )
@@ -64,7 +64,7 @@ def kill(
     *,
     abandoned: bool = False,
 ) -> StepResult:
-    """Kill what is left of the group."""
+    """Kill what is left of the group; `abandoned`: its end will not be charged."""
     deadline, workers = at + policy.confirm_interval, workers_of(group)
     exits = workers.exits if workers is not None else ()
     is_late = workers is not None and ended_well(state, workers, policy) and not state.ends_group
@@ -81,8 +81,8 @@ def kill(
 
 
 def ended_well(state: JobState, workers: Workers, policy: RestartPolicy) -> bool:
-    """Whether every worker ended as it does when the work is done, and none on a SIGTERM of
-    somebody else."""
+    """Whether every worker ended with the exit code of success, and none after a SIGTERM that
+    the supervisor did not send."""
     code = policy.phases[state.phase].success.exit_code
     return workers.all_ended and all(
         ended.code == code and not ended.told_to_stop for ended in workers.exits
@@ -90,20 +90,20 @@ def ended_well(state: JobState, workers: Workers, policy: RestartPolicy) -> bool
 
 
 def some_failed(exits: tuple[WorkerExit, ...], state: JobState, policy: RestartPolicy) -> bool:
-    """Whether any of these ends is a failure."""
+    """Whether any of these exits is a failure."""
     success = policy.phases[state.phase].success
     return any(ended.code != success.exit_code for ended in exits)
 
 
 def told_ends(exits: tuple[WorkerExit, ...]) -> str:
-    """How they ended, for people."""
+    """Returns a sentence about how the workers ended."""
     if len(exits) == 1:
         return f"the worker ended: {exits[0]}"
     return "the workers ended: " + ", ".join(f"rank {ended.rank} {ended}" for ended in exits)
 
 
 def workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) -> StepResult:
-    """No process of the attempt is left."""
+    """No process of the attempt is left: decide what its end leads to."""
     group = state.doing
     if not isinstance(group, Killing) or state.attempt != event.attempt:
         return state, ()
@@ -158,7 +158,8 @@ def _group_gone(
 def _may_initialise_again(
     state: JobState, failure: Failure, hang: Hang, policy: RestartPolicy
 ) -> bool:
-    """Whether it hung in an initialisation that had less than its whole time."""
+    """Whether it hung in an initialisation with a shortened time limit, so that another try is
+    free."""
     phase, is_in_it = policy.phases[state.phase], hang.stage is Stage.INITIALIZING
     is_short = phase.first_initialising is not None and Stage.INITIALIZING not in phase.deadlines
     return is_short and is_in_it and not state.initialises_again and failure.rule == "hang"
@@ -183,7 +184,7 @@ def _failed(
     at: float,
     policy: RestartPolicy,
 ) -> StepResult:
-    """An attempt failed: end for good, look at the devices, or charge and go on."""
+    """An attempt failed: end the job, probe the devices, or charge a budget and go on."""
     state = _blamed(replace(state, last_failure=failure), failure, at, policy)
     if failure.is_certain:
         return _believed(state, failure, failure.reason, at, policy)
@@ -197,8 +198,8 @@ def _failed(
 def _believed(
     state: JobState, failure: Failure, reason: str, at: float, policy: RestartPolicy
 ) -> StepResult:
-    """What would come again ends the job because of `reason`, or costs the smaller rung that it is
-    about."""
+    """A failure that would come again ends the job because of `reason`. If it may be so on this
+    smaller rung only, the rung is taken from the ladder instead."""
     phase, ladder = policy.phases[state.phase], state.ladder
     rung = ladder.num_devices(phase)
     if not (failure.per_rung and ladder.is_shrunk(phase)) or rung is None:
@@ -209,8 +210,10 @@ def _believed(
 
 
 def _blamed(state: JobState, failure: Failure, at: float, policy: RestartPolicy) -> JobState:
-    """The host of the root cause is blamed; after too many times it is left out, if that leaves
-    enough to go on with: it need not be the host's fault."""
+    """Count the failure against the host of its root cause, and quarantine a host with too many.
+
+    A host is quarantined only if the others make up a rung: the fault need not be the host's.
+    """
     phase = policy.phases[state.phase]
     units = state.ladder.units(phase)
     if not (phase.workers_are_units and failure.blames_host and failure.rank < len(units)):
@@ -228,14 +231,15 @@ def _blamed(state: JobState, failure: Failure, at: float, policy: RestartPolicy)
 def probed(
     state: JobState, probing: Probing, event: DevicesProbed, policy: RestartPolicy
 ) -> StepResult:
-    """What a look at the devices found: the rung of the next attempt, and who pays for the last."""
-    state = evidence(state, event, policy)
+    """A probe answered: choose the rung of the next attempt, and charge the last failure or not."""
+    state = quarantine_bad_units(state, event, policy)
     unknown = event.problem is not None
     found = state.ladder.units(policy.phases[state.phase]) if unknown else event.healthy
     since = event.at if probing.short_since is None else probing.short_since
-    gone, chosen = lost(state, event, policy), choose(state, found, since, event.at, policy)
+    gone = bad_units_in_use(state, event, policy)
+    chosen = choose(state, found, since, event.at, policy)
     if not isinstance(chosen, Shortage):
-        state = settle(state, chosen, event.at, policy)
+        state = move_to_rung(state, chosen, event.at, policy)
     suspicion, reason = probing.suspicion, probing.reason
     if suspicion is not None and not gone:
         proceed = go_on if isinstance(chosen, Shortage) else start
@@ -256,7 +260,7 @@ def _charged(
     policy: RestartPolicy,
     proceed: Callable[[JobState, str, float, RestartPolicy], StepResult],
 ) -> StepResult:
-    """A failure spends its budget; at once or after a wait it goes on, by `proceed`."""
+    """Charge the failure; then `proceed`, at once or after a backoff, or end the job."""
     course = answer(state.remediation, failure, state.budget.highest, adjustable)
     state = replace(state, remediation=course.remediation)
     if course.end is not None:
@@ -295,7 +299,8 @@ def _charged(
 def _counted(
     state: JobState, failure: Failure, at: float
 ) -> tuple[JobState, tuple[TellLivelock, ...]]:
-    """The same failure again and again, each time after a new checkpoint, is told."""
+    """Count a failure that repeats although new checkpoints come between, and tell when it is
+    due."""
     if failure.charge is not Charge.RESTARTS:
         return state, ()
     before, after = state.livelock, state.livelock.failed(failure)
@@ -309,7 +314,8 @@ def _counted(
 
 
 def _remembered(state: JobState, failure: Failure, limits: PhasePolicy) -> tuple[JobState, str]:
-    """The state that knows of the failure, and why it ends the job if it came too often."""
+    """Returns the state that remembers the failure, and why it ends the job (empty: it does
+    not)."""
     would = f"(signature {failure.signature}): it would come again"
     if failure.is_guess:
         rung = state.ladder.num_devices(limits) if failure.per_rung else None

@@ -1,7 +1,7 @@
 """Events: facts in the past tense, each with its time (`at`, seconds on the supervisor's clock).
 
-An event of a worker group carries the number of its attempt, and the answer to a look at devices
-that of the look: the core drops those of any other.
+An event about a worker group carries its attempt number, and `DevicesProbed` carries the number of
+its probe. The core drops an event whose number is not the current one.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ class SupervisorStarted:
     epoch: float = 0.0
     """The Unix time at which this supervisor's clock shows zero."""
     once: bool = True
-    """Whether a success by the exit code alone is final too, as it was for older supervisors."""
+    """True: a success that only an exit code shows is final. False: the job runs again. Older
+    journals, which lack this field, mean True."""
     attempt: int = 0
-    """The highest number of an attempt that has left a folder; 0: none has, or nobody looked."""
+    """The highest attempt number among the attempt folders on disk; 0: there is none, or it was not
+    looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,9 @@ class WorkersStarted:
     attempt: int
     pids: tuple[int, ...]
     began: float | None = None
-    """When their start was begun."""
+    """When their start was begun; None: not known."""
     standby: bool = False
-    """Whether they had been waiting with their imports done."""
+    """Whether they were standbys, which had done their imports already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +92,9 @@ class WorkerReported:
 
 @dataclass(frozen=True, slots=True)
 class Noticed:
-    """Something that a person should know and that decides nothing. Volatile.
+    """A notice for people, which decides nothing. Volatile.
 
-    `routine`: it is as it should be.
+    `routine`: it tells of something normal.
     """
 
     at: float
@@ -102,7 +104,7 @@ class Noticed:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceAnnounced:
-    """Something will happen to this machine that the job may stay for, as far as is known."""
+    """Maintenance of this machine was announced; as far as is known, the job may stay on it."""
 
     at: float
     text: str
@@ -110,10 +112,10 @@ class MaintenanceAnnounced:
 
 @dataclass(frozen=True, slots=True)
 class SilenceExcused:
-    """The workers may be silent for `seconds` longer than usual: they, or we, do not run, or what
-    they said is not read yet. Volatile.
+    """The hang watchdog grants the workers `seconds` more. Volatile.
 
-    `why` is for people; empty: it is not told.
+    Posted while the workers or the supervisor did not run, or when output was read late. `why` is
+    for people; empty: nothing is told.
     """
 
     at: float
@@ -132,7 +134,7 @@ class CheckpointCommitted:
 
 @dataclass(frozen=True, slots=True)
 class SaveMeasured:
-    """A worker of the attempt saved, in so many seconds from its beginning to its commit."""
+    """A worker saved a checkpoint; `seconds` passed from the start of the save to its commit."""
 
     at: float
     attempt: int
@@ -141,20 +143,22 @@ class SaveMeasured:
 
 @dataclass(frozen=True, slots=True)
 class WorkersObserved:
-    """A full look at the attempt's workers, when one of them ends and periodically."""
+    """The state of all workers of the attempt; posted when one of them ends, and periodically."""
 
     at: float
     attempt: int
     pids: tuple[int, ...]
     exits: tuple[WorkerExit, ...]
     survivors: tuple[Survivor, ...] = ()
-    """What lives of the processes that the workers which have ended had started."""
+    """Live processes that were started by workers which have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkersGone:
-    """Every process of the attempt is confirmed gone, at the time `at`; its end is judged (None:
-    success)."""
+    """Every process of the attempt was confirmed gone at the time `at`, and its end was judged.
+
+    `failure` is None if the attempt succeeded.
+    """
 
     at: float
     attempt: int
@@ -166,41 +170,41 @@ class WorkersGone:
     committed: int | None
     """The newest committed step, looked for after the group was gone."""
     adjustable: tuple[str, ...] = ()
-    """What the workers said they could adjust (`protocol.adjustments`)."""
+    """The settings that the workers declared adjustable, by name (`protocol.adjustments`)."""
     from_snapshot: bool = False
-    """Whether `resumed_from` is of a snapshot in memory: then it may be above all that was ever
-    committed, and is no progress."""
+    """Whether `resumed_from` is the step of a snapshot in memory. Such a step may be above every
+    committed one, and does not count as progress."""
     starting_step: int | None = None
-    """The step that the attempt began at, also where it did not say so; None: nothing tells."""
+    """The step that the attempt began at, reported or inferred; None: not known."""
     doubt: str | None = None
-    """The exception that the output ends in, although the attempt succeeded."""
+    """The exception that ends the output of an attempt that succeeded all the same; None: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadUnit:
-    """A unit that a probe found not to be usable, and why."""
+    """A unit that a probe found unusable, and why."""
 
     unit: str
     reason: str
     found: bool = True
-    """Whether it is there at all."""
+    """False: the unit is missing. True: it is there, and does not work."""
 
 
 @dataclass(frozen=True, slots=True)
 class DevicesProbed:
-    """The devices were looked at; `number` is that of the look."""
+    """The answer to the `ProbeDevices` with this `number`."""
 
     at: float
     number: int
     healthy: tuple[str, ...]
     bad: tuple[BadUnit, ...]
     problem: str | None = None
-    """Why nothing could be found out, where that is so."""
+    """Why the probe found nothing out; None: it did, and `healthy` and `bad` are valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class RungCompileFailed:
-    """The phase's program cannot be compiled for that rung, and never will be as it is."""
+    """The phase's program cannot be compiled for `num_devices` devices; a retry would not help."""
 
     at: float
     phase: int
@@ -210,7 +214,7 @@ class RungCompileFailed:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineCleared:
-    """A person wants units used again; none named: all of them."""
+    """A person ended the quarantine of `units`; empty: of all units."""
 
     at: float
     units: tuple[str, ...]
@@ -223,16 +227,17 @@ class StopRequested:
     at: float
     source: StopSource
     detail: str = ""
-    """What was said, and by whom, where that is more than the source."""
+    """The text of the request and its sender, if there is more to say than the source."""
     at_once: bool = False
-    """Whether whoever asks is as impatient as one who asks for the second time."""
+    """Whether the short grace period holds, which a second request otherwise asks for."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlineReached:
     """The time of `JobState.deadline` has come.
 
-    The silence of the workers is part of the fact: what they said is not in the journal.
+    `silence` is set where the hang watchdog has fired. It is part of the event because the workers'
+    reports, from which it follows, are not in the journal.
     """
 
     at: float
@@ -260,5 +265,5 @@ Event = (
 )
 
 VOLATILE = (WorkerReported, Noticed, SilenceExcused)
-"""Never journalled unless something is decided: what else follows from them is gone with the worker
-group anyway."""
+"""Journalled only if a decision follows: all other state that they change is volatile, and ends
+with the worker group."""

@@ -1,8 +1,7 @@
-"""The FATAL failures that are guesses: each gets one more attempt, and is believed when it comes
-again.
+"""FATAL failures that are guesses: each gets one more attempt, and ends the job if it comes again.
 
-What passes by itself is sometimes reported as what never passes is. To end a job for it costs a
-night, and one attempt more costs minutes.
+A transient fault sometimes has the message of a permanent one. To end a job for it wrongly costs a
+night; one more attempt costs minutes.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MOST = 64
-"""So many are kept, the newest: each has cost a restart, and a job may run for months."""
+"""How many of the newest guesses are kept: a job may run for months."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +18,17 @@ class Guess:
 
     signature: str | None
     step: int | None
-    """The last completed step; None: nobody told it."""
+    """The last completed step; None: not known."""
     highest: int | None
-    """The highest step that was committed by then."""
+    """The highest step that was committed by then; None: none was."""
     num_devices: int | None = None
-    """The rung, where it may be so only on that many devices."""
+    """The rung, if the failure may be so on that rung only; None: it is so on any."""
 
     def is_again(self, earlier: Guess) -> bool:
-        """Whether it is the same failure as `earlier`: a new checkpoint between them says that
-        it is not, unless both came at the same step."""
+        """Whether it is the same failure as `earlier`.
+
+        With a new checkpoint between them it is another one, unless both came at the same step.
+        """
         if (self.signature, self.num_devices) != (earlier.signature, earlier.num_devices):
             return False
         same_step = self.step is not None and self.step == earlier.step
@@ -41,9 +42,9 @@ class Guesses:
     known: tuple[Guess, ...] = ()
 
     def knows(self, guess: Guess) -> bool:
-        """Whether the same failure has had its one more attempt already."""
+        """Whether the same failure has already had its extra attempt."""
         return any(guess.is_again(earlier) for earlier in self.known)
 
     def remember(self, guess: Guess) -> Guesses:
-        """With that one, whose one more attempt comes now."""
+        """Returns the guesses with `guess`, whose extra attempt comes now."""
         return Guesses((*self.known, guess)[-MOST:])

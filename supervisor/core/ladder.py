@@ -1,7 +1,7 @@
-"""On which rung the next attempt runs, and on which units: devices, or hosts with one worker each.
+"""The rung that the next attempt runs on, and its units: devices, or hosts with one worker each.
 
-The core knows a ladder as device counts in descending order. It leaves a rung only on evidence:
-too few units that are well, or a program that cannot be compiled for that rung.
+A ladder is a list of device counts in descending order. A job leaves a rung only on evidence: too
+few units are healthy, or the program cannot be compiled for that rung.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ class Ladder:
     """None: on the full rung, with all units."""
     struck: tuple[Struck, ...] = ()
     doubtful: bool = False
-    """Whether units were missing when this was last known: to be looked at before a start."""
+    """Whether units were missing when last probed: then they are probed before the next start."""
     larger_since: float | None = None
-    """Since when, without a break, a larger rung has been seen to be there."""
+    """Since when a larger rung has been usable without a break; None: it is not."""
     look_at: float | None = None
-    """When to look again for a larger rung, while an attempt runs."""
+    """When to probe again for a larger rung while an attempt runs; None: never."""
     grown_at: float | None = None
     flaps: int = 0
-    """How often in a row it had to shrink again soon after it had grown."""
+    """How often in a row the job had to shrink again soon after it had grown."""
 
     def units(self, phase: PhasePolicy) -> tuple[str, ...]:
-        """What the attempt runs on."""
+        """Returns the units that the attempt runs on."""
         return self.placement.units if self.placement is not None else phase.units
 
     def num_devices(self, phase: PhasePolicy) -> int | None:
-        """The rung; None where nobody knows how many devices there are."""
+        """Returns the rung as a number of devices; None: that number is not known."""
         if self.placement is not None:
             return self.placement.num_devices
         return phase.rungs[0] if phase.rungs else None
@@ -60,18 +60,19 @@ class Ladder:
         return self.placement is not None and self.placement.num_devices < phase.rungs[0]
 
     def begin_to_look(self, phase: PhasePolicy, policy: RestartPolicy, at: float) -> Ladder:
-        """An attempt runs: on a smaller rung, a larger one is looked for from time to time."""
+        """Returns the ladder of an attempt that runs: on a smaller rung, probes for a larger one
+        begin."""
         if not (policy.regrow_at_checkpoint and self.is_shrunk(phase)):
             return self
         return replace(self, look_at=at + policy.regrow_interval)
 
     def strike(self, num_devices: int, reason: str) -> Ladder:
-        """Without that rung."""
+        """Returns the ladder without the rung of `num_devices`."""
         others = tuple(each for each in self.struck if each.num_devices != num_devices)
         return replace(self, struck=(*others, Struck(num_devices, reason)))
 
     def place(self, phase: PhasePolicy, usable: Collection[str]) -> Placement | None:
-        """The largest rung that `usable` units make up; None: not even the smallest."""
+        """Returns the largest rung that `usable` units make up; None: not even the smallest."""
         struck = {each.num_devices for each in self.struck}
         for num_devices in phase.rungs:
             if num_devices not in struck:
@@ -81,7 +82,8 @@ class Ladder:
         return None
 
     def moved(self, phase: PhasePolicy, to: Placement, at: float, soon: float) -> Ladder:
-        """On another rung; to shrink within `soon` seconds of having grown is a flap."""
+        """Returns the ladder on rung `to`. To shrink within `soon` seconds of having grown is a
+        flap."""
         before, after = self.num_devices(phase) or 0, to.num_devices
         moved = replace(self, placement=to, doubtful=False, larger_since=None, look_at=None)
         if after > before:
@@ -95,7 +97,7 @@ class Ladder:
 def _choose(
     phase: PhasePolicy, num_devices: int, usable: Collection[str]
 ) -> tuple[str, ...] | None:
-    """The first units that make up a rung. Where they must lie side by side, an aligned run."""
+    """Returns the first units that make up a rung; an aligned run if they must be side by side."""
     size = num_devices * len(phase.units) // phase.rungs[0]
     candidates: Sequence[tuple[str, ...]]
     if phase.side_by_side:

@@ -1,11 +1,11 @@
-"""The hang watchdog: what the workers said last, and by when they must be heard of again.
+"""The hang watchdog: the last report of the workers, and when the next one is due.
 
-Each stage has a time limit of its own, so that a long compilation, a slow evaluation or a big save
-is not taken for a hang. What recurs within an attempt is learned from the attempt itself: the gap
-between steps, an evaluation, a save. What comes once (a compilation, a restore) is not: the next
-attempt may find a cold cache where this one found a warm one. All of it is volatile and begins anew
-with every attempt, so that no mark of a dead worker group can condemn a living one. Steps in the
-output may come in lumps: what is learned from them makes a limit longer, never shorter.
+Each stage has its own time limit, so that a long compilation, a slow evaluation or a big save is
+not taken for a hang. Limits for what recurs within an attempt (the gap between steps, an
+evaluation, a save) are learned from that attempt. Limits for what comes once (a compilation, a
+restore) are not: the next attempt may have a cold cache where this one had a warm one. All of it is
+volatile and starts anew with every attempt, so old reports never condemn a new group. Steps found
+in the output may arrive in bursts: what is learned from them can only make a limit longer.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ it at times (marin issue 5258): another attempt then comes up."""
 _FACTOR = 5.0
 _FLOOR = 10.0
 _WARM_UP: Mapping[Stage, int] = {Stage.TRAINING: 5, Stage.EVALUATING: 1, Stage.SAVING: 1}
-"""How many of the first durations of an attempt are left out: they include compilation."""
+"""How many first durations of an attempt are ignored, because they include compilation."""
 _ENOUGH: Mapping[Stage, int] = {Stage.TRAINING: 10, Stage.EVALUATING: 2, Stage.SAVING: 2}
-"""How many durations after the warm-up make a limit."""
+"""How many durations after the warm-up are needed for a learned limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Nothing was heard of an attempt for longer than its stage may take."""
+    """An attempt was silent for longer than the limit of its stage."""
 
     attempt: int
     stage: Stage
@@ -55,18 +55,19 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """How long a stage (or a gap between steps) took in this attempt."""
+    """How often a stage (or a gap between steps) occurred in this attempt, and its longest, in
+    seconds."""
 
     count: int = 0
     longest: float = 0.0
 
     def add(self, stage: Stage, seconds: float) -> Durations:
-        """With one more, which only counts after the warm-up."""
+        """Returns the durations with one more, which only counts after the warm-up."""
         warm = self.count >= _WARM_UP[stage]
         return Durations(self.count + 1, max(self.longest, seconds) if warm else self.longest)
 
     def limit(self, stage: Stage) -> float | None:
-        """The limit that follows; None: too little is known."""
+        """Returns the learned limit in seconds; None: too few durations are known."""
         if self.count < _WARM_UP[stage] + _ENOUGH[stage]:
             return None
         return max(_FLOOR, _FACTOR * self.longest)
@@ -74,25 +75,27 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """Where the workers are. `expires` is when they will have been silent for too long."""
+    """The workers' last known stage and step. They count as hung at the time `expires` (None:
+    never)."""
 
     stage: Stage | None = None
-    """None: nobody has spoken yet, and nobody promised to."""
+    """None: no report has come, and none is expected."""
     step: int | None = None
     since: float = 0.0
     expires: float | None = None
     inferred: bool = False
-    """Whether the stage is a guess: then TRAINING may be an evaluation, or anything."""
+    """Whether the stage is a guess: then TRAINING may be any stage."""
     in_output: bool = False
-    """Whether steps were found in the output: a buffer may hold back the next ones."""
+    """Whether steps were found in the output, where a buffer may hold back the next ones."""
     learned: Mapping[Stage, Durations] = field(default_factory=dict)
 
     def started(self, at: float, overrides: Mapping[Stage, float]) -> Liveness:
-        """The workers run, and are known to report their stages."""
+        """Returns the watchdog for workers that have started and report their stages."""
         return Liveness()._in(Stage.STARTING, at, overrides)
 
     def heard(self, message: Message, at: float, overrides: Mapping[Stage, float]) -> Liveness:
-        """After a worker said something."""
+        """Returns the watchdog after a report; `overrides` are limits in seconds from the
+        config."""
         match message:
             case StageMessage(stage, step, inferred):
                 step = step if step is not None else self.step
@@ -109,14 +112,14 @@ class Liveness:
                 return self
 
     def excused(self, seconds: float) -> Liveness:
-        """`seconds` count for no silence of the workers: they could not speak, or we not hear."""
+        """Returns the watchdog with all its times `seconds` later."""
         if self.stage is None:
             return self
         expires = None if self.expires is None else self.expires + seconds
         return replace(self, since=self.since + seconds, expires=expires)
 
     def silence(self, attempt: int, now: float) -> Silence | None:
-        """That they have been silent for too long, if so."""
+        """Returns the silence if it is too long at the time `now`, else None."""
         if self.stage is None or self.expires is None or now < self.expires:
             return None
         return Silence(attempt, self.stage, now - self.since)
@@ -132,7 +135,7 @@ class Liveness:
         return replace(self, stage=stage, since=at, expires=at + limit)
 
     def _learn(self, at: float) -> Liveness:
-        """Take in how long what ends now has taken."""
+        """Learn the duration of the stage, or gap between steps, that ends at the time `at`."""
         if self.stage is None or self.stage not in _WARM_UP:
             return self
         durations = self.learned.get(self.stage, Durations()).add(self.stage, at - self.since)

@@ -1,20 +1,19 @@
-"""The decision core: one function from state and event to the next state and what is to be done.
+"""The decision core: one function from state and event to the next state and the decisions.
 
 An attempt lives in one arc:
 
     StartWorkers -> WorkersStarted -> (a worker ends, or somebody wants a stop) -> KillWorkers
     -> WorkersGone -> (DevicesProbed ->) the next attempt, the next phase, or the end
 
-Every way out of RUNNING leads through `KillWorkers`, whose answer `WorkersGone` says that no
-process of the attempt is left and what it died of. Only after that can another attempt start: so
-two groups never live at once. A supervisor that finds an unfinished attempt in its journal goes the
-same way.
+Every way out of RUNNING leads through `KillWorkers`. Its answer `WorkersGone` says that no process
+of the attempt is left, and why it ended. Another attempt can start only after that, so two groups
+never live at once. A supervisor that finds an unfinished attempt in its journal does the same.
 
-This file finds the handler of each event, and holds what a deadline leads to. `resuming` holds how
-a supervisor starts, `running` how an attempt lives, `stopping` how a live one is stopped,
-`regrowing` how it makes way for a larger rung, `ending` what its end leads to, `capacity_check`
-what the next one runs on, `phases` the way from phase to phase, and `transitions` what they all end
-in. docs/states.md has every transition; CONTRIBUTING.md traces one restart.
+This file has the table of handlers, and those for deadlines. The others are in `resuming` (a
+supervisor starts), `running` (an attempt lives), `stopping` (it is asked to stop, or hangs),
+`regrowing` (it makes way for a larger rung), `ending` (its end, and what follows), `capacity_check`
+(the units of the next one), `phases` (from phase to phase) and `transitions` (shared by all).
+docs/states.md has every transition; CONTRIBUTING.md traces one restart.
 
 Events that do not fit the state (late, duplicate, of another attempt or phase) change nothing.
 """
@@ -71,7 +70,7 @@ from supervisor.core.transitions import StepResult, go_on, probe, signal
 
 
 def step(state: JobState, event: Event, policy: RestartPolicy) -> StepResult:
-    """The state after `event`, and the decisions that follow from it."""
+    """Returns the state after `event`, and the decisions that follow from it."""
     if isinstance(state.doing, Ended) and not isinstance(event, SupervisorStarted):
         return state, ()
     return _HANDLERS[type(event)](state, event, policy)
@@ -129,7 +128,7 @@ def _deadline_reached(state: JobState, event: DeadlineReached, policy: RestartPo
 
 
 def _overdue(state: JobState, at: float, policy: RestartPolicy) -> StepResult:
-    """The deadline of what the job does has come."""
+    """The deadline of the present `doing` has come."""
     match state.doing:
         case Beginning():
             return begin(state, "its directory is not there yet", at, policy)
@@ -166,7 +165,7 @@ def _while_it_runs(
 def _why_killed(
     state: JobState, group: Launching | Stopping | Lingering | Killing, policy: RestartPolicy
 ) -> str:
-    """Why a group whose time is over is killed."""
+    """Returns why a group whose deadline has come is killed."""
     if isinstance(group, Killing):
         return "its processes are not confirmed gone yet"
     if state.ends_group:
@@ -181,7 +180,7 @@ def _why_killed(
 
 
 def _why_lingering_ends(state: JobState, workers: Workers, policy: RestartPolicy) -> str:
-    """Why survivors whose time is over are killed."""
+    """Returns why survivors whose deadline has come are killed."""
     if ended_well(state, workers, policy):
         return f"all workers had ended well {policy.survivors_wait:g} s before"
     return "the grace period is over"

@@ -1,4 +1,4 @@
-"""From phase to phase: each begins with a directory of its own, and with counts of its own."""
+"""Transitions between phases. Each phase has a directory and counts of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from supervisor.core.transitions import StepResult, drained, finish, go_on
 
 
 def begin(state: JobState, reason: str, at: float, policy: RestartPolicy) -> StepResult:
-    """Start the phase if it has no directory yet, else the next attempt."""
+    """Begin the phase if it has no directory yet, else go on to the next attempt."""
     if state.directory is None:
         state = replace(state, doing=Beginning(deadline=at + policy.confirm_interval))
         return state, (BeginPhase(state.phase, reason),)
@@ -27,7 +27,7 @@ def begin(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Ste
 
 
 def phase_begun(state: JobState, event: PhaseBegun, policy: RestartPolicy) -> StepResult:
-    """The phase has its directory: its first attempt can start."""
+    """The phase has its directory: start its first attempt."""
     if event.phase != state.phase or state.directory is not None:
         return state, ()
     state = state.found(event.committed, event.at)
@@ -39,7 +39,7 @@ def phase_begun(state: JobState, event: PhaseBegun, policy: RestartPolicy) -> St
 
 
 def phase_succeeded(state: JobState, at: float, policy: RestartPolicy) -> StepResult:
-    """The next phase; after the last one the job has succeeded."""
+    """The phase succeeded: begin the next one, or end the job after the last."""
     name = policy.phases[state.phase].name
     if state.phase + 1 < len(policy.phases):
         if state.drain is None:
@@ -56,7 +56,7 @@ def next_phase(state: JobState, reason: str, at: float, policy: RestartPolicy) -
 
 
 def begin_anew(state: JobState, at: float, policy: RestartPolicy) -> StepResult:
-    """Run the whole job again as a new record. Checkpoints and the attempt numbers go on."""
+    """Run the whole job again with fresh counts. Checkpoints stay, and attempt numbers go on."""
     reason = "the job had succeeded by its exit code alone, which is not final: it runs again"
     return begin(_in_phase(state, 0, policy), reason, at, policy)
 

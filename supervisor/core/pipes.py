@@ -1,4 +1,4 @@
-"""Which survivors of an attempt end by themselves, because their input does."""
+"""Find the survivors of an attempt that end by themselves when their input ends."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class HeldPipes:
 
 
 def left_alone(found: Mapping[int, HeldPipes], handling: Container[int]) -> set[int]:
-    """Which processes get no SIGTERM yet, because they end with their input, as `tee` does behind
-    a trainer. A trainer whose `tee` ended first could not print while it saves.
+    """Returns the processes that get no SIGTERM yet, because they end with their input.
 
-    Of processes that feed each other, as a program and a coprocess do, each waits for the others:
-    those that are `handling` SIGTERM get it first, or all of them where none does.
+    An example is `tee` behind a trainer: if `tee` ended first, the trainer could not print while it
+    saves. In a cycle of processes that feed each other (a program and a coprocess), those that are
+    `handling` SIGTERM get it first, or all of them if none does.
     """
     feeds = {
         pid: {to for to, its in found.items() if to != pid and own.writes & its.reads}
@@ -35,7 +35,7 @@ def left_alone(found: Mapping[int, HeldPipes], handling: Container[int]) -> set[
 
 
 def _reached(pid: int, feeds: Mapping[int, set[int]]) -> set[int]:
-    """All that `pid` feeds, directly or through others."""
+    """Returns all processes that `pid` feeds, directly or through others."""
     reached: set[int] = set()
     new = feeds[pid]
     while new:

@@ -1,4 +1,4 @@
-"""What a job's config says to the decision core: budgets, grace, backoff, success."""
+"""The policy of a job, made from its config: budgets, grace periods, backoff, success."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ class PhasePolicy:
     max_num_preemptions: int = 20
     success: Success = field(default_factory=Success)
     reports_stages: bool = False
-    """Whether the workers are known to speak the worker protocol: if so, they are watched from
-    their start on, else from their first word on."""
+    """Whether the workers are known to report their stages. If so, they are watched for hangs from
+    their start, else from their first report."""
     deadlines: Mapping[Stage, float] = field(default_factory=dict)
-    """Time limits that override the defaults and what is learned, in seconds."""
+    """Time limits in seconds, which override the default and the learned ones."""
     repeated_failure_limit: int | None = None
-    """How often the same failure may come back without progress; 0: as often as the budget bears;
-    None: twice before the phase's first checkpoint, three times after it."""
+    """At how many times without progress the same failure ends the job; 0: only the budget does;
+    None: 2 before the phase's first checkpoint, 3 after it."""
     max_total_restarts: int | None = None
-    """How many charged restarts there may be in all, whatever progress is made; None: any number.
-    """
+    """The limit of charged restarts of the phase, whatever its progress; None: there is none."""
     rungs: tuple[int, ...] = ()
-    """The ladder: device counts, the full one first; empty: nobody knows how many there are."""
+    """The ladder: device counts in descending order; empty: the number of devices is not known."""
     units: tuple[str, ...] = ()
-    """All that the full rung is made up of, each with as many devices as the others."""
+    """The units of the full rung; all have the same number of devices."""
     workers_are_units: bool = False
-    """Whether each unit is a host with a worker of its own; else it is a device."""
+    """Whether a unit is a host with one worker; else it is a device."""
     side_by_side: bool = False
-    """Whether a rung must be made up of neighbours."""
+    """Whether the units of a rung must be adjacent."""
     first_initialising: float | None = None
-    """After how many seconds an initialisation is tried once more, without charge or blame, before
-    it gets its whole time; None: there is no such trial."""
+    """Time limit in seconds of a first initialisation. After it the initialisation is tried once
+    more with the normal limit, without charge or blame. None: the normal limit holds from the
+    start."""
 
     def limits(self, *, tries_again: bool) -> Mapping[Stage, float]:
-        """The time limits of an attempt; `tries_again`: whether its initialisation may be tried
-        once more."""
+        """Returns the time limits of an attempt in seconds; `tries_again`: whether its
+        initialisation may still be tried once more."""
         if self.first_initialising is None or not tries_again:
             return self.deadlines
         return {Stage.INITIALIZING: self.first_initialising, **self.deadlines}
@@ -56,44 +56,45 @@ class RestartPolicy:
     grace_period: float = 25.0
     """From SIGTERM to SIGKILL."""
     preemption_notice: float | None = None
-    """How long the machine stays after its preemption was announced; None: nobody knows."""
+    """How long the machine stays after its preemption was announced; None: not known."""
     impatient_grace_period: float = 5.0
-    """What is left of the grace period at most after a second request to stop."""
+    """The most that is left of the grace period after a second request to stop."""
     stack_dump: float = 2.0
-    """What the dump of a hung group's stacks may take before it is asked to stop."""
+    """The time for the stack dump of a hung group before it is asked to stop."""
     corroboration: float = 1.0
-    """After a worker died of a SIGTERM that was not ours, the time in which we may get one too, or
-    hear of a preemption: before it is over, nothing is started on a host that may be doomed."""
+    """The least wait before a restart after a preemption, for example after a worker died of a
+    SIGTERM that the supervisor did not send. The host may be about to go: in this time the
+    supervisor gets a SIGTERM too, or hears of the preemption."""
     farewell: float = 0.1
-    """What the other ranks of a dead group get to write their failure records."""
+    """The time in which the other ranks may write their failure records after one has failed."""
     survivors_wait: float = 5.0
-    """How long the processes that workers left behind when they ended well may take to end too."""
+    """The time that survivors get to end after all workers ended with success."""
     confirm_interval: float = 10.0
-    """After this long without word that a killed group is gone, it is killed again; and without
-    word that a phase has begun, it is begun again."""
+    """The time to wait for `WorkersGone` before the group is killed again, and for `PhaseBegun`
+    before the phase is begun again."""
     launch_timeout: float = 300.0
-    """After this long without word that a group runs, it is killed and counts as failed."""
+    """The time to wait for `WorkersStarted` before the group is killed and counts as failed."""
     backoff_first: float = 10.0
     backoff_max: float = 300.0
     backoff_jitter: float = 0.2
     wait_for_capacity: float = 600.0
-    """How long to wait, below the smallest rung, before the job ends without having failed."""
+    """How long to wait for the smallest rung before the job ends with `NO_CAPACITY`."""
     wait_for_replacement: float = 0.0
-    """How long to wait for what was lost before it goes on with less."""
+    """How long to wait for a replacement of lost units before going on with a smaller rung."""
     probe_timeout: float = 450.0
-    """After this long without an answer devices are looked at again."""
+    """The time to wait for `DevicesProbed` before the devices are probed again."""
     look_interval: float = 10.0
-    """Between two looks while it waits for devices."""
+    """The time between two probes while the job waits for devices."""
     regrow_at_checkpoint: bool = False
     """Whether a running attempt makes way for a larger rung; else it grows at the next restart."""
     regrow_interval: float = 30.0
-    """Between two looks for a larger rung while a smaller one runs."""
+    """The time between two probes for a larger rung while an attempt runs."""
     regrow_after: float = 60.0
-    """How long a larger rung must have been well before a running attempt makes way for it; twice
-    as long each time that it did not last."""
+    """How long a larger rung must be usable before a running attempt makes way for it. The time
+    doubles with each flap (`Ladder.flaps`)."""
     quarantine_for: float = 3600.0
     replaceable: bool = False
     """Whether somebody replaces the machine of a job that ends with 69: `supervise provision`."""
     blame_limit: int = 3
-    """So many failures of one host within `blame_window` put it in quarantine."""
+    """How many failures of one host within `blame_window` put it in quarantine."""
     blame_window: float = 3600.0

@@ -1,8 +1,8 @@
-"""Which devices and hosts are not to be used for a while, and why.
+"""Quarantine: the devices and hosts that are not used for a while, and why.
 
-A unit gets here by evidence alone: a probe found it to compute wrongly or to hang, or it was where
-the root cause of too many failures lay. One that is merely not there needs no quarantine: it can be
-used as soon as it is found again.
+A unit gets here on evidence only: a probe found that it computes wrongly or hangs, or it had the
+root cause of too many failures. A missing unit is not quarantined: it is used as soon as a probe
+finds it again.
 """
 
 from __future__ import annotations
@@ -30,46 +30,49 @@ class Blame:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """What is in quarantine, and what may get there."""
+    """The units in quarantine, and the failures that count towards it."""
 
     entries: tuple[QuarantinedUnit, ...] = ()
     blames: tuple[Blame, ...] = ()
 
     @property
     def units(self) -> frozenset[str]:
-        """The units that are not to be used."""
+        """The units in quarantine."""
         return frozenset(entry.unit for entry in self.entries)
 
     def add(self, unit: str, reason: str, until: float) -> Quarantine:
-        """With one more; what was known of it before is replaced."""
+        """Returns the quarantine with `unit` until the time `until`, in place of its earlier
+        entry."""
         others = tuple(entry for entry in self.entries if entry.unit != unit)
         return replace(self, entries=(*others, QuarantinedUnit(unit, reason, until)))
 
     def blame(self, unit: str, at: float, window: float) -> Quarantine:
-        """After one more failure of it; what is older than `window` seconds is forgotten."""
+        """Returns the quarantine after a failure of `unit`; blames older than `window` seconds are
+        dropped."""
         recent = tuple(each for each in self.blames if each.at > at - window)
         return replace(self, blames=(*recent, Blame(unit, at)))
 
     def times_blamed(self, unit: str) -> int:
-        """How often it was the root cause, within the window."""
+        """Returns how often `unit` had the root cause, within the window."""
         return sum(1 for each in self.blames if each.unit == unit)
 
     def expired(self, at: float) -> Quarantine:
-        """Without those whose time is over."""
+        """Returns the quarantine without the entries whose time is over."""
         return replace(self, entries=tuple(entry for entry in self.entries if entry.until > at))
 
     def cleared(self, units: Collection[str]) -> Quarantine:
-        """Without `units` (none named: without any), and with no blame on them."""
+        """Returns the quarantine without `units` and their blames; `units` empty: without any."""
         return Quarantine(
             tuple(entry for entry in self.entries if units and entry.unit not in units),
             tuple(each for each in self.blames if units and each.unit not in units),
         )
 
     def on_another_clock(self, shift: float, now: float, longest: float) -> Quarantine:
-        """The same on a clock that shows `shift` seconds more, and `now` at this moment.
+        """Returns the quarantine on a clock that shows `shift` seconds more, and `now` at this
+        moment.
 
-        That is known by the time of day, which may have been set: nothing lasts beyond `longest`
-        seconds from now.
+        The shift follows from the time of day, which may have been set. So no entry lasts longer
+        than `longest` seconds from now.
         """
         return Quarantine(
             tuple(

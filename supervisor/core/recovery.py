@@ -1,12 +1,12 @@
-"""What a recovery spends its time on: from a worker's death to the next completed optimizer step.
+"""The parts of a recovery, in seconds: from a worker's death to the next completed optimizer step.
 
-A fold over the job's events that only adds up: each mark closes the part that lasted since the mark
-before it, so the parts make up the whole, and what was not seen (the imports of a standby, the
-stages of a program that names none) is simply no part. An attempt that dies before its first step
-does not end the recovery: all of it becomes one part, `earlier attempts`.
+A fold over the job's events. Each event ends the part that began at the last mark, so the parts add
+up to the whole. What cannot be seen (the imports of a standby, the stages of a program that names
+none) has no part of its own. An attempt that dies before its first step does not end the recovery:
+all parts so far become one part, `earlier attempts`.
 
-Volatile, because a supervisor that starts anew cannot know when its workers died. What was found
-out is told by a decision, `TellRecovery`, and so is in the journal.
+It is volatile, because a new supervisor cannot know when the workers died. The decision
+`TellRecovery` puts the result into the journal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OF_STAGE: Mapping[Stage, str] = {
     Stage.TRAINING: "first step",
 }
 _UNKNOWN = "program"
-"""Of a program that names no stages: what lies between those that can be seen."""
+"""The part in which a program that names no stages did what cannot be seen from outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +32,25 @@ class Recovery:
     """A recovery under way, or none. Times are seconds on the supervisor's clock."""
 
     mark: float | None = None
-    """When the last part ended; None: none is under way."""
+    """When the last part ended; None: no recovery is under way."""
     parts: dict[str, float] = field(default_factory=dict)
-    """Seconds, in the order in which they were first spent."""
+    """Seconds by name of the part, in order of first occurrence."""
     reached: int | None = None
-    """The last step that was run before it."""
+    """The last step that was completed before the recovery; None: not known."""
     restored: int | None = None
-    """The step whose state was restored, 0 for a fresh start; None: nobody said."""
+    """The step whose state was restored, 0 for a fresh start; None: not reported."""
     standby: bool = False
-    """Whether the worker had been waiting with its imports done."""
+    """Whether the workers were standbys, which had done their imports already."""
 
     @property
     def lost(self) -> int | None:
-        """Lost work: the steps that were run after the state that is restored."""
+        """The number of completed steps that must be run again; None: not known."""
         if self.reached is None or self.restored is None:
             return None
         return max(0, self.reached - self.restored)
 
     def died(self, at: float) -> Recovery:
-        """A worker died at the time `at`, or fell silent then."""
+        """Returns the recovery after a worker died, or fell silent, at the time `at`."""
         if self.mark is None:
             return Recovery(at)
         so_far = self.spent("", at)
@@ -58,7 +58,8 @@ class Recovery:
         return replace(so_far, parts=parts, restored=None)
 
     def spent(self, part: str, until: float) -> Recovery:
-        """What has passed since the last mark went into `part`; nothing, if an event comes late."""
+        """Returns the recovery with the time since the last mark added to `part` (0 for a late
+        event)."""
         if self.mark is None:
             return self
         until = max(self.mark, until)
@@ -66,19 +67,22 @@ class Recovery:
         return replace(self, mark=until, parts={**self.parts, part: seconds})
 
     def gone(self, at: float, step: int | None) -> Recovery:
-        """Every process of the attempt is gone; `step` is the last one that it ran."""
+        """Returns the recovery after all processes are gone; `step` is the last one they
+        completed."""
         known = [reached for reached in (self.reached, step) if reached is not None]
         return replace(self.spent("clean up", at), reached=max(known, default=None))
 
     def started(self, began: float | None, at: float, *, standby: bool) -> Recovery:
-        """The next workers run; with their start was begun at `began`, if that is known."""
+        """Returns the recovery once the next workers run; `began`: when their start began, if
+        known."""
         decided = self if began is None else self.spent("decide", began)
         return replace(decided.spent("start", at), standby=standby)
 
     def left(self, stage: Stage | None, at: float, *, inferred: bool = False) -> Recovery:
-        """The worker leaves `stage` (None: one that it did not name), or completes a step in it.
+        """Returns the recovery after the worker left `stage` (None: unnamed) or completed a step in
+        it.
 
-        A stage TRAINING that is only `inferred` and in which no step came may have been anything.
+        A stage TRAINING that is only `inferred` and had no step may have been any stage.
         """
         if stage is None or (inferred and stage is Stage.TRAINING):
             return self.spent(_UNKNOWN, at)

@@ -1,26 +1,27 @@
-"""Back up the ladder while a smaller attempt runs: at a checkpoint it makes way for a larger rung.
+"""Regrow: an attempt on a smaller rung makes way for a larger one, after a checkpoint.
 
-    Ladder.begin_to_look -> (timer) look_for_more -> ProbeDevices -> DevicesProbed -> spares_probed
-    -> the larger rung stays well for a while -> CheckpointCommitted -> make_way -> SignalWorkers
+    running.workers_started -> Ladder.begin_to_look -> (timer) look_for_more -> ProbeDevices
+    -> DevicesProbed -> spares_probed -> the larger rung stays usable for a while
+    -> CheckpointCommitted -> checkpoint_committed -> SignalWorkers
 
-Then the group ends as any other one does, see `ending`; nothing is charged, and the next attempt
-takes the largest rung that a look at the devices finds, see `capacity_check`.
+Then the group ends like any other (see `ending`). Nothing is charged, and the next attempt runs on
+the largest rung that a probe finds (see `capacity_check`).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from supervisor.core.capacity_check import evidence, usable
+from supervisor.core.capacity_check import quarantine_bad_units, usable
 from supervisor.core.doing import MakesWay, Running
 from supervisor.core.events import CheckpointCommitted, DevicesProbed
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState
-from supervisor.core.transitions import StepResult, look, signal, tell_stages
+from supervisor.core.transitions import StepResult, probe_units, signal, tell_stages
 
 
 def look_for_more(state: JobState, at: float, policy: RestartPolicy) -> StepResult:
-    """Look at the units that the running attempt does not use."""
+    """Probe the units that the running attempt does not use."""
     phase = policy.phases[state.phase]
     quarantine = state.quarantine.expired(at)
     taken = {*state.ladder.units(phase), *quarantine.units}
@@ -30,12 +31,12 @@ def look_for_more(state: JobState, at: float, policy: RestartPolicy) -> StepResu
     if not spare:
         return state, ()
     reason = f"whether more than {state.ladder.num_devices(phase)} devices can be used again"
-    return look(state, spare, reason)
+    return probe_units(state, spare, reason)
 
 
 def spares_probed(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> StepResult:
-    """What a look at the spare units found: since when a larger rung could be used."""
-    state = evidence(state, event, policy)
+    """The spare units were probed: remember since when a larger rung has been usable."""
+    state = quarantine_bad_units(state, event, policy)
     phase, ladder = policy.phases[state.phase], state.ladder
     if ladder.look_at is None or event.problem is not None:
         return state, ()
@@ -49,7 +50,8 @@ def spares_probed(state: JobState, event: DevicesProbed, policy: RestartPolicy) 
 def checkpoint_committed(
     state: JobState, event: CheckpointCommitted, policy: RestartPolicy
 ) -> StepResult:
-    """A checkpoint is progress, and the moment at which an attempt can make way."""
+    """A checkpoint was committed: count the progress, and make way for a larger rung if one is
+    due."""
     if event.phase != state.phase:
         return state, ()
     before, state = state, state.committed(event.step, event.at)

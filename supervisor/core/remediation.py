@@ -1,8 +1,8 @@
-"""Remediation: what was tried in a phase about failures that have a remedy, and what is left to do.
+"""Remediation: what was tried about failures that have a remedy, and what to try next.
 
-Pure like the budget beside it. What was tried is a promise to every later attempt of the phase: a
-batch that was passed over stays passed over, also after a roll-back to before it, so that the state
-is always one that a run without any failure could have reached with the same list.
+What was tried holds for every later attempt of the phase. A skipped batch stays skipped, also after
+a roll-back to before it, so the training state is always one that a run without failures and with
+the same list of skipped batches could have reached.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STORAGE_WAITS = 8
 """About a quarter of an hour."""
 
 _AHEAD = {Remedy.WAIT: 1, Remedy.WAIT_LONG: 4}
-"""Where in the backoff a wait begins that is not to be zero the first time: 10 s, and 80 s."""
+"""How many steps of the backoff the first wait skips: it is 10 s and 80 s by default, not 0 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +42,24 @@ class Remediation:
     """How often memory ran out at `highest`."""
     highest: int | None = None
     bad: BadStep | None = None
-    """What was rolled back from last."""
+    """The step that the last roll-back was for."""
     capacity_waits: int = 0
-    """In a row."""
+    """Waits for capacity in a row."""
     storage_waits: int = 0
-    """In a row, at `storage_at`, the highest committed step: above that it has worked meanwhile."""
+    """In a row, while `storage_at` is the highest committed step: a higher one proves that the
+    store worked in between."""
     storage_at: int | None = None
 
     def fresh(self) -> Remediation:
-        """For a job that is run again after its end: a person has changed something. What the
-        checkpoints hold does not change by that."""
+        """Returns the remediation of a job that is run again after it failed for good.
+
+        A person has changed something, so all may be tried again; skipped batches stay skipped,
+        because the checkpoints were made without them.
+        """
         return Remediation(Adjustments(skip_steps=self.adjustments.skip_steps))
 
     def run_again(self) -> Remediation:
-        """For a job that goes on: whoever waited for something begins to wait anew."""
+        """Returns the remediation of a job that is run again: the counts of waits start at zero."""
         return replace(self, capacity_waits=0, storage_waits=0)
 
 
@@ -65,13 +69,13 @@ class Course:
 
     remediation: Remediation
     told: str = ""
-    """What a person is told of it."""
+    """What people are told of it."""
     end: ExitCode | None = None
-    """Nothing is left to try: the job ends, because of `told`."""
+    """Set if nothing is left to try: the job ends with this code, and `told` says why."""
     backoff: int | None = None
-    """The wait is that of so many failures in a row; None: of as many as were charged."""
+    """Back off as after this many failures in a row; None: as after the charged ones."""
     ahead: int = 0
-    """It is that of so many more."""
+    """How many failures are added to that number."""
 
 
 def answer(
@@ -147,7 +151,7 @@ def _roll_back(
     highest: int | None,
     adjustable: Collection[str],
 ) -> Course:
-    """`completed` is the last step that was well."""
+    """Returns what to do about NaN or Inf; `completed` is the last good step, None: not known."""
     step = completed + 1 if completed is not None else None
     bad = BadStep(step) if step is not None else BadStep(None, highest)
     if remediation.bad != bad:

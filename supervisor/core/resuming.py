@@ -36,7 +36,7 @@ from supervisor.core.transitions import StepResult, back_off, finish, probe
 def supervisor_started(
     state: JobState, event: SupervisorStarted, policy: RestartPolicy
 ) -> StepResult:
-    """A supervisor starts: what the job did decides how it goes on."""
+    """A supervisor starts: go on from what the job did last."""
     drained = state.drain is not None
     ended_for_good = state.exit_code is not None and ExitCode(state.exit_code).for_good
     begins_anew = state.begins_anew(once=event.once)
@@ -86,8 +86,8 @@ def supervisor_started(
 
 
 def _ladder_again(state: JobState, policy: RestartPolicy) -> Ladder:
-    """Where the job stood on its ladder, if that ladder still has such a rung. Its times were those
-    of another clock."""
+    """Returns the ladder as it was, if the config still has that rung and those units. Its times
+    are dropped: they were of another clock."""
     if state.phase >= len(policy.phases):
         return Ladder()
     phase = policy.phases[state.phase]
@@ -114,7 +114,7 @@ def _quarantine_again(
 
 
 def _reopened(state: JobState, end: Succeeded, at: float, policy: RestartPolicy) -> StepResult:
-    """A job that succeeded is run again: over, unless there is more to do than there was."""
+    """A job that succeeded is run again: it ends at once unless the config asks for more."""
     target = policy.phases[state.phase].success.step
     if end.reached is not None and target is not None and target > end.reached:
         fresh = state.budget.fresh()
@@ -129,7 +129,7 @@ def _reopened(state: JobState, end: Succeeded, at: float, policy: RestartPolicy)
 def _recovered(
     state: JobState, group: Alive, drained: bool, at: float, policy: RestartPolicy
 ) -> StepResult:
-    """The last supervisor left a group in flight: charged only if it had ended by itself first."""
+    """Kill the group that the last supervisor left; charge its end only if it ended by itself."""
     workers = workers_of(group)
     lingered = isinstance(group.was if isinstance(group, Killing) else group, Lingering)
     ended = workers is not None and (

@@ -1,4 +1,4 @@
-"""What is deleted so that something that is only added to stays within a limit."""
+"""Choose what to delete so that a growing set of files stays within a size limit."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from supervisor.config.quantities import size_text
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Something that takes room and can be deleted as a whole."""
+    """A file or directory that is deleted as a whole, or not at all."""
 
     name: str
     size: int
     """In bytes."""
     used: float
-    """When it was last of use, in any unit: what has the smallest is deleted first."""
+    """When it was last used, in any unit: the smallest is deleted first."""
     in_use: bool = False
-    """Whether it must stay, whatever it takes."""
+    """Whether it must not be deleted, whatever its size."""
 
 
 def excess(found: Sequence[Kept], limit: int) -> tuple[Kept, ...]:
-    """What to delete of `found` so that the rest takes at most `limit` bytes: what was of use
-    longest ago first, and nothing that is in use. The rest may take more only if all of it is."""
+    """Returns what to delete so that the rest of `found` takes at most `limit` bytes.
+
+    The least recently used goes first, and what is in use stays. If that alone is more than
+    `limit`, so is the rest.
+    """
     over = sum(one.size for one in found) - limit
     deleted = []
     for one in sorted(found, key=lambda one: (one.used, one.name)):
@@ -36,7 +39,7 @@ def excess(found: Sequence[Kept], limit: int) -> tuple[Kept, ...]:
 
 
 def limit_told(what: str, freed: int, key: str, limit: int) -> str:
-    """The line of run.log about what was deleted for the limit of that name."""
+    """Returns the sentence about what was deleted for the limit `key`; sizes in bytes."""
     return (
         f"deleted {what}, {size_text(freed)}: together they may take {size_text(limit)} "
         f"(trainer.init.limits.{key})"

@@ -1,9 +1,9 @@
 """An attempt lives: its workers start, report, and end one by one.
 
-A stop belongs to the attempt, not to its first process: a shell that dies of SIGTERM leaves a
-trainer behind that is still to save, and so does a launcher that exits with code 0 on it. And a
-command that puts its work into the background exits with code 0 at once: that is no success. So
-survivors, live processes that workers which have ended had started, get time to end as well.
+The end of a worker is not yet the end of its work. A shell that dies of SIGTERM, or a launcher that
+exits with code 0 on it, leaves a trainer behind that must still save. A command that puts its work
+into the background exits with code 0 at once, which is no success. So survivors (live processes
+that were started by workers which have ended) get time to end too.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from supervisor.diagnosis.failure import WorkerExit
 from supervisor.protocol.messages import RestoredMessage, StageMessage, StepMessage
 
 _SIGTERM_CODE = 128 + 15
-"""The exit code by which a shell tells that its program died of SIGTERM."""
+"""The exit code of a shell whose program died of SIGTERM."""
 
 
 def workers_started(state: JobState, event: WorkersStarted, policy: RestartPolicy) -> StepResult:
-    """Every worker runs."""
+    """Every worker runs: the job is `Running`, or stops at once if it was asked to."""
     if not isinstance(state.doing, Launching) or state.attempt != event.attempt:
         return state, ()
     workers, deadline = Workers(len(event.pids)), state.doing.deadline
@@ -60,7 +60,7 @@ def workers_started(state: JobState, event: WorkersStarted, policy: RestartPolic
 
 
 def worker_reported(state: JobState, event: WorkerReported, policy: RestartPolicy) -> StepResult:
-    """A worker said where it is."""
+    """A worker reported: move the hang watchdog, the recovery and the stage times on."""
     if not isinstance(state.doing, Alive) or state.attempt != event.attempt:
         return state, ()
     limits = policy.phases[state.phase].limits(tries_again=not state.initialises_again)
@@ -74,7 +74,7 @@ def worker_reported(state: JobState, event: WorkerReported, policy: RestartPolic
 
 
 def _recovering(state: JobState, event: WorkerReported) -> tuple[Recovery, tuple[Decision, ...]]:
-    """How far the recovery has got: a completed step ends it."""
+    """Returns the recovery after a report; a completed step ends it."""
     recovery, doing = state.recovery, state.liveness
     if recovery.mark is None:
         return recovery, ()
@@ -95,7 +95,9 @@ def workers_observed(state: JobState, event: WorkersObserved, policy: RestartPol
     if state.attempt != event.attempt:
         return state, ()
     decisions: tuple[Decision, ...] = ()
-    if isinstance(state.doing, Launching):  # the answer to StartWorkers was lost: this is as good
+    if isinstance(
+        state.doing, Launching
+    ):  # the answer to StartWorkers was lost: this one replaces it
         started = WorkersStarted(event.at, event.attempt, event.pids)
         state, decisions = workers_started(state, started, policy)
     match state.doing:
@@ -108,7 +110,9 @@ def workers_observed(state: JobState, event: WorkersObserved, policy: RestartPol
             return kill(state, group, event.at, told_ends(workers.exits), policy)
         case Running() | Stopping() as group:
             state, more = _ends_observed(state, group, event, policy)
-            is_over = isinstance(state.doing, Killing)  # then nobody is left to be asked to stop
+            is_over = isinstance(
+                state.doing, Killing
+            )  # then no worker is left that could be asked to stop
             return state, (more if is_over else (*decisions, *more))
         case _:
             return state, ()
@@ -128,7 +132,7 @@ def _ends_observed(
     if workers.all_ended:
         return _survive(state, group, event.at, policy)
     if not state.drains and some_failed(workers.exits, state, policy):
-        # One for all: the others would hang in a collective. They get the time to say farewell.
+        # The other ranks would hang in a collective. They get time for their failure records only.
         cause = cause_of(group) or WorkerEnded()
         group = Stopping(workers, cause, deadline=event.at + policy.farewell)
     return replace(state, doing=group), ()
@@ -137,7 +141,7 @@ def _ends_observed(
 def _survive(
     state: JobState, group: Running | Stopping, at: float, policy: RestartPolicy
 ) -> StepResult:
-    """Every worker has ended: the survivors get the time that is theirs, then they are killed."""
+    """Every worker has ended: give the survivors time, or kill the group if there are none."""
     workers = group.workers
     if not workers.survivors:
         return kill(state, group, at, told_ends(workers.exits), policy)

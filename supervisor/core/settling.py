@@ -1,7 +1,7 @@
-"""When an attempt has recovered: until then nothing is prepared for the one after it.
+"""Find out when an attempt has recovered. Nothing is prepared for the next attempt before that.
 
-What prepares takes processor time from the recovery itself. So it begins at the attempt's first
-step, at its first commit, or after a minute of training, whichever comes first.
+Preparation (standbys, prefetches) takes processor time from the recovery. So it begins at the
+attempt's first step, at its first commit, or after a minute of training, whichever comes first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from supervisor.protocol.messages import Stage
 
 TRAINS_FOR = 60.0
-"""Seconds of TRAINING after which a program that tells neither steps nor commits has recovered."""
+"""Seconds of TRAINING after which a program that reports neither steps nor commits has
+recovered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +22,13 @@ class Settling:
     since: float
     """When the present stage began."""
     stage: Stage | None = None
-    """None: the program has named no stage yet. If it never does, it trains from its start on, as
-    far as anyone can tell."""
+    """None: the program has named no stage yet; until it does, all time counts as training."""
     trained: float = 0.0
     """Seconds of TRAINING in the stages before the present one."""
 
     def entered(self, stage: Stage, at: float) -> Settling:
-        """The worker named a stage. What came before the first one was no training."""
+        """Returns the value after the worker named `stage`. Time before the first stage is no
+        training."""
         trained = self.trained if self.stage is None else self._trained(at)
         return replace(self, since=at, stage=stage, trained=trained)
 

@@ -1,13 +1,13 @@
-"""How long an attempt is in which stage, and how far it has come: what the time of a job went into.
+"""The seconds that an attempt spends in each stage, for goodput and reports.
 
-A fold over what the workers report. Each change of stage is told by a decision, `TellStages`; so
-are each new checkpoint and the end of the attempt, and all of that is in the journal. Each tells
-the seconds in every stage since the one before it: together they are the whole attempt.
+A fold over the workers' reports. The decision `TellStages` records them in the journal at each
+change of stage, at each new checkpoint, and at the end of the attempt. Each record has the seconds
+in every stage since the one before it, so together they cover the whole attempt.
 
-A worker that changes its stage without end does not fill the journal. Where the `Allowance` is
-used up, a change is not told; the next that is told counts those before it, and has their seconds.
+A worker that changes its stage all the time must not fill the journal. So an `Allowance` limits the
+records: a change without a record is counted in the next one, which has its seconds too.
 
-Volatile: what was not told yet when a supervisor dies is lost, as its workers are.
+Volatile: what is not recorded when a supervisor dies is lost, as its workers are.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from supervisor.core.allowance import Allowance
 from supervisor.protocol.messages import Stage
 
 UNNAMED = "UNNAMED"
-"""The stage of a program that has named none."""
+"""The name for the time in which a program has named no stage."""
 CHANGES = Allowance(at_once=30.0, per_second=1 / 60)
-"""How many changes are told. An attempt has five until it trains; in the long run they take half a
-megabyte of journal a day at most."""
+"""How many changes are recorded. An attempt has five until it trains; in the long run they take at
+most half a megabyte of journal a day."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """What is not told yet. Times are seconds on the supervisor's clock."""
+    """The times that are not recorded yet. Times are seconds on the supervisor's clock."""
 
     mark: float | None = None
-    """Up to when the time is in `seconds`; None: no workers run."""
+    """The time up to which `seconds` is complete; None: no workers run."""
     stage: Stage | None = None
-    """The present one; None: the program has named none."""
+    """The present stage; None: the program has named none."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """In each stage, in the order in which they were first left."""
+    """Seconds by name of the stage, in the order in which the stages were first left."""
     untold: int = 0
-    """Changes of stage."""
+    """How many changes of stage were not recorded."""
     allowance: Allowance = CHANGES
 
     def started(self, at: float, stage: Stage | None) -> StageTimes:
-        """The workers of an attempt run."""
+        """Returns the value once the workers of an attempt run."""
         return StageTimes(at, stage, allowance=self.allowance)
 
     def entered(self, stage: Stage | None, at: float) -> tuple[bool, StageTimes]:
-        """The workers are in `stage`; whether that is a change that may be told."""
+        """Returns whether entering `stage` is a change to record, and the value after it."""
         if self.mark is None or stage is self.stage:
             return False, self
         is_told, allowance = self.allowance.take(at)
@@ -52,7 +52,7 @@ class StageTimes:
         return is_told, after
 
     def until(self, at: float) -> StageTimes:
-        """With the time until `at`; nothing of it where an event comes late."""
+        """Returns the value with the time until `at` added (0 for a late event)."""
         if self.mark is None or at <= self.mark:
             return self
         name = str(self.stage or UNNAMED)
@@ -60,13 +60,13 @@ class StageTimes:
         return replace(self, mark=at, seconds={**self.seconds, name: seconds})
 
     def ended(self, at: float) -> StageTimes:
-        """The attempt is over: it is in no stage any more."""
+        """Returns the value at the end of the attempt, which is in no stage any more."""
         return replace(self.until(at), stage=None)
 
     def told(self) -> StageTimes:
-        """All of it was told."""
+        """Returns the value after all of it was recorded."""
         return replace(self, seconds={}, untold=0)
 
     def gone(self) -> StageTimes:
-        """There are no workers any more."""
+        """Returns the value after the workers are gone."""
         return StageTimes(allowance=self.allowance)

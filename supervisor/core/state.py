@@ -1,7 +1,7 @@
-"""The state of a job: what it is doing, and the parts that hold whatever it does.
+"""The state of a job: what it is doing, and the parts that are kept whatever it does.
 
-Everything but `liveness`, `recovery`, `stages` and `goodput` is durable: it follows from the
-journal.
+`liveness`, `recovery`, `stages` and `goodput` are volatile. All else is durable: a replay of the
+journal restores it.
 """
 
 from __future__ import annotations
@@ -50,23 +50,24 @@ class Drain:
     highest: int | None = None
     """The newest committed step when the workers were asked to stop, or were to be."""
     begins: float | None = None
-    """When the workers are asked to save and exit, if that is later; None: as soon as they run."""
+    """When the workers will be asked to save and exit; None: they were asked already, or will be as
+    soon as they run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The live worker group, for readers outside the core: what of it there is in any variant."""
+    """The live worker group, for readers outside the core: one shape for all variants."""
 
     attempt: int
     world_size: int | None
-    """None: nothing tells yet that the workers run."""
+    """How many workers there are; None before `WorkersStarted`."""
     exits: tuple[WorkerExit, ...]
     survivors: tuple[Survivor, ...]
     deadline: float | None
-    """When the group is killed (again); None: nothing ends it."""
+    """When the group is killed, or killed again; None: it is not ending."""
     killing: bool
     seen: int
-    """How many exits were observed since the kill was decided."""
+    """The number of exits in the latest observation since the kill was decided; 0: none came."""
     abandoned: bool
     lingers: bool
     hang: Hang | None
@@ -90,7 +91,8 @@ class JobState:
     directory: str | None = None
     """The phase's directory; None until it has begun."""
     initialises_again: bool = False
-    """Whether the last attempt hung in a first, short initialisation: the next has more time."""
+    """Whether the last attempt hung in a first, short initialisation: the next one has more
+    time."""
     budget: Budget = field(default_factory=Budget)
     remediation: Remediation = field(default_factory=Remediation)
     guesses: Guesses = field(default_factory=Guesses)
@@ -102,14 +104,14 @@ class JobState:
     ladder: Ladder = field(default_factory=Ladder)
     quarantine: Quarantine = field(default_factory=Quarantine)
     looks: int = 0
-    """How often devices were looked at: the number of the latest look."""
+    """How many probes were asked for: the number of the latest `ProbeDevices`."""
     epoch: float = 0.0
     """The Unix time at which the clock of the last supervisor showed zero."""
     drain: Drain | None = None
     announced: str = ""
-    """What was last announced to happen to the machine, for people."""
+    """The text of the last maintenance announcement; empty: none."""
     longest_save: float | None = None
-    """Seconds that a save of this phase took at most, from its beginning to its commit."""
+    """Seconds from start to commit of the longest save of this phase; None: none was measured."""
     last_failure: Failure | None = None
 
     @property
@@ -119,22 +121,22 @@ class JobState:
 
     @property
     def exit_code(self) -> int | None:
-        """With what the job ended; None: it has not."""
+        """The exit code that the job ended with; None: it has not ended."""
         return int(self.doing.exit_code) if isinstance(self.doing, Ended) else None
 
     @property
     def backoff(self) -> BackingOff | None:
-        """The wait before the next attempt, if that is what the job does."""
+        """The backoff before the next attempt; None while the job does something else."""
         return self.doing if isinstance(self.doing, BackingOff) else None
 
     @property
     def capacity_check(self) -> Probing | Waiting | None:
-        """The search for devices for the next attempt, if that is what the job does."""
+        """The search for devices for the next attempt; None while the job does something else."""
         return self.doing if isinstance(self.doing, Probing | Waiting) else None
 
     @property
     def group(self) -> Group | None:
-        """The live worker group, for readers outside the core."""
+        """The live worker group, for readers outside the core; None: there is none."""
         doing = self.doing
         if not isinstance(doing, Alive):
             return None
@@ -158,7 +160,7 @@ class JobState:
 
     @property
     def deadline(self) -> float | None:
-        """When something is to be done although nothing happens; None: never."""
+        """When `DeadlineReached` is due if no other event comes; None: never."""
         if not isinstance(self.doing, Running):
             return self.due
         begins = self.drain.begins if self.drain is not None else None
@@ -167,7 +169,7 @@ class JobState:
 
     @property
     def due(self) -> float | None:
-        """The next deadline, without the timers of a healthy group."""
+        """The next deadline, without the timers of a healthy group; None: there is none."""
         match self.doing:
             case New() | Running() | Succeeded() | Failed() | Drained():
                 return None
@@ -178,21 +180,22 @@ class JobState:
 
     @property
     def drains(self) -> bool:
-        """Whether the job is stopping: not while an announced preemption leaves time to train."""
+        """Whether the job is stopping. False while an announced preemption leaves time to train."""
         return self.drain is not None and self.drain.begins is None
 
     @property
     def ends_group(self) -> bool:
-        """Whether the group is being stopped because of a hang, a larger rung, or a request."""
+        """Whether the group is asked to end: for a hang, a larger rung, or a request to stop."""
         cause = cause_of(self.doing) if isinstance(self.doing, Alive) else None
         return self.drains or isinstance(cause, Hang | MakesWay)
 
     def begins_anew(self, *, once: bool) -> bool:
-        """Whether running the command again runs the job again although it succeeded."""
+        """Whether running the command again runs a succeeded job anew; `once` as in
+        `SupervisorStarted`."""
         return isinstance(self.doing, Succeeded) and not self.doing.proven and not once
 
     def committed(self, step: int | None, at: float) -> JobState:
-        """After a checkpoint of `step` was seen committed, at the time `at`."""
+        """Returns the state after a checkpoint of `step` was seen committed at the time `at`."""
         if step is None or (self.newest is not None and step <= self.newest):
             return self
         state, budget = replace(self, newest=step), self.budget.committed(step)
@@ -207,13 +210,13 @@ class JobState:
         return replace(replace(self, newest=None).committed(step, at), newest=step)
 
     def silence(self, now: float) -> Silence | None:
-        """That the running group has been silent for too long, if so."""
+        """Returns the silence of a running group that is too long at the time `now`, else None."""
         if not isinstance(self.doing, Running):
             return None
         return self.liveness.silence(self.attempt, now)
 
     def durable(self) -> JobState:
-        """The part of this state that replaying the journal gives."""
+        """Returns the state that a replay of the journal gives: without the volatile parts."""
         return replace(
             self, liveness=Liveness(), recovery=Recovery(), stages=StageTimes(), goodput=Goodput()
         )

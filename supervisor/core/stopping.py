@@ -32,10 +32,10 @@ from supervisor.core.state import Drain, JobState
 from supervisor.core.transitions import StepResult, drained, signal
 
 _SAVES = 3.0
-"""Of how many saves a worker that is to save may take the time: one may be under way, the next one
-waits for it, and a busy store is slower."""
+"""Time to save before a stop, as a multiple of the longest save: one save may be under way, the
+next waits for it, and a busy store is slower."""
 _LAST_STEP = 5.0
-"""Seconds for the step under way, and for the exit after the save."""
+"""Seconds for the step under way and for the exit after the save."""
 
 _WHO = {
     StopSource.SIGTERM: "told to stop (SIGTERM)",
@@ -46,7 +46,7 @@ _WHO = {
 
 
 def stop_requested(state: JobState, event: StopRequested, policy: RestartPolicy) -> StepResult:
-    """Somebody asked the job to stop."""
+    """The job was asked to stop: stop at once, save later, or shorten the grace period."""
     if event.at_once:
         shorter = min(policy.grace_period, policy.impatient_grace_period)
         policy = replace(policy, grace_period=shorter)
@@ -58,18 +58,18 @@ def stop_requested(state: JobState, event: StopRequested, policy: RestartPolicy)
     match state.doing:
         case BackingOff() | Probing() | Waiting():
             return drained(state, drain)
-        case Launching():  # asked as soon as it runs; but nobody waits for that for ever
+        case Launching():  # it is asked as soon as it runs; the deadline bounds the wait for that
             return replace(state, doing=Launching(event.at + policy.grace_period)), ()
         case Running() | Stopping() | Lingering() as group if begins is None:
             return ask_to_stop(state, group, event.at, policy)
-        case _:  # a phase that begins notices it then, and so does the end of a group
+        case _:  # `phase_begun` and `workers_gone` look at `drain` themselves
             return state, ()
 
 
 def _when_to_save(state: JobState, event: StopRequested, policy: RestartPolicy) -> float | None:
-    """When a save must begin that is to be over when the machine goes; None: at once.
+    """Returns when the save must begin to be complete before the machine goes; None: at once.
 
-    A group that does not run as it should, or never saved, is given all the time there is.
+    It is at once too if the group does not run normally, or if no save was measured yet.
     """
     if event.source is not StopSource.PREEMPTION or not isinstance(state.doing, Running):
         return None
@@ -80,14 +80,14 @@ def _when_to_save(state: JobState, event: StopRequested, policy: RestartPolicy) 
 def _latest_beginning(
     announced: float, longest_save: float | None, policy: RestartPolicy
 ) -> float | None:
-    """When a save must begin at the latest; None: too little is known."""
+    """Returns the latest time to begin a save; None: the notice or the save time is not known."""
     if policy.preemption_notice is None or longest_save is None:
         return None
     return announced + policy.preemption_notice - _SAVES * longest_save - _LAST_STEP
 
 
 def save_measured(state: JobState, event: SaveMeasured, policy: RestartPolicy) -> StepResult:
-    """A save took that long; one that is to come may have to begin sooner for it."""
+    """Remember the longest save, and begin a planned save earlier if it needs more time."""
     if not isinstance(state.doing, Alive) or state.attempt != event.attempt:
         return state, ()
     longest, drain = max(event.seconds, state.longest_save or 0.0), state.drain
@@ -106,26 +106,28 @@ def ask_to_stop(
     assert drain is not None
     reason = _WHO[drain.source]
     if drain.source is StopSource.PREEMPTION and saving is not None:
-        # Who announces it ends it; nothing is gained by killing a save that could get done.
+        # The platform ends the machine itself: killing an unfinished save would gain nothing.
         grace = max(grace, _SAVES * saving)
         reason += f"; the longest save so far took {saving:.1f} s"
-    if drain.begins is not None:  # what was committed meanwhile is no sign that this save fits
+    if drain.begins is not None:  # checkpoints since the request are not the save asked for
         drain = replace(drain, begins=None, highest=state.newest)
     cause: Cause = Asked()
     if isinstance(group, Stopping | Lingering) and isinstance(group.cause, Hang | MakesWay):
         cause = group.cause
     elif isinstance(group, Lingering) and ended_well(state, group.workers, policy):
-        group = replace(group, deadline=inf)  # it was for survivors that nobody asks to stop
+        group = replace(
+            group, deadline=inf
+        )  # that deadline was for survivors that are not asked to stop
     return signal(replace(state, drain=drain), group, reason, at, policy, cause, grace)
 
 
 def _asked_again(
     state: JobState, drain: Drain, event: StopRequested, policy: RestartPolicy
 ) -> StepResult:
-    """Impatience shortens the grace period; an echo within a second does not.
+    """A second request shortens the grace period, unless it comes within a second of the first.
 
-    Nor does an announcement, nor the signal that it announced: that one says who stopped the job,
-    and ends the wait for the end of the notice.
+    An announced preemption never shortens it. Nor does the first signal after the announcement:
+    it replaces the source of the stop, and a save that was planned for later begins now.
     """
     if event.source is StopSource.PREEMPTION:
         return state, ()
@@ -146,7 +148,7 @@ def _asked_again(
 def hung(
     state: JobState, group: Running, silence: Silence, at: float, policy: RestartPolicy
 ) -> StepResult:
-    """The group is silent for too long: its stacks first, then it is asked to stop."""
+    """The group is silent for too long: dump its stacks; at the deadline it is asked to stop."""
     hang = Hang(silence.stage, silence.seconds, state.newest)
     stopping = Stopping(group.workers, hang, deadline=at + policy.stack_dump)
     recovery = state.recovery.died(at - silence.seconds).spent("detect", at)

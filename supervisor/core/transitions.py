@@ -1,7 +1,7 @@
-"""What every part of the core ends in: the next attempt, a wait, SIGTERM, or the end of the job.
+"""The transitions that all of the core shares: next attempt, wait, SIGTERM, end of the job.
 
-go_on -> the next attempt; where there is a reason to doubt its devices, `ProbeDevices` first,
-         whose answer `DevicesProbed` goes by way of `ending` to `capacity_check`
+go_on -> the next attempt. If there is a reason to doubt its devices, `ProbeDevices` comes first,
+         and `ending.probed` handles the answer `DevicesProbed` by means of `capacity_check`
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _RESTS: dict[type, str] = {BackingOff: "backoff", Probing: "probe", Waiting: "ca
 
 
 def rested(state: JobState, at: float) -> JobState:
-    """The recovery has gone on while nothing ran."""
+    """Returns the state with the time of a backoff, probe or wait added to the recovery."""
     part = _RESTS.get(type(state.doing))
     return replace(state, recovery=state.recovery.spent(part, at)) if part is not None else state
 
 
 def go_on(state: JobState, reason: str, at: float, policy: RestartPolicy) -> StepResult:
-    """The next attempt, after a look at the devices if there is a reason for one."""
+    """Go on to the next attempt; probe the devices first if there is a reason to doubt them."""
     state = replace(state, quarantine=state.quarantine.expired(at))
     phase = policy.phases[state.phase]
     in_use = state.ladder.units(phase)
@@ -77,19 +77,19 @@ def probe(
     short_since: float | None = None,
     suspicion: Suspicion | None = None,
 ) -> StepResult:
-    """Look at all devices."""
+    """Probe all devices before the next attempt."""
     probing = Probing(reason, at + policy.probe_timeout, short_since, suspicion)
-    return look(replace(rested(state, at), doing=probing), None, reason)
+    return probe_units(replace(rested(state, at), doing=probing), None, reason)
 
 
-def look(state: JobState, units: tuple[str, ...] | None, reason: str) -> StepResult:
-    """Look at `units`; None: at all devices."""
+def probe_units(state: JobState, units: tuple[str, ...] | None, reason: str) -> StepResult:
+    """Decide a probe of `units`; None: of all devices."""
     state = replace(state, looks=state.looks + 1)
     return state, (ProbeDevices(state.looks, state.attempt, state.phase, units, reason),)
 
 
 def start(state: JobState, reason: str, at: float, policy: RestartPolicy) -> StepResult:
-    """The next attempt, on the rung where the ladder stands."""
+    """Start the next attempt on the present rung of the ladder."""
     attempt = state.attempt + 1
     state = replace(
         rested(state, at),
@@ -132,7 +132,7 @@ def backoff_delay(failures: int, policy: RestartPolicy, *, salt: str) -> float:
 
 
 def back_off(state: JobState, delay: float, reason: str, at: float) -> StepResult:
-    """Nothing for `delay` seconds."""
+    """Wait `delay` seconds before the next attempt."""
     failure = state.last_failure
     is_busy = failure is not None and failure.remedy is Remedy.WAIT
     state = replace(state, doing=BackingOff(delay, at + delay, reason))
@@ -148,8 +148,11 @@ def signal(
     cause: Cause,
     grace: float | None = None,
 ) -> StepResult:
-    """SIGTERM, and SIGKILL when the grace period (`grace`, where it is another than the policy's)
-    is over; a deadline that is nearer stays, except that of the dump of a hung group's stacks."""
+    """Send SIGTERM, and set the deadline for SIGKILL.
+
+    `grace` is the grace period in seconds; None: the policy's. An earlier deadline stays, except
+    the one for the stack dump of a hung group.
+    """
     deadline = at + (policy.grace_period if grace is None else grace)
     dumps = isinstance(cause, Hang) and not cause.asked
     if isinstance(cause, Hang):
@@ -163,8 +166,7 @@ def signal(
 
 
 def tell_stages(state: JobState, at: float, step: int | None) -> StepResult:
-    """Tell how long the attempt was in which stage since that was told last; `step` is the last
-    completed one."""
+    """Record the time in each stage since the last record; `step` is the last completed step."""
     stages = state.stages.until(at)
     if stages.mark is None:
         return state, ()
@@ -173,7 +175,7 @@ def tell_stages(state: JobState, at: float, step: int | None) -> StepResult:
 
 
 def finish(state: JobState, end: Ended, reason: str) -> StepResult:
-    """The end of the job, for this run of the command at least."""
+    """End the job; running the command again may continue it."""
     if isinstance(end, Failed) and (failure := state.last_failure) is not None:
         advice = for_the_end(failure.advice, failure.cause)
         state = replace(state, last_failure=replace(failure, advice=advice))
@@ -181,7 +183,7 @@ def finish(state: JobState, end: Ended, reason: str) -> StepResult:
 
 
 def drained(state: JobState, drain: Drain) -> StepResult:
-    """The end, because somebody asked for it."""
+    """End the job because it was asked to stop."""
     code = ExitCode.STOPPED if drain.source is StopSource.PERSON else ExitCode.DRAINED
     reason = "stopped; run the same command again to resume"
     return finish(state, Drained(code), reason)

@@ -1,7 +1,7 @@
-"""Whether a program seems to make checkpoints that are not seen where they are looked for.
+"""Find out whether a program makes checkpoints that the supervisor does not see.
 
-Then its progress refills no budget, and a job that goes on well ends with 76. A fold over the
-transitions of a phase: what the program shows of its saves, against what was seen committed.
+Then progress does not refill the budget, and a healthy job ends with exit code 76. A fold over the
+transitions of a phase: the saves that the program shows, against the commits that were seen.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from supervisor.core.events import CheckpointCommitted, Event, WorkerReported, W
 from supervisor.protocol.messages import SavedMessage, StepMessage
 
 _ENOUGH_SAVES = 2
-"""So many saves are a sign while the program runs: the commit of a single one may still come."""
+"""How many saves are a sign while the program runs: the commit of one save may still come."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnseenSaves:
-    """What the current attempt of a phase has shown."""
+    """What the current attempt of a phase has shown of its saves."""
 
     newest: int | None = None
     """The newest committed step when the attempt began."""
@@ -28,7 +28,7 @@ class UnseenSaves:
     saves: int = 0
     """How often the program said that it saved."""
     committed: bool = False
-    """Whether a higher step was seen committed in the phase: all is as it should be."""
+    """Whether a higher step was seen committed in the phase: then nothing is wrong."""
     ended: bool = False
 
     def begun(self, newest: int | None) -> UnseenSaves:
@@ -37,7 +37,7 @@ class UnseenSaves:
         return UnseenSaves(newest, earlier=earlier, committed=self.committed)
 
     def after(self, event: Event) -> UnseenSaves:
-        """With what the event tells of the attempt."""
+        """Returns the value after `event`."""
         match event:
             case WorkerReported(_, _, _, StepMessage() as message) if self.first is None:
                 return replace(self, first=message.earliest)
@@ -53,7 +53,7 @@ class UnseenSaves:
 
     @property
     def reason(self) -> str | None:
-        """What tells that checkpoints are not seen; None: nothing does."""
+        """Why it seems that checkpoints are not seen; None: nothing says so."""
         if self.committed:
             return None
         if self.first is not None:

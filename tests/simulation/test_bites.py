@@ -182,7 +182,7 @@ def a_snapshot_is_tried_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def lost_devices_are_charged_to_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ending, "lost", lambda *given: ())
+    monkeypatch.setattr(ending, "bad_units_in_use", lambda *given: ())
 
 
 def it_shrinks_by_guess(monkeypatch: pytest.MonkeyPatch) -> None:
