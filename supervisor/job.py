@@ -380,4 +380,4 @@ def _leave_nothing_behind(guard: GuardClient, reactor: Reactor) -> None:
     while guard.kill():
         time.sleep(guard.pause)
         if reactor.stops != stops:
-            guard.hurry()
+            guard.shorten_wait()

@@ -1,13 +1,13 @@
-"""Waits until what an attempt had is free: its processes are dead, and its TPU chips are closed.
+"""Waits until an attempt has freed all it had: its processes are dead, its TPU chips are closed.
 
-Clearing is one chain of tries, however often it is asked for: the decision core asks again when it
-hears nothing for a while, and each chain of its own would kill and judge the attempt once more.
-Between two tries the main loop turns, so that it hears signals and workers, and pets its watchdog
-for as long as it really turns.
+There is at most one chain of kill attempts, however often one is asked for. The core asks again
+when it gets no answer for a while, and a second chain would kill and judge the attempt a second
+time. The main loop runs between two kills, so that it handles signals and workers, and the watchdog
+sees it.
 
-The kernel opens a chip for one process at a time, and what an attempt has left may take seconds to
-be gone: whoever starts before, or looks at the devices, finds them busy. Who had a chip open before
-the attempt began has it by right.
+The kernel lets one process at a time open a chip, and processes of an attempt may take seconds to
+disappear. A worker or probe that starts before that finds the chips busy. Processes that had a chip
+open before the attempt began are not waited for.
 """
 
 from __future__ import annotations
@@ -22,36 +22,37 @@ from supervisor.ports import Clock
 
 _PAUSE = 0.2
 _PATIENCE = 30.0
-"""Seconds. Longer, and it is no remnant: the next attempt then says what it finds."""
+"""Seconds to wait for the chips. After that, the next attempt starts and reports what it finds."""
 
 
 class Clearing:
-    """The one chain of tries."""
+    """Kills an attempt again and again until nothing of it is left."""
 
     def __init__(self, reactor: MainLoop, processes: Processes) -> None:
         self._reactor = reactor
         self._processes = processes
         self._stops: int | None = None
-        """How many requests to stop had come when the chain began; None: there is no chain."""
+        """How many requests to stop had come when the chain began; None: no chain runs."""
 
     def until_gone(self, kill: Callable[[], bool], then: Callable[[], None]) -> None:
-        """Call `kill` until it returns False, which says that nothing is left, and then `then`.
-        While an earlier chain still runs, that one goes on with these two in the place of its own.
+        """Call `kill` until it returns False (nothing is left), and then `then`.
+
+        If a chain already runs, it goes on with these two functions instead of its own.
 
         Raises:
-            UnkillableError: something does not die. Whoever asks the job to stop meanwhile learns
-                that as soon as what is left was named.
+            UnkillableError: a process does not die. After a request to stop it is raised as soon
+                as the process was named to people.
         """
         self._kill, self._then = kill, then
         if self._stops is None:
             self._stops = self._reactor.stops
             if self._stops:
-                self._processes.asked()
+                self._processes.stop_was_requested()
             self._try()
 
     def _try(self) -> None:
         if self._reactor.stops != self._stops:
-            self._processes.hurry()
+            self._processes.shorten_wait()
         if self._kill():
             self._reactor.call_later(self._processes.pause, self._try)
             return
@@ -60,7 +61,7 @@ class Clearing:
 
 
 class Releasing:
-    """Waits for the chips, one wait at a time."""
+    """Waits until other processes have closed the TPU chips; at most one wait at a time."""
 
     def __init__(
         self,
@@ -79,17 +80,19 @@ class Releasing:
         self._redact = redact
         self._by_right: frozenset[int] = frozenset()
         self._end: float | None = None
-        """When the wait is over; None: nobody waits."""
+        """When the wait is over at the latest; None: no wait goes on."""
         self._then: Callable[[], None] = lambda: None
         """What is called when the wait is over."""
 
     def begins(self) -> None:
-        """An attempt begins: who has a chip open now is none of it."""
+        """Remember who has a chip open before an attempt begins: those are not waited for."""
         self._by_right = frozenset(holder.pid for holder in self._holders())
 
     def until_released(self, then: Callable[[], None]) -> None:
-        """Call `then` when nobody else has a chip open, or after `patience` seconds. During a wait
-        it replaces the `then` of that wait, whose end stays as it is."""
+        """Call `then` when all chips are closed, or after `patience` seconds.
+
+        During a wait it replaces the `then` of that wait, and its end stays the same.
+        """
         self._then = then
         if self._end is None:
             self._end = self._clock.now() + self._patience

@@ -8,7 +8,7 @@ returns soon: what takes longer than a moment is done by timers, descriptors or 
 get lost on the way to the core, so the core asks again, and an engine repeats itself:
 
 * `WorkersObserved` has *all* exits of the attempt so far, in the order in which they were seen. It
-  is posted when a worker ends, and every few seconds without a cause.
+  is posted when a worker ends, and every few seconds anyway.
 * A question that is asked again is answered again.
 * Every event of a group has its `attempt`, every `DevicesProbed` the number of its question: the
   core drops those that are late.
@@ -58,28 +58,27 @@ class Engine(Protocol):
         ...
 
     def probe(self, plan: PhasePlan, number: int, units: tuple[str, ...] | None) -> None:
-        """Look at these devices or hosts (None: all of the phase), while an attempt may run on
-        others.
+        """Probe these devices or hosts (None: all of the phase). An attempt may run on others.
 
         Answered once by `DevicesProbed` with this `number`: which units work, which do not and why,
-        or the problem for which nothing could be found out. A newer question ends one that is not
-        answered yet, and so does `kill`: that one is never answered.
+        or the problem that prevented an answer. A newer probe, or `kill`, cancels one that is not
+        answered yet: it is never answered.
         """
         ...
 
     def dump_stacks(self, attempt: int) -> None:
-        """Have the attempt's workers write down what they are doing, by all means there are.
+        """Have the attempt's workers write their stacks, by every means available.
 
-        No worker may end by that: one that does not handle the signal does not get it. Nothing
-        happens if another attempt runs, or none. Not answered; people are told.
+        This must not end a worker: one that does not handle the signal does not get it. Does
+        nothing if another attempt runs, or none. Not answered; people are told.
         """
         ...
 
     def terminate(self, attempt: int) -> None:
-        """Ask the attempt to save and exit: its workers, and what lives on after them.
+        """Ask the attempt's workers and their survivors to save and exit.
 
-        How long they may take is for the core to say: they are not killed here. Nothing happens if
-        another attempt runs, or none. Not answered but by the `WorkersObserved` of their ends.
+        The core decides how long they may take: they are not killed here. Does nothing if another
+        attempt runs, or none. The only answer is `WorkersObserved` with their exits.
         """
         ...
 
@@ -88,23 +87,23 @@ class Engine(Protocol):
     ) -> None:
         """Kill all that is left of the attempt, and judge how it ended.
 
-        Answered by `WorkersGone` once nothing of it lives: with the `Failure` (None: it succeeded),
-        what it said last, and the newest committed step, which is looked for after that. It is
-        asked again every 10 s until the answer has come: that is no second kill as long as the
-        first goes on, and is answered again afterwards.
+        Answered by `WorkersGone` once no process of it lives: with the `Failure` (None: it
+        succeeded), its last reports, and the newest committed step, looked for after that. The core
+        asks again every 10 s until the answer has come. A repetition during a kill starts no second
+        one; a repetition after it is answered again.
 
-        It is asked also for an attempt that an earlier supervisor started: then `exits` is what is
-        known of its end, and the files in its directory are all the evidence. That one of `late`
-        still runs is a fault of the attempt.
+        The attempt may be one that an earlier supervisor started: then `exits` is all that is known
+        of its end, and the files in its directory are all the evidence. If a process of `late`
+        still runs, the attempt has failed.
 
         Raises:
-            UnkillableError: something does not die.
+            UnkillableError: a process does not die.
         """
         ...
 
     def pass_on_sigterm(self) -> None:
-        """Send SIGTERM to the workers while the main loop hangs. Safe in any thread; does nothing
-        else, and tells nothing."""
+        """Send SIGTERM to the workers while the main loop hangs, and nothing else. Safe in any
+        thread."""
         ...
 
     def name_holders(self) -> None:

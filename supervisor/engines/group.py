@@ -1,4 +1,4 @@
-"""The live worker group: each worker with what leads to it, and what they have said so far."""
+"""The live worker group: its workers, the pipes to them, and what they have reported so far."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from supervisor.protocol.messages import (
 from supervisor.protocol.standby import Mode
 
 _STEADY = 3
-"""Reports of steps after which a worker need not be heard at once any more."""
+"""After so many step reports the pipe of a worker is read less often."""
 
 
 @dataclass(slots=True)
@@ -47,27 +47,27 @@ class Member:
     exit: WorkerExit | None = None
     dumps_stacks: bool = False
     told_to_stop: bool = False
-    """By somebody else, before the supervisor asked the group to stop."""
+    """Whether it got a SIGTERM that was not ours, before the supervisor asked the group to stop."""
     stage: Stage | None = None
     step: int | None = None
     first_step: int | None = None
-    """The first completed step that it told."""
+    """The first completed step that it reported."""
     reports: int = 0
-    """How many times it has told a step."""
+    """How many steps it has reported."""
     has_spoken: bool = True
-    """Since the last look."""
+    """Whether it reported anything since the last look."""
     read_at: float | None = None
-    """When the last read of its pipe began."""
+    """When the last read of its pipe began; None: it was not read yet."""
     silence: tuple[float, float] = (0.0, 0.0)
-    """The time of the first look after its last word, and what CPU time it had used by then."""
+    """The time of the first look after its last report, and its CPU seconds by then."""
 
     @property
     def is_on_its_way(self) -> bool:
-        """Whether it has trained for a while."""
+        """Whether it has reported enough steps to be read less often."""
         return self.reports >= _STEADY
 
     def heard(self, message: Message) -> None:
-        """It said something."""
+        """Take note of a report."""
         self.has_spoken = True
         match message:
             case StageMessage(stage, step):
@@ -82,25 +82,27 @@ class Member:
                 self.dumps_stacks = True
 
     def unheard(self, now: float) -> float:
-        """For how many seconds it has said more than was read, where its pipe is read anew now."""
+        """Returns for how many seconds its reports waited unread; called when its pipe is read at
+        `now`."""
         since, self.read_at = self.read_at, now
         return now - since if since is not None and self.pipe.is_behind else 0.0
 
     def look(self, now: float) -> None:
-        """Note what CPU time it has used, if it has spoken since the last look."""
+        """Note its CPU time, if it has reported anything since the last look."""
         if self.has_spoken:
             self.has_spoken = False
             self.silence = now, self.machine.cpu_seconds(self.process.pid)
 
     def cpu_time_in_silence(self, now: float) -> tuple[float, float]:
-        """The seconds of CPU time that it used since it fell silent, and for how many seconds it
-        is: for people, it decides nothing."""
+        """Returns the CPU seconds since its last report, and the seconds since then. For people
+        only: nothing is decided by it."""
         since, before = self.silence
         used = max(0.0, self.machine.cpu_seconds(self.process.pid) - before)
         return used, now - since
 
     def close(self, drain_output: float) -> bool:
-        """Let go of everything; False if somebody still holds the output after so many seconds."""
+        """Close everything; False: a process still holds the output after `drain_output`
+        seconds."""
         self.pipe.close()
         self.process.close()
         return self.output.finish(drain_output)
@@ -115,29 +117,29 @@ class WorkerGroup:
     watcher: Watch
     oom: OomKills
     guards_lost: Callable[[], int]
-    """How many guard processes have died since it was started."""
+    """Returns how many guard processes have died since the group was started."""
     faults: list[InjectedFault]
-    """What the attempt still had before it when it started."""
+    """The injected faults that had not fired when the attempt started."""
     settling: Settling
     committed: int | None = None
     """The newest committed step when it started."""
     workers: list[Member] = field(default_factory=list)
     exits: list[WorkerExit] = field(default_factory=list)
-    """In the order in which they were seen."""
+    """The exits so far, in the order in which they were seen."""
     ended_at_kill: int | None = None
     """How many workers had ended when the supervisor killed the others; None: it has not."""
     lost_guard: bool = False
-    """Whether a guard process had died when the rest of it was killed, and workers with it. One
-    that does not answer is killed later, with what is to be killed anyhow."""
+    """Whether a guard process had died, and workers with it, when the group was killed. A guard
+    that is killed because it does not answer does not count: that is later than the kill."""
     late: tuple[Survivor, ...] = ()
-    """What still ran when it was killed, although it should have ended with the workers."""
+    """The survivors of successful workers that still ran when the group was killed."""
     asked_to_stop: bool = False
     is_closed: bool = False
-    """Whether it is over: messages that arrive from now on are dropped."""
+    """Whether the group is over: later messages are dropped."""
     has_compiled: bool = False
-    """Since its compilations were last taken over."""
+    """Whether it has compiled anything since its compilations were last taken over."""
     has_told_start: bool = False
-    """Whether it said what it resumed from."""
+    """Whether it reported what it resumed from."""
     resumed_from: int | None = None
     from_snapshot: bool = False
     adjustable: tuple[str, ...] = ()
@@ -145,18 +147,18 @@ class WorkerGroup:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Of the workers, also of those that have ended."""
+        """The pids of all workers, also of those that have ended."""
         return tuple(worker.process.pid for worker in self.workers)
 
     @property
     def outputs(self) -> tuple[OutputReader, ...]:
-        """Of the workers, what reads their output."""
+        """The readers of the workers' output."""
         return tuple(worker.output.reader for worker in self.workers)
 
     @property
     def speaker(self) -> Member:
-        """Who speaks for the group, because what all of them do need be told only once: the one
-        of the lowest rank that lives."""
+        """The live worker of the lowest rank. Only its reports are passed on, because all workers
+        report the same."""
         return next((each for each in self.workers if each.exit is None), self.workers[0])
 
     @property
@@ -165,15 +167,18 @@ class WorkerGroup:
         return max((w.step for w in self.workers if w.step is not None), default=None)
 
     def has_recovered(self, at: float) -> bool:
-        """Whether what prepares for the next attempt is in nobody's way at the time `at`."""
+        """Whether the attempt has recovered by the time `at`, so that preparations may begin."""
         return self.settling.is_over(
             at, has_stepped=self.speaker.reports > 0, has_committed=self.watcher.has_news
         )
 
     @property
     def starting_step(self) -> int | None:
-        """The step that the attempt began at: as it said; else the newest checkpoint of that time,
-        where its first step comes after that; else the one before its first step."""
+        """The step that the attempt began at; None: not known.
+
+        It is the reported one. Else it is the newest checkpoint at that time, if the first step
+        came after it. Else it is the step before the first one.
+        """
         told = [each.first_step for each in self.workers if each.first_step is not None]
         if self.has_told_start or not told:
             return self.resumed_from
@@ -183,31 +188,33 @@ class WorkerGroup:
 
     @property
     def modules_are_known(self) -> bool:
-        """Whether a standby can be told what to import."""
+        """Whether the modules are known that a standby should import."""
         launch, plan = self.launch, self.launch.plan
         is_known = not plan.bootstrap or plan.preload is not None
         return is_known or self.machine.exists(launch.modules_file, launch.model_dir)
 
     def has_ended(self, worker: Member) -> bool:
-        """Whether one of them has ended; if so, its exit is known from now on."""
+        """Whether `worker` has ended; if so, its exit is added to `exits`."""
         if worker.exit is None and (ended := worker.process.poll(worker.rank)) is not None:
             worker.exit = replace(ended, told_to_stop=worker.told_to_stop)
             self.exits.append(worker.exit)
         return worker.exit is not None
 
     def has_failed(self, worker: Member) -> bool:
-        """Whether one of them has left a failure record, and still lives."""
+        """Whether `worker` has left a failure record and still lives."""
         record = self.launch.file(worker.rank, "failure.json")
         return worker.exit is None and self.machine.exists(record, self.launch.model_dir)
 
     def all_have_ended(self) -> bool:
-        """Whether all of them have ended."""
+        """Whether all workers have ended."""
         ended = [self.has_ended(worker) for worker in self.workers]
         return all(ended)
 
     def kill(self) -> None:
-        """Kill all that live: at once, what they started is looked for later. Who lived until now
-        does not end by itself."""
+        """Send SIGKILL to the live workers. Their children are killed later, by the guard.
+
+        Workers that live until now did not end by themselves, so `ended_at_kill` is noted here.
+        """
         if self.ended_at_kill is None:
             self.all_have_ended()
             self.ended_at_kill = len(self.exits)
@@ -217,14 +224,15 @@ class WorkerGroup:
                     worker.process.signal(SIGKILL)
 
     def _told_to_stop(self, worker: Member) -> bool:
-        """A worker got SIGTERM; whether that is news: it may be ours."""
+        """Note that a worker got SIGTERM; returns whether that is news, and not our own SIGTERM."""
         if self.asked_to_stop or worker.told_to_stop:
             return False
         worker.told_to_stop = True
         return True
 
     def heard(self, worker: Member, message: Message, at: float) -> bool:
-        """One of them said something at the time `at`; whether that is news of the group."""
+        """Take note of a report at the time `at`; returns whether it is to be passed on for the
+        group."""
         if isinstance(message, SigtermMessage):
             return self._told_to_stop(worker)
         worker.heard(message)

@@ -1,6 +1,6 @@
-"""What the local engine holds of a host: a process, the ends of what leads to it, a memory.
+"""Protocols of what the local engine holds of a host: processes, pipes, sockets, memory, files.
 
-See `machine`, which hands these out.
+`host_port.Host` creates them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Process(Protocol):
 
     pid: int
     pidfd: int
-    """Can be read when it has ended."""
+    """Becomes readable when the process has ended."""
 
     def poll(self, rank: int) -> WorkerExit | None:
         """Returns how it ended; None while it runs."""
@@ -30,7 +30,7 @@ class Process(Protocol):
         ...
 
     def signal_group(self, number: Signals) -> None:
-        """Signal it with all of its process group, while it lives."""
+        """Signal the whole process group of this process, while it lives."""
         ...
 
     def close(self) -> None:
@@ -49,11 +49,12 @@ class Output(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Close both ends: there is no worker."""
+        """Close both ends, because no worker was started."""
         ...
 
     def finish(self, timeout: float) -> bool:
-        """Wait until all output is read; False if somebody still holds the pipe."""
+        """Wait at most `timeout` seconds until all output is read; False: a process still holds the
+        pipe."""
         ...
 
 
@@ -61,41 +62,41 @@ class Connection(Protocol):
     """Our end of a socket that a process has inherited the other end of."""
 
     descriptor: int
-    """Can be read when `receive` has something to return."""
+    """Becomes readable when `receive` has something to return."""
     theirs: int
     """The other end, until `close_theirs`."""
 
     def close_theirs(self) -> None:
-        """The process has it now, or there is none."""
+        """Close our copy of the other end: the process has inherited it, or was not started."""
         ...
 
     def receive(self, most: int) -> bytes:
-        """Returns what was said, at most so many bytes; nothing once the other end is closed.
+        """Returns at most `most` received bytes; b"" once the other end is closed.
 
         Raises:
-            BlockingIOError: nothing was said.
-            ConnectionResetError: the process is gone, and has not heard all.
+            BlockingIOError: nothing has arrived.
+            ConnectionResetError: the process ended without reading all that was sent.
         """
         ...
 
     def send(self, data: bytes) -> None:
-        """Say something.
+        """Send `data`.
 
         Raises:
-            OSError: the process is gone.
+            OSError: the process has ended.
         """
         ...
 
     def send_orders(self, orders: StandbyOrders, descriptors: Sequence[int]) -> None:
-        """Make the standby at the other end a worker.
+        """Make the standby at the other end a worker, with `descriptors` passed to it.
 
         Raises:
-            OSError: it is gone, or does not listen.
+            OSError: the standby has ended, or does not read.
         """
         ...
 
     def close(self) -> None:
-        """Let go of our end."""
+        """Close our end."""
         ...
 
 
@@ -110,7 +111,7 @@ class Memory(Protocol):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was ever written, or all of it was given up."""
+        """Whether it holds nothing: nothing was written, or it was emptied."""
         ...
 
     @property
@@ -119,50 +120,50 @@ class Memory(Protocol):
         ...
 
     def empty(self) -> None:
-        """Give up what is in it."""
+        """Free the content."""
         ...
 
     def close(self) -> None:
-        """Give it up for good."""
+        """Free the memory itself."""
         ...
 
 
 class Notes(Protocol):
-    """The output of a process that is no worker, while it is ours alone."""
+    """The output of a process that is not a worker, kept in memory."""
 
     descriptor: int
 
     def tail(self, most: int) -> bytes:
-        """The last bytes that were written, at most so many."""
+        """Returns the last bytes of the output, at most `most`."""
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Free it."""
         ...
 
 
 class Watch(Protocol):
-    """Looks for new checkpoints until it is stopped."""
+    """Watches for new checkpoints until it is stopped."""
 
     @property
     def has_news(self) -> bool:
-        """Whether another step was the newest than at its first look."""
+        """Whether the newest step has changed since its first look."""
         ...
 
     def look_now(self) -> None:
-        """The worker says that it has saved."""
+        """Look now, because a worker reported a save."""
         ...
 
     def stop(self) -> None:
-        """Nobody wants to know any more."""
+        """Stop watching."""
         ...
 
 
 class OomKills(Protocol):
-    """Counts the processes that the kernel killed for memory."""
+    """Counts the processes that the kernel killed for lack of memory."""
 
     def rise(self) -> int | None:
-        """How many since it was made; None where nobody counts."""
+        """Returns how many since this object was made; None: the host does not count them."""
         ...
 
 

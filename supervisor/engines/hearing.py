@@ -1,4 +1,4 @@
-"""Reads what the workers of a group say on their progress pipes, and passes on what is news."""
+"""Reads the workers' reports from their progress pipes, and posts those that are news."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from supervisor.protocol.messages import (
 from supervisor.protocol.shortening import beginning
 
 _MAX_SHOWN = 300
-"""Characters of a notice."""
+"""The most characters of a worker's notice."""
 _READING_PAUSE = 0.5
-"""Seconds, once the job is on its way: who reads each step at once is awake ten times a second."""
+"""Seconds between two reads once steps come regularly: fast steps would wake us ten times a
+second."""
 
 
 class Hearing:
-    """Listens to the workers of one group after the other."""
+    """Listens to the workers of the present group."""
 
     def __init__(
         self,
@@ -37,8 +38,8 @@ class Hearing:
         look_ahead: Callable[[WorkerGroup], None],
         redact: Callable[[str], str],
     ) -> None:
-        """`look_ahead` is called after each look at a pipe; `redact` takes the secrets out of what
-        workers tell people."""
+        """`look_ahead` is called after each read of a pipe; `redact` removes secrets from workers'
+        notices."""
         self._reactor = reactor
         self._clock = clock
         self._compile_cache = compile_cache
@@ -51,7 +52,7 @@ class Hearing:
         self._reactor.watch(worker.pipe.read_end, lambda: self._read(group, worker))
 
     def heard(self, group: WorkerGroup, rank: int, message: Message) -> None:
-        """A worker of `group` said something, perhaps in its output: then in another thread."""
+        """Handle a report of a worker. Reports found in the output come in another thread."""
         now = self._clock.now()
         if group.is_closed or not group.heard(group.workers[rank], message, now):
             return

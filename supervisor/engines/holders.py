@@ -1,4 +1,4 @@
-"""Names what keeps an accelerator from us, for people: processes, and libtpu's lock file."""
+"""Tells people what keeps an accelerator busy: processes, and libtpu's lock file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from supervisor.adapters.platforms.tpu_lock import LOCK, UnusableLock, unusable_
 from supervisor.host.notice import Notice
 
 _MAX_TOLD = 10
-"""Processes that are named."""
+"""The most processes that are named."""
 _STALE = (
     "no process is seen that has it locked or has a chip open, so one that was killed has left it: "
     "remove it (sudo rm {path})"
@@ -21,13 +21,13 @@ _STALE = (
 
 
 def told(holder: Holder, redact: Callable[[str], str]) -> str:
-    """One line; `redact` takes the secrets out of the command line."""
+    """Returns one line about a holder; `redact` removes secrets from its command line."""
     who = _process(holder.pid, redact)
     return f"{who} of uid {holder.uid} has {', '.join(holder.devices)} open"
 
 
 def each_told(found: Iterable[Holder], redact: Callable[[str], str]) -> Iterator[str]:
-    """A line for each of the first ones, and one that counts the others."""
+    """Yields a line for each of the first holders, and one line that counts the rest."""
     rest = iter(found)
     for holder in islice(rest, _MAX_TOLD):
         yield told(holder, redact)
@@ -37,14 +37,14 @@ def each_told(found: Iterable[Holder], redact: Callable[[str], str]) -> Iterator
 
 
 def in_the_way(redact: Callable[[str], str], lock: Path = LOCK) -> Iterator[Notice]:
-    """All that may keep an accelerator busy, a line each."""
+    """Yields a notice for each thing that may keep an accelerator busy."""
     for line in each_told(holders(), redact):
         yield Notice("device-in-use", f"the accelerator may still be busy: {line}", reason=line)
     yield from lock_in_the_way(redact, lock)
 
 
 def lock_in_the_way(redact: Callable[[str], str], lock: Path = LOCK) -> Iterator[Notice]:
-    """A line about what is in our way in the place of libtpu's lock file."""
+    """Yields a notice if libtpu cannot use its lock file; none if it can."""
     try:
         found = unusable_lock(lock)
     except OSError:  # a /tmp that cannot be looked at has other troubles

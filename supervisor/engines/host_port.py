@@ -1,7 +1,7 @@
 """What the local engine needs of the host that it runs on.
 
-Processes, pipes, files and time are reached through these protocols and in no other way, so the
-simulation can put a host of its own below the real engine. `this_host.ThisHost` is the real one.
+The engine reaches processes, pipes, files and time through these protocols only, so the simulation
+can run the real engine on a host of its own. `this_host.ThisHost` is the real one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from supervisor.protocol.simulated import Broken
 
 
 class MainLoop(Protocol):
-    """What calls the engine back, one callback at a time."""
+    """The main loop: calls the engine back, one callback at a time."""
 
     @property
     def stops(self) -> int:
@@ -52,7 +52,7 @@ class MainLoop(Protocol):
         ...
 
     def forget(self, descriptor: int) -> None:
-        """Stop watching `descriptor`; nothing where it is not watched."""
+        """Stop watching `descriptor`; does nothing if it is not watched."""
         ...
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> None:
@@ -61,15 +61,16 @@ class MainLoop(Protocol):
 
 
 class EventLoop(MainLoop, Protocol):
-    """The same, for whoever turns it."""
+    """The main loop with the method that runs it."""
 
     def wait(self, until: float | None) -> Sequence[Event]:
-        """The events that have come; blocks until there is one, or until the time `until`."""
+        """Returns the events that have come; blocks until there is one, or until the time
+        `until`."""
         ...
 
 
 class Processes(Protocol):
-    """Starts the processes of the job, kills them, and tells what the kernel knows of them."""
+    """Starts and kills the processes of the job, and answers questions about processes."""
 
     def start(
         self,
@@ -87,11 +88,12 @@ class Processes(Protocol):
         ...
 
     def kill(self, spared: Collection[int] = ()) -> bool:
-        """SIGKILL all of the job but the processes `spared`, with what is in their sessions;
-        returns whether anything was left.
+        """Send SIGKILL to all processes of the job, except `spared` and their sessions.
+
+        Returns whether any process was left.
 
         Raises:
-            UnkillableError: something has been left for too long.
+            UnkillableError: a process does not die.
         """
         ...
 
@@ -100,36 +102,38 @@ class Processes(Protocol):
         """Seconds to wait before `kill` is called again."""
         ...
 
-    def hurry(self) -> None:
-        """Somebody waits: `kill` gives up what is left as soon as it would be named."""
+    def shorten_wait(self) -> None:
+        """Have `kill` give up on unkillable processes as soon as they were named: a stop was
+        requested."""
         ...
 
-    def asked(self) -> None:
-        """Somebody waits since before `kill`: it gives up early what does not move."""
+    def stop_was_requested(self) -> None:
+        """Have `kill` give up early, because a stop was requested before the kill began."""
         ...
 
     def look(self) -> None:
-        """Take note of what has changed: from time to time, in the main thread."""
+        """Bring what is known up to date. Called periodically, in the main thread."""
         ...
 
     def orphans(self) -> list[tuple[int, tree.Stat]] | None:
-        """Returns what lives although its parent has ended; None while nobody knows."""
+        """Returns the job's live processes whose parent has ended; None: not known at the
+        moment."""
         ...
 
     def losses(self) -> Callable[[], int]:
-        """Counts the guards that are lost from now on."""
+        """Returns a function that counts the guards lost from now on."""
         ...
 
     def lives(self, pid: int) -> bool:
-        """Whether there is such a process, and it is no zombie."""
+        """Whether the process exists and is no zombie."""
         ...
 
     def send(self, pid: int, seen: tree.Stat, number: int) -> bool:
-        """Signal the process that was `seen`; False: it is gone."""
+        """Signal the process `pid` if it is still the one that was `seen`; False: it is gone."""
         ...
 
     def state(self, pid: int) -> str:
-        """Whether a process runs, sleeps, waits for a disk, or is stopped."""
+        """Describes for people whether a process runs, sleeps, waits for a disk, or is stopped."""
         ...
 
     def handles(self, pid: int, number: int) -> bool:
@@ -137,35 +141,35 @@ class Processes(Protocol):
         ...
 
     def reaction(self, pid: int) -> Reaction:
-        """What SIGTERM would do to a process now."""
+        """Returns what SIGTERM would do to a process now."""
         ...
 
     def command(self, pid: int, redact: Callable[[str], str]) -> str:
-        """The command line of a process without its secrets."""
+        """Returns the command line of a process, redacted."""
         ...
 
-    def waited_for(self, pid: int) -> list[tuple[int, tree.Stat]]:
+    def foreground_children(self, pid: int) -> list[tuple[int, tree.Stat]]:
         """Returns the foreground children of a shell that handles SIGTERM."""
         ...
 
     def pipes(self, pid: int) -> HeldPipes:
-        """The pipes that a process reads and writes."""
+        """Returns the pipes that a process reads and writes."""
         ...
 
     def cpu_seconds(self, pid: int) -> float:
-        """CPU time of a process and all below it."""
+        """Returns the CPU seconds of a process and its descendants."""
         ...
 
     def ran_and_waited(self, pid: int) -> tuple[int, int]:
-        """Nanoseconds for which a process has run, and has waited to run."""
+        """Returns the nanoseconds for which a process has run, and has waited for a CPU."""
         ...
 
     def resident(self, pid: int) -> int:
-        """Bytes that a process and its descendants hold."""
+        """Returns the bytes of memory that a process and its descendants hold."""
         ...
 
     def lower_priority(self, pid: int) -> None:
-        """Let a process read and write only while nobody else does."""
+        """Give a process the idle I/O priority."""
         ...
 
     def dump_native_stacks(self, pid: int, path: Path) -> None:
@@ -178,7 +182,7 @@ class Processes(Protocol):
 
 
 class Channels(Protocol):
-    """What leads from a process to us, and back."""
+    """Creates pipes, sockets and memory between us and a process."""
 
     def output(
         self,
@@ -187,34 +191,35 @@ class Channels(Protocol):
         mirror: Callable[[bytes], None] | None,
         on_error: Tell,
     ) -> Output:
-        """A pipe for a worker's output, which goes to `path` and, if given, to `mirror`."""
+        """Returns a pipe for a worker's output, which goes to the file `path` and to `mirror`, if
+        given."""
         ...
 
     def progress(
         self, on_message: Callable[[Message], None], on_refused: Callable[[str], None]
     ) -> ProgressPipe:
-        """A pipe for a worker's progress."""
+        """Returns a pipe for a worker's reports."""
         ...
 
     def connection(self) -> Connection:
-        """A pair of sockets."""
+        """Returns a pair of connected sockets."""
         ...
 
     def snapshot_memory(self) -> Memory:
-        """Memory for snapshots.
+        """Returns memory for snapshots.
 
         Raises:
-            OSError: there is none to be had.
+            OSError: it cannot be had.
         """
         ...
 
-    def notes(self) -> Notes:
-        """Room for the output of a process."""
+    def output_file(self) -> Notes:
+        """Returns a file in memory for the output of a process."""
         ...
 
 
 class HostFiles(Protocol):
-    """The files of attempts, and the checkpoints. A file system that hangs is not waited for."""
+    """Files of attempts, and checkpoints. No method blocks for long on a file system that hangs."""
 
     def read(self, path: Path, limit: int, below: Path) -> bytes:
         """Read a file of at most `limit` bytes.
@@ -225,27 +230,28 @@ class HostFiles(Protocol):
         ...
 
     def exists(self, path: Path, below: Path) -> bool:
-        """Whether there is such a file; False also while nobody can look."""
+        """Whether the file exists; False also if that cannot be found out."""
         ...
 
     def success_file_exists(self, place: str) -> bool:
-        """Whether the file or object is there that tells of success.
+        """Whether the file or object that proves success exists.
 
         Raises:
-            OSError: nobody can look.
+            OSError: that cannot be found out.
         """
         ...
 
     def evidence(self, path: Path, below: Path) -> str:
-        """What is worth judging of the output that an earlier supervisor has kept in `path`.
+        """Returns what may tell why the worker ended, of the output that an earlier supervisor
+        kept.
 
         Raises:
-            OSError: there is no answer in time.
+            OSError: the file system does not answer in time.
         """
         ...
 
     def free_bytes(self, directory: Path) -> int | None:
-        """Free space; None: nobody knows."""
+        """Returns the free bytes of the directory's disk; None: not known."""
         ...
 
     def opened(
@@ -280,19 +286,20 @@ class HostFiles(Protocol):
         heard: Callable[[tuple[str, ...]], None],
         refused: Tell,
     ) -> None:
-        """Take away the requests to end quarantines: `heard` is told the units of each, `refused`
-        why a file is none.
+        """Take the request files that end quarantines, and remove them.
+
+        `heard` gets the units of each request, `refused` the reason why a file is invalid.
 
         Raises:
-            OSError: they cannot be taken, or there is no answer in time.
+            OSError: they cannot be taken, or the file system does not answer in time.
         """
         ...
 
     def newest_checkpoint(self, place: Path | Uri) -> int | None:
-        """The newest committed step.
+        """Returns the newest committed step; None: there is none.
 
         Raises:
-            OSError: nobody can look, or there is no answer in time.
+            OSError: the place cannot be read, or does not answer in time.
         """
         ...
 
@@ -307,38 +314,38 @@ class HostFiles(Protocol):
 
 
 class Resources(Protocol):
-    """What the host has to give."""
+    """Ports, memory and accelerators of the host."""
 
     def free_ports(self, count: int) -> tuple[int, ...]:
-        """So many different ports that are free now.
+        """Returns `count` different ports that are free now.
 
         Raises:
-            OSError: there are not so many.
+            OSError: there are not enough.
         """
         ...
 
     def available_memory(self) -> int:
-        """Bytes that the host can still give."""
+        """Returns the bytes of memory that are available."""
         ...
 
     def oom_kills(self) -> OomKills:
-        """Counts those of our cgroup from now on."""
+        """Returns a counter of OOM kills in our cgroup from now on."""
         ...
 
     def chip_holders(self) -> Iterable[Holder]:
-        """The processes that have a TPU chip open."""
+        """Returns the processes that have a TPU chip open."""
         ...
 
     def has_chips(self) -> bool:
-        """Whether there is any TPU chip."""
+        """Whether the host has any TPU chip."""
         ...
 
     def broken_devices(self) -> Broken:
-        """The simulated devices that are broken."""
+        """Returns the simulated devices that are broken."""
         ...
 
-    def told_in_the_way(self, redact: Callable[[str], str]) -> Iterable[Notice]:
-        """All that may keep an accelerator busy, a line each."""
+    def describe_device_holders(self, redact: Callable[[str], str]) -> Iterable[Notice]:
+        """Returns a notice for each thing that may keep an accelerator busy."""
         ...
 
 
@@ -350,13 +357,14 @@ class Compilations(Protocol):
     """The compilation cache of a job: see `CompileCache`."""
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
-        """What a process with the environment `given` needs in addition to use the cache."""
+        """Returns the variables that a process with the environment `given` needs to use the
+        cache."""
         ...
 
     def take_over(self) -> None:
-        """Take over what a living worker has compiled; returns at once."""
+        """Start to take over what a live worker has compiled; returns at once."""
         ...
 
     def settle(self) -> None:
-        """Take over what the worker has compiled, which is gone."""
+        """Take over what the workers have compiled, after they are gone."""
         ...

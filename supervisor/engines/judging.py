@@ -1,4 +1,4 @@
-"""From what a worker group left behind to what is told of its end."""
+"""Collects the evidence of an attempt's end, has it judged, and makes `WorkersGone` of it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SeenRank:
     """What an engine has seen of one rank."""
 
     output: str
-    """What is worth judging of its output (see `diagnosis.digest`)."""
+    """The part of its output that may tell why it ended (see `diagnosis.digest`)."""
     stage: Stage | None = None
     told_to_stop: bool = False
     """Whether somebody else sent it SIGTERM before the engine did."""
@@ -69,7 +69,7 @@ class Seen:
     oom_kills: int | None = None
     lost_guard: bool = False
     survivors: tuple[Survivor, ...] = ()
-    """What still ran when the engine killed it, although it should have ended with the workers."""
+    """The survivors of successful workers that still ran when the engine killed the attempt."""
 
 
 def seen_of(group: WorkerGroup, exits: Sequence[WorkerExit]) -> Seen:
@@ -108,7 +108,7 @@ def judged(
     """Judges the end of the attempt, known at the time `at`.
 
     `exits` are in the order in which the ranks ended, `committed` is the newest committed step, and
-    `redact` takes the secrets out.
+    `redact` removes secrets.
     """
     try:
         file_exists = _success_file_exists(files, launch, exits, committed)
@@ -133,7 +133,7 @@ def judged(
         failure = _failure(launch, evidence, unanswered, tell, redact)
         if failure is None:
             doubtful = doubt(evidence, redact)
-    except Exception as error:  # an output may hold anything: a mistake of ours must stop no job
+    except Exception as error:  # output may hold anything, and a bug of ours must not stop the job
         tell(
             Notice(
                 "judging-failed",
@@ -164,20 +164,21 @@ def _failure(
     tell: Tell,
     redact: Callable[[str], str],
 ) -> Failure | None:
-    """The failure that the evidence shows; `unanswered` if nobody knows whether it is one."""
+    """Returns the failure that the evidence shows, None for success; `unanswered` takes
+    precedence."""
     failure = unanswered or judge_in_time(evidence, launch.success, launch.rules, tell, redact)
     return redacted(failure, redact) if failure is not None else None
 
 
 def _told_mistake(error: Exception) -> str:
-    """Names the exception and where it was raised. Its words are left out: they may be a secret."""
+    """Returns the type of the exception and where it was raised. Its message may hold a secret."""
     frames = extract_tb(error.__traceback__)
     at = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     return f"the end of the attempt cannot be judged ({type(error).__name__}{at})"
 
 
 def redacted(failure: Failure, redact: Callable[[str], str]) -> Failure:
-    """`failure` without the secrets that `redact` takes out."""
+    """Returns `failure` with its texts redacted."""
     return replace(
         failure,
         root_cause=redact(failure.root_cause),
@@ -209,7 +210,8 @@ def _ranks(
 def _failure_record(
     files: HostFiles, launch: Launch, rank: int, tell: Tell
 ) -> FailureRecord | None:
-    """What the worker left; one that cannot be used is told, and judged as if there were none."""
+    """Returns the worker's failure record; None: there is none, or it is unusable, which is
+    told."""
     path = launch.file(rank, "failure.json")
     try:
         data = files.read(path, MAX_RECORD, launch.model_dir)
@@ -229,7 +231,7 @@ def _failure_record(
 
 
 def _stacks_of_crash(files: HostFiles, launch: Launch, ended: WorkerExit, tell: Tell) -> str:
-    """What was written of the Python stacks of a worker whose native code crashed."""
+    """Returns the Python stacks of a worker whose native code crashed; empty: there are none."""
     if signal_of(ended) not in WITH_STACKS:
         return ""
     path = launch.file(ended.rank, "stacks.txt")
@@ -244,7 +246,7 @@ def _stacks_of_crash(files: HostFiles, launch: Launch, ended: WorkerExit, tell: 
 
 
 def _output(files: HostFiles, launch: Launch, rank: int, tell: Tell) -> str:
-    """What is worth judging of the output of a worker that another supervisor started."""
+    """Returns what may tell why a worker ended, of the output that an earlier supervisor kept."""
     path = launch.file(rank, "log")
     try:
         return files.evidence(path, launch.model_dir)
@@ -263,10 +265,10 @@ def _output(files: HostFiles, launch: Launch, rank: int, tell: Tell) -> str:
 def _success_file_exists(
     files: HostFiles, launch: Launch, exits: Sequence[WorkerExit], committed: int | None
 ) -> bool:
-    """Whether the file is there that tells of success; where it decides nothing, nobody looks.
+    """Whether the file that proves success exists. It is not looked for if it decides nothing.
 
     Raises:
-        OSError: it would be in a bucket, which does not answer.
+        OSError: it is in a bucket that does not answer.
     """
     success = launch.success
     if success.file is None or {ended.code for ended in exits} != {success.exit_code}:

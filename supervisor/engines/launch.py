@@ -1,7 +1,6 @@
-"""What an attempt is started from, and what its workers are told by it: command line, environment
-and files.
+"""The description of an attempt to start: command line, environment and files of its workers.
 
-Nothing is started here; of the outside only the records of faults are looked at.
+Nothing is started here, and nothing is read but the records of faults that have fired.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _HOST = "host"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a worker is started."""
+    """The command line and environment of a worker."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -34,7 +33,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What an attempt of a phase is started from. Paths are absolute."""
+    """All that is needed to start an attempt of a phase. Paths are absolute."""
 
     job: str
     lineage: str
@@ -52,21 +51,21 @@ class Launch:
     distrust: str = ""
     """Why it must not resume from the snapshots in memory; empty: it may."""
     num_devices: int | None = None
-    """The rung; None: what the config says."""
+    """The rung, as a number of devices; None: the config decides."""
     owner: Owner | None = None
-    """Whose workers they are; None: nobody else can own model_dir."""
+    """The owner of model_dir, whose workers they are; None: there is neither lock nor lease."""
     units: tuple[str, ...] = ()
-    """What the rung is placed on: devices, or hosts where the phase has several workers, each of
-    which stands for a host of its own. Empty: all of them, or those that are found."""
+    """The units of the rung: devices, or hosts if the phase has several workers (each worker stands
+    for one host). Empty: all of them, or those that are found."""
 
     @property
     def devices(self) -> int | None:
-        """How many devices the attempt has; None: as many as are found."""
+        """The number of devices of the attempt; None: as many as are found."""
         return self.plan.num_devices if self.num_devices is None else self.num_devices
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The host of each worker, where there are several; a single one has no such name."""
+        """The host of each worker if there are several workers, else empty."""
         if self.plan.workers == 1:
             return ()
         assert self.devices is not None, "several workers have devices to share out"
@@ -80,12 +79,13 @@ class Launch:
 
     @property
     def is_placed(self) -> bool:
-        """Whether it is for us to say which devices a worker sees: all of them it finds itself."""
+        """Whether we must tell a worker which devices to use. A single worker finds all of them
+        itself."""
         is_part = bool(self.units) and self.units != self.plan.units
         return is_part or self.plan.workers > 1
 
     def device_ids(self, rank: int) -> tuple[str, ...]:
-        """The devices of a worker; none: as many as it finds."""
+        """Returns the device ids of a worker; empty: as many as it finds."""
         if self.plan.workers == 1:
             return self.units or tuple(map(str, range(self.devices or 0)))
         size = self.plan.devices_per_worker
@@ -93,16 +93,16 @@ class Launch:
         return tuple(map(str, range(first, first + size)))
 
     def file(self, rank: int, name: str) -> Path:
-        """Where something of one rank's is kept."""
+        """Returns the path of a file of one rank, in the attempt's directory."""
         return self.directory / f"rank{rank}.{name}"
 
     @property
     def modules_file(self) -> Path:
-        """Where the bootstrap writes which modules the program has imported."""
+        """The file to which the bootstrap writes the modules that the program has imported."""
         return self.file(0, "modules.json")
 
     def values(self, newest: int | None) -> dict[str, str]:
-        """What the placeholders stand for; `newest` is the newest committed step."""
+        """Returns the values of the placeholders; `newest` is the newest committed step."""
         devices, batch = self.devices, self.plan.global_batch
         return {
             "model_dir": str(self.plan.place),
@@ -114,14 +114,16 @@ class Launch:
         }
 
     def command_line(self, values: Mapping[str, str]) -> tuple[list[str], str | None]:
-        """The command line of every worker. The second value says why a Python program is to run
-        without the bootstrap that it should have; None: there is nothing to say."""
+        """Returns the command line of every worker, and why the bootstrap was left out (None: it
+        was not, or was not asked for)."""
         argv = [placeholders.expand(text, values) for text in self.plan.argv]
         return bootstrapped(argv) if self.plan.bootstrap else (argv, None)
 
     def inherited(self, environ: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
-        """The environment that a program of this phase has: from `environ`, over that from its
-        `env_file` and `env_secrets`, over that from the config itself."""
+        """Returns the environment of a program of this phase.
+
+        Later ones win: `environ`, then `env_file` and `env_secrets`, then `env` of the config.
+        """
         whole = environment.PLACED if self.plan.platform == "tpu" else environment.STALE_TOPOLOGY
         stale = whole if self.is_placed else ()
         kept = {name: value for name, value in environ.items() if name not in stale}
@@ -133,7 +135,8 @@ class Launch:
         }
 
     def told(self, rank: int, faults: Sequence[InjectedFault]) -> dict[str, str]:
-        """What one worker is told by the worker protocol; of `faults`, those that are its own."""
+        """Returns the worker protocol's variables for one rank, with those of `faults` that are its
+        own."""
         plan = self.plan
         identity = WorkerIdentity(
             self.job, self.attempt, rank, self.world_size, self.devices, self.lineage

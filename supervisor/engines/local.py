@@ -1,8 +1,8 @@
 """Runs worker groups as processes on this host.
 
-The director: it starts, signals and kills, and passes on what comes of it. What an attempt is
-started from is in `launch`, how a worker is started in `starting`, what lives of it in `group`,
-what is done ahead of the next one in `ahead`, and what its end was in `judging`.
+It starts, signals and kills, and posts the results as events. `launch` describes an attempt to
+start, `starting` starts a worker, `group` is the live worker group, `ahead` prepares for the next
+attempt, and `judging` judges the end.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from supervisor.protocol.location import Uri
 
 _OBSERVE_INTERVAL = 5.0
 _DRAIN_OUTPUT = 5.0
-"""Seconds for the outputs of all workers: the main loop stands still meanwhile."""
+"""Seconds to read the rest of all workers' output, for which the main loop blocks."""
 _EXIT_HANDLERS = 2.0
-"""Seconds for the exit handlers of a worker that has failed, at least, where there are several."""
+"""Least seconds for the exit handlers of a failed worker, if there are several workers."""
 
 
 class LocalEngine:
@@ -68,8 +68,8 @@ class LocalEngine:
     ) -> None:
         """`environ` is what workers inherit; rank 0's output also goes to `mirror`, if given.
 
-        `redact` takes the secrets out of what is told of a failure. In `phases_with_steps` steps
-        were seen before.
+        `redact` removes secrets from texts about failures. `phases_with_steps` are the phases in
+        which steps were reported before.
         """
         self._reactor = reactor
         self._clock = clock
@@ -131,7 +131,7 @@ class LocalEngine:
                 start = Start(argv, {**env, **place, **launch.told(rank, group.faults)})
                 self._begin(group, start, memories[rank] if memories else None)
         except OSError as error:
-            for worker in group.workers:  # their ends are ours, and no news
+            for worker in group.workers:  # we end them ourselves: not to be reported
                 self._reactor.forget(worker.process.pidfd)
             failed = partial(self._launch_failed, group, error, argv)
             self._killing.until_gone(lambda: self._kill(group), failed)
@@ -144,7 +144,7 @@ class LocalEngine:
         self._reactor.post(WorkersStarted(now, launch.attempt, group.pids, began, standby))
 
     def probe(self, plan: PhasePlan, number: int, units: tuple[str, ...] | None) -> None:
-        """Look at these devices or hosts (None: all of the phase). Answered by `DevicesProbed`."""
+        """Probe these devices or hosts (None: all of the phase). Answered by `DevicesProbed`."""
 
         def answered(answer: ProbeAnswer) -> None:
             now = self._clock.now()
@@ -155,7 +155,7 @@ class LocalEngine:
         self._probe.begin(plan, units, answered)
 
     def dump_stacks(self, attempt: int) -> None:
-        """Have the attempt's workers write down what they are doing, by all means there are."""
+        """Have the attempt's workers write their stacks, by every means available."""
         group = self._group
         if group is None or group.launch.attempt != attempt:
             return
@@ -165,7 +165,7 @@ class LocalEngine:
 
     def name_holders(self) -> None:
         """Tell people who or what keeps an accelerator busy."""
-        for told in self._machine.told_in_the_way(self._redact):
+        for told in self._machine.describe_device_holders(self._redact):
             self._notice(told)
 
     def pass_on_sigterm(self) -> None:
@@ -256,13 +256,13 @@ class LocalEngine:
             )
 
     def _launch_failed(self, group: WorkerGroup, error: OSError, argv: tuple[str, ...]) -> None:
-        """Not all of the workers could be started, and those that were are gone."""
+        """Post that not all workers could be started; those that were started are gone."""
         self._close(group)
         failure = redacted(launch_failure(error, argv), self._redact)
         self._reactor.post(LaunchFailed(self._clock.now(), group.launch.attempt, failure))
 
     def _snapshot_memories(self, launch: Launch, newest: int | None) -> Sequence[Memory]:
-        """The memory of each rank; nothing where there are no snapshots."""
+        """Returns the snapshot memory of each rank; empty: the phase has no snapshots."""
         if not launch.plan.snapshots:
             return ()
         return self._snapshots.lend(launch.phase, launch.world_size, launch.distrust, newest)
@@ -277,7 +277,7 @@ class LocalEngine:
 
     def _worker_ended(self, group: WorkerGroup, worker: Member) -> None:
         for each in group.workers:
-            each.pipe.drain()  # what was said before comes first
+            each.pipe.drain()  # reports from before the end come first
         if group.has_ended(worker):
             self._ahead.yield_cpu()
             self._reactor.forget(worker.process.pidfd)
@@ -295,9 +295,11 @@ class LocalEngine:
             self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(group))
 
     def _end_those_that_failed(self, group: WorkerGroup, known: Sequence[Member]) -> None:
-        """Kill those of which it was `known` before that they failed: a Python program that fails
-        waits for the others in the exit handler of `jax.distributed`, for five minutes, and they
-        for it in a collective."""
+        """Kill the workers that were `known` to have failed at the last look and still live.
+
+        A Python program that fails waits up to five minutes for the others in the exit handler of
+        `jax.distributed`, while they wait for it in a collective.
+        """
         if self._group is not group:
             return
         failed = [worker for worker in group.workers if group.has_failed(worker)]
@@ -316,7 +318,7 @@ class LocalEngine:
     def _observe(self, group: WorkerGroup) -> None:
         self._snapshots.look()
         survivors = self._survivors.look()
-        if survivors is not None:  # else they are told of as soon as they are known
+        if survivors is not None:  # if not known yet, `SurvivorWatch` tells later
             self._tell_survivors(group, survivors)
 
     def _tell_survivors(self, group: WorkerGroup, survivors: tuple[Survivor, ...]) -> None:
@@ -346,13 +348,13 @@ class LocalEngine:
     # --- ending -----------------------------------------------------------------------------
 
     def _kill(self, group: WorkerGroup | None) -> bool:
-        """Kill all of the job but what is of no attempt; whether anything of it is left."""
+        """Kill all processes of the job except those of no attempt; returns whether any is left."""
         self._ahead.yield_cpu()
         self._probe.stop()
         return self._machine.kill(self._ahead.pids) or not (group is None or group.all_have_ended())
 
     def _close(self, group: WorkerGroup) -> None:
-        """Take what the dead workers left in their pipes, and let go of everything."""
+        """Read what is left in the pipes of the dead workers, and close everything."""
         group.watcher.stop()
         end = self._clock.now() + _DRAIN_OUTPUT
         for worker in group.workers:
@@ -384,7 +386,7 @@ class LocalEngine:
     def _gone(
         self, launch: Launch, exits: tuple[WorkerExit, ...], group: WorkerGroup | None
     ) -> None:
-        """Judge the attempt by what it left, and say that it is gone."""
+        """Judge the attempt by the evidence it left, and post `WorkersGone`."""
         at = self._clock.now()
         self._compile_cache.settle()
         committed = self._newest(launch.plan.checkpoints)

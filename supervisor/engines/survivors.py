@@ -1,9 +1,9 @@
-"""Stops an attempt as a whole: its workers first, then what lives on when they have ended.
+"""Sends SIGTERM to a whole attempt: to its workers first, then to the survivors of each.
 
-A shell that dies of SIGTERM leaves its trainer behind. So whatever has lost its parent gets SIGTERM
-too, once, when that has happened: a shell below a shell dies, and its trainer is the next. The data
-loaders of a trainer still have their parent, and live until it has saved. A shell with a trap for
-SIGTERM does not die: what it waits for in the foreground gets SIGTERM with it.
+A shell that dies of SIGTERM leaves its trainer behind. So each process whose parent has ended gets
+SIGTERM too, once. A shell below a shell dies first, and its trainer comes next. The data loaders of
+a trainer still have their parent, so they live until it has saved. A shell with a trap for SIGTERM
+does not die: the foreground child that it waits for gets SIGTERM together with it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Clock
 
 _LOOK_AGAIN = 0.05
-"""Seconds between two looks at what lives on, for as long as the supervisor waits for it."""
+"""Seconds between two searches for survivors while the supervisor waits for them."""
 _MOST_NAMED = 20
 _SHELL_WAITS = "is a shell that cannot run its trap for SIGTERM before what it waits for has ended"
 
 
 class SurvivorWatch:
-    """Looks at what outlives the workers of one group, and passes SIGTERM on to it."""
+    """Finds the survivors of one group, and passes SIGTERM on to them."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class SurvivorWatch:
         tell: Tell,
         changed: Callable[[tuple[Survivor, ...]], None],
     ) -> None:
-        """`changed` is told what lives on when that is not what the last look found; `tell` is for
+        """`changed` gets the survivors whenever they differ from the last ones; `tell` is for
         people."""
         self._group = group
         self._processes = group.machine
@@ -50,15 +50,14 @@ class SurvivorWatch:
         self._tell = tell
         self._changed = changed
         self._told: set[tuple[int, int]] = set()
-        """By pid and start time: those that got SIGTERM."""
+        """The processes that got SIGTERM, as pairs of pid and start time."""
         self._allowance = Allowance()
         self._untold = 0
         self._known: tuple[Survivor, ...] | None = ()
         self._follows = False
 
     def look(self) -> tuple[Survivor, ...] | None:
-        """Returns what lives of the processes that the ended workers had started; None while the
-        guard does not answer, and nobody knows."""
+        """Returns the survivors; None: not known, because the guard does not answer."""
         if not self._group.exits:
             return ()
         found = self._processes.orphans()
@@ -74,11 +73,11 @@ class SurvivorWatch:
         return self._known
 
     def terminate(self) -> None:
-        """SIGTERM to the workers, and then to what lives on."""
+        """Send SIGTERM to the workers, and to the survivors once a worker has ended."""
         by_reaction: defaultdict[Reaction, list[int]] = defaultdict(list)
         deaf: list[tuple[int, tree.Stat]] = []
         for worker in self._group.workers:
-            if foreground := self._processes.waited_for(worker.process.pid):
+            if foreground := self._processes.foreground_children(worker.process.pid):
                 self._tell_reaction([worker.rank], _SHELL_WAITS, "shell")
                 deaf += foreground
             else:
@@ -95,7 +94,7 @@ class SurvivorWatch:
         self._tell(Notice("sigterm-reaction", text, ranks=ranks, reason=reason))
 
     def follow(self) -> None:
-        """Look again and again, until it is known that nothing lives on, or the group is killed."""
+        """Search for survivors periodically, until there are none or the group is killed."""
         if not self._follows:
             self._follows = True
             self._look_again()
@@ -113,7 +112,7 @@ class SurvivorWatch:
             self._reactor.call_later(_LOOK_AGAIN, self._look_again)
 
     def _pass_on(self, found: list[tuple[int, tree.Stat]], why: str = "lives on") -> None:
-        """SIGTERM to those that have not had it; what ends with its input is left to do so."""
+        """Send SIGTERM to those that have not had it, except to those that end with their input."""
         handling = {pid for pid, _ in found if self._processes.reaction(pid).may_save}
         waiting = left_alone({pid: self._processes.pipes(pid) for pid, _ in found}, handling)
         for pid, seen in found:
@@ -121,7 +120,7 @@ class SurvivorWatch:
                 continue
             self._told.add((pid, seen.started))
             foreground, name = (
-                self._processes.waited_for(pid),
+                self._processes.foreground_children(pid),
                 self._processes.command(pid, self._redact),
             )
             reaction = self._processes.reaction(pid)
@@ -131,7 +130,8 @@ class SurvivorWatch:
                 self._pass_on(foreground, "is waited for")
 
     def _tell_sent(self, pid: int, who: str, what: str, reason: str) -> None:
-        """Tell of one that got SIGTERM; of processes that follow each other without end, some."""
+        """Tell of a process that got SIGTERM; limited, because processes may follow each other for
+        ever."""
         allowed, self._allowance = self._allowance.take(self._clock.now())
         if not allowed:
             self._untold += 1

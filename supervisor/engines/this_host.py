@@ -1,4 +1,4 @@
-"""The host that the local engine runs on, for real: see `machine`."""
+"""The real host that the local engine runs on: implements `host_port`."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from supervisor.protocol.removal import Place
 from supervisor.protocol.standby import StandbyOrders, send_orders
 
 _TELL_TIMEOUT = 1.0
-"""Seconds in which a standby must have taken its orders: they fit into the socket's buffer."""
+"""Seconds to write the orders of a standby; they fit into the socket's buffer."""
 
 
 class _Processes:
-    """See `machine.Processes`."""
+    """Implements `host_port.Processes`."""
 
     def __init__(self, guard: GuardClient) -> None:
         self._guard = guard
@@ -64,11 +64,11 @@ class _Processes:
     def pause(self) -> float:
         return self._guard.pause
 
-    def hurry(self) -> None:
-        self._guard.hurry()
+    def shorten_wait(self) -> None:
+        self._guard.shorten_wait()
 
-    def asked(self) -> None:
-        self._guard.asked()
+    def stop_was_requested(self) -> None:
+        self._guard.stop_was_requested()
 
     def look(self) -> None:
         self._guard.look()
@@ -97,8 +97,8 @@ class _Processes:
     def command(self, pid: int, redact: Callable[[str], str]) -> str:
         return process_facts.command(pid, redact)
 
-    def waited_for(self, pid: int) -> list[tuple[int, tree.Stat]]:
-        return process_facts.waited_for(pid)
+    def foreground_children(self, pid: int) -> list[tuple[int, tree.Stat]]:
+        return process_facts.foreground_children(pid)
 
     def pipes(self, pid: int) -> HeldPipes:
         return process_facts.pipes(pid)
@@ -121,7 +121,7 @@ class _Processes:
 
 
 class _Channels:
-    """See `machine.Channels`."""
+    """Implements `host_port.Channels`."""
 
     def output(
         self,
@@ -143,12 +143,12 @@ class _Channels:
     def snapshot_memory(self) -> SnapshotMemory:
         return SnapshotMemory()
 
-    def notes(self) -> _MemoryFile:
+    def output_file(self) -> _MemoryFile:
         return _MemoryFile()
 
 
 class _Files:
-    """See `machine.Files`."""
+    """Implements `host_port.HostFiles`."""
 
     def read(self, path: Path, limit: int, below: Path) -> bytes:
         return aside(str(below)).ask(lambda: reading.read(path, limit, below=below))
@@ -191,7 +191,7 @@ class _Files:
         heard: Callable[[tuple[str, ...]], None],
         refused: Tell,
     ) -> None:
-        def hear() -> None:  # each is taken away, so it is told even if the rest hangs
+        def hear() -> None:  # each file is removed, so report it even if the next one hangs
             for units in taken(model_dir, refused):
                 heard(units)
 
@@ -210,7 +210,7 @@ class _Files:
 
 
 class _Resources:
-    """See `machine.Resources`."""
+    """Implements `host_port.Resources`."""
 
     def __init__(self, simulated_devices: Path) -> None:
         self._simulated_devices = simulated_devices
@@ -233,22 +233,22 @@ class _Resources:
     def broken_devices(self) -> simulated.Broken:
         return simulated.read(self._simulated_devices)
 
-    def told_in_the_way(self, redact: Callable[[str], str]) -> Iterable[Notice]:
+    def describe_device_holders(self, redact: Callable[[str], str]) -> Iterable[Notice]:
         return in_the_way(redact)
 
 
 class ThisHost(_Processes, _Channels, _Files, _Resources):
-    """See `machine.Machine`."""
+    """Implements `host_port.Host`."""
 
     def __init__(self, guard: GuardClient, simulated_devices: Path) -> None:
-        """`guard` starts and kills what is the job's; the file `simulated_devices` says which
-        simulated devices are broken."""
+        """`guard` starts and kills the job's processes; the file `simulated_devices` names the
+        simulated devices that are broken."""
         _Processes.__init__(self, guard)
         _Resources.__init__(self, simulated_devices)
 
 
 class _Sockets:
-    """See `machine.Connection`."""
+    """Implements `handles.Connection`."""
 
     def __init__(self) -> None:
         self._ours, self._theirs = socket.socketpair()
@@ -274,7 +274,7 @@ class _Sockets:
 
 
 class _MemoryFile:
-    """See `machine.Notes`."""
+    """Implements `handles.Notes`."""
 
     def __init__(self) -> None:
         self.descriptor = os.memfd_create("probe")

@@ -76,7 +76,7 @@ class SimulatedChannels:
         self._numbered(end, end.descriptor)
         return end
 
-    def notes(self) -> NoteEnds:
+    def output_file(self) -> NoteEnds:
         """See `Channels`."""
         end = NoteEnds(next(self._numbers))
         self._numbered(end, end.descriptor)

@@ -45,7 +45,7 @@ class Chips:
 
     @property
     def in_the_way(self) -> list[Notice]:
-        """See `Resources.told_in_the_way`: libtpu's lock file, which only the dead had."""
+        """See `Resources.describe_device_holders`: libtpu's lock file, which only the dead had."""
         if not self.remnants:
             return []
         text = "/tmp/libtpu_lockfile is locked"

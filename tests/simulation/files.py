@@ -31,7 +31,7 @@ class SimulatedFiles:
         """Whether the supervisor has ended."""
         raise NotImplementedError
 
-    def notes(self) -> NoteEnds:
+    def output_file(self) -> NoteEnds:
         """See `Channels`."""
         raise NotImplementedError
 
@@ -68,7 +68,7 @@ class SimulatedFiles:
     ) -> Iterator[_Opened]:
         """See `Files`."""
         self.host.disk.write(path)
-        notes = self.notes()
+        notes = self.output_file()
         yield _Opened(notes.descriptor)
 
     def make_directory(self, path: Path) -> None:
@@ -130,7 +130,7 @@ class SimulatedFiles:
             lost=frozenset(self.host.devices.missing), wrong=frozenset(self.host.devices.wrong)
         )
 
-    def told_in_the_way(self, redact: Callable[[str], str]) -> Sequence[Notice]:
+    def describe_device_holders(self, redact: Callable[[str], str]) -> Sequence[Notice]:
         """See `Resources`."""
         return self.host.chips.in_the_way
 

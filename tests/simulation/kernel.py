@@ -63,7 +63,7 @@ class SimulatedKernel:
         """See `Processes`."""
         return "left behind"
 
-    def waited_for(self, pid: int) -> list[tuple[int, Stat]]:
+    def foreground_children(self, pid: int) -> list[tuple[int, Stat]]:
         """See `Processes`."""
         return []
 

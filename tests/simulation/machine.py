@@ -318,10 +318,10 @@ class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
 
     pause = 0.05
 
-    def hurry(self) -> None:
+    def shorten_wait(self) -> None:
         """See `Processes`."""
 
-    def asked(self) -> None:
+    def stop_was_requested(self) -> None:
         """See `Processes`."""
 
     def look(self) -> None:

@@ -109,7 +109,7 @@ def command(pid: int, redact: Callable[[str], str]) -> str:
     return printable(name if len(name) <= _MAX_COMMAND else f"{name[:_MAX_COMMAND]}...")
 
 
-def waited_for(pid: int) -> list[tuple[int, tree.Stat]]:
+def foreground_children(pid: int) -> list[tuple[int, tree.Stat]]:
     """Returns the foreground children of `pid`, where it is a shell that handles SIGTERM: it runs
     its trap only when they have ended, so they cannot have been passed SIGTERM. A shell that waits
     for a background job by `wait` runs its trap at once, and may pass SIGTERM on itself.

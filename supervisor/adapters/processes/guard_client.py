@@ -145,13 +145,13 @@ class GuardClient:
         """Seconds to wait before `kill` is called again: none, unless something does not die."""
         return self._patience.pause
 
-    def hurry(self) -> None:
+    def shorten_wait(self) -> None:
         """Somebody waits: `kill` gives up what is left as soon as it would be named."""
-        self._patience.hurry()
+        self._patience.shorten_wait()
 
-    def asked(self) -> None:
+    def stop_was_requested(self) -> None:
         """Somebody waits since before `kill`: it gives up what does not move any more so early."""
-        self._patience.asked()
+        self._patience.stop_was_requested()
 
     def look(self) -> None:
         """Take note of what has changed: from time to time, in the main thread."""

@@ -1,7 +1,7 @@
-"""What makes the next start a quick one, done while an attempt is on its way.
+"""Prepares a fast next start while an attempt runs.
 
-Its standbys first, then what another rung needs: a process that can look at the devices, and
-compiled steps. All of it belongs to no attempt, and none of it must ever keep one waiting.
+Standbys come first, then what another rung needs: a probe process that waits, and prefetched
+compilations. These processes belong to no attempt, and must never delay one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from supervisor.ports import Clock
 from supervisor.protocol import environment
 
 _PROBE_TAKES = 1 << 30
-"""Bytes that must be left for a process that waits to look at devices; it takes a tenth of them."""
+"""Bytes of memory that must be free to start a waiting probe process; it takes a tenth of them."""
 
 
 class Preparations:
@@ -36,8 +36,8 @@ class Preparations:
         tell: Tell,
         redact: Callable[[str], str],
     ) -> None:
-        """`warn` a person of what is not as it should be, `tell` what is; `redact` takes the
-        secrets out of what is told of a failure."""
+        """`warn` tells people of problems, `tell` of normal things; `redact` removes secrets from
+        texts about failures."""
         self._clock = clock
         self._machine = machine
         self._warn = warn
@@ -47,11 +47,11 @@ class Preparations:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes that are of no attempt."""
+        """The pids of these processes, which belong to no attempt."""
         return (*self._standbys.pids, *self._probe.pids, *self._prefetcher.pids)
 
     def look(self, group: WorkerGroup) -> None:
-        """Go on with what is missing, if the attempt has recovered and is not about to end."""
+        """Prepare what is missing, if the attempt has recovered and is not about to end."""
         is_ending = group.exits or group.asked_to_stop
         if not is_ending and group.has_recovered(self._clock.now()):
             self._standbys.release()
@@ -65,13 +65,13 @@ class Preparations:
         return self._standbys.take(phase, start, descriptors)
 
     def yield_cpu(self) -> None:
-        """The attempt is about to end: what competes with that, and with the recovery, waits until
-        the next attempt has recovered."""
+        """Stop the background work, because the attempt is about to end. It goes on when the next
+        attempt has recovered."""
         self._standbys.hold()
         self._prefetcher.hold()
 
     def _prepare_standbys(self, group: WorkerGroup) -> None:
-        """Have a standby of each worker for what comes after this attempt."""
+        """Start missing standbys, one for each worker of the next attempt."""
         launch, plan, worker = group.launch, group.launch.plan, group.speaker
         if plan.standby == "off" or (plan.is_command and not plan.bootstrap):
             return
@@ -102,7 +102,7 @@ class Preparations:
             self._standbys.prepare(plan.name, worker.start, mode, extra, output)
 
     def _prepare_probe(self, group: WorkerGroup) -> None:
-        """Have a process wait that can look at the devices, if the job can do with fewer."""
+        """Start a waiting probe process, if the job can run on fewer devices."""
         plan = group.launch.plan
         is_wanted = plan.prefetch or plan.standby != "off"
         needs_one = len(plan.rungs) > 1 and plan.units and is_wanted

@@ -1,9 +1,9 @@
-"""Lets a process in the background have a tenth of a core, more only while nobody else wants it.
+"""Limits a background process to a tenth of a core while other processes want the CPU.
 
-The lowest priority is no such thing: beside a process that is always busy it gets nothing for
-minutes, and a thread that runs, however humble, is in the way of those that wake up there a moment
-later. So it runs like any other, in bursts, and after each burst in which it had to wait for the
-CPU it rests until a tenth of a core is all that it has had.
+The lowest priority does not do that. Beside a busy process it gets no CPU for minutes, and a
+running thread of any priority delays threads that wake up on its core. So the process runs at
+normal priority in bursts. After a burst in which it had to wait for the CPU it is stopped until its
+average is a tenth of a core.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from supervisor.engines.host_port import MainLoop
 from supervisor.ports import Clock
 
 _SHARE = 0.1
-"""Of one core, while others want the CPU."""
+"""The share of one core, while others want the CPU."""
 _BURST = 0.1
+"""Seconds."""
 _CONTENDED = 0.1
-"""How long it waits for each second that it runs if others want the CPU. Alone it hardly waits."""
+"""Seconds of waiting per second of running from which others are taken to want the CPU."""
 
 
 def rest_after(wall: float, ran: float, waited: float) -> float:
-    """Seconds to rest after a burst that took `wall` seconds, in which all threads together ran and
-    waited for the CPU so long. The burst and the rest together hold its share, if that much was
-    had; it rests for nothing if nobody else wants the CPU."""
+    """Returns the seconds to rest after a burst of `wall` seconds.
+
+    In the burst all threads together `ran` and `waited` for the CPU for so many seconds. 0: nobody
+    else wants the CPU, or the burst used no more than its share.
+    """
     if waited < _CONTENDED * ran:
         return 0.0
     return max(0.0, ran / _SHARE - wall)
@@ -41,32 +44,32 @@ class Throttle:
         process: Process,
         measured: Callable[[int], tuple[int, int]],
     ) -> None:
-        """The process has just been started, and may run; `measured` tells of a pid for how long
-        it has run, and has waited to run."""
+        """The process has just been started. `measured` returns for a pid the nanoseconds for which
+        it has run, and has waited for a CPU; (0, 0): not known."""
         self.ran = 0.0
-        """Seconds for which it was let run."""
+        """Seconds for which the process was allowed to run."""
         self._reactor = reactor
         self._clock = clock
         self._process = process
         self._measured = measured
         self._turn = 0
-        """Counts what is begun: a timer that was set before is of no concern."""
+        """Counts bursts and rests: a timer set for an earlier one does nothing."""
         self._began = 0.0
         self._before = (0, 0)
         self._burst()
 
     def hold(self) -> None:
-        """Let it not run at all until `release`."""
+        """Stop the process until `release`."""
         self._turn += 1
         self._process.signal(SIGSTOP)
 
     def release(self) -> None:
-        """Let it run again, in bursts."""
+        """Let the process run again, in bursts."""
         self._turn += 1
         self._continue()
 
     def end(self) -> None:
-        """Leave the process alone: it has ended, or is about to."""
+        """Stop throttling: the process has ended, or is about to."""
         self._turn += 1
 
     def _continue(self) -> None:
@@ -98,9 +101,9 @@ class Throttle:
         self._reactor.call_later(seconds, due)
 
     def _ran_and_waited(self, wall: float) -> tuple[float, float]:
-        """Seconds, in this burst."""
+        """Returns the seconds for which it ran, and waited for a CPU, in this burst."""
         now = self._measured(self._process.pid)
-        if now == (0, 0):  # a kernel that does not count: perhaps it is in the way all the time
+        if now == (0, 0):  # the kernel does not count: assume that others want the CPU
             return wall, wall
         ran, waited = (
             max(0, after - before) / 1e9 for after, before in zip(now, self._before, strict=True)

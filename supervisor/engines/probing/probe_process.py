@@ -37,7 +37,7 @@ class ProbeProcess:
         self.start: float | None = None
         """Seconds from the question until its backend was up."""
         self._unread = b""
-        self._output = machine.notes()
+        self._output = machine.output_file()
         self._connection = machine.connection()
         theirs = self._connection.theirs
         argv = [sys.executable, "-P", "-m", "trainer.probe", str(theirs)]
