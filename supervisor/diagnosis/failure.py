@@ -1,4 +1,4 @@
-"""The values of a failure: how a worker ended, what is known of it, and what was made of that."""
+"""The values of a failure: a worker's exit, the evidence about an end, and the judged failure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MOST_NAMED = 3
 class WorkerExit:
     """How rank `rank` ended: by an exit `code` or by a `signal` (its name), never both.
 
-    Neither: nobody saw how it ended.
+    Both None: its exit status was not seen.
     """
 
     rank: int
     code: int | None = None
     signal: str | None = None
     told_to_stop: bool = False
-    """Whether it got a SIGTERM before that the supervisor did not send."""
+    """Whether it got a SIGTERM before its end that the supervisor did not send."""
 
     @property
     def clean(self) -> bool:
@@ -41,7 +41,7 @@ class WorkerExit:
 
 @dataclass(frozen=True, slots=True)
 class Survivor:
-    """A process of the attempt that lives although the worker that it came from has ended."""
+    """A live process of the attempt whose worker has ended."""
 
     pid: int
     command: str
@@ -51,7 +51,7 @@ class Survivor:
 
 
 def told_survivors(survivors: tuple[Survivor, ...]) -> str:
-    """Names the first of them, for people."""
+    """Names the first few survivors, for people."""
     named = ", ".join(map(str, survivors[:_MOST_NAMED]))
     more = len(survivors) - _MOST_NAMED
     return f"{named} and {more} more" if more > 0 else named
@@ -64,25 +64,25 @@ class RankEvidence:
     exit: WorkerExit
     record: FailureRecord | None = None
     output: str = ""
-    """What of its output may tell why it ended: see `digest`."""
+    """The part of its output that may tell why it ended: see `digest`."""
     stage: str | None = None
     ended_before_kill: bool = False
-    """Whether it ended before the supervisor killed any rank: only then its end can be a cause."""
+    """Whether it ended before the supervisor killed any rank: only such an end can be a cause."""
     stacks: str = ""
-    """What `faulthandler` wrote into a file of ours when its native code crashed."""
+    """The Python stacks that `faulthandler` wrote when native code crashed; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What the host itself knows of an attempt."""
+    """What is known from the host about an attempt."""
 
     oom_kills: int | None = None
-    """How many processes of the attempt's cgroup the kernel killed for memory; None: nobody counted
-    them."""
+    """How many processes of the attempt's cgroup the kernel killed for memory; None: not
+    counted."""
     guard_lost: bool = False
-    """Whether the guard process, with which the workers die, was killed meanwhile."""
+    """Whether the guard process was killed during the attempt: then the workers die with it."""
     free_disk: int | None = None
-    """Bytes that model_dir's disk has room for."""
+    """Free bytes on the disk of model_dir; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Evidence:
     """Whether the success file is there."""
     host: HostFacts = HostFacts()
     survivors: tuple[Survivor, ...] = ()
-    """What still ran a while after all workers had ended well."""
+    """Processes that still ran some time after all workers had ended with success."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,54 +115,54 @@ class Failure:
     advice: str
     """One line: what the person should do."""
     root_cause: str
-    """One line: the exception, status or exit it was judged by."""
+    """One line: the exception, status or exit that it was judged by."""
     rank: int
     exit: str
     charge: Charge = Charge.RESTARTS
     certain: bool = True
-    """Of a FATAL: whether it is wrong by construction, and not only looks so. It ends the job at
-    once; a guess gets one more attempt. (Older journals tell of the former alone.)"""
+    """Whether a FATAL cannot be transient by construction. Then it ends the job at once; any other
+    FATAL is a guess and gets one more attempt. (Older journals have certain ones only.)"""
     grounds: str = ""
-    """Why it is certain, or a guess; empty where it is not FATAL."""
+    """Why a FATAL is certain, or a guess; empty if it is not FATAL."""
     confidence: Confidence = Confidence.LOW
     signature: str | None = None
-    """The same for the same failure; None where nothing was said."""
+    """A name that is equal for the same failure; None: there was no text to make it of."""
     compared: bool = True
-    """Whether the same signature again proves that it comes each time. (In older journals only such
-    failures have a signature.)"""
+    """Whether the same signature again shows that the failure repeats, so that it may end the job.
+    (In older journals only such failures have a signature.)"""
     remedy: Remedy | None = None
-    """What is done about it beyond a restart."""
+    """What is done about it beyond a restart; None: nothing."""
     step: int | None = None
-    """The last completed step, by the worker's own record."""
+    """The last completed step in the worker's failure record; None: it does not say."""
     hardware: bool = False
-    """Whether it points at the devices: they are looked at before anything is started again."""
+    """Whether it points at the devices: they are probed before the next attempt."""
     machine: bool = False
-    """Whether another machine may help where waiting and restarts do not: it points at the devices.
-    A hang does so only while they are initialised."""
+    """Whether replacing the machine may help: it points at the devices. A hang does so only in the
+    stage INITIALIZING."""
     per_rung: bool = False
-    """Whether it may be so only on this many devices."""
+    """Whether the failure may occur only on this number of devices."""
     struck: bool = False
-    """Whether somebody else killed its rank, before any other rank ended, and it left no error: so
-    it looks when a host is lost."""
+    """Whether its rank was killed from outside first, before any other rank ended, and left no
+    error. That is what the loss of a host looks like."""
     blames_host: bool = False
-    """Whether it speaks against the host of its rank, if it comes again and again."""
+    """Whether repetitions of it count against the host of its rank."""
     traceback: str = ""
-    """The traceback as the worker recorded it; empty where it left no record."""
+    """The traceback in the worker's failure record; empty: there is no record."""
     where: str = ""
-    """The place in the user's own code that the root cause passed through last: `FILE:LINE in
-    FUNCTION`; empty where that is not known."""
+    """The innermost place in the user's own code that the error passed through, as `FILE:LINE in
+    FUNCTION`; empty: not known."""
 
     @property
     def is_guess(self) -> bool:
-        """Whether it is FATAL as far as one can guess."""
+        """Whether it is a FATAL that may be wrong: it gets one more attempt."""
         return self.verdict is Verdict.FATAL and not self.certain
 
     @property
     def is_certain(self) -> bool:
-        """Whether it is FATAL beyond doubt."""
+        """Whether it is a FATAL that ends the job at once."""
         return self.verdict is Verdict.FATAL and self.certain
 
     @property
     def says_fatal(self) -> bool:
-        """Whether it is FATAL on account of what was said, not only of how a process ended."""
+        """Whether it is FATAL because of an error text, not only because of how a process ended."""
         return self.verdict is Verdict.FATAL and self.confidence is not Confidence.LOW

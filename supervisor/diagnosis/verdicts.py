@@ -1,7 +1,7 @@
-"""From the evidence of an attempt's end to success or a judged failure.
+"""Judges the evidence of an attempt's end: success, or a failure with cause and verdict.
 
-Every error that any rank left is judged by itself; what is told of the attempt is the judgement
-of the one that most likely is the root cause (`weighing`).
+Each error of each rank is judged by itself. The failure of the attempt is the judgement of the most
+likely root cause (see `weighing`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _Answer = TypeVar("_Answer")
 def succeeded(evidence: Evidence, success: Success) -> bool:
     """Whether the attempt has done the work of its phase.
 
-    Who was told to stop may end well without having done it: then the exit code proves nothing.
+    A worker that got SIGTERM may exit with the success code before its work is done, so then the
+    exit code alone proves nothing.
     """
     if any(rank.exit.code != success.exit_code for rank in evidence.ranks) or not evidence.ranks:
         return False
@@ -57,10 +58,10 @@ def judge(
     rules: tuple[Rule, ...] = RULES,
     redact: Callable[[str], str] = str,
 ) -> Failure | None:
-    """The failure that the evidence shows, by the first rule that matches; None: it succeeded.
+    """Returns the failure that the evidence shows, by the first rule that matches; None: success.
 
-    `redact` takes the secrets out of what is cut to be told: before that, because half a secret is
-    not known as one.
+    `redact` removes secrets from texts before they are shortened: half a secret would not be
+    recognised.
     """
     if succeeded(evidence, success):
         return None
@@ -75,7 +76,8 @@ def judge_in_time(
     tell: Tell,
     redact: Callable[[str], str] = str,
 ) -> Failure | None:
-    """As `judge`, without the rules of the config whose patterns take too long: `tell` of them."""
+    """Judge, leaving out rules of the config whose patterns take too long; `tell` of each of
+    them."""
     return in_time(lambda rules: judge(evidence, success, rules, redact), rules, tell)
 
 
@@ -84,8 +86,8 @@ def in_time(
     rules: tuple[Rule, ...],
     tell: Tell,
 ) -> _Answer:
-    """What `ask` says of the rules without those of the config whose patterns take too long: `tell`
-    of them."""
+    """Returns `ask(rules)`, leaving out rules of the config whose patterns take too long; `tell` of
+    each of them."""
     while True:
         try:
             return ask(rules)
@@ -101,11 +103,11 @@ def in_time(
 
 
 def hang_failure(end: Failure | None, stage: Stage, seconds: float) -> Failure:
-    """The failure of a group that was ended because it hung; `end` is how it then ended.
+    """Returns the failure of a group that was stopped because it hung; `end` is its judged end.
 
-    None: as it does when it succeeds, which is what a trainer does that saves when it is asked to.
-    A rank whose program had failed for good before may hang in its exit handlers for minutes,
-    waiting for the others: that was no hang. But the error may also be of its SIGTERM handler.
+    `end` is None if it ended with success, as a trainer does that saves on SIGTERM. A FATAL `end`
+    is returned instead of a hang: a rank that failed may hang in its exit handlers for minutes. It
+    becomes a guess, because the error may come from its SIGTERM handler.
     """
     if end is not None and end.says_fatal:
         return _doubted(end) if end.certain else end
@@ -133,7 +135,7 @@ def _doubted(end: Failure) -> Failure:
 
 
 def launch_failure(error: OSError, argv: tuple[str, ...]) -> Failure:
-    """The failure of a command that could not be started."""
+    """Returns the failure of a command that could not be started."""
     for_good = error.errno in (ENOENT, EACCES, ENOEXEC, ENOTDIR)
     return Failure(
         cause="the command cannot be started",
@@ -159,7 +161,7 @@ def launch_failure(error: OSError, argv: tuple[str, ...]) -> Failure:
 
 
 def store_failure(error: OSError, ended: WorkerExit) -> Failure:
-    """What is made of an end if the store that would tell its success does not answer."""
+    """Returns the failure of an end whose success file is in a store that does not answer."""
     return Failure(
         cause="storage or network trouble",
         verdict=Verdict.RESTART,
@@ -176,7 +178,7 @@ def store_failure(error: OSError, ended: WorkerExit) -> Failure:
 
 
 def unjudged_failure(error: Exception, exits: Sequence[WorkerExit]) -> Failure:
-    """What is made of an end whose judgement raised `error`, which is a mistake of ours."""
+    """Returns the failure of an end whose judgement raised `error`, which is a bug of ours."""
     ended = next((each for each in exits if not each.clean), exits[0])
     return Failure(
         cause="unknown error, which supervise failed to judge",
@@ -194,7 +196,7 @@ def unjudged_failure(error: Exception, exits: Sequence[WorkerExit]) -> Failure:
 def failure_of(
     judgement: Judgement, evidence: Evidence, redact: Callable[[str], str] = str
 ) -> Failure:
-    """The failure whose root cause the judgement is about; for `redact` see `judge`."""
+    """Returns the failure whose root cause is `judgement`; for `redact` see `judge`."""
     rule, rank, chain, member = judgement.rule, judgement.rank, judgement.chain, judgement.member
     line = member.line if member is not None else str(rank.exit)
     if STILL_RUNNING in rule.facts:

@@ -1,10 +1,9 @@
-"""Chooses the root cause: lists every error of every rank, each with the rule that decides about
-it, the most likely root cause first.
+"""Chooses the root cause: sorts the errors of all ranks, the most likely root cause first.
 
-An error of a culprit comes before one of a victim (a rule says which it is about), and an exception
-that ended a program before one that the program caught. How a process ended counts only where it
-left no error; but the end of a rank that somebody else killed, or that crashed, explains what the
-victims among the others complain of.
+Each error has the rule that decides about it. A culprit's error comes before a victim's (the rule
+says which it is), and an exception that ended the program before one that the program caught. The
+exit of a process counts only if it left no error. But the exit of a rank that was killed from
+outside, or that crashed, explains the errors of victims among the other ranks.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from supervisor.diagnosis.signals import CRASHES, FROM_OUTSIDE, signal_of
 from supervisor.diagnosis.success import Success
 
 _NO_ROOM = 1 << 20
-"""A disk with less free than this has no room for anything of ours."""
+"""Bytes: a disk with less free space counts as full."""
 
 
 _POINTS = "it says itself that the error stands above it"
@@ -54,7 +53,7 @@ _UNKNOWN_WORDS = "no rule knows the words of the last lines"
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One error of one rank (none: its exit alone), with the rule that decides about it."""
+    """One error of one rank, or its exit alone (`chain` is None), with the rule that decides."""
 
     judge: _Judge
     rule: Rule
@@ -62,18 +61,18 @@ class Judgement:
     member: Raised | None
     time: float
     among: tuple[Raised, ...] = ()
-    """The members of the chain that the rules were asked about."""
+    """The members of the chain that the rules were matched against."""
     struck: bool = False
-    """It was ended from outside, not by us, and said nothing."""
+    """Whether the rank was killed from outside, not by us, and left no error."""
 
     @property
     def rank(self) -> RankEvidence:
-        """Whose error it is."""
+        """The evidence of the rank whose error it is."""
         return self.judge.rank
 
     @property
     def drawbacks(self) -> dict[str, int]:
-        """What speaks against it as the root cause, each with its weight."""
+        """The reasons against it as the root cause, each with its weight."""
         if self.chain is None:
             return {_STRUCK: 4} if self.rule.culprit or self.struck else {_END: 100}
         origin = self.chain.origin
@@ -87,18 +86,19 @@ class Judgement:
 
     @property
     def order(self) -> tuple[int, float, str]:
-        """Less is more likely to be the root cause: certainty first, then time."""
+        """The sort key: the smallest is the most likely root cause. Weight first, then time."""
         when = self.chain.when if self.chain is not None else ""
         return sum(self.drawbacks.values()), self.time, when
 
     def matches(self) -> Iterator[tuple[Rule, Raised | None]]:
-        """All rules that match, each with the error that it is about; the first decided."""
+        """Yields all rules that match, each with the error that it matches; the first one
+        decides."""
         return self.judge.matches(self.chain, self.among)
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Errors of a rank that do not count, and why."""
+    """Errors of a rank that do not count as root cause, and why."""
 
     rank: RankEvidence
     chain: Chain
@@ -110,15 +110,15 @@ def _points(member: Raised | None) -> bool:
 
 
 def is_hearsay(chain: Chain | None) -> bool:
-    """Whether nobody can tell that the error ended the program: it was only printed."""
+    """Whether the error was only printed, so that it may not have ended the program."""
     return chain is not None and chain.origin in (Origin.LOGGED, Origin.OUTPUT)
 
 
 def weighed(
     evidence: Evidence, success: Success, rules: Sequence[Rule]
 ) -> tuple[list[Judgement], list[LeftOut]]:
-    """What can be said of each error of each rank, and of each exit by itself; the most likely root
-    cause comes first. And what does not count."""
+    """Returns the judgements of all errors and exits, most likely root cause first, and the errors
+    that do not count."""
     facts = _facts(evidence, success)
     ranks = evidence.ranks or (RankEvidence(WorkerExit(rank=0)),)
     found = [
@@ -132,7 +132,7 @@ def weighed(
 
 
 def _facts(evidence: Evidence, success: Success) -> frozenset[str]:
-    """What is known besides the ranks' own ends, by the names that rules ask for."""
+    """Returns the facts about the whole attempt, by the names that rules use."""
     found, host = set(), evidence.host
     if evidence.survivors:
         found.add(STILL_RUNNING)
@@ -149,7 +149,7 @@ def _facts(evidence: Evidence, success: Success) -> frozenset[str]:
 
 
 def _known_of(rank: RankEvidence, ranks: Sequence[RankEvidence]) -> frozenset[str]:
-    """The same of one rank."""
+    """Returns the facts about one rank, by the names that rules use."""
     found = {TOLD_TO_STOP} if rank.exit.told_to_stop else set()
     if any(_was_ended(other) for other in ranks if other is not rank):
         found.add(PEER_FELL)
@@ -157,7 +157,7 @@ def _known_of(rank: RankEvidence, ranks: Sequence[RankEvidence]) -> frozenset[st
 
 
 def _was_ended(rank: RankEvidence) -> bool:
-    """Whether somebody else ended it, told it to stop, or took it away unseen; or it crashed."""
+    """Whether the rank was killed or stopped from outside, vanished unseen, or crashed."""
     unseen = rank.exit.code is None and rank.exit.signal is None
     ended = unseen or signal_of(rank.exit) in FROM_OUTSIDE | CRASHES
     return rank.exit.told_to_stop or (rank.ended_before_kill and ended)
@@ -177,7 +177,7 @@ def _judge_of(
 
 
 def _fits(rule: Rule, ended: WorkerExit, facts: frozenset[str]) -> bool:
-    """Whether a process that ended so, and what else is known, are as the rule wants it."""
+    """Whether the exit of a process and the facts meet the conditions of the rule."""
     return (
         (not rule.signals or signal_of(ended) in rule.signals)
         and (not rule.exit_codes or ended.code in rule.exit_codes)
@@ -193,13 +193,13 @@ class _Judge:
     number: int
     success: Success
     rules: Sequence[Rule]
-    """Those that fit how it ended."""
+    """The rules whose conditions on exit and facts hold."""
     facts: frozenset[str]
 
     def weigh(self) -> Iterator[Judgement | LeftOut]:
-        """What can be said of it: of each error, and of the exit by itself.
+        """Yields a judgement, or why it does not count, of each error; and one of the exit itself.
 
-        In the output, the end of the program alone counts where it was ended from outside.
+        If the rank was killed from outside, only an error that ended the program counts.
         """
         rank, ended, judged = self.rank, signal_of(self.rank.exit), False
         for chain in self._chains():
@@ -222,12 +222,16 @@ class _Judge:
         yield Judgement(self, rule, None, None, time, struck=struck)
 
     def _ended_silently(self) -> bool:
-        """Whether it ended by itself and without a failure record, as it has none of an error that
-        it survived. Whom we ended may have hung after an error, in its exit handlers."""
+        """Whether it ended before we killed any rank, and without a failure record.
+
+        Then it survived the errors in its output. A rank that we killed may instead have hung in
+        its exit handlers after an error.
+        """
         return self.rank.ended_before_kill and self.rank.record is None
 
     def _chains(self) -> Sequence[Chain]:
-        """The errors of a rank: its record if it left one, else what its output shows."""
+        """Returns the errors of the rank: of its failure record if there is one, else of its
+        output."""
         rank, record = self.rank, self.rank.record
         told = record is not None and not record.is_mere_exit
         if record is not None and told and (chain := chain_of_record(record, rank.output)):
@@ -237,10 +241,10 @@ class _Judge:
         return chains_of_text(rank.output)
 
     def _of_chain(self, chain: Chain) -> Judgement:
-        """The rule about a chain, and the member that it is about.
+        """Returns the judgement of a chain.
 
-        Where a program fails and its teardown then loses a peer, both are in one chain: what says
-        no more than that somebody else is gone gives way to a member that says more.
+        If a program fails and then loses a peer in its teardown, both errors are in one chain. A
+        member that only says that a peer is gone gives way to one that says more.
         """
         found = self._about(chain, chain.members)
         if (found.rule.victim or _points(found.member)) and len(chain.members) > 1:
@@ -262,7 +266,7 @@ class _Judge:
     def matches(
         self, chain: Chain | None, members: Sequence[Raised]
     ) -> Iterator[tuple[Rule, Raised | None]]:
-        """Each rule that matches, in their order, with the outermost of `members` that it matches.
+        """Yields each rule that matches, in order, with the outermost of `members` that it matches.
 
         The last rule matches anything.
         """
@@ -286,7 +290,7 @@ class _Judge:
 
 
 def _is_about(rule: Rule, member: Raised) -> bool:
-    """Whether an error has all that the rule looks for in one."""
+    """Whether one error meets all conditions of the rule on errors."""
     return (
         (not rule.speakers or member.speaker in rule.speakers)
         and codes_match(rule, member.codes)
@@ -296,9 +300,10 @@ def _is_about(rule: Rule, member: Raised) -> bool:
 
 
 def as_read(rule: Rule, member: Raised) -> str:
-    """What the patterns of the rule are looked for in: those of the config, in all that is said.
+    """Returns the text that the rule's patterns are searched in: all of it for rules of the config.
 
-    What stands beside an exception without words may tell why another try can succeed, alone.
+    Text beside an exception without a message is added, except for a FATAL: it may only show that
+    another try can succeed.
     """
     said = member.text if rule.own or rule.supposed else member.stated
     if not member.beside or rule.own or rule.verdict is Verdict.FATAL:

@@ -1,7 +1,7 @@
 """Names the segments that older records of a journal move to.
 
-The name has a sum of the content, and whatever comes behind a segment names it: who reads one sees
-whether somebody has changed it.
+The name of a segment contains a checksum of its content, and the record after a segment contains
+its name. So a reader sees whether a segment was changed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ _NAME = re.compile(r"\d{12}-[0-9a-f]{8}\.jsonl")
 
 
 def archived_name(history: History, data: bytes) -> str:
-    """The segment that holds `data`, all lines that led to `history`: its last record, so that
-    later segments have later names, and a sum of the content."""
+    """Returns the name of the segment for `data`, the lines that lead to `history`.
+
+    It has the number of the last record, so that later segments sort later, and a checksum.
+    """
     return f"{ARCHIVE}/{history.number:012d}-{checksum(data)}.jsonl"
 
 
@@ -28,15 +30,15 @@ def is_segment(name: str) -> bool:
 
 
 def check_unchanged(name: str, data: bytes) -> None:
-    """See to it that `data` is what the segment `name` was written with.
+    """Check `data` against the checksum in the segment's `name`.
 
     Raises:
-        DamagedJournalError: it is not.
+        DamagedJournalError: it does not match.
     """
     if not name.endswith(f"-{checksum(data)}.jsonl"):
         raise DamagedJournalError(f"{name} was changed, or is damaged: its name has another sum")
 
 
 def checksum(data: bytes) -> str:
-    """Eight digits that tell apart what is different by chance."""
+    """Returns a checksum of eight digits: against damage, not against an attacker."""
     return hashlib.sha256(data).hexdigest()[:8]

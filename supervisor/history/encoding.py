@@ -1,12 +1,12 @@
-"""Turns the values of the decision core into JSON and back, by nothing but their types.
+"""Converts the values of the decision core to JSON and back, by their type annotations alone.
 
-A dataclass becomes an object with all of its fields. Where several dataclasses are possible, the
-object also names its class, as `kind` (a constant field of that name names it itself). So the
-journal follows whatever shape `JobState`, the events and the decisions have, and what is read back
-is exactly what was written.
+A dataclass becomes an object with all of its fields. If several dataclasses are possible, the
+object also has the name of its class as `kind` (a constant field `kind` provides the name itself).
+So the journal follows every change of `JobState`, the events and the decisions, and reading gives
+exactly the value that was written.
 
-Reading is strict: a field that the class does not have, or a value of another type, is an error
-with its place. Only a field that is missing takes its default: older records do not have it.
+Reading is strict: an unknown field, or a value of another type, is an error that names its place.
+Only a missing field takes its default, because older records lack it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ T = TypeVar("T")
 
 
 class EncodingError(ValueError):
-    """A JSON value that is not what is written of the type; the text says where and why."""
+    """A JSON value does not fit the type; the text says where and why."""
 
     def __init__(self, why: str, *place: str) -> None:
-        """`why` goes on from the `place`: the names of fields, from the outermost on."""
+        """`place` is the path of field names, outermost first; `why` says what is wrong there."""
         self.why = why
         self.place = place
         super().__init__(f"{'.'.join(place) or 'it'} {why}")
 
     def inside(self, name: str) -> EncodingError:
-        """The same error, seen from the value that has it in its field `name`."""
+        """Returns the same error with the field `name` in front of its place."""
         return EncodingError(self.why, name[:_MAX_NAME], *self.place)
 
 
@@ -45,24 +45,24 @@ class _Codec(NamedTuple):
 
 
 def encode(value: Any, kind: Any) -> Any:
-    """The JSON value of `value`, which has the type `kind`."""
+    """Returns `value`, which has the type `kind`, as JSON."""
     return _codec(kind).encode(value)
 
 
 def decode(body: Any, kind: Any) -> Any:
-    """The value of type `kind` that is `body` in JSON.
+    """Returns the value of type `kind` that the JSON `body` stands for.
 
     Raises:
-        EncodingError: it is none.
+        EncodingError: it does not fit the type.
     """
     return _codec(kind).decode(body)
 
 
 def patched(value: T, changes: Mapping[str, Any], kind: Any) -> T:
-    """`value`, a dataclass, with the fields of `changes` as they are there in JSON.
+    """Returns the dataclass `value` with the fields in `changes`, given as JSON, replaced.
 
     Raises:
-        EncodingError: they are not of their types.
+        EncodingError: a field does not fit its type.
     """
     hints = _hints(kind)
     decoded = {}
@@ -77,7 +77,8 @@ def patched(value: T, changes: Mapping[str, Any], kind: Any) -> T:
 
 
 def difference(one: Any, other: Any, place: str = "") -> tuple[str, Any, Any] | None:
-    """The first place in which two JSON values differ, and what each has there; None: in none."""
+    """Returns the first place where two JSON values differ, and both values there; None:
+    nowhere."""
     if type(one) is type(other) is dict:
         for key in sorted(one.keys() | other.keys()):
             inner = f"{place}.{key}" if place else key
@@ -194,7 +195,7 @@ def _tagged(kinds: tuple[type, ...]) -> _Codec:
 
 @cache
 def tag(kind: Any) -> str:
-    """What names the class among others: a constant field `kind` of its own, or its name."""
+    """Returns the `kind` of a class: the value of its constant field `kind`, or its name."""
     is_constant = get_origin(_hints(kind).get(KIND)) is Literal
     return str(get_args(_hints(kind)[KIND])[0]) if is_constant else str(kind.__name__)
 

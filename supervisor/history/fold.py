@@ -1,9 +1,10 @@
-"""Follows a journal, record by record: what was recorded wins, and is checked.
+"""Reads a journal record by record and gives the state it leads to. The record wins over today's
+code.
 
-Recorded decisions and states are the history; no rule of today is asked where the job stands. Only
-what this very version wrote must also follow from its own rules: where it does not, the file was
-changed. Records of format 1 kept no state, so it is folded from their events, and the decisions
-that they kept must not contradict it.
+Recorded decisions and states are the history: today's rules do not decide where the job stands. A
+record of this very version is also checked against its own rules; if it does not follow from them,
+the file was changed. Records of format 1 have no state, so it is computed from their events, and
+their decisions must not contradict it.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ _MAX_SHOWN = 80
 
 
 class ContradictionError(DamagedJournalError):
-    """What a record says does not follow from the records before it; it can be read, though."""
+    """A record can be read, but does not follow from the records before it."""
 
 
 @dataclass(slots=True)
 class History:
-    """What a journal tells: the state it leads to, and how it got there."""
+    """The content of a journal: the state it leads to, and what is known of the way there."""
 
     state: JobState = field(default_factory=JobState)
     config: list[dict[str, Any]] | None = None
@@ -50,27 +51,27 @@ class History:
     transitions: list[Transition] = field(default_factory=list)
     """Those since the snapshot that the journal begins with."""
     policy: RestartPolicy | None = None
-    """In force since the last supervisor started; None: there was none."""
+    """The policy since the last supervisor started; None: no supervisor has started."""
     torn: int = 0
-    """Bytes of an incomplete last line, which are cut off."""
+    """The number of bytes of an incomplete last line, which are cut off."""
     torn_kept: str = ""
     """The file that they are kept in."""
     past: Past = field(default_factory=Past)
     number: int = 0
-    """That of the last record; 0: there is none."""
+    """The number of the last record; 0: there is none."""
     snapshot: Snapshot | None = None
-    """What the journal begins with, where older records are archived."""
+    """The snapshot that the journal begins with; None: no records are archived."""
     is_outdated: bool = False
     """Whether some records are of an older format."""
 
     def take(self, record: Record, written: int, where: str, *, checked: bool = True) -> None:
-        """Fold in one more record, which is in the place `where` and of format `written`.
+        """Add one more record, found at the place `where` in format `written`.
 
-        `checked`: also see to it that it follows from those before it.
+        `checked`: also check that it follows from the records before it.
 
         Raises:
-            ContradictionError: it does not.
-            DamagedJournalError: it cannot.
+            ContradictionError: it does not follow from them.
+            DamagedJournalError: it cannot be applied to the state.
         """
         self._count(record, where)
         self.is_outdated |= written != FORMAT
@@ -99,13 +100,13 @@ class History:
 
     @property
     def repaired(self) -> str:
-        """What a repair did since the last supervisor, which the next one tells."""
+        """What `supervise repair` did since the last supervisor; the next one tells it."""
         was_told = any(isinstance(each.event, SupervisorStarted) for each in self.transitions)
         return self.snapshot.repaired if self.snapshot is not None and not was_told else ""
 
     @property
     def cut_off(self) -> str:
-        """What happened to an incomplete last line, in words."""
+        """Returns a sentence about an incomplete last line."""
         bytes_ = "1 byte was" if self.torn == 1 else f"{self.torn} bytes were"
         return (
             f"the journal ended in the middle of a line: {bytes_} cut off, and can be found in "
@@ -113,18 +114,17 @@ class History:
         )
 
     def note(self, transition: Transition) -> None:
-        """Fold in a transition that is recorded now."""
+        """Add a transition that is recorded now."""
         if isinstance(transition.event, SupervisorStarted):
             self.policy = transition.event.policy
         self.number += 1
         self.state, self.past = transition.after.durable(), self.past.after(transition)
 
     def check_sound(self, name: str) -> None:
-        """See to it that a job can stand where the journal `name` ends: what is shown of it, and
-        what is decided next, rests on that.
+        """Check that the state at the end of the journal `name` is a possible one.
 
         Raises:
-            DamagedJournalError: none can.
+            DamagedJournalError: it is not.
         """
         state, policy = self.state, self.policy
         if policy is None:
@@ -203,7 +203,7 @@ def _recheck(
 
 
 def _without_told(decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
-    """Without what only tells of times, which are of no durable state."""
+    """Returns the decisions without those that only tell of volatile times."""
     return tuple(each for each in decisions if not isinstance(each, ONLY_TOLD))
 
 

@@ -19,16 +19,16 @@ class Past:
     last_failed: int | None = None
     """The number of the last attempt that failed."""
     stepped: tuple[int, ...] = ()
-    """The phases in which an attempt has told a step."""
+    """The phases in which an attempt has reported a step."""
     last_end: WorkersGone | None = None
     """How the last attempt ended."""
     was_asked: bool = False
-    """Whether the job was stopping then."""
+    """Whether the job was being stopped when the last attempt ended."""
     reached: int | None = None
     """The last step that was run before a recovery that is not over."""
 
     def after(self, transition: Transition) -> Past:
-        """After one more."""
+        """Returns the past after one more transition."""
         event, before, after = transition.event, transition.before, transition.after
         past = self
         if after.directory is not None and after.directory not in past.directories:

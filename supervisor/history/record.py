@@ -33,24 +33,24 @@ GONE = (
     "bring back a copy that is whole, go on from those, by `supervise repair MODEL_DIR`, or move "
     "journal/ away too to begin a new record"
 )
-"""What to do where only its segments are left."""
+"""The remedy if only the journal's segments are left."""
 UNREADABLE = (
     "move it away to begin a new record; where journal/ holds its older records, go on from them "
     "then, by `supervise repair MODEL_DIR`"
 )
-"""What to do about something that is no file of ours."""
+"""The remedy if the file in the journal's place is not a journal."""
 _MAX_SHOWN = 80
 
 
 class JournalError(Exception):
-    """The journal cannot be read or written: without it nothing may be started."""
+    """The journal cannot be read or written, so nothing may be started."""
 
 
 class DamagedJournalError(JournalError):
-    """What is in the journal's place is none, or the journal is gone: only a person can mend it."""
+    """The journal is damaged or gone: only a person can repair it."""
 
     def __init__(self, why: str, remedy: str = _REMEDY) -> None:
-        """`why` names the file and what is wrong with it; `remedy` says what to do."""
+        """`why` names the file and the damage; `remedy` says what to do."""
         super().__init__(f"{why}; {remedy}")
         self.why = why
 
@@ -60,7 +60,7 @@ class DamagedJournalError(JournalError):
 
 
 class NewerJournalError(DamagedJournalError):
-    """A newer version has written it: nothing is wrong with it, but we cannot read it."""
+    """A newer version wrote the journal: it is not damaged, but this version cannot read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Turn:
     event: Event
     decisions: tuple[Decision, ...]
     changes: dict[str, Any] | None
-    """The fields of the durable state that are new, as JSON; None: they were not recorded."""
+    """The changed fields of the durable state, as JSON; None: the format did not record them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class ConfigRecord:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Where the job stands, and what has to be known of how it got there."""
+    """The state of the job, and all that is still needed of the records before it."""
 
     number: int
     wall: datetime
@@ -97,7 +97,7 @@ class Snapshot:
     archived: str | None = None
     """The file, relative to model_dir, of the records before this one; None: there are none."""
     views: Mapping[str, Any] = field(default_factory=dict)
-    """What others keep of those records, by their names, as JSON."""
+    """Views that others made of those records, by name, as JSON."""
     repaired: str = ""
     """What `supervise repair` did, where it has written this."""
 
@@ -106,7 +106,7 @@ Record = Turn | ConfigRecord | Snapshot
 
 
 def line_of_turn(turn: Turn) -> bytes:
-    """The line of a turn."""
+    """Returns the journal line of a turn."""
     return _line(
         turn.number,
         turn.by,
@@ -120,12 +120,12 @@ def line_of_turn(turn: Turn) -> bytes:
 def line_of_config(
     number: int, by: str, wall: datetime, config: list[dict[str, Any]], diff: list[str]
 ) -> bytes:
-    """The line of a config, with how it differs from the one before, for people."""
+    """Returns the journal line of a config, with its changes since the last one, for people."""
     return _line(number, by, wall, config=config, diff=diff)
 
 
 def line_of_snapshot(snapshot: Snapshot, by: str) -> bytes:
-    """The line of a snapshot."""
+    """Returns the journal line of a snapshot."""
     body = {
         "state": encode(snapshot.state, JobState),
         "past": encode(snapshot.past, Past),
@@ -145,12 +145,12 @@ def _line(number: int, by: str, wall: datetime, **body: Any) -> bytes:
 
 
 def parse(line: bytes, where: str, number: int) -> tuple[Record, int]:
-    """The record in `line`, and the format that it was written in.
+    """Returns the record in `line`, and the format that it was written in.
 
-    `number` is that of the record in a format that did not number them.
+    `number` is the record's number, for formats that do not have one in the line.
 
     Raises:
-        DamagedJournalError: it is none; `where` names the file and the line.
+        DamagedJournalError: it is not a record; `where` names the file and the line.
     """
     try:
         body = parse_object(line, where)
@@ -163,8 +163,8 @@ def parse(line: bytes, where: str, number: int) -> tuple[Record, int]:
 
 
 def are_newer(lines: bytes) -> bool:
-    """Whether a newer version has written the `lines`: the last that can be read says so. One that
-    does before lines of ours is damaged."""
+    """Whether a newer version has written the `lines`, by the last one that can be read. A line
+    that claims so before lines of our version is damaged."""
     for line in reversed(lines.split(b"\n")):
         with suppress(UnreadableError):
             written = parse_object(line, "").get("v")
@@ -224,14 +224,14 @@ def _snapshot(number: int, wall: datetime, body: Any) -> Snapshot:
 
 
 def config_of(told: Any) -> list[dict[str, Any]]:
-    """`told` as the config of each phase; TypeError: it is none."""
+    """Returns `told` as the config of each phase; raises TypeError if it is not one."""
     if not isinstance(told, list) or not all(isinstance(phase, dict) for phase in told):
         raise TypeError("not a list of phases")
     return told
 
 
 def what_is_wrong(error: Exception) -> str:
-    """Why a line is none of ours, in words."""
+    """Returns a sentence on why a line is not a record of ours."""
     match error:
         case UnreadableError():
             return f"it {error.why}"

@@ -1,8 +1,8 @@
-"""Finds what can still be followed of a damaged journal. No I/O: `supervisor.repair` has it.
+"""Finds the part of a damaged journal that is still usable. No I/O: that is in `supervisor.repair`.
 
-A journal is followed up to its first damaged line. Where that is at its very beginning, the lines
-behind it may tell all the same: the record of the first supervisor tells the whole state, and the
-snapshot that a compacted journal begins with follows from the segment before it.
+A journal is usable up to its first damaged line. If that is the very first line, the lines after it
+may be usable too: the record of the first supervisor has the whole state, and the snapshot that a
+compacted journal begins with follows from the segment before it.
 """
 
 from __future__ import annotations
@@ -31,22 +31,25 @@ from supervisor.history.writer import writer
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
-    """What can be followed."""
+    """The usable part of a journal."""
 
     history: History = field(default_factory=History)
     lines: bytes = b""
-    """They tell `history`. The first may be a snapshot that was written anew."""
+    """The lines that lead to `history`. The first may be a snapshot that was written anew."""
     taken: int = 0
-    """How many of them are of the damaged file."""
+    """How many of these lines come from the damaged file."""
     segments: Mapping[str, bytes] = field(default_factory=dict)
-    """The segments before it that have to be written anew, by their names."""
+    """The content of segments that must be written again, by name."""
 
 
 def salvage(
     data: bytes, segments: Sequence[str], read: Callable[[str], bytes], wall: datetime
 ) -> Salvage | None:
-    """What can be followed of the lines of `data`, or else of the `segments` before them, which are
-    given by their names, oldest first, and read by `read`; None: nothing can be."""
+    """Returns the usable part of the journal `data`, or else of its `segments`; None: there is
+    none.
+
+    `segments` are names, oldest first; `read` reads one.
+    """
     history, lines = _as_far_as_sound(data)
     if history.policy is not None:
         return Salvage(history, lines, lines.count(b"\n"))
@@ -79,7 +82,7 @@ def _behind(
     archived: str | None,
     wall: datetime,
 ) -> Salvage | None:
-    """What the lines tell from the first that `follows` on `base`; None: none does."""
+    """Returns the part from the first line that `follows` on `base`; None: no line does."""
     for start, record in _records(data):
         if follows(record):
             number = record.number - 1
@@ -91,7 +94,7 @@ def _behind(
 
 
 def _is_the_first_start(record: Record) -> bool:
-    """Whether it tells the whole state: it gives the job its id, which it keeps."""
+    """Whether the record has the whole state: it is the one that gives the job its id."""
     return (
         isinstance(record, Turn)
         and isinstance(record.event, SupervisorStarted)
@@ -100,7 +103,7 @@ def _is_the_first_start(record: Record) -> bool:
 
 
 def highest_attempt_told(data: bytes) -> int:
-    """The highest number of an attempt in any line that can be read; 0: there is none."""
+    """Returns the highest attempt number in any readable line; 0: there is none."""
     turns = (record for _, record in _records(data) if isinstance(record, Turn))
     starts = (each for turn in turns for each in turn.decisions if isinstance(each, StartWorkers))
     return max((start.attempt for start in starts), default=0)
@@ -113,7 +116,7 @@ def _snapshot_line(history: History, number: int, archived: str | None, wall: da
 
 
 def _records(data: bytes) -> Iterator[tuple[int, Record]]:
-    """Where each line begins that can be read, and its record."""
+    """Yields the offset and the record of each readable line."""
     start = 0
     while end := data.find(b"\n", start) + 1:
         with suppress(DamagedJournalError):
@@ -122,7 +125,7 @@ def _records(data: bytes) -> Iterator[tuple[int, Record]]:
 
 
 def _as_far_as_sound(data: bytes) -> tuple[History, bytes]:
-    """The history that the lines tell up to the first that cannot be followed, and those lines."""
+    """Returns the history up to the first unusable line, and the lines up to there."""
     sound, size = History(), 0
     while end := data.find(b"\n", size) + 1:
         try:

@@ -1,7 +1,7 @@
-"""Makes a record of an older format one of the next format: pure functions, one for each step.
+"""Converts records of older formats: one pure function for each step to the next format.
 
-A record is read as the format that it says, and passes through all steps from there to ours. So
-what a format means is decided here alone, and an upgrade in the middle of a job is nothing special.
+A record passes through all steps from its own format to the present one. So only this file knows
+older formats, and an upgrade in the middle of a job needs nothing else.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 FORMAT = 2
-"""What is written now."""
+"""The format that is written now."""
 
 SINCE: Mapping[str, int] = {"TellStages": 2}
-"""The format in which kinds of events and decisions came; the others were in the first."""
+"""The format in which a kind of event or decision was added; the others were in the first."""
 
 Record = dict[str, Any]
 """A line of the journal, as JSON."""
 
 
 def from_1(record: Record) -> Record:
-    """Format 1 kept no state: it has to be folded from the events. It did not say what kind of
-    message a worker had sent either; only completed steps were ever kept."""
+    """Convert format 1. It has no state, which is computed from the events, and does not name the
+    kind of a worker's message: only completed steps were kept."""
     event = record.get("event")
     if isinstance(event, dict) and isinstance(message := event.get("message"), dict):
         record = {**record, "event": {**event, "message": {"kind": "StepMessage", **message}}}
@@ -29,7 +29,7 @@ def from_1(record: Record) -> Record:
 
 
 def _renamed(record: Record) -> Record:
-    """Format 2 before it was released: a state's `remediation` was called `tactics`."""
+    """Convert format 2 from before its release: `remediation` was called `tactics`."""
     for holder in (record, record.get("snapshot")):
         state = holder.get("state") if isinstance(holder, dict) else None
         if isinstance(state, dict) and "tactics" in state:
@@ -38,11 +38,11 @@ def _renamed(record: Record) -> Record:
 
 
 UPCASTERS: Mapping[int, Callable[[Record], Record]] = {1: from_1}
-"""By the format that they begin with."""
+"""The steps by the format that they convert from."""
 
 
 def upcast(record: Record) -> Record:
-    """`record`, of a format of ours, in the newest one."""
+    """Returns `record`, of a known format, in the newest one."""
     while (step := UPCASTERS.get(record["v"])) is not None:
         record = step(record)
     return _renamed(record)

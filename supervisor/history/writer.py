@@ -26,17 +26,17 @@ _DECIDES = (
     "config/patterns.py",
     "ports.py",
 )
-"""All that a step of the decision core imports, and what it is recorded by: a test compares."""
+"""All modules that a step and its encoding import. A test compares the list with the imports."""
 
 
 def code_that_decides() -> list[Path]:
-    """The files that the fingerprint is of."""
+    """Returns the files that the fingerprint is made of."""
     return sorted(path for pattern in _DECIDES for path in _HERE.glob(pattern))
 
 
 @cache
 def writer() -> str:
-    """This version: its release, and a fingerprint of the code that decides."""
+    """Returns this version: its release, and a fingerprint of the code that decides."""
     digest = hashlib.sha256()
     for path in code_that_decides():
         content = path.read_bytes()

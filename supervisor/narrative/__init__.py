@@ -53,7 +53,7 @@ from supervisor.protocol.messages import (
 
 
 def tell(transition: Transition, policy: RestartPolicy) -> Iterator[Line]:
-    """The lines that a transition is worth."""
+    """Returns the lines that people are told of a transition."""
     teller = _TELLERS.get(type(transition.event))
     if teller is not None:
         yield from teller(transition, transition.event, policy)
@@ -99,7 +99,7 @@ def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> 
 
 
 def _checkpoints_gone(newest: int | None, highest: int | None) -> Iterator[Line]:
-    """Tells that checkpoints are not there any more from which the job could go on."""
+    """Yields a warning that committed checkpoints are gone."""
     if highest is None:
         return
     if newest is None:
@@ -192,7 +192,7 @@ _NOTICES = frozenset(NoticeCode)
 
 
 def _is_told(message: StageMessage, t: Transition) -> bool:
-    """Whether a person wants to know of a stage; not where its end is told, or it comes often."""
+    """Whether to tell of entering a stage. Not of one whose end is told, or that comes often."""
     match message.stage:
         case Stage.TRAINING | Stage.EVALUATING:
             return False
@@ -278,7 +278,7 @@ def _noticed(t: Transition, event: Noticed, policy: RestartPolicy) -> Iterator[L
 
 
 def noticed(notice: Notice, level: Level) -> Line:
-    """The event of what a person should know."""
+    """Yields the line of a notice."""
     return Line(notice.event, MAIN, str(notice), level, notice.keys)
 
 

@@ -15,20 +15,21 @@ from supervisor.narrative.event_line import Line
 _UNKNOWN = "UNKNOWN"
 """The status of an attempt whose records were lost."""
 Record = dict[str, Any]
-"""Of an attempt, as JSON has it."""
+"""The record of one attempt, as JSON."""
 
 
 class _View(IntEnum):
-    """The form of `AttemptRecords.view`; another one is made from the archived journal instead."""
+    """The version of `AttemptRecords.view`; a view of another version is made anew from the
+    journal."""
 
     FORMAT = 2
 
 
 class AttemptRecords:
-    """What became of each attempt of the phase in `directory`; None: no phase has begun."""
+    """What became of each attempt of the phase in `directory` (None: no phase has begun)."""
 
     def __init__(self, last: int) -> None:
-        """The `last` attempts are kept in `attempts`."""
+        """Keep the `last` attempts in `attempts`."""
         self._last = last
         self._begin(None)
 
@@ -36,7 +37,8 @@ class AttemptRecords:
         self.directory = directory
         self.attempts: list[Record] = []
         self.older: list[Record] = []
-        """What there is no room for in `attempts`: for whoever puts it elsewhere, to take out."""
+        """Older records that no longer fit into `attempts`, until the owner of this object takes
+        them."""
         self.livelock: Record | None = None
         """The last one that was told."""
         self._ended: Counter[str] = Counter()
@@ -72,7 +74,7 @@ class AttemptRecords:
         return True
 
     def _add(self, record: Record) -> None:
-        """Add the record of an attempt, behind those of which no event is left."""
+        """Add the record of an attempt, after placeholders for attempts whose events are lost."""
         number = record["attempt"]
         unknown = range(self.attempts[-1]["attempt"] + 1 if self.attempts else number, number)
         if len(unknown) > self._last:
@@ -89,19 +91,19 @@ class AttemptRecords:
             self.older.append(oldest)
 
     def _of(self, keys: Mapping[str, Any]) -> Record:
-        """The record of the attempt that an event is of."""
+        """Returns the record of the attempt that an event belongs to."""
         if not self.attempts or self.attempts[-1]["attempt"] != keys["attempt"]:
             self._add({"attempt": keys["attempt"]})  # its start was never journalled
         return self.attempts[-1]
 
     def _end_with(self, failure: object) -> None:
-        """Only now is known what to do about the failure that the job ends with, and its attempt
-        may be over for a while: devices were looked at meanwhile."""
+        """Add the advice to the failure that the job ends with. It is known only now, because
+        devices may have been probed since the attempt ended."""
         if failure is not None and self.attempts and self.attempts[-1].get("failure") is not None:
             self.attempts[-1]["failure"] = failure
 
     def body(self) -> dict[str, Any]:
-        """The part of summary.json that is made of events."""
+        """Returns the part of summary.json that is made of events."""
         counts = self._ended + Counter(map(_status, self.attempts))
         return {
             "livelock": self.livelock,
@@ -111,7 +113,7 @@ class AttemptRecords:
         }
 
     def view(self) -> dict[str, Any]:
-        """All of it as JSON, for `restore`."""
+        """Returns all of it as JSON, for `restore`."""
         return {
             "v": _View.FORMAT,
             "directory": self.directory,
@@ -122,7 +124,8 @@ class AttemptRecords:
         }
 
     def restore(self, view: object) -> bool:
-        """Take up an earlier supervisor's view; False: it is none, and nothing has changed."""
+        """Take over an earlier supervisor's view; False: it is not valid, and nothing has
+        changed."""
         match view:
             case {
                 "v": _View.FORMAT,

@@ -1,4 +1,4 @@
-"""What is told of a decision: what is done now, and why."""
+"""Tells of decisions: what is done now, and why."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from supervisor.ports import Transition
 
 
 def decided(decision: Decision, t: Transition, policy: RestartPolicy) -> Iterator[Line]:
-    """What is told of one decision of a transition."""
+    """Tell of one decision of a transition."""
     state = t.after
     match decision:
         case StartWorkers(attempt, _, reason):
@@ -71,7 +71,7 @@ def decided(decision: Decision, t: Transition, policy: RestartPolicy) -> Iterato
 
 
 def _tell_end(end: FinishJob, t: Transition, policy: RestartPolicy) -> Iterator[Line]:
-    """How the job ended, and what to do about it."""
+    """Tell how the job ended, and what to do about it."""
     status, code, reason = end.status, end.exit_code, end.reason
     level: Level = "error" if status is Status.FAILED else "info"
     text = f"{status}, exit code {code:d}: {reason}"
@@ -89,7 +89,7 @@ def _tell_end(end: FinishJob, t: Transition, policy: RestartPolicy) -> Iterator[
 
 
 def _tell_order(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition) -> Iterator[Line]:
-    """What a group that runs is told, or suffers."""
+    """Tell that a running group gets a signal, is killed, or dumps its stacks."""
     match order:
         case DumpStacks(attempt, reason):
             text = f"{reason}: a hang; its stacks are dumped"
@@ -116,10 +116,10 @@ def _tell_order(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition) 
 
 
 def stage_keys(t: Transition) -> dict[str, Any]:
-    """The stage and the step that the attempt had got to."""
+    """Returns the last stage and step of the attempt."""
     return {"stage": t.before.liveness.stage, "step": t.before.liveness.step}
 
 
 def step_in_words(step: int | None, without: str, text: str) -> str:
-    """`text` with the step in it; `without` where there is none."""
+    """Returns `text` with the step in it; `without` if no step is known."""
     return without if step is None else text.format(step)

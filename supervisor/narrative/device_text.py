@@ -1,4 +1,4 @@
-"""What is told of devices, hosts and rungs: each change of the rung is to be explained."""
+"""Tells of devices, hosts and rungs, and explains each change of the rung."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def where(start: StartWorkers, policy: RestartPolicy) -> str:
 
 
 def look(decision: ProbeDevices, policy: RestartPolicy) -> Line:
-    """That devices are looked at."""
+    """Tell that devices are probed."""
     phase = policy.phases[decision.phase]
     which = "all" if decision.units is None else ", ".join(decision.units)
     text = f"looking at the {unit(phase)}s ({which}): {decision.reason}"
@@ -32,7 +32,7 @@ def look(decision: ProbeDevices, policy: RestartPolicy) -> Line:
 
 
 def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterator[Line]:
-    """What a look found, and what the rung is from now on."""
+    """Tell what a probe found, and the rung from now on."""
     before, after = t.before, t.after
     if before == after and not t.decisions:
         return
@@ -76,7 +76,7 @@ def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterat
 def lost(
     transitions: Iterable[Transition], state: JobState, phase: PhasePolicy
 ) -> Mapping[str, str]:
-    """Which units are neither there nor used, by the last look at each, and why."""
+    """Returns the units that are missing or not used, by the last probe of each, and why."""
     found: dict[str, str] = {}
     for event in (t.event for t in transitions):
         if isinstance(event, DevicesProbed):
@@ -87,7 +87,7 @@ def lost(
 
 
 def remedy(t: Transition, policy: RestartPolicy) -> str | None:
-    """What to do where the job ends because too few units are there; None: it does not."""
+    """Returns what to do if the job ends for lack of units; None: it does not end for that."""
     if not isinstance(t.event, DevicesProbed) or t.after.exit_code != ExitCode.NO_CAPACITY:
         return None
     phase, kept = policy.phases[t.before.phase], t.after.quarantine.units
@@ -108,7 +108,7 @@ def remedy(t: Transition, policy: RestartPolicy) -> str | None:
 def rung_compile_failed(
     t: Transition, event: RungCompileFailed, policy: RestartPolicy
 ) -> Iterator[Line]:
-    """That a rung is out of use."""
+    """Tell that a rung is not used any more."""
     if t.before != t.after:
         text = f"the rung of {event.num_devices} devices is struck from the ladder: {event.reason}"
         num_devices, reason = event.num_devices, event.reason
@@ -118,17 +118,17 @@ def rung_compile_failed(
 def quarantine_cleared(
     t: Transition, event: QuarantineCleared, policy: RestartPolicy
 ) -> Iterator[Line]:
-    """That units may be used again."""
+    """Tell that units may be used again."""
     which = ", ".join(event.units) or "all"
     text = f"quarantine cleared by a person: {which}"
     yield main("quarantine-cleared", text, units=list(event.units))
 
 
 def full_rung(phase: PhasePolicy) -> int | None:
-    """The number of devices of the full rung; None: it is not known."""
+    """Returns the number of devices of the full rung; None: not known."""
     return phase.rungs[0] if phase.rungs else None
 
 
 def unit(phase: PhasePolicy) -> str:
-    """What the phase's units are."""
+    """Returns the word for the phase's units."""
     return "host" if phase.workers_are_units else "device"

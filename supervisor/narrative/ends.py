@@ -1,4 +1,4 @@
-"""What is told of the end of an attempt: as what it ended, and what its failure was taken for."""
+"""Tells of the end of an attempt: its kind of end, and its failure."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class End(StrEnum):
     """How an attempt ended."""
 
     SUCCEEDED = "SUCCEEDED"
-    """The work of the phase is done."""
+    """The phase succeeded."""
     FAILED = "FAILED"
     DRAINED = "DRAINED"
     """The job was asked to stop."""
     MADE_WAY = "MADE_WAY"
-    """It was asked to stop, because a larger rung can be used."""
+    """It made way for a larger rung."""
     LOST = "LOST"
-    """Its supervisor ended before it."""
+    """It was killed because its supervisor had died."""
 
 
 def _end_of(t: Transition, event: WorkersGone) -> End:
-    """How the attempt ended that was live before `t`."""
+    """Returns how the attempt ended that was live before the transition `t`."""
     group = t.before.doing
     cause = cause_of(group) if isinstance(group, Alive) else None
     if isinstance(group, Killing) and group.abandoned:
@@ -55,14 +55,14 @@ def _end_of(t: Transition, event: WorkersGone) -> End:
 
 
 def no_progress(step: int, highest: int | None) -> str:
-    """That a checkpoint of `step` is none above the `highest` of all; empty where it is."""
+    """Returns a remark that `step` is not above the `highest` committed step; empty if it is."""
     if highest is None or step > highest:
         return ""
     return f": no progress, step {highest} was committed before"
 
 
 def gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[Line]:
-    """That no process of the attempt is left, and why it ended."""
+    """Tell that no process of the attempt is left, and why it ended."""
     if t.before.group is None or t.before.group.attempt != event.attempt:
         return
     newest, end = t.before.newest, _end_of(t, event)
@@ -76,7 +76,7 @@ def gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[L
         )
     drain, is_done = t.before.drain, end is End.SUCCEEDED
     if drain is not None and drain.source is StopSource.PREEMPTION and not is_done:
-        if drain.begins is None:  # else nobody has asked for a save yet
+        if drain.begins is None:  # else the save is planned for later
             yield notice_used(t, event, drain, policy)
     elif t.before.ends_group and not is_done:
         yield stopped(t, event, t.before.group.saved)
@@ -89,7 +89,7 @@ def gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[L
 
 
 def launch_failed(t: Transition, event: LaunchFailed, policy: RestartPolicy) -> Iterator[Line]:
-    """That the attempt could not be started."""
+    """Tell that the attempt could not be started."""
     if t.before.group is not None and t.before.group.attempt == event.attempt:
         failure = t.after.last_failure or event.failure
         text = "could not be started"
@@ -100,7 +100,7 @@ def launch_failed(t: Transition, event: LaunchFailed, policy: RestartPolicy) -> 
 
 
 def _ended(event: WorkersGone, end: End, failure: Failure | None) -> Line:
-    """How far the attempt came."""
+    """Tell how far the attempt came."""
     start = event.resumed_from if event.starting_step is None else event.starting_step
     newest = step_in_words(event.committed, "no checkpoint is seen", "newest checkpoint: step {}")
     ran = "" if event.step is None else f" at step {event.step}"

@@ -25,7 +25,7 @@ exception."""
 
 
 def at(failure: Failure) -> str:
-    """Where the root cause was raised, as the end of a sentence; empty if that is not known."""
+    """Returns where the root cause was raised, as the end of a sentence; empty: not known."""
     return _at(failure.where)
 
 
@@ -34,8 +34,10 @@ def _at(where: str) -> str:
 
 
 def end_of_traceback(traceback: str) -> Sequence[str]:
-    """The last lines of a traceback, from a frame on: where it failed, and with what. Where all
-    these frames are of libraries, the last one of the user's own code comes before them."""
+    """Returns the last frames of a traceback and its exception.
+
+    If all these frames are of libraries, the last frame of the user's own code comes first.
+    """
     lines = [line for line in traceback.splitlines() if line.strip()]
     lines = [line for line in lines if not _SAYS_NOTHING.match(line)]
     frames = [n for n, line in enumerate(lines) if line.startswith("  File ")]
@@ -50,14 +52,14 @@ def _is_own(line: str) -> bool:
 
 
 def certainty(failure: Failure) -> str:
-    """Whether a FATAL is certain, after its name; empty of any other verdict."""
+    """Returns the remark after FATAL that says whether it is certain; empty for another verdict."""
     if failure.verdict is not Verdict.FATAL:
         return ""
     return f", certain: {'true' if failure.certain else 'false'}"
 
 
 def failed(attempt: int, text: str, failure: Failure) -> Line:
-    """The failure of an attempt, with all that is known of it."""
+    """Tell of the failure of an attempt, with all that is known of it."""
     return of_attempt(
         "attempt-failed",
         attempt,
@@ -77,13 +79,12 @@ def failed(attempt: int, text: str, failure: Failure) -> Line:
 
 
 def record(failure: Failure) -> dict[str, Any]:
-    """All that is known of a failure, as JSON; `certain` as people understand it: false of what is
-    not FATAL."""
+    """Returns all that is known of a failure, as JSON; `certain` is false unless it is FATAL."""
     return {**asdict(failure), "certain": failure.is_certain}
 
 
 def verdict(attempt: int, failure: Failure, state: JobState) -> Iterator[Line]:
-    """What the failure was taken for, why, and what follows from that if it is a guess."""
+    """Returns the verdict of a failure, why, and what follows if it is a guess."""
     name = f"verdict {failure.verdict}{certainty(failure)} (rule {failure.rule!r})"
     certain, rule = failure.is_certain, failure.rule
     keys: dict[str, Any] = {"code": rule, "verdict": failure.verdict, "certain": certain}
@@ -104,7 +105,7 @@ def verdict(attempt: int, failure: Failure, state: JobState) -> Iterator[Line]:
 
 
 def _one_more(state: JobState, failure: Failure) -> str:
-    """That a guess gets one more attempt, and when."""
+    """Returns the sentence that a guess gets one more attempt, and when."""
     if not failure.is_guess or state.status not in (Status.BACKOFF, Status.STARTING):
         return ""
     delay = state.backoff.delay if state.backoff is not None else None
@@ -114,7 +115,7 @@ def _one_more(state: JobState, failure: Failure) -> str:
 
 
 def doubted(exception: str) -> str:
-    """What to think of a success whose output ends in the traceback of `exception`."""
+    """Returns a warning about a success whose output ends in a traceback of `exception`."""
     return (
         f"it succeeded, but the output ends in a traceback: {exception}. Look at it: in a shell, "
         "`program | tee log` exits as `tee` does; `set -o pipefail` first makes it exit as the "
@@ -123,8 +124,8 @@ def doubted(exception: str) -> str:
 
 
 def failure_line(lines: Sequence[Line], directory: str | None, place: str) -> str | None:
-    """Why the job in `place` has failed, for somebody who sees nothing else of it; None: it has
-    not, by these lines."""
+    """Returns why the job in `place` has failed, complete in itself; None: these lines do not end
+    it as failed."""
     end = next((line for line in lines if line.event == "job-ended"), None)
     if end is None or end.keys["status"] is not Status.FAILED:
         return None

@@ -1,5 +1,5 @@
-"""Where the job stands: the keys that systemd, status.json, the live view, the summary and
-`supervise status` render, and the sentence of them."""
+"""The standing of the job: one value and one sentence, which systemd, status.json, the live view,
+summary.json and `supervise status` render."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class Standing:
     job: str
     status: Status
     exit_code: int | None
-    """None: the job has not ended."""
+    """The exit code; None: the job has not ended."""
     phase: str
     attempt: int
-    """0: none was started."""
+    """The number of the latest attempt; 0: none was started."""
     stage: Stage | None
-    """What the workers say that they do; None: they do not say."""
+    """The stage that the workers report; None: they report none."""
     step: int | None
-    """The last completed step of the attempt, as far as it told."""
+    """The last completed step that the attempt reported; None: it reported none."""
     num_devices: int | None
-    """The rung; None: nobody knows how many there are."""
+    """The rung, as a number of devices; None: not known."""
     max_num_devices: int | None
-    """The full rung."""
+    """The full rung, as a number of devices; None: not known."""
     newest_checkpoint: int | None
-    """The newest committed step of the phase that was there when somebody looked last."""
+    """The newest committed step of the phase, as last seen; None: there was none."""
     highest_committed: int | None
-    """The highest step that was ever committed in the phase: progress is a step above it."""
+    """The highest step ever committed in the phase: only a step above it is progress."""
     restarts: int
     max_num_restarts: int
     preemptions: int
@@ -47,7 +47,7 @@ class Standing:
 
 
 def standing(state: JobState, policy: RestartPolicy) -> Standing:
-    """Where the job in `state` stands."""
+    """Returns where the job in `state` stands."""
     phase = policy.phases[state.phase]
     return Standing(
         job=state.job,
@@ -69,7 +69,7 @@ def standing(state: JobState, policy: RestartPolicy) -> Standing:
 
 
 def in_a_sentence(it: Standing) -> str:
-    """Where the job stands, in one line."""
+    """Returns one line about where the job stands."""
     parts = [f"{it.status}: phase {it.phase!r}"]
     if it.attempt:
         parts.append(f"attempt {it.attempt}")

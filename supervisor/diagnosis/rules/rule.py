@@ -1,4 +1,4 @@
-"""What one rule is: data that says what it matches, and what is to be done about that."""
+"""The type of a rule: the conditions under which it matches, and what to do then."""
 
 from __future__ import annotations
 
@@ -16,42 +16,43 @@ from supervisor.diagnosis.speakers import Speaker
 FATAL, RESTART, POLICY = Verdict.FATAL, Verdict.RESTART, Verdict.POLICY
 MEDIUM, LOW = Confidence.MEDIUM, Confidence.LOW
 _MOST = 1024
-"""More patterns and names than the rules of one job have."""
+"""The size of the caches: more than the number of patterns and names in the rules of one job."""
 
 OOM_KILLED = "oom-killed"
 """The kernel killed a process of the group for memory: its cgroup's counter says so."""
 NO_OOM_KILL = "no-oom-kill"
-"""The same counter did not rise."""
+"""The counter of OOM kills exists and did not rise."""
 GUARD_LOST = "guard-lost"
-"""The guard process was killed, with which everything of the job dies."""
+"""The guard process was killed, and all processes of the job with it."""
 TOLD_TO_STOP = "told-to-stop"
 """The rank got a SIGTERM that the supervisor did not send."""
 PEER_FELL = "peer-fell"
-"""Another rank was ended from outside, told to stop or crashed before the supervisor killed any."""
+"""Another rank was killed from outside, got SIGTERM or crashed before the supervisor killed any."""
 NO_SPACE = "no-space"
-"""The disk of model_dir has no room."""
+"""The disk of model_dir is full."""
 NO_STEP_TOLD = "no-step-told"
-"""Success asks for a step, and none was told, nor a checkpoint seen."""
+"""Success requires a step, but no step was reported and no checkpoint was seen."""
 STILL_RUNNING = "still-running"
-"""The workers ended well, and some of what they had started did not end."""
+"""The workers ended with success, but processes that they had started did not end."""
 
 
 class Compared(StrEnum):
-    """Whether the same signature again proves that a failure comes each time."""
+    """Whether the same signature again shows that a failure repeats, so that it ends the job."""
 
     NEVER = "no"
-    """It may come again and still pass, or its remedy says when to stop."""
+    """The failure may repeat and still pass later, or its remedy says when to stop."""
     AS_A_GUESS = "yes, the 2nd ends"
-    """Where the FATAL is not certain; a certain one ends the job anyway."""
+    """The second occurrence ends the job. For a FATAL that is a guess; a certain one ends it
+    anyway."""
     UNLESS_NAMED = "if it names no peer"
-    """Who names the task, rank or address that is gone is its victim; else it may be the program's
-    own doing."""
+    """An error that names the lost task, rank or address is a victim's, and is not compared. One
+    that names none may be the program's own fault, and is."""
     ALWAYS = "yes"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line of the table. All conditions must hold; an empty one is no condition."""
+    """One rule of the table. All its conditions must hold; an empty one always does."""
 
     name: str
     verdict: Verdict
@@ -62,54 +63,56 @@ class Rule:
     """One line: what the person should do."""
     charge: Charge = Charge.RESTARTS
     types: tuple[str, ...] = ()
-    """Names of exception types, with as much of their module as matters; `*` stands for anything.
-    Base classes match too, where they are known."""
+    """Names of exception types, with as much of the module path as is needed; `*` matches anything.
+    Known base classes match too."""
     patterns: tuple[str, ...] = ()
-    """Regular expressions; one must occur in `Type: message` (or in the line of native code)."""
+    """Regular expressions; one must occur in `Type: message`, or in a line from native code."""
     frames: tuple[str, ...] = ()
     """Regular expressions; one must occur in the traceback's frames, each `path:function`."""
     supposed: bool = False
-    """Whether its patterns may also occur in what the text advises or supposes: see `statements`.
-    For guesses that another try may succeed, and never for a FATAL."""
+    """Whether its patterns may also match advice and suppositions in the text: see `statements`.
+    Only for rules that say another try may succeed, never for a FATAL."""
     speakers: tuple[Speaker, ...] = ()
     """Who must have raised the error."""
     codes: tuple[str, ...] = ()
-    """Structured codes (`http:404`), one of which the error must have; `*` stands for anything."""
+    """Structured codes (`http:404`), one of which the error must have; `*` matches anything."""
     signals: tuple[str, ...] = ()
     exit_codes: tuple[int, ...] = ()
     stages: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
-    """What must be known of the host."""
+    """Facts that must be known, such as `OOM_KILLED` above."""
     alone: bool = False
-    """Whether it is about errors that came of no other: what is raised while another is handled
-    tells little."""
+    """Whether it matches only errors without a cause or context: an error raised while another one
+    is handled tells little."""
     transient: bool = False
-    """Whether the same failure may well come back and still pass: no signature is compared. (Nor is
-    that of a victim which names the other one.)"""
+    """Whether the same failure may repeat and still pass later: its signatures are not compared.
+    (Nor are those of a victim that names its peer.)"""
     victim: bool = False
-    """Whether it is what other ranks (or processes) suffer when one fails: never the root cause
-    where another error is there to be found."""
+    """Whether it is what other ranks or processes suffer when one fails. It is the root cause only
+    if there is no other error."""
     culprit: bool = False
-    """Whether such an end alone, without a word, is the root cause of what other ranks suffer."""
+    """Whether such an exit, even without an error text, explains what other ranks suffer."""
     hardware: bool = False
-    """Whether it points at the devices."""
+    """Whether it points at the devices, so that they are probed."""
     per_rung: bool = False
-    """Whether it may be so only on a certain number of devices."""
+    """Whether it may hold only on the present number of devices: then it costs the rung, not the
+    job."""
     certain: bool = False
-    """Whether a FATAL is one by construction, so that it ends the job at once. Any other FATAL is a
-    guess, which gets one more attempt. A rule whose words were seen in one program only is one."""
+    """Whether a FATAL cannot be transient by construction: then it ends the job at once. Any other
+    FATAL is a guess and gets one more attempt, for example if its text was seen in one program
+    only."""
     confidence: Confidence = Confidence.HIGH
     own: bool = False
-    """Whether it is of the config: nobody knows how long a search for its patterns takes."""
+    """Whether the rule comes from the config: searches for its patterns need a time limit."""
     of_a_store: bool = False
-    """Whether it is charged with nothing, and the store waited for, where the client of an object
-    store says it."""
+    """Whether the failure is free of charge, with a wait for the store, if the client of an object
+    store raised it."""
     remedy: Remedy | None = None
-    """What is done about it beyond a restart; it says itself when to stop, not the signature."""
+    """What is done beyond a restart. The remedy itself limits repetitions, not the signature."""
 
     @property
     def compared(self) -> Compared:
-        """Whether the signatures of its failures are compared."""
+        """Whether the signatures of its failures are compared: see `Compared`."""
         if self.verdict is FATAL:
             return Compared.AS_A_GUESS
         if self.transient or self.remedy is not None:
@@ -118,39 +121,41 @@ class Rule:
 
     @property
     def about_text(self) -> bool:
-        """Whether it looks at an error, not only at how the process ended."""
+        """Whether it matches an error text, not only the exit of the process."""
         return bool(self.types or self.patterns or self.frames or self.speakers or self.codes)
 
 
 def names_match(rule: Rule, names: frozenset[str]) -> bool:
-    """Whether the rule is about an exception type that goes by one of `names`."""
+    """Whether the rule matches an exception type that has one of `names`."""
     return not rule.types or bool(_those_of(rule.types, names))
 
 
 def codes_match(rule: Rule, codes: frozenset[str]) -> bool:
-    """Whether the rule is about an error with one of `codes`."""
+    """Whether the rule matches an error with one of `codes`."""
     return not rule.codes or bool(matching_codes(rule, codes))
 
 
 def matching_codes(rule: Rule, codes: frozenset[str]) -> frozenset[str]:
-    """Those of `codes` that the rule is about."""
+    """Returns those of `codes` that the rule asks for."""
     return _those_of(rule.codes, codes)
 
 
 def says(rule: Rule, text: str) -> bool:
-    """Whether the text has what the rule looks for.
+    """Whether one of the rule's patterns occurs in the text (True if it has none).
 
     Raises:
-        SlowPatternError: the search for the pattern of the config was given up.
+        SlowPatternError: the search for a pattern from the config took too long.
     """
     return words(rule, text) is not None
 
 
 def words(rule: Rule, text: str) -> str | None:
-    """The words of `text` that the rule looks for, "" if for none; None: they are not there.
+    """Returns the part of `text` that a pattern of the rule matches.
+
+    "": the rule has no patterns. None: none of them matches.
 
     Raises:
-        SlowPatternError: the search for the pattern of the config was given up.
+        SlowPatternError: the search for a pattern from the config took too long.
     """
     if not rule.own or not rule.patterns:
         return found(rule.patterns, text)
@@ -159,12 +164,12 @@ def words(rule: Rule, text: str) -> str | None:
 
 
 def occurs(patterns: tuple[str, ...], text: str) -> bool:
-    """Whether one of the patterns occurs in the text (no pattern: it does)."""
+    """Whether one of the patterns occurs in the text (True if there are none)."""
     return found(patterns, text) is not None
 
 
 def found(patterns: tuple[str, ...], text: str) -> str | None:
-    """What the patterns find first in the text, "" if there is no pattern; None: nothing."""
+    """Returns the leftmost match of the patterns; "": there are no patterns; None: no match."""
     if not patterns:
         return ""
     low = lowered(text)
@@ -184,7 +189,7 @@ def _those_of(wanted: tuple[str, ...], names: frozenset[str]) -> frozenset[str]:
 
 @lru_cache(maxsize=_MOST)
 def _split(wanted: tuple[str, ...]) -> tuple[frozenset[str], re.Pattern[str] | None]:
-    """The plain names, and those with a `*` (None: there are none)."""
+    """Returns the plain names, and a pattern for those with a `*` (None: there are none)."""
     globs = [name for name in wanted if "*" in name]
     parts = [".*".join(re.escape(part) for part in name.split("*")) for name in globs]
     return frozenset(wanted) - set(globs), re.compile("|".join(parts)) if parts else None
