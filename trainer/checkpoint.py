@@ -1,11 +1,11 @@
 """Checkpoints: the whole state and the data's position, saved by Orbax in the background.
 
-Orbax decides by a directory's name what is a checkpoint; a crash can leave the name without the
+Orbax recognises a checkpoint by the directory's name. But a crash can leave the name without the
 content, a disk can change the content, and a person can have made the directory. So this module
-decides by `supervisor.protocol.committed`, like the supervisor does, and verifies by
-`trainer.integrity`. What of this job is damaged is taken out of use (`trainer.checkpoint_steps`),
-and the checkpoint before it is taken. What is sound but does not fit the config, or may be another
-program's, is left alone, and said.
+uses `supervisor.protocol.committed`, like the supervisor, and verifies with `trainer.integrity`. A
+damaged checkpoint of this job is taken out of use (`trainer.checkpoint_steps`), and the one before
+it is restored. A valid checkpoint that does not match the config, or may be another program's, is
+kept, and an error says why it is not used.
 """
 
 # mypy: allow-untyped-calls, disable-error-code="attr-defined"
@@ -44,17 +44,17 @@ from trainer.train_state import TrainState
 from trainer.verification import read_after_verification, read_verified
 
 Position = Mapping[str, Any]
-"""Where the data iterator is: what its `get_state` returned."""
+"""The position of the data iterator, as its `get_state` returned it."""
 
 T = TypeVar("T")
 
 _ITEMS = ("params", "optimizer", "progress")
-"""What a checkpoint of ours consists of."""
+"""The items of a checkpoint of ours."""
 _MISMATCH = re.compile(
     r"not compatible with the stored shape|tree structures do not match|Structure mismatch|"
     r"Topology mismatch detected"
 )
-"""What Orbax says where a checkpoint is sound, but of something else."""
+"""Orbax's messages about a valid checkpoint of another model or optimizer."""
 
 
 class NoCheckpointError(FileNotFoundError):
@@ -62,20 +62,20 @@ class NoCheckpointError(FileNotFoundError):
 
 
 class CheckpointMismatchError(ValueError):
-    """The checkpoint is sound, but of another model or optimizer than the config describes."""
+    """The checkpoint is valid, but of another model or optimizer than the config describes."""
 
 
 def newest_step(place: Path | Uri) -> int | None:
-    """The newest committed step in `place`, if there is one."""
+    """Return the newest committed step in `place`; None: there is none."""
     return next((step for step, _ in steps_in(place).committed()), None)
 
 
 class CheckpointSaver:
     """Saves into one directory and restores from it, for one job at a time.
 
-    Of several processes the first one alone clears, verifies and moves, and writes the manifests.
-    The others take its word for which step is sound: they would all read the same files, and what
-    one of them moves aside another may be reading.
+    Of several processes only the first one clears, verifies and moves, and writes the manifests.
+    It tells the others which step is valid: otherwise all would read the same files, and one could
+    move a step aside that another is reading.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class CheckpointSaver:
         say: Say,
         policy: SaveDecisionPolicy | None = None,
     ) -> None:
-        """Make the place of `steps` ready, without what a killed save left; keep the newest `keep`
-        of this job's. `policy` decides when a save is due.
+        """Clear what a killed save has left among `steps`. Later, keep the newest `keep` steps of
+        this job; `policy` decides when a save is due.
 
         Raises:
-            UnmarkedCheckpointError: a step stands there that may be somebody's copy.
+            UnmarkedCheckpointError: a step without a commit marker may be somebody's copy.
         """
         steps.directory.mkdir(parents=True, exist_ok=True)
         self._steps = steps
@@ -99,8 +99,8 @@ class CheckpointSaver:
         self._say = say
         self._policy = policy
         self.took = 0.0
-        """Seconds from when the last committed save was begun to when it was known to be committed:
-        what it takes when somebody waits for it, or a little more."""
+        """Seconds from the begin of the last committed save until it was known to be committed: an
+        upper bound of how long the save took."""
         self._began = 0.0
         self._saving: int | None = None
         self._recording: Thread | None = None
@@ -110,7 +110,8 @@ class CheckpointSaver:
             steps.clear(say)
 
     def verified(self) -> int | None:
-        """The newest step whose files are sound; damaged newer ones are moved aside.
+        """Return the newest step whose files are intact; damaged newer ones are moved aside. None:
+        nothing was ever committed.
 
         Raises:
             NoUsableCheckpointError, ForeignCheckpointError, CheckpointMismatchError: see there.
@@ -119,7 +120,8 @@ class CheckpointSaver:
         return distributed.of_first(None if found is None else found[0])
 
     def restore(self, abstract: TrainState) -> tuple[int, TrainState, Position] | None:
-        """The newest sound checkpoint, as `verified`; None: nothing was ever committed."""
+        """Restore the newest intact checkpoint: (step, state, data position). None: nothing was
+        ever committed. Errors as `verified`."""
         if distributed.is_one_of_several():
             step = self.verified()
             if step is None:
@@ -134,7 +136,7 @@ class CheckpointSaver:
         return bool(self._manager.should_save(step))
 
     def save(self, state: TrainState, step: int, position: Position) -> None:
-        """Begin to save; `state` may be donated once this returns. Waits for an earlier save.
+        """Begin to save; `state` may be donated once this returns. Waits for an earlier save first.
 
         Raises:
             FencedError: the job has another owner.
@@ -156,16 +158,17 @@ class CheckpointSaver:
         self._saving = step
 
     def newest(self) -> int | None:
-        """The newest committed step."""
+        """Return the newest committed step; None: there is none."""
         return next((step for step, _ in self._steps.committed()), None)
 
     def has(self, step: int) -> bool:
-        """Whether `step` is committed; newer ones may be somebody else's."""
+        """Whether `step` is committed. (`newest` may be another program's step.)"""
         return any(step == one for one, _ in self._steps.committed())
 
     def committed(self, *, wait: bool = False) -> int | None:
-        """The step of a save that was committed since the last call, told once. Its manifest is
-        recorded in the background; until then it is a checkpoint that cannot be verified.
+        """Return the step of a save that was committed since the last call; None: none was. With
+        `wait`, wait for the save that is going on. The manifest is written in the background; until
+        then the checkpoint cannot be verified.
 
         Raises:
             Exception: whatever made the save fail in the background.
@@ -176,7 +179,7 @@ class CheckpointSaver:
             self._manager.wait_until_finished()
         if self._manager.is_saving_in_progress():
             return None
-        self._manager.wait_until_finished()  # it raises what made the save fail
+        self._manager.wait_until_finished()  # raises the exception that made the save fail
         step, self._saving = self._saving, None
         self.took = time.monotonic() - self._began
         if distributed.is_first():  # to it, a step is committed once all have written their parts
@@ -185,10 +188,10 @@ class CheckpointSaver:
         return step
 
     def settle(self) -> None:
-        """Wait until the manifest of the last committed save is written, and old steps are gone.
+        """Wait until the manifest of the last committed save is written and old steps are removed.
 
         Raises:
-            FencedError: they must not be removed any more.
+            FencedError: the job has another owner, so old steps were not removed.
         """
         if self._recording is not None:
             self._recording.join()
@@ -203,7 +206,7 @@ class CheckpointSaver:
 
     @cached_property
     def _manager(self) -> Any:
-        """Made at the first step boundary."""
+        """Orbax's manager, created when it is first used: at the first step boundary."""
         return manager(
             self._steps.directory,
             policy=self._policy,
@@ -212,7 +215,8 @@ class CheckpointSaver:
         )
 
     def _before_commit(self, step: int) -> None:
-        """The last moment before `step` is committed, in the thread that does it."""
+        """Check the fence and clear the step's name, in the committing thread, just before `step`
+        is committed."""
         self._allow(f"the commit of step {step}")  # first: a step in the way may be the new owner's
         self._steps.make_way(step, self._say)
 
@@ -235,8 +239,9 @@ class CheckpointSaver:
             self._say(f"step {step}  old steps could not be removed: {error}")
 
     def _newest(self, read: Callable[[Path], T]) -> tuple[int, T] | None:
-        """What cannot be restored is set aside where it is this job's, and passed over where
-        nobody knows whose it is: another program's is as sound as it ever was."""
+        """Return the newest step that `read` can read, and what it returned. A damaged step of this
+        job is set aside; a step of an unknown owner is skipped and left as it is, because it may be
+        a valid checkpoint of another program."""
         passed_over = list[str]()
         for step, path in self._steps.committed():
             try:
@@ -263,10 +268,10 @@ class CheckpointSaver:
 def restore_parts(
     place: Path | Uri, parts: dict[str, Any], fingerprint: Fingerprint, say: Say
 ) -> tuple[int, dict[str, Any]]:
-    """The newest committed step in `place`, and those `parts` of its state.
+    """Restore `parts` of the newest committed step in `place`; returns (step, parts).
 
-    `parts` maps names of `TrainState`'s fields to their abstract trees. The place is another
-    phase's: nothing in it is moved, and what that phase ended with is not replaced by less.
+    `parts` maps names of `TrainState`'s fields to their abstract trees. The place belongs to
+    another phase: nothing in it is moved, and no older step is used if the newest one is damaged.
 
     Raises:
         NoCheckpointError: nothing is committed there.
@@ -303,16 +308,16 @@ def _load(
     *,
     own: bool,
 ) -> T:
-    """What `read` makes of these `items` of the committed checkpoint in `path`, once it is verified
-    too; with `own`, in a directory that may be written to.
+    """Read and verify `items` of the committed checkpoint in `path`; returns what `read` returns.
+    `own`: it is this job's, so marks may be written into it.
 
-    An exception of `read` is a sign of damage only where there is no manifest. Files that are
-    what they were at the commit are not to blame, and a fault of anything else would move one good
-    checkpoint after the other aside.
+    An exception of `read` means damage only if there is no manifest. With one, the files are as
+    committed, so another fault caused it; to call that damage would move one good checkpoint after
+    the other aside.
 
     Raises:
-        DamagedError: it is not what was committed.
-        CheckpointMismatchError: it is sound, but does not fit the config.
+        DamagedError: the files are not what was committed.
+        CheckpointMismatchError: it is valid, but does not fit the config.
     """
     manifest = integrity.read(path)
     if manifest is None:
@@ -354,15 +359,15 @@ def _mismatch(path: Path, how: str) -> str:
 
 
 def _suggests_damage(error: Exception) -> bool:
-    """Whether `error` can come from the files: not from memory, devices or permissions."""
+    """Whether damaged files can cause `error`: it is not about memory, devices or permissions."""
     if isinstance(error, OSError):
         return error.errno in (None, errno.ENOENT, errno.ENOTDIR, errno.EIO)
     return not isinstance(error, MemoryError | jax.errors.JaxRuntimeError)
 
 
 def restore(place: Path | Uri, step: int, abstract: TrainState) -> tuple[TrainState, Position]:
-    """The state and the data's position of the committed `step`, unverified, laid out as in
-    `abstract`."""
+    """Restore state and data position of the committed `step` without verification, with the
+    shapes and shardings of `abstract`."""
     return _restore(path_of(place) / str(step), abstract)
 
 

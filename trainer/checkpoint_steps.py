@@ -1,13 +1,14 @@
 """The steps in a directory of checkpoints: which are committed, which are removed, and how a
 damaged one is taken out of use.
 
-The directory may hold what is not this job's: older runs, copies, folders of any name. Only what
-the job's ledger proves to be its own is removed (`trainer.ledger`, `supervisor.protocol.removal`).
-All else is left where it is and named; where a save needs its name, it is set aside.
+The directory may hold things that are not this job's: older runs, copies, folders of any name. Only
+what the job's ledger proves to be its own is removed (`trainer.ledger`,
+`supervisor.protocol.removal`). Everything else is named in a warning and left in place, unless a
+save needs its name: then it is moved aside.
 
-On a disk a rename puts a step in its place whole, and so moves it away: a folder under a final name
-was never a save that was killed. In a bucket, and in a mount of one, a step has its name from the
-start (`trainer.marked_steps`).
+On a disk a step gets its final name by an atomic rename, so a folder with a final name is never the
+rest of a killed save. In a bucket, and in a mount of one, a step has its final name from the start
+(`trainer.marked_steps`).
 """
 
 from __future__ import annotations
@@ -44,30 +45,32 @@ REMOVED = {
 }
 _EVICTED = ".supervise-evicted-"
 _NAME_OF_EVICTED = re.compile(rf"{re.escape(_EVICTED)}\d+-[0-9a-f]{{32}}")
-"""Which nobody else gives to a folder; `5`, which a ledger of a bucket has, may be anybody's."""
+"""The name of a folder that is being evicted, which nobody else would choose. A ledger of a bucket
+has plain names such as `5`, which may be anybody's."""
 _NAMED = 10
-"""Names in one line."""
+"""Most names in one message."""
 
 
 class NoUsableCheckpointError(RuntimeError):
-    """There were checkpoints, and all of them are damaged: only a person may start afresh."""
+    """All checkpoints are damaged. Only a person may decide to start from the beginning."""
 
 
 class ForeignCheckpointError(RuntimeError):
-    """There are checkpoints, none of which this job can restore, and some are not known to be its
-    own: it may be the wrong directory."""
+    """This job can restore none of the checkpoints, and some may not be its own: perhaps this is
+    the wrong directory."""
 
 
 class UnmarkedCheckpointError(RuntimeError):
-    """A step where the next ones are to be saved is not committed, and may be somebody's copy."""
+    """A step in the directory is not committed, and may be somebody's copy: a save could
+    overwrite it."""
 
 
 class UnreadableCheckpointError(OSError):
-    """Nobody can tell now whether a step is committed; an older one is not taken in its place."""
+    """It cannot be read now whether a step is committed; an older one is not used instead."""
 
 
 class CheckpointSteps(Protocol):
-    """The steps in one directory, most of which another process has left there."""
+    """The steps in one directory, most of them saved by earlier processes."""
 
     @property
     def directory(self) -> Path:
@@ -76,11 +79,11 @@ class CheckpointSteps(Protocol):
 
     @property
     def commits_by_rename(self) -> bool:
-        """Whether a step gets its name when it is whole; otherwise it gets a marker then."""
+        """Whether a rename commits a step; otherwise a marker file does."""
         ...
 
     def committed(self) -> Iterator[tuple[int, Path]]:
-        """The committed ones, newest first.
+        """Yield (step, path) of the committed steps, newest first.
 
         Raises:
             UnreadableCheckpointError: see there.
@@ -88,7 +91,7 @@ class CheckpointSteps(Protocol):
         ...
 
     def clear(self, say: Say) -> None:
-        """Remove what a killed save of this job left, and name what is not this job's.
+        """Remove what a killed save of this job has left, and tell people what is not this job's.
 
         Raises:
             UnmarkedCheckpointError: see there.
@@ -96,44 +99,45 @@ class CheckpointSteps(Protocol):
         ...
 
     def begin(self, step: int, say: Say) -> None:
-        """Take note, durably, that `step` is about to be saved; nothing stands in its way then.
+        """Record durably that `step` is about to be saved, and clear its names.
 
         Raises:
-            UnmarkedCheckpointError: something does, and cannot be moved.
+            UnmarkedCheckpointError: something has the step's name and cannot be moved.
         """
         ...
 
     def make_way(self, step: int, say: Say) -> None:
-        """See that nothing has the name that the step being saved is to get now."""
+        """Move away whatever has the final name of `step`, just before it is committed."""
         ...
 
     def end(self, step: int) -> None:
-        """It was committed."""
+        """Record that `step` was committed."""
         ...
 
     def evict(self, keep: int, allow: Callable[[str], None], say: Say) -> None:
-        """Remove this job's oldest steps until `keep` are left; `allow` is asked before each."""
+        """Remove this job's oldest steps until `keep` are left. `allow` is called before each, with
+        a description, and raises to refuse."""
         ...
 
     def is_own(self, step: int, path: Path) -> bool:
-        """Whether the committed step in `path` is known to be this job's, damaged or not.
+        """Whether the committed step in `path`, damaged or not, is known to be this job's.
 
         Raises:
-            OSError: nobody can look now.
+            OSError: it cannot be read now.
         """
         ...
 
     def set_aside(self, path: Path, reason: str) -> str:
-        """Take a damaged step of this job out of use; what became of it, in words."""
+        """Take a damaged step of this job out of use; returns in words what became of it."""
         ...
 
     def damaged(self) -> str | None:
-        """Where what was set aside is, and how to get rid of it; None where nothing was."""
+        """Describe where damaged steps are and how to remove them; None: there are none."""
         ...
 
 
 def steps_in(place: Path | Uri) -> CheckpointSteps:
-    """The steps in `place`, by the rules that hold there."""
+    """Return the steps in `place`, by the commit rules of its file system or store."""
     from trainer.marked_steps import MarkedSteps
 
     path = bucket_paths.path_of(place)
@@ -143,13 +147,13 @@ def steps_in(place: Path | Uri) -> CheckpointSteps:
 
 
 def set_aside(steps: CheckpointSteps, path: Path, reason: str, say: Say) -> None:
-    """Take a damaged step out of use, and say so."""
+    """Take a damaged step out of use, and tell people."""
     done = steps.set_aside(path, reason)
     say(f"the checkpoint in {path} is damaged ({reason}): {done}")
 
 
 def readable(found: Iterator[tuple[int, Path]]) -> Iterator[tuple[int, Path]]:
-    """The same, with the error of a trainer."""
+    """Yield `found`, with an OSError turned into an `UnreadableCheckpointError`."""
     try:
         yield from found
     except OSError as error:
@@ -162,12 +166,12 @@ def readable(found: Iterator[tuple[int, Path]]) -> Iterator[tuple[int, Path]]:
 
 
 def step_of(name: str) -> int | None:
-    """The step that our own name of a folder has."""
+    """Parse the step from a folder's name of our own form; None: it has another form."""
     return int(name) if name.isascii() and name.isdecimal() and str(int(name)) == name else None
 
 
 def is_committed_now(path: Path, *, posix: bool) -> bool | None:
-    """The same as `is_committed`; None: nobody can tell."""
+    """Return what `is_committed` returns; None: it cannot be read now."""
     try:
         return is_committed(path, posix=posix)
     except OSError:
@@ -175,7 +179,7 @@ def is_committed_now(path: Path, *, posix: bool) -> bool | None:
 
 
 def tell_foreign(ledger: Ledger, names: Iterable[str], directory: Path, say: Say) -> None:
-    """Name what is not this job's, once for each name."""
+    """Tell people, once for each name, what in `directory` is not this job's."""
     new = sorted(set(names) - ledger.entries.told)
     if new:
         shown = ", ".join(repr(name) for name in new[:_NAMED])
@@ -189,7 +193,7 @@ def tell_foreign(ledger: Ledger, names: Iterable[str], directory: Path, say: Say
 
 
 def forget(ledger: Ledger) -> None:
-    """Nothing is under way any more of what the last process began."""
+    """Record in the ledger that no save and no removal of an earlier process is going on."""
     if ledger.entries.saving is not None or ledger.entries.evicting:
         with ledger.change() as entries:
             entries.saving = None
@@ -197,13 +201,14 @@ def forget(ledger: Ledger) -> None:
 
 
 def excess(ledger: Ledger, found: Iterable[tuple[int, Path]], keep: int) -> list[tuple[int, Path]]:
-    """This job's steps beyond its newest `keep`, oldest first."""
+    """Return this job's steps except its newest `keep`, oldest first."""
     own = [(step, path) for step, path in found if ledger.has(step, path)]
     return sorted(own, reverse=True)[keep:][::-1]
 
 
 def is_expected_in(path: Path) -> Callable[[str], bool]:
-    """Whether a file or folder, by its name relative to the step `path`, is one of a save's."""
+    """Return a predicate: whether a save creates a file or folder of this name, relative to the
+    step `path`."""
     try:
         manifest = integrity.read(path)
     except DamagedError:
@@ -220,8 +225,8 @@ def is_expected_in(path: Path) -> Callable[[str], bool]:
 
 @contextmanager
 def evicting(step: int, ledger: Ledger, say: Say) -> Iterator[None]:
-    """While this is entered, `step` is removed: it is not in the ledger afterwards, unless it could
-    not be removed this time."""
+    """Context manager for the removal of `step`: takes it out of the ledger afterwards, unless the
+    removal failed and is tried again later."""
     try:
         yield
     except NotOursError as error:
@@ -266,14 +271,14 @@ class RenamedSteps:
         tell_foreign(self._ledger, foreign, self.directory, say)
 
     def _is_own(self, entry: Path, say: Say) -> bool:
-        """Whether `entry` is this job's. A step of the ledger without the mark of its commit is a
-        damaged one."""
+        """Whether `entry` is this job's. If the ledger has it and its commit marker is missing, it
+        is damaged."""
         step, entries = step_of(entry.name), self._ledger.entries
         committed = is_committed_now(entry, posix=True)
         if step is None or committed is None:
             return step in entries.committed
         if committed and step == entries.saving and not self._exists(self._killed):
-            self.end(step)  # it was killed after its commit
+            self.end(step)  # the saving process was killed after the commit
         elif not committed and step in entries.committed:
             set_aside(self, entry, "the mark of its commit is gone", say)
         else:
@@ -282,7 +287,7 @@ class RenamedSteps:
 
     @property
     def _killed(self) -> str | None:
-        """The name of what a killed save has left."""
+        """The name of the folder that a killed save has left; None: no save was going on."""
         saving = self._ledger.entries.saving
         return None if saving is None else f"{saving}{TEMPORARY}"
 
@@ -301,8 +306,8 @@ class RenamedSteps:
         self._ledger.end(step)
 
     def evict(self, keep: int, allow: Callable[[str], None], say: Say) -> None:
-        """See `CheckpointSteps`. Each goes under a name that nobody else has, which the ledger has
-        first."""
+        """See `CheckpointSteps`. Each step is renamed first, to a unique name that is recorded in
+        the ledger before."""
         for step, path in excess(self._ledger, committed_steps(self.directory), keep):
             allow(f"the eviction of step {step}")
             name = f"{_EVICTED}{step}-{uuid.uuid4().hex}"
@@ -326,7 +331,7 @@ class RenamedSteps:
         return self._ledger.may_have(step, path)
 
     def set_aside(self, path: Path, reason: str) -> str:
-        """See `CheckpointSteps`: into a folder whose name nobody takes for a step."""
+        """See `CheckpointSteps`: moves it into a folder whose name cannot be taken for a step."""
         moved = removal.set_aside(path, CORRUPT, below=self.directory)
         with moved.with_name(f"{moved.name}{_REASON}").open("x", encoding="utf-8") as file:
             file.write(f"{reason}\n")
@@ -346,8 +351,8 @@ class RenamedSteps:
         )
 
     def _was_set_aside(self, path: Path) -> bool:
-        """Whether we moved `path` into the folder of the damaged, which may be a person's. A kill
-        can have come before the reason was written."""
+        """Whether we, and not a person, moved `path` into the folder for damaged steps. If we were
+        killed in between, the file with the reason is missing."""
         step = step_of(path.name.rpartition("-")[0])
         if step is None or path.name.endswith(_REASON):
             return False
@@ -368,7 +373,7 @@ class RenamedSteps:
         )
 
     def _remove(self, entry: Path, say: Say) -> None:
-        """What the ledger names."""
+        """Remove `entry`, which the ledger names."""
         place = Place.KILLED_SAVE if TEMPORARY in entry.name else Place.STEP
         log.info("step-removed", path=str(entry), reason=REMOVED[place])
         try:

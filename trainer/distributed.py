@@ -1,8 +1,8 @@
-"""One process among several: joining the others, agreeing with them, and stopping at one step.
+"""Several processes: joining the others, agreeing with them, and stopping at the same step.
 
-`jax.distributed` takes SIGTERM for itself: a handler of ours from before is overwritten, and one
-from after would silence its preemption notice. So where it is initialised the notice is asked for
-at every step boundary, and all processes are told yes at the same one.
+`jax.distributed` installs its own SIGTERM handler: it overwrites an earlier one, and a later one
+would disable its preemption notice. So where it is initialised, every process asks it at every step
+boundary whether to stop, and all get "yes" at the same one.
 """
 
 # mypy: allow-untyped-calls
@@ -21,15 +21,15 @@ from jax.experimental import multihost_utils
 _SHUTDOWN_TIMEOUT = 10  # seconds; jax waits 5 minutes for processes that are gone
 _PATIENCE = 60.0
 _KNOCKING = 0.005
-"""Seconds from one knock to the next."""
+"""Seconds between two attempts to connect."""
 _NOTHING = -1
 
 
 def initialize(environ: Mapping[str, str] = os.environ) -> None:
-    """Join the processes that `JAX_COORDINATOR_ADDRESS` brings together; alone without it.
+    """Join the processes of `JAX_COORDINATOR_ADDRESS`; does nothing if it is not set.
 
-    JAX reads the address itself, but how many processes there are and which of them this is only
-    from the schedulers it knows.
+    JAX reads the address itself, but takes process count and process id only from schedulers that
+    it knows, so we pass them.
     """
     if not is_one_of_several(environ):
         return
@@ -46,9 +46,9 @@ def initialize(environ: Mapping[str, str] = os.environ) -> None:
 
 
 def wait_for(address: str) -> None:
-    """Wait until the first process listens there: whoever comes before is put off by gRPC for a
-    second (its first backoff), and all others wait for it. Not for ever: who gives up, and how, is
-    for jax to say."""
+    """Wait until the first process listens at `address`. A process that connects too early waits
+    for gRPC's first backoff, a second, and all others for it. The wait is bounded: after it, jax
+    tries by itself and reports the error."""
     host, _, port = address.rpartition(":")
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
@@ -66,21 +66,21 @@ def is_one_of_several(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def process_id(environ: Mapping[str, str] = os.environ) -> int:
-    """Which of them this process is; known before jax is initialised."""
+    """Return this process's index among all; works before jax is initialised."""
     return int(environ.get("JAX_PROCESS_ID", "0"))
 
 
 def is_first(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process does what only one may do."""
+    """Whether this is process 0, which does what only one process may do."""
     return not is_one_of_several(environ) or process_id(environ) == 0
 
 
 def preemption_notice() -> Callable[[], bool] | None:
-    """What to ask whether all processes stop here, as often in each; None where this one is alone.
+    """Return a function that tells whether all processes stop at this step boundary; every process
+    must call it equally often. None: this process is the only one.
 
-    jax answers yes at one number only: one more than the highest that any process had asked with
-    when the notice came. So questions are counted, and nobody else may ask: see
-    `checkpoint.Manager`.
+    jax answers yes for one number only: one above the highest that any process had asked about when
+    the notice came. So calls are counted, and nobody else may ask: see `saving.Manager`.
     """
     if not jax.distributed.is_initialized():
         return None
@@ -89,7 +89,8 @@ def preemption_notice() -> Callable[[], bool] | None:
 
 
 def all_have(number: int | None) -> bool:
-    """Whether this and every other process has a number, and all have the same. Ask in all."""
+    """Whether all processes pass the same number, and none passes None. A collective: call it in
+    all processes."""
     if jax.process_count() == 1:
         return number is not None
     numbers = multihost_utils.process_allgather(np.int32(_NOTHING if number is None else number))
@@ -97,7 +98,7 @@ def all_have(number: int | None) -> bool:
 
 
 def of_first(number: int | None) -> int | None:
-    """The number that the first process has, whatever the others have. Ask in all."""
+    """Return the number that process 0 passes. A collective: call it in all processes."""
     if not jax.distributed.is_initialized() or jax.process_count() == 1:
         return number
     own = np.int32(_NOTHING if number is None else number)
@@ -106,6 +107,6 @@ def of_first(number: int | None) -> int | None:
 
 
 def leave() -> None:
-    """Wait for the others at the end of the work: the first process serves them all."""
+    """Wait for the other processes at the end: process 0 runs the service that they all use."""
     if jax.distributed.is_initialized():
         jax.distributed.shutdown()

@@ -1,13 +1,12 @@
 """The ledger of a job: which steps in a directory of checkpoints it began, and which it committed.
 
-A folder named `40` may be anybody's: an older run's, a copy that somebody is making, the results of
-a year. So before a save begins its step is written here, durably, and once it is committed, the
-time of its commit, which Orbax keeps in the step's own metadata. What the ledger does not have is
-never removed and does not count for `keep`; a step of another commit time under a name that the
-ledger has is somebody else's too.
+A folder named `40` may be anybody's: an older run's, a copy in progress, a year of results. So the
+step is recorded here durably before its save begins, and after the commit the time of the commit,
+which Orbax also stores in the step's metadata. A step that is not in the ledger is never removed
+and does not count for `keep`. The same holds for a step whose commit time is not the ledger's.
 
-Each job has a ledger of its own in the directory, named by the job's id. A trainer that is run by
-hand has no id: all that are run by hand in one directory are one job.
+Each job has its own ledger in the directory, named by the job's id. Trainers that are run by hand
+have no id: all of them in one directory count as one job.
 """
 
 from __future__ import annotations
@@ -32,28 +31,28 @@ _BY_HAND = "by-hand"
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MOST_TOLD = 1000
 FOREIGN = "foreign"
-"""The folder into which goes what is in the way."""
+"""The folder into which we move what is not this job's and has a name that a save needs."""
 
 
 @dataclass
 class Entries:
-    """What a ledger says."""
+    """The content of a ledger."""
 
     saving: int | None = None
     """The step whose save has begun, and is not known to be committed."""
     committed: dict[int, int] = field(default_factory=dict)
-    """Time of commit (ns, from the step's metadata) by step, of those that are not evicted."""
+    """Time of commit by step (ns since the epoch, from its metadata), without evicted ones."""
     evicting: set[str] = field(default_factory=set)
     """Names of folders whose removal has begun."""
     told: set[str] = field(default_factory=set)
-    """Names of what is not this job's that a person has been told of."""
+    """Names of things that are not this job's, of which a person has already been told."""
 
 
 class Ledger:
-    """The ledger of one job in `directory`, which exists. One process at a time has it."""
+    """The ledger of one job in `directory`, which exists. One process at a time uses it."""
 
     def __init__(self, directory: Path, environ: Mapping[str, str] = os.environ) -> None:
-        """Nothing is read yet."""
+        """Choose the ledger of this job; nothing is read yet."""
         job = environ.get(environment.JOB, _BY_HAND)
         if not _ID.fullmatch(job):
             raise ValueError(f"{environment.JOB}={job!r} is no id of a job")
@@ -63,8 +62,8 @@ class Ledger:
         self.entries = Entries()
 
     def load(self) -> str | None:
-        """Read what was written; what is wrong with it, in words, where it cannot be used: then
-        nothing in the directory is known to be this job's.
+        """Read the ledger. Returns None, or a message why it cannot be used: then no step in the
+        directory is known to be this job's.
 
         Raises:
             OSError: it cannot be read now.
@@ -85,7 +84,7 @@ class Ledger:
 
     @contextmanager
     def change(self) -> Iterator[Entries]:
-        """Change the entries; they are durable when this returns.
+        """Context manager to change the entries; they are durable when it ends.
 
         Raises:
             OSError: they cannot be written.
@@ -95,13 +94,13 @@ class Ledger:
             files_in(self._directory).replace(self._name, _encoded(self.entries))
 
     def begin(self, step: int) -> None:
-        """Note that the save of `step` begins; errors as `change`."""
+        """Record that the save of `step` begins; errors as `change`."""
         with self.change() as entries:
             entries.saving = step
             entries.committed.pop(step, None)
 
     def end(self, step: int) -> None:
-        """Note that the save of `step` is over, and when it was committed; errors as `change`."""
+        """Record that the save of `step` is over, and its time of commit; errors as `change`."""
         at = committed_at(self._directory / f"{step}")
         with self.change() as entries:
             entries.saving = None
@@ -118,7 +117,8 @@ class Ledger:
         return at is not None and at == committed_at(path)
 
     def may_have(self, step: int, path: Path) -> bool:
-        """The same of one that may be damaged: metadata without a time does not deny it.
+        """Return what `has` returns, for a step that may be damaged: metadata without a time does
+        not speak against it.
 
         Raises:
             OSError: nobody can look now.

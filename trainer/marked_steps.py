@@ -1,10 +1,10 @@
 """The steps in a bucket, or in a mount of one: a step has its name from the start, and only a
 marker commits it (`protocol.committed`).
 
-What lacks the marker is a save that was killed, or somebody's copy of a step from a disk. The
-ledger tells the first; a copy above all committed steps is refused, because to train on would
-overwrite it. To move a step would be to copy all of it, and a kill in between would leave two
-halves. So a damaged one gets a note that says why, and loses its marker.
+A step without the marker is a killed save, or somebody's copy of a step from a disk. The ledger
+identifies a killed save. A copy above all committed steps is an error, because training on would
+overwrite it. Moving a step in a bucket would copy all of it, and a kill in between would leave two
+halves. So a damaged step stays in place: it gets a note with the reason, and loses its marker.
 """
 
 # mypy: allow-untyped-calls
@@ -40,11 +40,11 @@ from trainer.log import log
 
 DAMAGED = "supervise_damaged.txt"
 _EARLIER_NOTE = "supervise_saving.txt"
-"""In which an earlier version noted the step that it was saving."""
+"""The file in which an earlier version of supervise noted the step that it was saving."""
 
 
 _LAST = (METADATA, MANIFEST)
-"""What proves that a step is this job's is there until nothing else of it is."""
+"""Files that are removed last: they prove that a step is this job's."""
 
 
 class MarkedSteps:
@@ -57,11 +57,11 @@ class MarkedSteps:
         self._ledger = Ledger(directory)
 
     def committed(self) -> Iterator[tuple[int, Path]]:
-        """See `Steps`."""
+        """See `CheckpointSteps`."""
         return readable(committed_steps(self.directory, posix=False))
 
     def clear(self, say: Say) -> None:
-        """See `Steps`. Of the damaged that are left, the marker is removed."""
+        """See `CheckpointSteps`. Markers of damaged steps that a kill has left are removed."""
         if problem := self._ledger.load():
             say(problem)
         self._take_over_note()
@@ -84,11 +84,12 @@ class MarkedSteps:
     def _is_own(self, step: int, entry: Path) -> bool:
         """Whether the committed step is this job's."""
         if step == self._ledger.entries.saving:
-            self.end(step)  # it was killed after its commit
+            self.end(step)  # the saving process was killed after the commit
         return step in self._ledger.entries.committed
 
     def _removed(self, step: int, entry: Path, say: Say) -> bool:
-        """Whether the step that is not committed was left by a kill of this job, and is gone."""
+        """Remove the uncommitted `step` if the ledger shows that a killed save or removal of this
+        job has left it; returns whether it shows that."""
         entries = self._ledger.entries
         is_killed = step == entries.saving
         is_evicted = entry.name in entries.evicting and self._ledger.has(step, entry)
@@ -109,7 +110,7 @@ class MarkedSteps:
         return True
 
     def begin(self, step: int, say: Say) -> None:
-        """See `Steps`. A damaged step of this job makes way to what takes its place."""
+        """See `CheckpointSteps`. A damaged step of this job with the same number is removed."""
         path = self.directory / f"{step}"
         if _is_in_the_way(path):
             if not ((path / DAMAGED).exists() and self._ledger.has(step, path)):
@@ -121,14 +122,15 @@ class MarkedSteps:
         self._ledger.begin(step)
 
     def make_way(self, step: int, say: Say) -> None:
-        """See `Steps`: it has its name already, and its marker is made only if there is none."""
+        """See `CheckpointSteps`. Nothing to do: the step has its final name from the start, and its
+        marker is created only if there is none."""
 
     def end(self, step: int) -> None:
-        """See `Steps`."""
+        """See `CheckpointSteps`."""
         self._ledger.end(step)
 
     def evict(self, keep: int, allow: Callable[[str], None], say: Say) -> None:
-        """See `Steps`. The marker goes first: half of a step is no checkpoint."""
+        """See `CheckpointSteps`. The marker goes first, so that half a step is never committed."""
         found = committed_steps(self.directory, posix=False)
         for step, path in excess(self._ledger, found, keep):
             allow(f"the eviction of step {step}")
@@ -141,11 +143,11 @@ class MarkedSteps:
                 entries.evicting.discard(path.name)
 
     def is_own(self, step: int, path: Path) -> bool:
-        """See `Steps`."""
+        """See `CheckpointSteps`."""
         return self._ledger.may_have(step, path)
 
     def set_aside(self, path: Path, reason: str) -> str:
-        """See `Steps`. Killed in between, `clear` goes on."""
+        """See `CheckpointSteps`. If it is killed half-way, the next `clear` completes it."""
         files_in(path).replace(
             DAMAGED,
             f"{reason}\n\nTo use it all the same, remove this, and put {MARKER} in its "
@@ -155,7 +157,7 @@ class MarkedSteps:
         return f"it is not used any more, {DAMAGED} in it says why"
 
     def damaged(self) -> str | None:
-        """See `Steps`."""
+        """See `CheckpointSteps`."""
         names = [entry.name for _, entry in self._all()[::-1] if (entry / DAMAGED).exists()]
         if not names:
             return None
@@ -165,7 +167,7 @@ class MarkedSteps:
         )
 
     def _all(self) -> list[tuple[int, Path]]:
-        """All that have the name of a step, newest first."""
+        """Return (step, path) of all entries with the name of a step, newest first."""
         try:
             entries = list(self.directory.iterdir())
         except FileNotFoundError:  # a bucket has no empty folders
@@ -174,7 +176,7 @@ class MarkedSteps:
         return sorted(named, reverse=True)
 
     def _take_over_note(self) -> None:
-        """What an earlier version noted is in the ledger then."""
+        """Move the note of an earlier version into the ledger."""
         try:
             noted = step_of(files_in(self.directory).read(_EARLIER_NOTE).decode().strip())
         except (FileNotFoundError, UnreadableError, UnicodeDecodeError):
@@ -227,7 +229,7 @@ class MarkedSteps:
 
 
 def _is_in_the_way(path: Path) -> bool:
-    """Whether a save in `path` would mix with what is there, or go where a link leads."""
+    """Whether a save to `path` would mix with existing files, or follow a link."""
     if bucket_paths.is_in_bucket(path):
         return bool(list(files_in(path).names()))
     found = [path, *path.rglob("*")] if os.path.lexists(path) else []

@@ -1,12 +1,13 @@
-"""SnapshotWriter of the whole state in memory that outlives this process, between checkpoints.
+"""Snapshots of the whole state between checkpoints, in memory that outlives this process.
 
-Taking one must cost the step next to nothing. Its state is used up by the step after it, so it is
-copied on the devices first, which is only dispatched here; a thread waits for the copy, sees that
-the step was finite, and writes. One that comes while the last is still being written is left out.
+A snapshot must cost the step next to nothing. The next step donates the state, so it is first
+copied on the devices, which is only dispatched here; a thread waits for the copy, checks that the
+step's results are finite, and writes it to the memory. A snapshot that comes due while the last one
+is still being written is skipped.
 
-Durable checkpoints stay the truth: a snapshot counts only where none is newer, and whatever is
-wrong with it, a checkpoint is restored in its place. What is not resumed from is cleared: it is of
-a history that is over.
+Checkpoints take precedence: a snapshot is used only if no checkpoint is newer, and if anything is
+wrong with it, a checkpoint is restored instead. A snapshot that is not resumed from is cleared,
+because training then goes on from an earlier state.
 """
 
 # mypy: allow-untyped-calls
@@ -32,11 +33,11 @@ from trainer.train_state import TrainState, TrainStateSpec
 
 
 class _UnusableError(Exception):
-    """The snapshot is not one to resume from; the text says why."""
+    """The snapshot cannot be resumed from; the text says why."""
 
 
 class SnapshotWriter:
-    """Takes snapshots of a state, every so many steps, and gives the newest back."""
+    """Takes a snapshot every `every` steps, and restores the newest one."""
 
     def __init__(self, memory: int, every: int, spec: TrainStateSpec, say: Say) -> None:
         self._every = every
@@ -50,7 +51,8 @@ class SnapshotWriter:
 
     @classmethod
     def of(cls, spec: TrainStateSpec, say: Say) -> SnapshotWriter | None:
-        """Those that the config asks for; None: it does not, or nobody keeps memory for them."""
+        """Return the writer that the config asks for; None: the config asks for none, or no
+        supervisor holds memory for them."""
         wanted = spec.config.checkpoint.snapshot
         if wanted is None:
             return None
@@ -62,15 +64,16 @@ class SnapshotWriter:
         return cls(memory, wanted.every, spec, say)
 
     def due(self, step: int) -> bool:
-        """Whether one is due after `step`."""
+        """Whether a snapshot is due after `step`."""
         return step % self._every == 0 and not self._given_up
 
     def take(
         self, state: TrainState, step: int, position: Position, finite: jax.Array | None
     ) -> None:
-        """Begin to take one of `state`, which may be donated once this returns.
+        """Begin a snapshot of `state`, which may be donated once this returns.
 
-        `finite` tells, once it is computed, whether the step was; None: it is known to be.
+        `finite`: boolean array, perhaps not computed yet, whether the step's results are finite;
+        None: they are.
         """
         if self._writing is not None and self._writing.is_alive():
             return
@@ -84,9 +87,11 @@ class SnapshotWriter:
         self._writing.start()
 
     def restore(self, checkpoint: int | None) -> tuple[int, TrainState, Position] | None:
-        """The newest snapshot, if it is not older than the newest `checkpoint`.
+        """Restore the newest snapshot, if it is not older than step `checkpoint`, the newest
+        checkpoint's (None: there is none).
 
-        None: there is none to resume from, on some process at least; then all are cleared.
+        Returns (step, state, data position). None: at least one process has no usable snapshot;
+        then all snapshots are cleared.
         """
         found = self._restored(checkpoint)
         if all_have(None if found is None else found[0]):
@@ -97,14 +102,14 @@ class SnapshotWriter:
         return None
 
     def settle(self) -> None:
-        """Wait until the last one is written."""
+        """Wait until the last snapshot is written."""
         if self._writing is not None:
             self._writing.join()
 
     # --- taking -----------------------------------------------------------------------------
 
     def _dispatch_copies(self, state: TrainState) -> list[jax.Array]:
-        """A copy of each part on its device: one program for each device that holds some."""
+        """Dispatch a copy of each part on its device, by one program per device."""
         parts = self._layout.parts(state)
         by_device: dict[jax.Device, list[int]] = {}
         for number, part in enumerate(parts):
@@ -153,7 +158,11 @@ class SnapshotWriter:
         return header.number, state, header.about["position"]
 
     def _checked(self, header: Header) -> list[Written]:
-        """What it holds."""
+        """Return the description of the arrays in the snapshot.
+
+        Raises:
+            _UnusableError: it is of another run, or lacks a part that this process needs.
+        """
         found = header.about["mark"]
         differ = [key for key, value in self._mark.items() if found.get(key) != value]
         if differ:
@@ -171,7 +180,7 @@ def _copies(arrays: list[jax.Array]) -> list[jax.Array]:
 
 
 def _mark(spec: TrainStateSpec) -> Mapping[str, Any]:
-    """What a snapshot must share with whoever resumes from it; on other devices, if need be."""
+    """Return what must be equal to resume from a snapshot. It may be resumed on other devices."""
     return {
         "job": os.environ.get(JOB, ""),
         "phase": str(spec.config.checkpoint.directory),
