@@ -1,8 +1,8 @@
 """One supervisor per model_dir among many hosts: a lease in a place that all of them see.
 
-The owner writes `lease.json` anew every `renew` seconds. Whoever wants it watches: content that
-does not change for `duration` seconds of the watcher's own clock has no living owner. Clocks of
-two hosts are never compared. What follows from these numbers (60 s, renewed every 10 s):
+The owner rewrites `lease.json` every `renew` seconds. A supervisor that wants the lease watches the
+file: if it does not change for `duration` seconds of the watcher's own clock, the owner is dead.
+Clocks of two hosts are never compared. With the numbers used (60 s, renewed every 10 s):
 
 * An owner that cannot renew (frozen, cut off, storage gone) must not have workers any more once
   somebody may take over. The guard process, which needs neither the supervisor nor the storage,
@@ -38,14 +38,14 @@ _LOCAL = {
     *("tmpfs", "ramfs", "rootfs"),
 }
 _MAX_EPOCH = 10**7
-"""An owner each second for months; what is above was written by somebody else."""
+"""Largest valid epoch: a new owner each second for months. We did not write a larger one."""
 _LOOK = 0.5
-"""Seconds between two looks at another's lease, and before a failed renewal is tried again."""
+"""Seconds between two reads of another's lease, and before a failed renewal is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """In seconds; the same for all who share a model_dir."""
+    """The lease's periods in seconds; equal for all supervisors that share a model_dir."""
 
     duration: float = 60.0
     renew: float = 10.0
@@ -53,7 +53,7 @@ class LeaseTimes:
 
     @property
     def kill(self) -> float:
-        """Without a renewal for so long the workers are killed."""
+        """Seconds without a renewal after which the workers are killed."""
         return self.duration - self.renew
 
 
@@ -61,14 +61,15 @@ class LeasePlace(Protocol):
     """Where a lease is kept. Errors are OSErrors."""
 
     def read(self) -> Stored:
-        """What is there; empty data and an empty version where there is nothing."""
+        """Read the lease; data and version are empty if there is none."""
         ...
 
     def write(self, data: bytes, expected: str) -> str:
-        """Replace what is the version `expected`; the version that `data` is.
+        """Replace the version `expected` by `data`; returns the new version.
 
         Raises:
-            ConflictError: it is another. After a try whose answer was lost, that may be our own.
+            ConflictError: the present version is another one. It may be our own, if the answer to
+                an earlier write was lost.
         """
         ...
 
@@ -98,11 +99,11 @@ class Lease:
         on_lost: Callable[[Exception], None],
         say: Callable[[str], None],
     ) -> None:
-        """`token` is of this owner alone.
+        """`token` is unique to this owner.
 
-        `on_renewed` is told, in the lease's thread, for how long workers may live without another
-        renewal; `on_lost`, in that thread or in the one that calls `is_ours`, that they must be
-        gone. `say` tells a person that we wait for the lease.
+        `on_renewed` is called in the lease's thread with the seconds for which workers may live
+        without another renewal. `on_lost` is called in that thread, or in the one that calls
+        `is_ours`, when the workers must be killed. `say` tells a person that we wait for the lease.
         """
         self._place = place
         self._times = times
@@ -126,10 +127,10 @@ class Lease:
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
 
     def acquire(self) -> None:
-        """Take the lease and begin to renew it; waits for a silent owner's to run out.
+        """Take the lease and begin to renew it. Waits until the lease of a silent owner expires.
 
         Raises:
-            LeaseHeldError: its owner is alive, or another was faster.
+            LeaseHeldError: its owner is alive, or another supervisor was faster.
             OSError: the storage does not work.
         """
         found = self._place.read()
@@ -149,16 +150,16 @@ class Lease:
 
     @property
     def epoch(self) -> int:
-        """Which owner of model_dir we are, counted from 1; once acquired."""
+        """The number of this owner of model_dir, counted from 1; valid once acquired."""
         return self._epoch
 
     def check(self) -> None:
-        """Return while model_dir is ours beyond doubt; to be called after every wait.
+        """Check that model_dir is certainly ours. Call it after every wait.
 
-        Waits where `is_ours` is just finding out: until then nothing is started or written.
+        Waits while `is_ours` is renewing in doubt: until then nothing may be started or written.
 
         Raises:
-            LeaseTakenError, LeaseExpiredError: it is not.
+            LeaseTakenError, LeaseExpiredError: it is not, or not certainly, ours.
         """
         self._settled.wait(self._times.renew)
         if self._error is None and self._is_late():
@@ -189,14 +190,16 @@ class Lease:
         return self._confirmed >= asked or self._error is not None or self._end.is_set()
 
     def release(self) -> None:
-        """Stop renewing; the next owner need not wait. Nothing where the lease is lost."""
+        """Stop renewing and free the lease, so that the next owner need not wait. Does nothing if
+        the lease is lost."""
         self._end.set()
         self._wake.set()
         if self._error is None:
             self._thread.join(self._times.renew)  # bounded: storage may hang; then it runs out
 
     def _outwait(self, found: Stored) -> Stored:
-        """What is there once its owner is known to be dead, or has given it back."""
+        """Wait until the lease's owner is known to be dead or has released it; returns what the
+        place holds then."""
         owner = owner_of(found.data)
         if isinstance(owner, Identity) and owner.is_dead:
             return found
@@ -231,7 +234,7 @@ class Lease:
                 self._place.write(json.dumps(body).encode(), self._version)
 
     def _is_kept_for(self, pause: float) -> bool:
-        """Whether it is to be renewed once more, after a pause that `is_ours` may cut short."""
+        """Pause, which `is_ours` may cut short; returns whether to renew the lease again."""
         self._wake.wait(pause)
         self._wake.clear()
         return not (self._end.is_set() or self._lost.is_set())
@@ -265,7 +268,7 @@ class Lease:
             self._answered.notify_all()
 
     def _look(self) -> None:
-        """See what is there instead of what was expected: our own, nothing, or another's."""
+        """Read the lease after a conflict: it may be our own, none, or another supervisor's."""
         found = self._place.read()
         if found.data and _token(found.data) != self._token:
             if 0 < _epoch(found.data) < self._epoch:
@@ -296,7 +299,7 @@ class Lease:
 
 
 def is_shared(directory: Path) -> bool:
-    """Whether other hosts may see the directory: it is on no file system known to be local."""
+    """Whether other hosts may see the directory: its file system is not known to be local."""
     return file_system(directory) not in _LOCAL
 
 
@@ -317,7 +320,7 @@ def _epoch(content: bytes) -> int:
 
 
 def owner_of(content: bytes) -> Identity | str | None:
-    """Who has the lease of that content; None where it is free."""
+    """Return who holds the lease with this content; None: it is free."""
     body = _parse(content)
     if body.get("token") is None:
         return None

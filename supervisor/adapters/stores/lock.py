@@ -1,14 +1,14 @@
 """One supervisor per model_dir on a host: `flock` on a file in it, and who holds it.
 
-The lock is on `.supervisor.lock`, a file that is opened for writing: whoever may only read
-model_dir cannot open it, and so cannot lock the job out. Nobody removes the file: two processes
-that open it have the same one.
+The lock is on `.supervisor.lock`, which is opened for writing: a user who may only read model_dir
+cannot open it, and so cannot lock the job out. The file is never removed, so all processes that
+open it lock the same file.
 
-Older supervisors lock the directory itself instead. That lock is taken as well: it keeps out an
-older supervisor that starts later, and it is respected where an older one holds it. Any reader of
-model_dir can hold it too; `_held_by` tells the two apart, and a mere reader is ignored, and told.
-Where nobody can be seen to hold it, `.supervisor.json` decides: where a supervisor with a lock file
-wrote it, there is no older one, and we wait only for what may be left of the last.
+Older supervisors lock the directory itself instead. We take that lock too, which keeps out an older
+supervisor that starts later; and if an older one holds it, we stop. But any reader of model_dir can
+hold it as well: `_held_by` tells the two apart, and a reader's lock is ignored with a warning. If
+the holder cannot be seen, `.supervisor.json` decides: if a supervisor with a lock file wrote it, no
+older supervisor is running, and we wait only for dying processes of the last one.
 
 `.supervisor.json` names the holder, for people and for the workers: without a lease it has the
 token of the owner (`protocol.environment.OWNER_FILE`), and an epoch that grows with every owner.
@@ -39,7 +39,7 @@ OWNER = ".supervisor.json"
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _SINCE_LOCK_FILE = ("token", "epoch")
-"""What no supervisor without a lock file wrote into `.supervisor.json`."""
+"""Keys that only supervisors with a lock file write into `.supervisor.json`."""
 _PAUSE = 0.01
 _MAX_SINCE = 40
 
@@ -49,7 +49,7 @@ class LockHeldError(Exception):
 
 
 class LockUnsupportedError(Exception):
-    """The folder's file system knows no `flock`."""
+    """The folder's file system does not support `flock`."""
 
 
 class DirectoryLock:
@@ -58,13 +58,13 @@ class DirectoryLock:
     def __init__(self, directory: Path, patience: float = 10.0) -> None:
         """Take the lock.
 
-        Its descriptors are inherited by a process between fork and exec. Where the supervisor that
-        holds the lock is seen to be dead, that is all that is left of it, and dying: it is waited
-        for, at most `patience` seconds.
+        A process between fork and exec inherits the lock's descriptors. So if the supervisor that
+        holds the lock is certainly dead, only such a process can still hold it, and it is dying: we
+        wait for its end, at most `patience` seconds.
 
         Raises:
-            LockHeldError: somebody else has it.
-            LockUnsupportedError: nobody can have it.
+            LockHeldError: another supervisor has it.
+            LockUnsupportedError: the file system has no locks.
             OSError: it cannot be opened; the text says what to do.
         """
         self._directory = directory
@@ -72,7 +72,7 @@ class DirectoryLock:
         self._epoch = 0
         self._stamp: tuple[int, ...] = ()
         self.ignored: str | None = None
-        """What a person should know of a lock that does not keep us out."""
+        """A warning about a reader's lock on the directory, which we ignore; None: no such lock."""
         with contextlib.ExitStack() as undo:
             self._lock = _opened(directory / LOCK)
             undo.callback(os.close, self._lock)
@@ -100,10 +100,10 @@ class DirectoryLock:
             time.sleep(_PAUSE)
 
     def claim(self, files: Storage, wall: datetime, token: str | None) -> Path | None:
-        """Write into `.supervisor.json`, in `files`, that we hold the lock since `wall`. Where a
-        file of somebody else has that name, returns what it is now called.
+        """Write into `.supervisor.json`, in `files`, that we hold the lock since `wall`. If a file
+        that no supervisor wrote has that name, it is renamed; returns its new path, or None.
 
-        With `token`, it is what makes the workers ours; None: a lease does.
+        `token` is the owner's token that workers are compared with; None: the lease has it.
 
         Raises:
             OSError: it cannot be written. The lock holds without it.
@@ -119,7 +119,7 @@ class DirectoryLock:
         return foreign
 
     def restore(self, files: Storage) -> bool:
-        """Write `.supervisor.json` again where it is not what we wrote; returns whether it was not.
+        """Write `.supervisor.json` again if it is not what we wrote; returns whether it was not.
 
         Raises:
             OSError: it cannot be written now.
@@ -146,7 +146,7 @@ class DirectoryLock:
         )
 
     def release(self, files: Storage) -> None:
-        """Give the lock back; the epoch stays for the next owner."""
+        """Release the lock. The epoch stays in the file, for the next owner."""
         with contextlib.suppress(OSError):
             told = reading.read(self._directory / OWNER)
             if told and told == self._written:  # not that of another host's supervisor
@@ -156,7 +156,8 @@ class DirectoryLock:
 
 
 def living_owner(directory: Path) -> str | None:
-    """The supervisor that owns `directory`, as far as can be told without trying the lock."""
+    """Describe the supervisor that owns `directory`, as far as can be told without trying the lock;
+    None: none is known."""
     record = _record(directory)
     return None if _is_dead(record) else _told(record)
 
@@ -204,11 +205,11 @@ def _locked(descriptor: int) -> bool:
 
 
 def _holders(status: os.stat_result) -> dict[int, int] | None:
-    """The processes that took a `flock` on the file of `status`, with their users; None: nobody can
-    look.
+    """Return the processes that took a `flock` on the file of `status`, as pid to user id; None:
+    /proc does not tell.
 
-    Not seen are those of another pid namespace, and one that has ended since: the lock is then held
-    by whoever has inherited the descriptor.
+    Processes of another pid namespace are not seen, nor one that has ended since: then a process
+    that inherited its descriptor holds the lock.
     """
     try:
         lines = Path("/proc/locks").read_text().splitlines()
@@ -231,20 +232,20 @@ class _Holder(Enum):
     """Who may have locked the directory."""
 
     READER = 1
-    """Somebody who is no supervisor."""
+    """A process that is no supervisor."""
     LEFTOVER = 2
     """A process that the last supervisor was starting when it was killed; or a reader."""
     OWNER = 3
-    """An older supervisor, which owns it."""
+    """A supervisor of an older version, which owns it."""
 
 
 def _held_by(
     holders: dict[int, int] | None, record: dict[str, Any], status: os.stat_result
 ) -> _Holder:
-    """Who may have locked the directory of `status`, whose lock file is ours.
+    """Decide who may have locked the directory of `status`, whose lock file we have locked.
 
-    An older supervisor is the process that `record` names, or one that could write model_dir as we
-    can: root's, ours, or one of the user to whom it belongs.
+    An older supervisor is the process that `record` names, or any process that could write to
+    model_dir: one of root, of our user, or of the directory's owner.
     """
     named, here = _identity(record), Identity.of_this_process()
     if holders:
@@ -266,7 +267,8 @@ def _held_by(
 
 
 def _user(pid: int) -> int | None:
-    """The real user of a process; None where it has ended. /proc/PID belongs to root for many."""
+    """Return the real user id of a process; None: it has ended. (The owner of /proc/PID will not
+    do: it is root for many processes.)"""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
     except OSError:
@@ -288,7 +290,7 @@ def _told_of_readers(directory: Path, holders: dict[int, int] | None) -> str:
 
 
 def _record(directory: Path) -> dict[str, Any]:
-    """What `.supervisor.json` says; nothing where it is missing or damaged: the lock decides."""
+    """Read `.supervisor.json`; empty if it is missing or damaged: then the lock alone decides."""
     try:
         return reading.read_object(directory / OWNER)
     except (OSError, ValueError):
@@ -296,7 +298,7 @@ def _record(directory: Path) -> dict[str, Any]:
 
 
 def _is_foreign(path: Path) -> bool:
-    """Whether a file is there that no supervisor can have written."""
+    """Whether `path` is a file that no supervisor can have written."""
     try:
         told = reading.read_object(path)
     except reading.UnreadableError:
@@ -339,7 +341,7 @@ def _who(directory: Path, holders: Collection[int] = ()) -> str:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """What changes with the file; nothing where it is not there."""
+    """Return a value that changes whenever the file does; empty if there is no file."""
     try:
         status = path.lstat()
     except OSError:
