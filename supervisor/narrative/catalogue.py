@@ -157,8 +157,8 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "maintenance-announced": Kind("Something will happen to this machine.", ("detail",)),
         "preemption-announced": Kind("A preemption is announced; nothing starts.", ("reason",)),
         "notice-used": Kind(
-            "Whether a save fitted into the notice of a preemption.",
-            ("seconds", "saved", "step", "lost_steps", "notice_seconds", "ending_step"),
+            "Whether a save fitted into the notice of a preemption; after `attempt-stopped`.",
+            ("attempt", "seconds", "saved", "step", "lost_steps", "notice_seconds", "ending_step"),
         ),
     },
     "An attempt": {

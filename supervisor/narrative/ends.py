@@ -75,11 +75,10 @@ def gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[L
             "checkpoint-committed", event.attempt, text, step=event.committed, forgiven=0
         )
     drain, is_done = t.before.drain, end is End.SUCCEEDED
-    if drain is not None and drain.source is StopSource.PREEMPTION and not is_done:
-        if drain.begins is None:  # else the save is planned for later
-            yield notice_used(t, event, drain, policy)
-    elif t.before.ends_group and not is_done:
+    if t.before.ends_group and not is_done:
         yield stopped(t, event, t.before.group.saved)
+        if drain is not None and drain.source is StopSource.PREEMPTION and drain.begins is None:
+            yield notice_used(t, event, drain, policy)
     if event.doubt is not None and is_done:
         text = doubted(event.doubt)
         yield of_attempt("success-doubted", event.attempt, text, "warning", exception=event.doubt)

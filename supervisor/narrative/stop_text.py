@@ -40,19 +40,18 @@ def notice_used(t: Transition, event: WorkersGone, drain: Drain, policy: Restart
     taken = f"{seconds:.1f} s"
     if policy.preemption_notice is not None:
         taken += f" (of {policy.preemption_notice:g})"
-    lost = _lost(event, newest)
     tell = partial(
         main,
+        attempt=event.attempt,
         seconds=seconds,
         notice_seconds=policy.preemption_notice,
         ending_step=event.step,
         lost_steps=_lost_steps(event, newest),
     )
     if _is_above(newest, drain.highest):
-        text = f"the notice was enough: step {newest} is saved, and all over in {taken}; {lost}"
+        text = f"the notice was enough: step {newest} is saved, and all over in {taken}"
         return tell("notice-used", text, saved=True, step=newest)
-    left = _NONE if newest is None else f"the newest is of step {newest}"
-    text = f"no checkpoint came of the notice in {taken}: {left}; {lost}"
+    text = f"no checkpoint came of the notice in {taken}"
     return tell("notice-used", text, "warning", saved=False, step=newest)
 
 

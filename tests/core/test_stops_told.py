@@ -103,3 +103,11 @@ def test_the_end_of_a_rank_is_told_once_also_while_the_group_is_killed() -> None
     assert [line for line in lines(history, observed) if "rank 0 ended" in line]
     history.happens(observed)
     assert not lines(history, observed)
+
+
+def test_a_stop_is_told_alike_whoever_asked_and_a_notice_besides() -> None:
+    history = asked(50, source=StopSource.PREEMPTION)
+    history.happens(WorkersGone(history.now, 1, RETRY, None, 57, 50))
+    by_name = {line.event: line.keys for line in history.told}
+    assert by_name["attempt-stopped"]["lost_steps"] == 7
+    assert by_name["notice-used"]["attempt"] == 1

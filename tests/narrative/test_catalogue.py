@@ -24,7 +24,7 @@ PASSED_ON = {
 """What is given to them by `**`."""
 PARTIAL = {
     "_reported": {"attempt", "rank"},
-    "notice_used": {"seconds", "notice_seconds", "ending_step", "lost_steps"},
+    "notice_used": {"attempt", "seconds", "notice_seconds", "ending_step", "lost_steps"},
 }
 """What `tell` has beforehand, in these functions."""
 BY_CODE = {*NoticeCode, "worker-notice"}
