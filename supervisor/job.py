@@ -54,6 +54,7 @@ from supervisor.exclusion import (
     owned,
 )
 from supervisor.guard_keeper import contain, guarded, swept
+from supervisor.history.writer import writer
 from supervisor.host.notice import Notice
 from supervisor.host.outlet import say_on_stderr
 from supervisor.host.unkillable import UnkillableError
@@ -313,7 +314,9 @@ def _started(
     phase = min(state.phase, len(prepared.plans) - 1)
     committed = newest_in(host, prepared, phase)
     epoch = clock.wall().timestamp() - clock.now()
-    return SupervisorStarted(clock.now(), job, prepared.policy, committed, epoch, once, attempt)
+    return SupervisorStarted(
+        clock.now(), job, prepared.policy, committed, epoch, once, attempt, writer()
+    )
 
 
 def _highest_attempt(storage: Storage, history: History) -> int:

@@ -13,6 +13,7 @@ from supervisor.config.plan import PhasePlan
 from supervisor.core.changes import Change
 from supervisor.engines.checkpoint_source import unmarked_copies
 from supervisor.exclusion import ModelDirError
+from supervisor.history.writer import writer
 from supervisor.host.notice import Notice
 from supervisor.preflight import unwatched
 from supervisor.prepare import Prepared
@@ -55,6 +56,9 @@ def tell_start(
         log.say(told)
     for told in (*_lost(history), *warnings):
         log.say(told, level="warning")
+    if (before_us := history.past.version) not in ("", writer()):
+        text = f"this is supervise {writer()}; the supervisor before was {before_us}"
+        log.say(Notice("version-changed", text, version=writer(), before=before_us))
     for change in found:
         text = f"the config changed: {change}"
         before, after = change.sides

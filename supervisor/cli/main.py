@@ -11,11 +11,10 @@ import importlib
 import os
 import signal
 import sys
-from argparse import Namespace
+from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
-from supervisor import __version__
 from supervisor.adapters.telling.printing import UnprintableError, printing
 from supervisor.adapters.telling.tracebacks import redact_tracebacks
 from supervisor.cli.arguments import Commands, Parser
@@ -87,9 +86,22 @@ def _main(argv: Sequence[str], exclusion: Exclusion | None) -> int:
         return complain(ExitCode.STOPPED, "interrupted before anything was started")
 
 
+class _Version(Action):
+    """Prints the release, and the fingerprint of the code that decides: it reads all of that."""
+
+    def __call__(self, parser: ArgumentParser, *_: object) -> None:
+        """Print it; ends with 0."""
+        from supervisor.history.writer import writer
+
+        print(f"supervise {writer()}")
+        parser.exit()
+
+
 def _parser(verbs: dict[str, Verb]) -> Parser:
     parser = Parser(prog="supervise", description="Keep a JAX training run moving.")
-    parser.add_argument("--version", action="version", version=f"supervise {__version__}")
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, help="show the version, as the journal names it"
+    )
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
     for verb in verbs.values():
         verb.add_parser(commands)

@@ -46,6 +46,8 @@ class SupervisorStarted:
     attempt: int = 0
     """The highest attempt number among the attempt folders on disk; 0: there is none, or it was not
     looked for."""
+    version: str = ""
+    """The version of supervise, with the fingerprint of the code that decides."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from supervisor.core.decisions import TellRecovery
-from supervisor.core.events import LaunchFailed, WorkersGone
+from supervisor.core.events import LaunchFailed, SupervisorStarted, WorkersGone
 from supervisor.ports import Transition
 
 
@@ -26,6 +26,8 @@ class Past:
     """Whether the job was being stopped when the last attempt ended."""
     reached: int | None = None
     """The last step that was run before a recovery that is not over."""
+    version: str = ""
+    """The version of the last supervisor; empty: it did not record it."""
 
     def after(self, transition: Transition) -> Past:
         """Returns the past after one more transition."""
@@ -35,6 +37,8 @@ class Past:
             past = replace(past, directories=(*past.directories, after.directory))
         if isinstance(event, WorkersGone | LaunchFailed) and event.failure is not None:
             past = replace(past, last_failed=event.attempt)
+        if isinstance(event, SupervisorStarted):
+            past = replace(past, version=event.version)
         if isinstance(event, WorkersGone):
             past = past._ended(event, before.phase, was_asked=before.drains)
         told = any(isinstance(decision, TellRecovery) for decision in transition.decisions)

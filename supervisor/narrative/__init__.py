@@ -65,7 +65,10 @@ def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> 
     names = ", ".join(phase.name for phase in policy.phases)
     listed = [phase.name for phase in policy.phases]
     text = f"job {event.job}; phases: {names}"
-    yield main("supervisor-started", text, job=event.job, phases=listed)
+    version = event.version or None
+    if version is not None:
+        text += f"; supervise {version}"
+    yield main("supervisor-started", text, job=event.job, phases=listed, version=version)
     before = t.before
     if event.attempt > before.attempt:
         first, last = before.attempt + 1, event.attempt

@@ -24,8 +24,8 @@ KEYS = {
     "attempt": "number: which attempt",
     "attempts": "number: how many attempts there were so far",
     "after": "text: the value in the config now, as JSON, shortened; null: not set",
-    "before": "number: devices before; text: the value in the config before, as JSON, shortened "
-    "(null: not set), or the version before",
+    "before": "text or number: what there was before: the number of devices, the value in the "
+    "config as JSON, shortened (null: not set), or the version",
     "bytes": "number: how many bytes",
     "cause": "text: what happened, in a few words",
     "certain": "truth: whether a FATAL is wrong by construction, and not only looks so",
@@ -95,6 +95,7 @@ KEYS = {
     "times": "number: how many times",
     "unit": "text: the device or host",
     "units": "texts: devices or hosts; null: all",
+    "version": "text: the version of supervise, as `supervise --version` says it; null: not known",
     "verdict": "text: " + ", ".join(f"`{each}`" for each in Verdict),
 }
 """Of what type the keys of the events are, and what they mean."""
@@ -122,7 +123,9 @@ class Kind:
 
 EVENTS: dict[str, dict[str, Kind]] = {
     "The job": {
-        "supervisor-started": Kind("A supervisor owns the job from here on.", ("job", "phases")),
+        "supervisor-started": Kind(
+            "A supervisor owns the job from here on.", ("job", "phases", "version")
+        ),
         "supervisor-lost": Kind("The supervisor before this one was killed.", ("attempt",)),
         "supervisor-failed": Kind("The supervisor cannot go on, and ends.", ("reason",)),
         "job-resumed": Kind("What was spent so far.", ("attempts", "step", *BUDGET)),
@@ -370,6 +373,9 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "hang-unnoticeable": Kind("A hang of the program cannot be noticed.", ("phase",)),
         "config-changed": Kind(
             "The config is not that of the last run.", ("changed", "key", "before", "after")
+        ),
+        "version-changed": Kind(
+            "The supervisor before this one was of another version.", ("version", "before")
         ),
         "journal-torn": Kind("The journal's last line was incomplete: cut off.", ("bytes", "kept")),
         "journal-repaired": Kind("A person has repaired the journal.", ("detail",)),

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.history.writer import writer
 from tests.forked import forked
 from tests.running import TEXT, Result, Running, Start, command_config
 
@@ -199,10 +200,14 @@ def test_after_success_a_grown_target_goes_on(supervise: Supervise, model_dir: P
         return config
 
     assert supervise(config(6)).code == 0
+    journal = model_dir / "journal.jsonl"
+    journal.write_text(journal.read_text().replace(writer(), "0.0.1+other"))
     grown = supervise(config(8))
     assert grown.code == 0
     assert grown.attempts == 2
     assert "the target grew from step 6 to 8" in grown.event("phase-starting")["reason"]
+    assert [told["version"] for told in grown.events("supervisor-started")] == [writer()]
+    assert grown.told("version-changed", version=writer(), before="0.0.1+other")
     assert grown.told(
         "config-changed",
         changed="trainer[0].command.success.step: 6 -> 8",
@@ -221,6 +226,7 @@ def test_after_a_failure_for_good_counts_start_at_zero(
     assert again.code == 76
     assert again.attempts == 4
     assert again.told("counts-reset")
+    assert not again.told("version-changed")
     assert len(list(model_dir.glob("*_restartable"))) == 2, "a new record"
     assert b"starts after step 2" in again.rank_log(4)
 

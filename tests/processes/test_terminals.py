@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
+from supervisor.history.writer import writer
 from tests.running import MARK, PATIENCE, command_config, eventually, gone
 
 CTRL_S, CTRL_Q = b"\x13", b"\x11"
@@ -275,6 +276,11 @@ def test_what_is_printed_may_go_anywhere(
     path.write_text(yaml.safe_dump(command_config(tmp_path / "run")))
     done = in_a_shell(command if command == "--help" else f"{command} {path}", redirection)
     assert (done.returncode, done.stderr) == (code, complaint)
+
+
+def test_the_version_is_that_of_the_journal() -> None:
+    done = in_a_shell("--version", "")
+    assert (done.returncode, done.stdout) == (0, f"supervise {writer()}\n")
 
 
 def test_where_a_job_stands_may_be_told_to_nobody(model_dir: Path, tmp_path: Path) -> None:
