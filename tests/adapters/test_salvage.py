@@ -20,6 +20,7 @@ from supervisor.core.machine import step
 from supervisor.core.state import JobState
 from supervisor.files.segments import ARCHIVE, DAMAGED, JOURNAL, TORN
 from supervisor.ports import Transition
+from supervisor.protocol.reading import UnreadableError, parse_object
 from supervisor.repair import repair
 from tests.adapters.test_journal import NOW, POLICY, STORY, tell
 
@@ -105,11 +106,26 @@ def test_cut_or_overwritten_anywhere(job: Path, draw: st.DataObject) -> None:
     on(job, data[:start] + b"\0" * (end - start) + data[end:])
 
 
+def test_no_part_of_a_record_is_a_record(job: Path) -> None:
+    """So it does not matter at which byte a line is cut: every byte of every line is tried here,
+    and what a supervisor does about it at some of them below."""
+    for line in (job / JOURNAL).read_bytes().splitlines():
+        assert parse_object(line, JOURNAL)
+        for size in range(len(line)):
+            with pytest.raises(UnreadableError):
+                parse_object(line[:size], JOURNAL)
+
+
 @pytest.mark.slow
-def test_cut_at_every_byte(job: Path) -> None:
-    data = (job / JOURNAL).read_bytes()
-    for size in range(len(data)):
-        on(job, data[:size])
+def test_cut_in_every_line(job: Path) -> None:
+    """At both ends of each line, and at ten places in it that differ from line to line."""
+    data, start = (job / JOURNAL).read_bytes(), 0
+    for number, line in enumerate(data.splitlines(keepends=True)):
+        step = max(1, len(line) // 10)
+        inside = range(number % step, len(line), step)
+        for size in {0, 1, 2, *inside, len(line) - 2, len(line) - 1}:
+            on(job, data[: start + size])
+        start += len(line)
 
 
 @pytest.mark.parametrize("journal", [None, b"", b"\xef\xbb\xbf", b"without its first line"])
