@@ -7,6 +7,7 @@ whoever takes a job over does. A host that had the job sets its own copy aside a
 
 from __future__ import annotations
 
+import signal
 import sys
 import uuid
 from argparse import Namespace
@@ -16,6 +17,8 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import NoReturn
 
 from supervisor.adapters.stores.bucket import bucket
 from supervisor.adapters.stores.fetch import epoch_after, read_growing
@@ -45,6 +48,7 @@ from supervisor.repair import repair as repaired
 
 _LEASE_BOUND = 10.0
 """Seconds for a request that is about the lease."""
+_AGAIN = "it may have written files, and nothing is lost; run the same command again"
 
 
 def add_parser(commands: Commands) -> None:
@@ -57,13 +61,23 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> int:
     """Repair the journal; returns the exit code."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _stopped)
     try:
         act = partial(repair, options.model_dir, options.exclusion)
         return exit_code_of(act, options.model_dir)
     except (LockHeldError, LeaseHeldError, LeaseTakenError) as error:
         return complain(ExitCode.OWNED, str(error))
     except LeaseExpiredError as error:
-        return complain(ExitCode.CANNOT_WRITE, f"{error}; run the same command again")
+        return complain(ExitCode.CANNOT_WRITE, f"{error}: {_AGAIN}")
+    except KeyboardInterrupt:
+        return complain(ExitCode.STOPPED, f"interrupted during the repair: {_AGAIN}")
+
+
+def _stopped(number: int, frame: FrameType | None) -> NoReturn:
+    """End on a signal; the lock or the lease is given up on the way out."""
+    sys.exit(complain(ExitCode.DRAINED, f"told to stop during the repair: {_AGAIN}"))
 
 
 def repair(place: Path | Uri, exclusion: Exclusion | None = None) -> None:
@@ -137,6 +151,7 @@ def _copied(objects: Objects, folder: Path) -> frozenset[str]:
     for name in segments:
         (folder / ARCHIVE / name).write_bytes(objects.read(f"{ARCHIVE}/{name}").data)
     for phase in filter(is_phase_folder, objects.list("").folders):
+        (folder / phase).mkdir()
         for name in objects.list(f"{phase}/{FOLDER}").folders:
             if attempt_of(name) is not None:
                 (folder / phase / FOLDER / name).mkdir(parents=True)

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -126,6 +127,35 @@ def test_no_job_is_repaired_where_there_is_none_or_a_supervisor_runs(
 
 
 DAMAGED_JOURNAL = JOURNALS[-1].read_bytes() + b"{\n"
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_who_is_stopped_during_a_repair_says_what_is_true(tmp_path: Path, name: str) -> None:
+    """The lock is given back, and the same command again does the rest."""
+    (tmp_path / JOURNAL).write_bytes(DAMAGED_JOURNAL)
+    program = f"""if True:
+        import os, signal, sys
+
+        def before(event, arguments):
+            if event == "os.rename" and str(arguments[1]).endswith("/{JOURNAL}"):
+                os.kill(os.getpid(), signal.{name})
+
+        sys.addaudithook(before)
+        from supervisor.__main__ import main
+        sys.exit(main())
+    """
+    command = [sys.executable, "-c", program, "repair", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == (75 if name == "SIGTERM" else 79), done.stderr
+    assert "during the repair: it may have written files, and nothing is lost" in done.stderr
+    assert "the same command again" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    (kept,) = tmp_path.glob(f"{DAMAGED}*")
+    assert (tmp_path / JOURNAL).read_bytes() == kept.read_bytes() == DAMAGED_JOURNAL
+    assert main(["repair", str(tmp_path)]) == 0
+    assert list(tmp_path.glob(f"{DAMAGED}*")) == [kept]
+    assert (tmp_path / ARCHIVE).is_dir()
+    assert FileJournal(LocalStorage(tmp_path)).read().policy is not None
 
 
 def test_nothing_is_repaired_where_a_supervisor_of_another_host_renews_its_lease(
