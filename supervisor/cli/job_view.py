@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from supervisor.adapters.stores.bucket import bucket
-from supervisor.adapters.stores.fetch import read_growing
+from supervisor.adapters.stores.fetch import bring_journal
 from supervisor.adapters.stores.journal import (
     DamagedJournalError,
     FileJournal,
@@ -32,7 +32,6 @@ from supervisor.cli.complaints import complain
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState
-from supervisor.files.segments import JOURNAL
 from supervisor.host.identity import Identity
 from supervisor.narrative.device_text import unit
 from supervisor.ports import Objects
@@ -93,10 +92,10 @@ def view(place: Path | Uri) -> JobView:
 
 
 def _history_in(objects: Objects) -> History:
-    journal = read_growing(objects, JOURNAL, lambda text: print(text, file=sys.stderr))
-    with TemporaryDirectory() as folder:
-        (Path(folder) / JOURNAL).write_bytes(journal or b"")
-        return FileJournal(LocalStorage(Path(folder))).look()
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        bring_journal(objects, folder, lambda text: print(text, file=sys.stderr))
+        return FileJournal(LocalStorage(folder)).look()
 
 
 def _owner_in(objects: Objects) -> str | None:

@@ -125,7 +125,8 @@ missing. They are never written anew.
 | what is found | what is done |
 |---|---|
 | a part of a line behind whole ones | it is cut off, run.log has `journal-torn`, and `journal.torn-<record>-<sum>.jsonl` keeps it: nobody acted on it |
-| a journal that is gone or empty although the job has run | exit code 78 |
+| a journal that is missing or empty while `journal/` has segments, in a folder or a bucket | exit code 78 |
+| a journal that is empty although the job has a phase, or that lost its beginning in a bucket | exit code 78 |
 | a line that is not JSON, or not of its types | exit code 78 with the line and the place in it |
 | a number that is missing, or there twice | exit code 78 |
 | a record that does not follow from those before it, by the same version | exit code 78, with both values |
@@ -136,7 +137,13 @@ missing. They are never written anew.
 becomes `journal.damaged-<sum>.jsonl`, what can be followed of it a segment, and the new journal begins with a
 snapshot whose `repaired` says what was done. What the journal does not tell any more is taken from the segments. No
 number of an attempt is given twice: those of the folders in `attempts/` count too. In a bucket it works under the job's
-lease; a host that has a copy of the damaged journal sets it aside at its next start.
+lease; a host that has a copy of the damaged journal sets it aside at its next start. A repair that is stopped
+may have written files, but the journal is replaced last: run the same command again.
+
+A start reads `journal.jsonl` alone. It looks into `journal/` only where the journal is missing or empty, and reads the
+segments only where summary.json cannot be rebuilt from the snapshot's `views`: after a repair, for example. So a `run`
+whose journal and summary are fine does not notice a segment that is damaged or missing; `supervise repair` checks all
+of them. A host that has no copy of the segments reads them from the bucket then, and keeps none.
 """
 
 STATES = """\

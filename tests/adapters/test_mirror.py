@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from supervisor.adapters.stores.fetch import epoch_after, fetch, read_growing
+from supervisor.adapters.stores.journal import DamagedJournalError, FileJournal, History
 from supervisor.adapters.stores.mirror import Mirror, MirroredStorage
 from supervisor.adapters.stores.requests import taken
 from supervisor.adapters.stores.storage import LocalStorage
-from supervisor.files.segments import Segment
+from supervisor.files.segments import ARCHIVE, JOURNAL, SUFFIX, Segment
 from supervisor.ports import UnavailableError
+from tests.adapters.test_journal import STORY, tell
 from tests.memory_objects import MemoryObjects
 from tests.running import eventually
 
@@ -304,3 +306,62 @@ def test_a_journal_that_was_compacted_is_in_the_bucket_behind_its_archive(
     opened(epoch=2).flush("journal.jsonl", lambda: False)
     fetched(objects, tmp_path / "there")
     assert (tmp_path / "there" / "journal.jsonl").read_bytes() == b"a snapshot\nand more\n"
+
+
+def compacted(folder: Path) -> None:
+    """A job here whose journal has segments."""
+    tell(folder, *STORY, after=4)
+    assert len(list((folder / ARCHIVE).iterdir())) > 1
+
+
+def test_a_journal_that_the_bucket_has_lost_begins_no_new_job(
+    objects: MemoryObjects, folder: Path, opened: Open, tmp_path: Path
+) -> None:
+    """Neither on a host that has a copy nor on another; both read the archive in the bucket."""
+    compacted(folder)
+    assert opened().close() is None
+    before = FileJournal(LocalStorage(folder)).look()
+    for host in (folder, tmp_path / "there"):
+        fetched(objects, host)
+        mirror = Mirror(objects, host, 2, pytest.fail)
+        journal = FileJournal(MirroredStorage(LocalStorage(host), mirror, lambda: False))
+        assert len(list(journal.everything(journal.read()))) == len(STORY)
+    assert not (tmp_path / "there" / ARCHIVE).exists(), "only who needs it reads it"
+    assert before.snapshot is not None
+    for name in list(objects.list(f"{JOURNAL}{SUFFIX}").objects):
+        objects.delete(f"{JOURNAL}{SUFFIX}/{name}")
+    for host in (folder, tmp_path / "there", tmp_path / "third"):
+        told = fetched(objects, host)
+        assert any(text.startswith(JOURNAL) for text in told) == (host.name != "third")
+        mirror = Mirror(objects, host, 2, pytest.fail)
+        storage = MirroredStorage(LocalStorage(host), mirror, lambda: False)
+        with pytest.raises(DamagedJournalError, match=r"is missing, but journal/ has \d segments"):
+            FileJournal(storage).read()
+    for name in list(objects.list(ARCHIVE).objects):
+        objects.delete(f"{ARCHIVE}/{name}")
+    mirror = Mirror(objects, folder, 2, pytest.fail)
+    fetched(objects, folder)
+    storage = MirroredStorage(LocalStorage(folder), mirror, lambda: False)
+    assert FileJournal(storage).read().number == 0, "the bucket is the truth: it was emptied"
+
+
+def test_a_journal_that_is_not_whole_in_the_bucket_begins_no_new_job(
+    objects: MemoryObjects, folder: Path, tmp_path: Path
+) -> None:
+    tell(folder, *STORY)
+    data = (folder / JOURNAL).read_bytes()
+    cut = data.index(b"\n") + 1
+    objects.write(f"{PHASE}/params.yaml", b"")
+
+    def history_of(start: int, kept: bytes, host: Path) -> History:
+        """What a new host reads where the one segment of the journal holds what is `kept`."""
+        name = f"{JOURNAL}{SUFFIX}/{Segment(1, start, len(data)).name}"
+        objects.write(name, kept)
+        fetched(objects, host)
+        objects.delete(name)
+        return FileJournal(LocalStorage(host)).read()
+
+    assert history_of(0, data[:-5], tmp_path / "torn").number == len(STORY) - 1
+    for start, kept in ((cut, data[cut:]), (0, b"")):
+        with pytest.raises(DamagedJournalError, match="supervise repair"):
+            history_of(start, kept, tmp_path / f"{start}")

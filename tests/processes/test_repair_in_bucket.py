@@ -13,9 +13,12 @@ import pytest
 
 from supervisor.adapters.stores.bucket import bucket
 from supervisor.adapters.stores.fetch import epoch_after, read_growing
+from supervisor.adapters.stores.journal import follow
 from supervisor.adapters.stores.lease import LeaseTimes
 from supervisor.cli.main import main
+from supervisor.files.attempts import is_phase_folder
 from supervisor.files.segments import ARCHIVE, DAMAGED, JOURNAL, SUFFIX, Segment
+from supervisor.history.archive import archived_name
 from supervisor.ports import Objects
 from supervisor.protocol.location import Uri
 from tests.emulators import Emulator
@@ -82,6 +85,42 @@ def test_a_job_in_a_bucket_goes_on_from_what_can_be_followed(
     names = sorted(name for phase in phases for name in objects.list(f"{phase}/attempts").folders)
     assert names[:5] == ["0001", "0002", "0003", "0004", "0005"], "each number once"
     assert len(names) == len(set(names))
+
+
+def test_a_journal_that_is_gone_is_rebuilt_from_its_segments(
+    supervise: Callable[..., Result],
+    place: Uri,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """It is no new job on any host: neither on one that has a copy nor on another."""
+    config, objects = job(place, "raise SystemExit(1)"), bucket(place)
+    config["trainer"]["init"]["model_dir"] = str(place)
+    assert supervise(config).code == 76
+    data = b"".join(journal(objects))
+    segment = archived_name(follow(data, JOURNAL), data)
+    objects.write(segment, data)
+    for name in objects.list(f"{JOURNAL}{SUFFIX}").objects:
+        objects.delete(f"{JOURNAL}{SUFFIX}/{name}")
+    for host in ("state", "another"):
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / host))
+        refused = supervise(config)
+        assert refused.code == 78, refused.err
+        assert "journal.jsonl is missing, but journal/ has 1 segment" in refused.err
+        assert f"`supervise repair {place}`" in refused.err
+    assert main(["status", str(place)]) == 78
+    assert f"`supervise repair {place}`" in capfd.readouterr().err
+
+    assert main(["repair", str(place)]) == 0
+    assert "its beginning from journal/" in capfd.readouterr().out
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "third"))
+    done = supervise(config)
+    assert done.code == 76
+    assert not done.told("summary-incomplete"), "the segment is read in the bucket"
+    phases = sorted(name for name in objects.list("").folders if is_phase_folder(name))
+    summary = json.loads(objects.read(f"{phases[-1]}/summary.json").data)
+    assert summary["attempts"][0]["attempt"] == 4, "after the three of before"
 
 
 def test_nobody_repairs_where_a_supervisor_runs_or_where_no_job_is(

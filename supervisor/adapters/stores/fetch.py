@@ -8,10 +8,12 @@ attempts stay in the bucket: nobody needs them to go on.
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from supervisor.files import attempts
-from supervisor.files.segments import JOURNAL, OF_A_PHASE, SUFFIX, Segment, merged
+from supervisor.files.segments import ARCHIVE, JOURNAL, OF_A_PHASE, SUFFIX, Segment, merged
+from supervisor.history.archive import is_segment
 from supervisor.host.notice import Notice, Tell
 from supervisor.ports import MAX_OBJECT, Objects
 from supervisor.protocol import removal
@@ -23,12 +25,14 @@ _MAX_NAME = 240
 
 
 def read_growing(objects: Objects, path: str, tell: Tell) -> bytes | None:
-    """A file that is kept in segments, as far as it is whole; None where there is none.
+    """Return a file that is kept in segments, as far as it is whole; None where it has no segment.
+    Where its beginning is lost, return what is there: a journal is damaged then, and not new.
 
     Raises:
         OSError: the bucket cannot be read.
     """
-    merge = merged(objects.list(f"{path}{SUFFIX}").objects)
+    found = objects.list(f"{path}{SUFFIX}").objects
+    merge = merged(found)
     for name in merge.torn:
         tell(
             Notice(
@@ -46,12 +50,42 @@ def read_growing(objects: Objects, path: str, tell: Tell) -> bytes | None:
                 place=str(path),
             )
         )
-    if merge.end > MAX_OBJECT:
-        raise UnreadableError(path, f"has {merge.end} bytes in the bucket, more than {MAX_OBJECT}")
+    names = [segment.name for segment in merge.chain]
+    if not names and (names := _newest(found)):
+        text = f"{path}: its beginning is not whole in the bucket; what is there is read"
+        tell(Notice("bucket-object-left-out", text, place=str(path)))
+    if (size := sum(found[name] for name in names)) > MAX_OBJECT:
+        raise UnreadableError(path, f"has {size} bytes in the bucket, more than {MAX_OBJECT}")
     data = bytearray()
-    for segment in merge.chain:
-        data += objects.read(f"{path}{SUFFIX}/{segment.name}", segment.size).data
-    return bytes(data) if merge.chain else None
+    for name in names:
+        data += objects.read(f"{path}{SUFFIX}/{name}", found[name]).data
+    return bytes(data) if names else None
+
+
+def _newest(names: Iterable[str]) -> list[str]:
+    """The names of the segments that were written last, in order."""
+    segments = [segment for name in names if (segment := Segment.parse(name)) is not None]
+    newest = max((segment.writing for segment in segments), default=None)
+    return [segment.name for segment in sorted(segments) if segment.writing == newest]
+
+
+def bring_journal(objects: Objects, folder: Path, tell: Tell) -> None:
+    """Copy the journal to `folder`, which is empty, for a reader. Where the journal is missing or
+    empty, make empty files for the archived segments and empty folders for the phases: they show
+    that the job has a past.
+
+    Raises:
+        OSError: the bucket cannot be read, or the folder not be written.
+    """
+    journal = read_growing(objects, JOURNAL, tell)
+    if journal is not None:
+        (folder / JOURNAL).write_bytes(journal)
+    if not journal:
+        (folder / ARCHIVE).mkdir()
+        for name in filter(is_segment, objects.list(ARCHIVE).objects):
+            (folder / ARCHIVE / name).touch()
+        for phase in filter(attempts.is_phase_folder, objects.list("").folders):
+            (folder / phase).mkdir()
 
 
 def epoch_after(objects: Objects) -> int:
@@ -69,7 +103,8 @@ def fetch(objects: Objects, folder: Path, set_aside: str, tell: Tell) -> None:
     programs are the business of `adapters.stores.shared_programs`.
 
     A file here that grew in another way than there, or that is not there any more, is set aside
-    under its name and `set_aside`.
+    under its name and `set_aside`; with the journal its archive. The archive stays in the bucket:
+    see `adapters.stores.mirror.MirroredStorage`.
 
     Raises:
         OSError: the bucket cannot be read, or the folder not be written.
@@ -101,17 +136,18 @@ def _bring(folder: Path, path: str, there: bytes | None, set_aside: str, tell: T
     target = folder / path
     here = _content(target, folder)
     if here is not None and (there is None or not _continues(here, there)):
-        aside = removal.rename(target, f".{target.name}.{set_aside}")
-        tell(
-            Notice(
-                "file-set-aside",
-                f"{target.name} here is not the bucket's, and was set aside: {aside}",
-                place=target.name,
-            )
-        )
+        _set_aside(target, set_aside, tell)
+        if path == JOURNAL and (folder / ARCHIVE).is_dir():
+            _set_aside(folder / ARCHIVE, set_aside, tell)
         here = None
-    if there is not None and len(there) > len(here or b""):
+    if there is not None and (here is None or len(there) > len(here)):
         _write(folder, target, there)
+
+
+def _set_aside(target: Path, under: str, tell: Tell) -> None:
+    aside = removal.rename(target, f".{target.name}.{under}")
+    text = f"{target.name} here is not the bucket's, and was set aside: {aside}"
+    tell(Notice("file-set-aside", text, place=target.name))
 
 
 def _is_a_name(name: str) -> bool:
@@ -135,9 +171,10 @@ def _content(target: Path, folder: Path) -> bytes | None:
         return None
 
 
-def _continues(one: bytes, other: bytes) -> bool:
-    """Whether one of them begins with all of the other."""
-    return one.startswith(other) or other.startswith(one)
+def _continues(here: bytes, there: bytes) -> bool:
+    """Whether the file here and the one in the bucket are the same as far as both go. One that is
+    empty in the bucket is damaged there: nothing goes on from it."""
+    return there.startswith(here) or (there != b"" and here.startswith(there))
 
 
 def _write(folder: Path, target: Path, data: bytes) -> None:

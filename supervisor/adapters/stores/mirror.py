@@ -128,6 +128,15 @@ class Mirror:
             return "no answer"
         return None if self._error is None else _words(self._error)
 
+    def archived(self) -> list[str]:
+        """Return the names of the archived segments in the bucket, also those of other hosts.
+        Errors as `ports.Objects`."""
+        return sorted(self._objects.list(ARCHIVE).objects)
+
+    def read(self, path: str, limit: int) -> bytes:
+        """Return the content of an object. Errors as `ports.Objects`."""
+        return self._objects.read(path, limit).data
+
     # --- the thread -----------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -309,8 +318,14 @@ class MirroredStorage:
         self._give_up = give_up
 
     def read(self, path: str, limit: int) -> bytes:
-        """See `ports.Storage`."""
-        return self._storage.read(path, limit)
+        """See `ports.Storage`. An archived segment that is not on this host is read from the
+        bucket."""
+        try:
+            return self._storage.read(path, limit)
+        except FileNotFoundError:
+            if not path.startswith(f"{ARCHIVE}/"):
+                raise
+            return self._mirror.read(path, limit)
 
     def replace(self, path: str, data: bytes) -> None:
         """See `ports.Storage`. It is in the bucket some seconds later."""
@@ -337,8 +352,8 @@ class MirroredStorage:
         return self._storage.make_directory(path, durable=durable)
 
     def names(self, path: str) -> list[str]:
-        """See `ports.Storage`."""
-        return self._storage.names(path)
+        """See `ports.Storage`. The archive's names are those in the bucket."""
+        return self._mirror.archived() if path == ARCHIVE else self._storage.names(path)
 
     def local(self, path: str) -> Path:
         """See `ports.Storage`."""
