@@ -1,3 +1,3 @@
-"""The supervisor: launches, watches and relaunches a training job. Never imports jax."""
+"""The supervisor: starts, watches and restarts a training job. It never imports jax."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""`python -m supervisor` is `supervise`."""
+"""Runs the command line: `python -m supervisor` is the same as `supervise`."""
 
 from __future__ import annotations
 
@@ -19,24 +19,27 @@ _ENDS = {
     signal.SIGINT: (ExitCode.STOPPED, _INTERRUPTED),
     signal.SIGQUIT: (ExitCode.STOPPED, _INTERRUPTED),
 }
-"""The exit code of a signal that comes while our modules are imported, and what is said of it."""
+"""Exit code and message for each signal that may come while our modules are imported."""
 _USUAL: dict[signal.Signals, signal._HANDLER] = {
     signal.SIGHUP: signal.SIG_DFL,
     signal.SIGINT: signal.default_int_handler,
     signal.SIGQUIT: signal.SIG_DFL,
 }
-"""What a command that has no handler of its own does on it."""
+"""The handler of each signal while a command runs that installs none."""
 
 
 def main() -> int:
-    """Run the command line, below an init of our own if we are process 1 of a container."""
+    """Run the command line; returns the exit code.
+
+    If we are process 1 of a container, an init of our own stays there and this runs in its child.
+    """
     complete_streams()
     if os.getpid() == 1:
         stay_behind_as_init()
     for number in _ENDS:
         if signal.getsignal(number) not in (signal.SIG_IGN, None):
             signal.signal(number, _stopped)
-    gc.disable()  # what is imported stays: looking for garbage meanwhile is a tenth of the start
+    gc.disable()  # imported modules are never garbage; collecting takes a tenth of the start time
     from supervisor.cli import main as cli  # after the fork: the init stays small
 
     cli.load(sys.argv[1:])

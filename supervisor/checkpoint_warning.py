@@ -1,7 +1,8 @@
-"""Warns, once a phase, of a program whose checkpoints are not seen; see `core.unseen_saves`.
+"""Warns, once a phase, if a program saves checkpoints that the supervisor does not see.
 
-While the program runs, a thread looks around, after the commit has had some seconds to come. When
-an attempt is over, nobody waits for anything else, and it is told at once.
+`core.unseen_saves` decides whether there is a reason to warn. While the program runs, the warning
+waits some seconds for the commit to appear, and a thread looks for the checkpoints. When the
+attempt is over, no commit can follow, so the warning comes at once.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from supervisor.ports import CallLater, Transition
 from supervisor.protocol.location import Uri
 
 _FOR_THE_COMMIT = 10.0
-"""Seconds from the sign of a save until its commit must have been seen."""
+"""Seconds in which the commit of a save must be seen after the first sign of the save."""
 
 
 class CheckpointWarning:
@@ -35,7 +36,7 @@ class CheckpointWarning:
         say: Tell,
         notice: Tell,
     ) -> None:
-        """A person is told by `say`, from another thread by `notice`."""
+        """`say` tells a person in the main thread, `notice` in another thread."""
         self._plans = plans
         self._model_dir = model_dir
         self._call_later = call_later
@@ -50,7 +51,7 @@ class CheckpointWarning:
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""
         event, state = transition.event, transition.after
-        phase = transition.before.phase  # what ends a phase belongs to it
+        phase = transition.before.phase  # the event that ends a phase belongs to it
         if phase != self._phase:
             self._unseen, self._phase, self._is_told = UnseenSaves(), phase, False
         self._unseen = self._unseen.after(event)
@@ -74,7 +75,7 @@ class CheckpointWarning:
             self._call_later(_FOR_THE_COMMIT, self._look)
 
     def _look(self) -> None:
-        """Tell it while the program runs, if there is still a reason."""
+        """Warn while the program runs, if there is still a reason; a thread does it."""
         self._is_looking = False
         reason = self._unseen.reason
         if reason is None or self._is_told:
@@ -88,7 +89,10 @@ class CheckpointWarning:
         return self._plans[self._phase]
 
     def _look_around(self, reason: str) -> Callable[[], Notice]:
-        """What looks for the checkpoints, and returns what is told."""
+        """Returns a function that looks for the checkpoints and returns the warning.
+
+        The function reads no state of this object, so any thread may call it.
+        """
         place, since = self._plan.checkpoints, self._began
         on_disk = place if isinstance(place, Path) else None
         roots = [self._model_dir]

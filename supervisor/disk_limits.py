@@ -1,14 +1,15 @@
-"""Keeps what a job leaves below model_dir within the limits of its config, while the job runs.
+"""Keeps the files of a job below model_dir within the config's `limits`, while the job runs.
 
-To look through thousands of folders takes a while, and a file system may hang. So a thread of its
-own does it, some seconds after an attempt began, when nobody waits for its start any more, and now
-and then while it runs. What cannot be looked at or deleted costs nothing but its room.
+Looking through thousands of folders takes a while, and a file system may hang. So a thread does it:
+some seconds after an attempt began, so as not to delay its start, and every few minutes from then
+on. Files that cannot be read or deleted are left; they only take up room.
 
-A look that fails is not the last one: a job that runs for weeks would fill its disk after one
-moment without a free thread. It is told once until a look begins again.
+If no thread can be started, the next look tries again; otherwise one short lack of threads would
+let a job that runs for weeks fill its disk. People are told once, and again only if a look could
+start in between.
 
-The journal is never cut: it is the truth. It grows by some kilobytes with each attempt, as run.log
-and attempts.jsonl do.
+The journal is never cut, because all decisions rest on it. It grows by some kilobytes with each
+attempt, as run.log and attempts.jsonl do.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _INTERVAL = 300.0
 
 
 class DiskLimits:
-    """Applies the limits of a job, see `ports.Observer`."""
+    """Applies the limits of a job; see `ports.Observer`."""
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class DiskLimits:
         tell: Tell,
         call_later: CallLater,
     ) -> None:
-        """A person is told by `tell`."""
+        """`tell` tells a person."""
         self._limits = limits
         self._space = space
         self._cache = cache
@@ -46,11 +47,11 @@ class DiskLimits:
         self._is_refused = False
         self._is_due = False
         self._thread = threading.Thread()
-        """That of the last look."""
+        """The thread of the last look."""
         call_later(_INTERVAL, self._again)
 
     def observe(self, transition: Transition) -> None:
-        """Have a look soon after an attempt has begun."""
+        """Schedule a look some seconds after an attempt has begun."""
         if isinstance(transition.event, WorkersStarted) and not self._is_due:
             self._is_due = True
             self._call_later(_AFTER_START, self._look)
@@ -66,7 +67,7 @@ class DiskLimits:
         thread = threading.Thread(target=self._keep_within, name="bounds", daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # there can be no more threads now
+        except RuntimeError as error:  # no more threads are allowed now
             if not self._is_refused:
                 self._tell(
                     Notice(

@@ -1,4 +1,5 @@
-"""One supervisor per model_dir: the lock of this host, and where others see it too, the lease."""
+"""Makes sure that a model_dir has one supervisor: by a lock on this host, and by a lease if other
+hosts see model_dir too."""
 
 from __future__ import annotations
 
@@ -37,35 +38,36 @@ from supervisor.protocol.location import Uri
 
 _CHECK_INTERVAL = 1.0
 _FOR_THE_MAIN_THREAD = 10.0
-"""Seconds that the main thread gets to end the supervisor itself once the lease is lost."""
+"""Seconds that the main thread gets to end the supervisor itself after the lease is lost."""
 
 
 class ModelDirError(Exception):
-    """model_dir cannot be written, so nothing can be started."""
+    """model_dir cannot be used (read, written or locked), so nothing can be started."""
 
 
 class JobGoneError(Exception):
-    """model_dir went away while the job ran: the same command would begin a new one."""
+    """model_dir disappeared while the job ran: the same command would begin a new job."""
 
 
 End = Callable[[ExitCode, str], None]
-"""Ends this process with an exit code, and says why."""
+"""Ends this process with an exit code, and tells people why."""
 Check = Callable[[], None]
-"""Raises where model_dir may not be ours any more; to be called after every wait."""
+"""Raises if model_dir may not be ours any more. Call it after every wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """By what means a model_dir is kept to one supervisor."""
+    """The means that keep a model_dir to one supervisor."""
 
     flock: bool = True
     lease: LeaseTimes | None = None
     clocks: Callable[[], ClockReading] = clock_watch.read
-    """What shows that the machine slept, where there is a lease."""
+    """With a lease: reads the clocks, which show that the machine slept."""
 
     @classmethod
     def of(cls, model_dir: Path, *, in_bucket: bool) -> Exclusion:
-        """What the directory's file system asks for; a bucket always asks for a lease."""
+        """Returns the means that the directory's file system needs; a bucket always needs a
+        lease."""
         others_see_it = in_bucket or is_shared(model_dir)
         return cls(lease=LeaseTimes() if others_see_it else None)
 
@@ -76,15 +78,15 @@ class Ownership:
 
     check: Check
     epoch: int = 0
-    """Counts the owners, where there is a lease."""
+    """The number of this owner of model_dir, counted by the lease; 0 without a lease."""
     owner: Owner | None = None
-    """What makes workers ours; None: there is neither lock nor lease that could say it."""
+    """Tells workers who owns model_dir; None: there is neither a lock nor a lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A model_dir: the directory on this host, what writes files there once it is ours, and where
-    the lease is kept, if not in the directory."""
+    """A model_dir: its directory on this host, what writes files there once we own it, and where
+    the lease is kept if not in the directory."""
 
     directory: Path
     files: Storage
@@ -92,7 +94,7 @@ class Home:
 
     @property
     def lease_file(self) -> str:
-        """The path or URI of the lease."""
+        """The path or URI of the lease file."""
         return str(self.directory / LEASE if self.bucket is None else self.bucket[0] / LEASE)
 
 
@@ -107,15 +109,17 @@ def owned(
     say: Callable[[str], None],
     end: End,
 ) -> Iterator[Ownership]:
-    """Own model_dir until the end of the block, which may end in what the check raises.
+    """Own model_dir until the end of the block.
 
-    `token` is of this supervisor alone. `say` is for what a person should know now. `end` ends this
-    process, from another thread, where the main thread does not see in time that model_dir is lost.
+    A check once a second, in the main loop, raises in the block when model_dir is lost. `token` is
+    unique to this supervisor. `say` tells a person something at once. `end` ends this process from
+    another thread, if the main thread does not notice in time that model_dir is lost.
 
     Raises:
-        ModelDirError: it was deleted or moved, or cannot be written.
-        LockHeldError, LeaseHeldError: it is somebody else's.
-        OSError: it cannot be used.
+        ModelDirError: model_dir was deleted or moved, or cannot be written.
+        LockHeldError, LeaseHeldError: somebody else owns it.
+        LeaseTakenError, LeaseExpiredError: somebody else has, or may have, taken it over.
+        OSError: it cannot be locked, or the lease cannot be read or written.
     """
 
     def notice(told: Notice) -> None:
@@ -137,7 +141,7 @@ def owned(
                     ownership = Ownership(_nothing, owner=owner)
                 else:
                     files = replace(home, files=LocalStorage(home.directory))
-                    with suppress(ModelDirError):  # only for people, and it may not be ours yet
+                    with suppress(ModelDirError):  # only for people; model_dir may not be ours yet
                         _claim(lock, files, clock, None, notice)
         if exclusion.lease is not None:
             file = LocalStorage(home.directory, writer=f".{token}")
@@ -163,14 +167,15 @@ def owned(
 
 @contextmanager
 def alone(directory: Path, exclusion: Exclusion, say: Callable[[str], None]) -> Iterator[Check]:
-    """Keep every supervisor out of model_dir for the block, which works for a moment only: those of
-    this host by the lock, those of others by the lease. What it may write, it writes after a check.
+    """Keep every supervisor out of model_dir for the block, which should be short.
 
-    A lease that somebody has is heeded, whatever the file system asks for.
+    The lock keeps out supervisors on this host, the lease those on other hosts. The block gets a
+    `Check`, and must call it before it writes. If the lease file names an owner, the lease is taken
+    even where `exclusion` has none.
 
     Raises:
-        LockHeldError, LeaseHeldError: it is a supervisor's.
-        OSError: nobody can tell.
+        LockHeldError, LeaseHeldError: a supervisor owns model_dir.
+        OSError: the lock or the lease cannot be read or written.
     """
     token = uuid.uuid4().hex
     files, times = LocalStorage(directory, writer=f".{token}"), exclusion.lease
@@ -198,7 +203,7 @@ def alone(directory: Path, exclusion: Exclusion, say: Callable[[str], None]) -> 
 
 
 def _nothing() -> None:
-    """Without a lease nobody can take model_dir over while we hold its lock."""
+    """The check without a lease: nobody can take model_dir over while we hold its lock."""
 
 
 @contextmanager
@@ -217,7 +222,11 @@ def _claim(
     token: str | None,
     notice: Tell,
 ) -> None:
-    """Tell the workers that `token` is the owner's."""
+    """Write the owner file, which tells the workers the owner's `token`; None: for people only.
+
+    Raises:
+        ModelDirError: it cannot be written.
+    """
     try:
         foreign = lock.claim(home.files, clock.wall(), token)
     except OSError as error:
@@ -234,26 +243,32 @@ def _claim(
 
 
 def _still_there(lock: DirectoryLock, home: Home) -> None:
-    """A trainer may run on for hours in a folder that was deleted."""
+    """Check that model_dir and its lock file are still the ones we locked. Without this check a
+    trainer could run on for hours in a deleted folder.
+
+    Raises:
+        ModelDirError: one of them was deleted, moved or replaced.
+    """
     try:
         is_there = aside(str(home.directory)).ask(lock.holds)
     except TimeoutError:  # the check failed: assume that we still own it
         return
-    if not is_there:  # or another one is, which somebody else may own
+    if not is_there:  # there may be a new one, which somebody else may own
         text = f"{home.directory}, or the lock file in it, was deleted or moved while the job ran"
         raise ModelDirError(text)
 
 
 def is_gone(model_dir: Path) -> bool:
-    """Whether what makes a job in model_dir the same as before is not there any more."""
+    """Whether the journal of model_dir is missing; False if the file system does not answer."""
     try:
         return not aside(str(model_dir)).ask(lambda: os.path.lexists(model_dir / JOURNAL))
-    except TimeoutError:  # nobody can tell
+    except TimeoutError:
         return False
 
 
 def _restored(lock: DirectoryLock, home: Home, notice: Tell) -> None:
-    """The workers commit nothing without the owner file."""
+    """Write the owner file again if it was changed or deleted: workers commit nothing without
+    it."""
     with suppress(OSError):  # tried again at the next check
         if aside(str(home.directory)).ask(lambda: lock.restore(home.files)):
             notice(
@@ -267,7 +282,8 @@ def _restored(lock: DirectoryLock, home: Home, notice: Tell) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """The workers stand still after a jump of the clocks, until it is known whose model_dir is."""
+    """Stops the workers (SIGSTOP) after a clock jump, until the lease confirms that model_dir is
+    ours."""
 
     guard: GuardClient
     lease: Lease
@@ -307,7 +323,8 @@ def _lease(
     end: End,
 ) -> Lease:
     def lost(error: Exception) -> None:
-        """In another thread. The main thread has `check`, but it may hang."""
+        """Kill the workers, and end this process if the main thread does not do it in time; called
+        in another thread. The main thread notices by `check`, but it may hang."""
         guard.kill_now()
         time.sleep(_FOR_THE_MAIN_THREAD)
         if isinstance(error, LeaseTakenError):

@@ -1,4 +1,5 @@
-"""Keeps a guard process below this supervisor, tells it what to contain, and replaces it."""
+"""Starts the guard process of this supervisor, tells it what to contain, and replaces it if it
+ends."""
 
 from __future__ import annotations
 
@@ -43,16 +44,16 @@ _PAUSE = 0.05
 
 
 class NoGuardError(Exception):
-    """The interpreter that runs this process cannot be started again for its guard."""
+    """The Python interpreter of this process cannot be started once more, for the guard."""
 
 
 @contextmanager
 def guarded(reactor: Reactor, clock: Clock) -> Iterator[GuardClient]:
-    """Have a guard that starts the processes of the job, and kills them whenever this supervisor
-    dies.
+    """Have a guard for the block. It starts the processes of the job, and kills them if this
+    supervisor dies. If the guard ends, another one takes its place.
 
     Raises:
-        NoGuardError: see there.
+        NoGuardError: see the class.
     """
 
     def tell(told: Notice) -> None:
@@ -68,7 +69,7 @@ def guarded(reactor: Reactor, clock: Clock) -> Iterator[GuardClient]:
     watched: list[int] = []
 
     def watch() -> None:
-        watched.append(os.dup(guard.pidfd))  # its own is closed when it is replaced
+        watched.append(os.dup(guard.pidfd))  # the guard's own is closed when the guard is replaced
         reactor.watch(watched[0], ended)
 
     def forget() -> None:
@@ -95,12 +96,14 @@ def guarded(reactor: Reactor, clock: Clock) -> Iterator[GuardClient]:
 
 
 def swept(model_dir: Path, job: str) -> list[Notice]:
-    """Kill what an earlier supervisor of this model_dir left behind; what a person should know.
-    `job` is what the journal says; empty: there was none.
+    """Kill the processes that an earlier supervisor of this model_dir left behind; returns what a
+    person should know.
+
+    `job` is the job's id from the journal; empty if there was no journal.
 
     Raises:
-        DamagedJournalError: that is no id of ours.
-        UnkillableError: what is left cannot be killed.
+        DamagedJournalError: `job` is not an id that we made.
+        UnkillableError: a process does not die.
     """
     if job and not is_job(job):
         raise DamagedJournalError(
@@ -139,20 +142,21 @@ def swept(model_dir: Path, job: str) -> list[Notice]:
 
 
 def _kept(path: Path) -> list[Notice]:
-    """See that what nobody of us wrote is not written over; what a person should know."""
+    """If `path` is not a process record of ours, rename it so that it is not overwritten; returns
+    what a person should know."""
     try:
         Recorded.from_bytes(reading.read(path))
     except (reading.UnreadableError, ValueError):
         moved = removal.rename_foreign(path)
         text = f"{path} was not ours, or damaged: renamed to {moved.name}"
         return [Notice("file-set-aside", text, place=str(path))]
-    except OSError:  # there is none, or nobody can tell now
+    except OSError:  # there is no such file, or it cannot be read now
         pass
     return []
 
 
 def contain(guard: GuardClient, storage: Storage, model_dir: Path, job: str, instance: str) -> None:
-    """Have what is started from now on in cgroups, where some can be made, and on record.
+    """Put every process started from now on record, and in a cgroup if this host lets us make one.
 
     Raises:
         ModelDirError: model_dir cannot be written.

@@ -1,4 +1,4 @@
-"""Runs one job: takes model_dir, recovers what its journal tells, and drives it to an end."""
+"""Runs one job: takes model_dir, recovers the state from its journal, and runs it to its end."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ from supervisor.start_notes import tell_start
 from supervisor.world import LocalWorld, newest_in
 
 _UPLOAD_PATIENCE = 20.0
-"""Seconds that the bucket gets for what is left when the job ends."""
+"""Seconds to upload the remaining files to the bucket when the job ends."""
 _CLOSING = 10.0
-"""Seconds beyond the grace period until a supervisor that is told to stop is taken for hung: its
-workers are killed then, and it closes their pipes and judges them."""
+"""Seconds beyond the grace period before a supervisor that was told to stop counts as hung. A
+healthy one needs them to kill its workers, close their pipes and judge how they ended."""
 _FIRST_LOOK = 1.0
-"""How long to wait for the first word on whether this machine is to be taken away; as a rule it
-takes a few milliseconds."""
+"""Seconds to wait for the first answer to whether a preemption of this machine is announced. It
+usually takes a few milliseconds."""
 
 _COMPILED_STAYS = (
     "compiled programs are not kept in the bucket: they are native code, so say whom to trust, by "
@@ -92,17 +92,17 @@ def run_job(
     *,
     once: bool = False,
 ) -> int:
-    """Run the job until it ends; returns its exit code, before any mapping.
+    """Run the job until it ends; returns its exit code, before the config's `exit_codes` map it.
 
-    `once`: do nothing where the job has succeeded, also if only its exit code says so.
+    `once`: do nothing if the job has succeeded already, even if only its exit code says so.
 
     Raises:
         ConfigError: model_dir cannot be used, or the config does not fit the job that is in it.
         LockHeldError, LeaseHeldError, LeaseTakenError: another supervisor owns model_dir.
-        LeaseExpiredError: another may own it by now.
-        UnkillableError: what the job, or an earlier supervisor, has started cannot be killed.
-        JournalError, ModelDirError: model_dir cannot be written (any more).
-        JobGoneError, NoGuardError: see there.
+        LeaseExpiredError: another supervisor may own model_dir by now.
+        UnkillableError: a process of the job, or of an earlier supervisor, cannot be killed.
+        JournalError, ModelDirError: model_dir cannot be read or written (any more).
+        JobGoneError, NoGuardError: see these classes.
     """
     clock, checked = SystemClock(), check(prepared)
     with ExitStack() as stack:
@@ -141,7 +141,7 @@ def run_job(
         )
         known = frozenset(history.past.stepped)
         unrecorded = _highest_attempt(storage, history)
-        history.transitions.clear()  # of thousands of attempts they are some tens of MB
+        history.transitions.clear()  # after thousands of attempts they take tens of MB
         simulation = prepared.job.model_dir / simulated.FILE
         host = ThisHost(guard, simulation)
         probe = DeviceProbe(reactor, clock, host, _marked(job, lineage))
@@ -169,7 +169,7 @@ def run_job(
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """model_dir, which is ours, and the job in it."""
+    """The model_dir that we own, and the job in it."""
 
     ownership: Ownership
     space: Space
@@ -189,7 +189,12 @@ def _taken(
     exclusion: Exclusion | None,
     complain: Callable[[str], None],
 ) -> Iterator[_Taken]:
-    """Own model_dir, and have on this host what is in it."""
+    """Take model_dir for the block; if the job is in a bucket, bring it here and mirror it there.
+
+    Raises:
+        ModelDirError: model_dir cannot be used.
+        LockHeldError, LeaseHeldError: another supervisor owns it.
+    """
     model_dir = prepared.job.model_dir
     objects, trust = checked.objects, checked.trust
     make_model_dir(prepared)
@@ -238,7 +243,7 @@ def _taken(
 
 
 def _complain(redactor: Redactor, text: str) -> None:
-    """Where there is no run.log, or no time for it."""
+    """Write a line to standard error, when there is no run.log or no time for it."""
     say_on_stderr(f"supervise: {redactor.text(text)}")
 
 
@@ -252,7 +257,10 @@ def _watch_for_preemption(
     stack: ExitStack,
     redactor: Redactor,
 ) -> PreemptionWatch:
-    """Listen for announcements. What a command leaves behind is killed and swept as of a worker."""
+    """Listen for announced preemptions until `stack` ends.
+
+    A process that an announcement command leaves behind is killed and swept like a worker's.
+    """
     config = prepared.job.phases[0].init.autorestart.preemption
 
     def doomed(text: str) -> None:
@@ -271,7 +279,8 @@ def _watch_for_preemption(
 
 
 def _marked(job: str, lineage: str) -> dict[str, str]:
-    """Our environment for what is no worker, but is killed and swept like one."""
+    """Returns the environment for helper processes: the marks in it let us sweep them like a
+    worker's."""
     ours = {environment.JOB: job, environment.LINEAGE: lineage}
     return {**environment.scrubbed(os.environ), **ours}
 
@@ -284,10 +293,10 @@ def _accept_changes(
     *,
     once: bool,
 ) -> list[Change]:
-    """What changed in the config since the job last ran; a secret that changed is no change.
+    """Returns what changed in the config since the job last ran. A changed secret does not count.
 
     Raises:
-        ConfigError: something that must not.
+        ConfigError: a key changed that must not.
     """
     if history.config is None:
         return []
@@ -320,11 +329,13 @@ def _started(
 
 
 def _highest_attempt(storage: Storage, history: History) -> int:
-    """The highest number of an attempt that has a folder: its records may be lost. The phases
-    before the first that the journal has are of a job whose journal somebody has moved away.
+    """Returns the highest attempt number that has a folder; the journal may have lost its records.
+
+    0 if the journal is empty. Skips phase folders that are older than the first one in the journal:
+    they belong to an earlier job whose journal somebody moved away.
 
     Raises:
-        ModelDirError: nobody can look.
+        ModelDirError: the folders cannot be listed.
     """
     if not history.number:
         return 0
@@ -348,21 +359,25 @@ def _run_to_the_end(runtime: Runtime, first: Event, prepared: Prepared, log: Run
 
 
 def _end(prepared: Prepared, guard: GuardClient, complain: Callable[[str], None], why: str) -> None:
-    """End this process from another thread. The workers go first: one that waits for the same file
-    system may hold a lock of the kernel's that this process must have before it can end."""
+    """Kill the workers, then end this process; called from another thread.
+
+    The workers go first: one that waits for the same file system may hold a kernel lock that this
+    process needs before it can end.
+    """
     guard.kill_now()
     text = f"{why}: it ends now, and what runs is killed; run the same command again to resume"
     _exit(prepared, complain, ExitCode.DRAINED, text)
 
 
 def _exit(prepared: Prepared, complain: Callable[[str], None], code: ExitCode, why: str) -> None:
-    """End this process from another thread."""
+    """End this process, from another thread, with `code` as the config's `exit_codes` map it."""
     complain(why)
     os._exit(prepared.job.exit_codes.get(code, code))
 
 
 def _let_go(mirror: Mirror, check: Check, complain: Callable[[str], None]) -> None:
-    """The last that happened gets into the bucket, if that is to be had, and ours."""
+    """Upload the remaining files and end the mirror; does not wait if another supervisor may own
+    model_dir."""
     try:
         check()
         patience = _UPLOAD_PATIENCE
@@ -373,11 +388,12 @@ def _let_go(mirror: Mirror, check: Check, complain: Callable[[str], None]) -> No
 
 
 def _leave_nothing_behind(guard: GuardClient, reactor: Reactor) -> None:
-    """Whatever ends this supervisor, an error of ours too, nothing of the job outlives it; not
-    after somebody else may own model_dir.
+    """Kill every process of the job, whatever ends this supervisor, even an error of our own.
+
+    Runs while we still own model_dir, so that no process is left when somebody else may take it.
 
     Raises:
-        UnkillableError: something does.
+        UnkillableError: a process does not die.
     """
     stops = reactor.stops
     while guard.kill():

@@ -1,7 +1,7 @@
-"""The observers of a job (see `ports.Observer`), isolated: none can harm the job.
+"""Makes the observers of a job (see `ports.Observer`) and isolates them: none can harm the job.
 
-An observer that fails is reported once and is off from then on; the job and the others go on. What
-may pass (a full disk, no free thread) is no such failure: the observer handles it and goes on.
+If an observer raises, it is reported once and is off from then on; the job and the other observers
+go on. An observer handles errors that may pass (a full disk, no free thread) itself, and stays on.
 """
 
 from __future__ import annotations
@@ -40,40 +40,45 @@ from supervisor.prepare import Prepared
 
 T = TypeVar("T")
 _SUMMARY = "summary"
-"""The name of its view in the journal."""
+"""The name of the summary's view in the journal."""
 
 
 class Rendering(Protocol):
-    """Renders what is told, for people or for tools; or is an `Observer`, which needs less."""
+    """Shows or writes transitions with their lines, for people or for tools.
+
+    An `Observer` fits too: it ignores the lines.
+    """
 
     def observe(self, told: Told) -> None:
-        """Take note of a transition; its lines are made once, for all."""
+        """Take note of a transition; all observers get the same lines."""
         ...
 
 
 class IsolatedObservers:
-    """Observers that can harm neither the job nor one another, and their timers."""
+    """Observers whose errors, also in timers, harm neither the job nor another observer."""
 
     def __init__(self, policy: RestartPolicy, call_later: CallLater, tell: Tell) -> None:
-        """`tell` is told of an observer that failed."""
+        """`tell` gets a notice about each observer that failed."""
         self._policy = policy
         self._call_later = call_later
         self._tell = tell
         self._is_speechless = False
-        """Whether the events of a transition could not be made."""
+        """Whether making the lines of a transition has failed, which is reported once."""
         self._isolated: list[_Isolated] = []
 
     def add(self, *observers: Rendering) -> None:
-        """Add observers; they are told in the order in which they were added."""
+        """Add observers; each transition goes to them in the order in which they were added."""
         for observer in observers:
             self.add_with_timers(partial(_without_timers, observer))
 
     def add_with_timers(self, make: Callable[[CallLater], Rendering]) -> None:
-        """Add the observer that `make` returns; it sets its timers by what `make` is given."""
+        """Add the observer that `make` returns; it must set its timers with the `CallLater` that
+        `make` gets."""
         self._isolated.append(_Isolated(make, self._call_later, self._tell))
 
     def view_of(self, observer: Rendering, view: Callable[[], T]) -> Callable[[], T | None]:
-        """Return `view`, something that `observer` tells of itself; None once that is off."""
+        """Returns a function that calls `view`, a method of `observer`, and returns its result;
+        None if it fails, or once the observer is off."""
         (found,) = (each for each in self._isolated if each.observer is observer)
         return partial(found.ask, view)
 
@@ -117,7 +122,7 @@ class _Isolated:
         self._call_later(delay, partial(self._try, callback))
 
     def ask(self, view: Callable[[], T]) -> T | None:
-        """What `view`, of the observer, returns; None where it is off."""
+        """Returns the result of `view`, a method of the observer; None if it fails or is off."""
         return self._try(view)
 
     def _try(self, act: Callable[[], T]) -> T | None:
@@ -144,10 +149,10 @@ def _without_timers(observer: Rendering, call_later: CallLater) -> Rendering:
 
 
 class FailureLine:
-    """Says why the job has failed, where standard output does not show it."""
+    """Writes to standard error why the job has failed."""
 
     def __init__(self, place: str, complain: Callable[[str], None]) -> None:
-        """The job is in `place`; `complain` says it on standard error."""
+        """`place` is where the job is, for people; `complain` writes to standard error."""
         self._place = place
         self._complain = complain
 
@@ -160,21 +165,21 @@ class FailureLine:
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What shows the job to a person."""
+    """The means to show the job to a person."""
 
     line: Console
-    """Shows a line of our own."""
+    """Shows a line of the supervisor."""
     mirror: Callable[[int, bytes], None]
-    """Shows a part of the output of rank 0 in an attempt; an empty one is its end."""
+    """Shows a part of rank 0's output in an attempt; empty bytes mark the end of the output."""
     has_shown: Callable[[Sequence[str]], bool] = lambda lines: False
-    """Whether rank 0's output has just shown these lines, so that nobody needs them once more."""
+    """Whether rank 0's output has just shown these lines, so that they need not be repeated."""
     observers: tuple[Rendering, ...] = ()
 
 
 def screen(
     prepared: Prepared, clock: Clock, post: Post, stack: ExitStack, log_format: LogFormat
 ) -> Screen:
-    """What shows the job on our standard output, until `stack` ends."""
+    """Returns what shows the job on our standard output, until `stack` ends."""
 
     def tell(told: Notice) -> None:
         post(Noticed(clock.now(), told))
@@ -205,9 +210,10 @@ def observers_of(
     complain: Callable[[str], None],
     stack: ExitStack,
 ) -> IsolatedObservers:
-    """All observers of the job, in the order in which they are told; until `stack` ends.
+    """Returns all observers of the job, in the order in which they get transitions; they work until
+    `stack` ends.
 
-    `complain` says a line on standard error.
+    `complain` writes a line to standard error.
     """
 
     def warn(told: Notice) -> None:
@@ -244,7 +250,8 @@ def observers_of(
 def _recall(
     summary: Summary, policy: RestartPolicy, journal: FileJournal, history: History, warn: Tell
 ) -> None:
-    """Have the summary know what was before this supervisor."""
+    """Restore the summary's view from the journal's snapshot and replay the transitions since; if
+    the view cannot be used, replay the whole journal."""
     snapshot = history.snapshot
     if snapshot is None or summary.restore(snapshot.views.get(_SUMMARY)):
         first = snapshot.policy if snapshot is not None else None

@@ -1,4 +1,4 @@
-"""What the runtime and the adapters need of each other, as protocols: the seams of the program.
+"""The protocols between the runtime and the adapters: each names what one side needs of the other.
 
 The simulation implements the same protocols with fakes under a virtual clock.
 """
@@ -20,44 +20,45 @@ from supervisor.host.guard_socket import Started
 Post = Callable[[Event], None]
 """Hands an event to the runtime; safe to call from any thread."""
 CallLater = Callable[[float, Callable[[], None]], None]
-"""Calls a function once in the main loop, so many seconds from now."""
+"""Calls a function once in the main loop, after a delay in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One turn of the decision core: what happened, what became of it, what is to be done."""
+    """One step of the decision core: the event, the state before and after, and the decisions."""
 
     event: Event
     before: JobState
     after: JobState
     decisions: tuple[Decision, ...]
     wall: datetime
-    """When, on the wall clock; only for people."""
+    """The time of day of the step; only for people."""
 
 
 class Loop(Protocol):
-    """The main loop, as it is seen from another thread."""
+    """The main loop, as another thread sees it."""
 
     @property
     def busy_since(self) -> float | None:
-        """Since when it has not asked for what comes next; None: it waits for that."""
+        """The time since which the loop has been busy; None while it waits for the next event."""
         ...
 
     @property
     def is_told_to_stop(self) -> bool:
-        """Whether it has been told, by whomever."""
+        """Whether anybody has asked the supervisor to stop."""
         ...
 
 
 class Clock(Protocol):
-    """Time, passed in."""
+    """The source of the time; the simulation has its own."""
 
     def now(self) -> float:
-        """Seconds that never run backwards."""
+        """Returns seconds from a clock that never runs backwards; only differences mean
+        something."""
         ...
 
     def wall(self) -> datetime:
-        """The time of day, with its zone."""
+        """Returns the time of day, with its time zone."""
         ...
 
 
@@ -72,8 +73,10 @@ class Starter(Protocol):
         errors: int,
         inherit: Sequence[int] = (),
     ) -> Started:
-        """Start a process of the job, with stdout and stderr on `output` and `errors`, and the
-        descriptors `inherit` open. In any thread.
+        """Start a process of the job. Safe in any thread.
+
+        Its stdout and stderr go to the descriptors `output` and `errors`; the descriptors `inherit`
+        stay open in it.
 
         Raises:
             OSError: it cannot be started.
@@ -81,42 +84,43 @@ class Starter(Protocol):
         ...
 
     def exit_code(self, process: Started) -> int | None:
-        """How it ended, as `subprocess` has it; None while it runs. In any thread.
+        """Returns the exit code as `subprocess` counts it (-N: killed by signal N); None while the
+        process runs. Safe in any thread.
 
         Raises:
-            ChildProcessError: nobody saw how it ended.
+            ChildProcessError: the exit code is lost.
         """
         ...
 
 
 class World(Protocol):
-    """All that the runtime acts on and hears from."""
+    """Everything outside the runtime: it delivers events and carries out decisions."""
 
     def wait(self, until: float | None) -> Sequence[Event]:
-        """The events that have come; blocks until there is one, or until the time `until`.
+        """Returns the events that have come; blocks until there is one, or until the time `until`.
 
-        Nothing only if there was none until a moment past `until`.
+        Returns an empty sequence only after `until` has passed without an event.
         """
         ...
 
     def carry_out(self, decision: Decision) -> None:
-        """Carry out a decision. What comes of it is posted as events."""
+        """Carry out a decision. Its results are posted as events."""
         ...
 
 
 class Observer(Protocol):
-    """Is told of every transition, once it is journalled and carried out; decides nothing.
+    """Gets every transition after it was journalled and carried out; decides nothing.
 
-    `supervisor.observers` lists the observers and isolates them: an exception turns one off. What
-    cannot be isolated is the observer's own duty:
+    `supervisor.observers` lists the observers and isolates them: an exception turns one off. Some
+    rules cannot be enforced there, so each observer must follow them itself:
 
     * It redacts the text that it shows or writes. Failures and command lines are redacted before
       they are journalled; what a program reports is not.
     * It never blocks the main loop, where `observe` and timers run: a file system or a reader may
-      hang. It writes small files of model_dir, as the journal does; what takes longer, or reads
-      what others wrote, belongs in a thread, and is waited for at most some seconds.
-    * It sets its timers by the `CallLater` that it is made with, so that they are isolated too.
-    * A thread of its own reports errors itself, and speaks to the job by a `Noticed` event.
+      hang. It may write small files of model_dir, as the journal does. Work that takes longer, or
+      reads files that others wrote, belongs in a thread; wait for it a few seconds at most.
+    * It sets its timers with the `CallLater` that it is made with, so that they are isolated too.
+    * If it has a thread, the thread handles its own errors, and tells the job by a `Noticed` event.
     """
 
     def observe(self, transition: Transition) -> None:
@@ -125,49 +129,53 @@ class Observer(Protocol):
 
 
 class Journal(Protocol):
-    """Where a job's events and decisions are kept."""
+    """The record of a job's events and decisions."""
 
     def append(self, transition: Transition, *, durable: bool) -> None:
-        """Add a record; with `durable`, return only once it is safe."""
+        """Add a record; with `durable`, return only once it is on stable storage."""
         ...
 
 
 class Storage(Protocol):
-    """The files of a model_dir, by their path relative to it. Errors are OSErrors."""
+    """The files of a model_dir; paths are relative to it. Errors are OSErrors."""
 
     def read(self, path: str, limit: int) -> bytes:
-        """The content of a file of at most `limit` bytes; errors as `protocol.reading.read`."""
+        """Returns the content of a file of at most `limit` bytes.
+
+        Raises the same errors as `protocol.reading.read`.
+        """
         ...
 
     def replace(self, path: str, data: bytes) -> None:
-        """Make `data` the content of a file: whole or not at all, and durable."""
+        """Replace the content of a file by `data`, atomically and durably."""
         ...
 
     def append(
         self, path: str, data: bytes, *, at: int | None = None, durable: bool = False
     ) -> None:
-        """Add `data` to a file, whole or not at all; with `durable`, return only once it is safe.
+        """Add all of `data` to a file, or nothing; with `durable`, return only once it is on stable
+        storage.
 
-        With `at`, the file must end there: it fails where somebody else has changed or removed it.
+        With `at`, fails unless the file ends at that offset: else somebody changed or removed it.
         """
         ...
 
     def make_directory(self, path: str, *, durable: bool = False) -> bool:
-        """Make a directory and those above it, as safe as `durable` says; False if it was there."""
+        """Make a directory and its parents, durably if `durable`; returns False if it existed."""
         ...
 
     def names(self, path: str) -> list[str]:
-        """What is directly in a directory, "" for model_dir; nothing where there is none."""
+        """Returns the names directly in a directory ("" is model_dir); empty if there is none."""
         ...
 
     def local(self, path: str) -> Path:
-        """Where on this host a program can write the file itself."""
+        """Returns the path of the file on this host, for a program that writes it itself."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What an object holds, and what names this one version of it."""
+    """The content of an object, and the id of this version of it."""
 
     data: bytes
     version: str
@@ -175,46 +183,52 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What is directly below a place: objects with their sizes in bytes, and places."""
+    """The entries directly below a path: objects with their sizes in bytes, and folders."""
 
     objects: Mapping[str, int]
     folders: frozenset[str]
 
 
 class ConflictError(OSError):
-    """The object is not the version that it was expected to be."""
+    """The object has another version than the expected one."""
 
 
 class UnavailableError(OSError):
-    """The store did not do it, after some tries; it may later on."""
+    """The store failed after several tries; the same call may succeed later."""
 
 
 MAX_OBJECT = 1 << 30
-"""Bytes: no file of a job that is kept in a bucket has as many."""
+"""Bytes; every file of a job that is kept in a bucket is smaller."""
 
 
 class Objects(Protocol):
-    """The objects of a bucket below one place, by their path relative to it.
+    """The objects of a bucket below one URI; paths are relative to it.
 
-    A call may block, though for a bounded time: it is for threads of its own. Safe in any thread.
-    Besides what a method names, all raise `UnavailableError` for what may pass, and `OSError` for
-    what only a person can mend (no such bucket, no permission); what may pass was tried again with
-    a growing pause, within a bound, before.
+    Safe in any thread. A call may block, for a bounded time, so it does not belong in the main
+    loop. Besides the errors that a method names, all raise:
+
+    * `UnavailableError` for an error that may pass; the call was retried, with growing pauses and
+      for a bounded time, before it is raised;
+    * `OSError` for what only a person can mend: no such bucket, no permission.
     """
 
     def read(self, path: str, limit: int = MAX_OBJECT) -> Stored:
-        """An object; FileNotFoundError where there is none, `protocol.reading.UnreadableError`
-        where it has more than `limit` bytes, which are not read then."""
+        """Returns an object.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+            protocol.reading.UnreadableError: it has more than `limit` bytes; none is read then.
+        """
         ...
 
     def write(self, path: str, data: bytes, *, expected: str | None = None) -> str:
-        """Make `data` the content of an object, whole or not at all; the version that it is.
+        """Replace an object by `data`, atomically; returns its new version.
 
-        With `expected`, only in the place of that version ("": only where there is none).
+        With `expected`, replaces only that version ("": only if there is no object).
 
         Raises:
-            ConflictError: it is another version. After a try whose answer was lost, that may be
-                the caller's own: read it.
+            ConflictError: the object has another version. If the answer to an earlier try was lost,
+                it may be the caller's own version: read it.
         """
         ...
 
@@ -223,16 +237,16 @@ class Objects(Protocol):
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether there is an object; cheaper than to read it."""
+        """Whether there is such an object; cheaper than reading it."""
         ...
 
     def list(self, path: str) -> Listing:
-        """What is directly below `path` ("": of all); nothing where there is nothing."""
+        """Returns what is directly below `path` ("": the top); an empty listing if nothing is."""
         ...
 
 
 class SliceState(StrEnum):
-    """What has become of the request for a slice: the states of the Cloud TPU API v2."""
+    """The state of a request for a TPU slice, as the Cloud TPU API v2 names it."""
 
     CREATING = "CREATING"
     ACCEPTED = "ACCEPTED"
@@ -244,12 +258,12 @@ class SliceState(StrEnum):
     FAILED = "FAILED"
     DELETING = "DELETING"
     UNKNOWN = "STATE_UNSPECIFIED"
-    """Also what a later version of the API may say."""
+    """Also stands for a state that only a later version of the API knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a cloud does not give a slice. What does not `may_pass` only a person can mend."""
+    """Why a cloud does not give a slice. Without `may_pass`, only a person can mend it."""
 
     text: str
     may_pass: bool
@@ -257,57 +271,58 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class CloudSlice:
-    """A slice that was asked for; `refusal` says why it is FAILED."""
+    """A requested slice; `refusal` says why its state is FAILED."""
 
     state: SliceState
     refusal: Refusal | None = None
 
 
 class Slices(Protocol):
-    """The slices that a cloud keeps for one job, by generation: the n-th that was asked for.
+    """The slices that a cloud keeps for one job. Generation n is the n-th slice that was requested.
 
-    Calls block, for a bounded time, and may be repeated. All raise `UnavailableError` for what may
-    pass, after some tries, and `PermissionError` for credentials that are missing or not enough.
+    Calls block for a bounded time, and may be repeated. All raise `UnavailableError`, after several
+    tries, for an error that may pass, and `PermissionError` if credentials are missing or not
+    sufficient.
     """
 
     def all(self, current: int) -> Mapping[int, CloudSlice]:
-        """All that there are, in whatever state; for certain if the generation `current` is (0:
-        none)."""
+        """Returns all slices that exist, in any state. It includes the generation `current` for
+        certain, if that exists (0: none is looked for); others may be missing."""
         ...
 
     def create(self, generation: int, rung: int) -> Refusal | None:
-        """Ask for a slice of `rung` chips; nothing where it is there already, or is on its way."""
+        """Request a slice of `rung` chips; does nothing if it exists or is on its way."""
         ...
 
     def delete(self, generation: int) -> None:
-        """Give back a slice, with all that runs on it; begun, not done, when this returns."""
+        """Begin to delete a slice, with all that runs on it. Returns before it is deleted."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What was announced, and by whom."""
+    """An announcement that this machine will be taken away or maintained."""
 
     text: str
     doomed: bool = True
-    """Whether the job cannot stay on this machine."""
+    """True if the job cannot stay on this machine."""
 
 
 class Source(Protocol):
-    """Somebody who may know that the machine will be taken away."""
+    """A source that may know that this machine will be taken away."""
 
     quick: bool
-    """Whether a first look takes no time, where all is well."""
+    """Whether the first look returns at once on a healthy machine."""
 
     @property
     def pause(self) -> float:
-        """The seconds to wait between two looks."""
+        """Seconds to wait between two looks."""
         ...
 
     def look(self) -> Announcement | None:
-        """What is announced, if anything is; may block.
+        """Returns the announcement, if there is one; may block.
 
         Raises:
-            Exception: it could not be asked; `PreemptionWatch` tells why and asks again.
+            Exception: the source could not be asked; `PreemptionWatch` reports it and asks again.
         """
         ...

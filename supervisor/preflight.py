@@ -1,7 +1,7 @@
-"""What is looked at on this machine before anything is started.
+"""Checks, before anything is started, whether a job can run on this machine.
 
-`run` refuses what cannot run here, and `validate` says the same, because both call `check`. It
-changes nothing: where model_dir is to be, a file is made under a random name and removed at once.
+`run` and `validate` report the same problems, because both call `check`. It changes nothing but one
+thing: where model_dir will be, it makes a file with a random name and removes it at once.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ _MAX_FIRST_LINE = 256
 _MAX_NAME = 255
 _SHEBANG = re.compile(rb"#![ \t]*([^ \t\n]+)")
 _SHELL_ONLY = re.compile(r"\|\|?|&&?|;|\d?(?:>>?|<)(?:&\d)?")
-"""Words that connect commands or files, in a shell."""
+"""Words that connect commands or files in a shell."""
 _UNEXPANDED = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})|(?:^|=)(~)(?:/|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was found on the way."""
+    """By-products of the check that the job needs later."""
 
     objects: Objects | None
-    """The bucket of the job, which answers; None: it is in a directory."""
+    """The bucket of the job, which has answered; None: the job is in a directory."""
     trust: Trust
 
 
 def check(prepared: Prepared, patience: float = 60.0) -> Checked:
-    """See that the job can be started here; a bucket has `patience` seconds to answer.
+    """Check that the job can be started here. A bucket has `patience` seconds to answer.
 
     Raises:
-        ConfigError: it never can be, with everything that was found.
-        ModelDirError: model_dir cannot be used now; it may pass.
+        ConfigError: the job can never start here; the error has all problems that were found.
+        ModelDirError: model_dir cannot be used now, but perhaps later.
     """
     problems = [
         prepared.job.problem(index, ("command", *where), message)
@@ -78,7 +78,8 @@ def check(prepared: Prepared, patience: float = 60.0) -> Checked:
 
 
 def _trainer_problems(prepared: Prepared) -> Iterator[Problem]:
-    """That our trainer is to be run, and what it imports is not installed."""
+    """Yields a problem for each phase of our trainer if a package that it imports is not
+    installed."""
     missing = [name for name in _OF_THE_TRAINER if find_spec(name) is None]
     for index, plan in enumerate(prepared.plans):
         if missing and not plan.is_command:
@@ -90,9 +91,10 @@ def _trainer_problems(prepared: Prepared) -> Iterator[Problem]:
 
 
 def _platform_problems(prepared: Prepared) -> Iterator[Problem]:
-    """What has a phase run on the CPU where another platform is asked for."""
+    """Yields a problem for each phase whose JAX_PLATFORMS may make it run on the CPU although the
+    config asks for another platform."""
     for index, plan in enumerate(prepared.plans):
-        text = plan.env.get(JAX_PLATFORMS)  # comes before env_file and our own environment
+        text = plan.env.get(JAX_PLATFORMS)  # overrides env_file and our own environment
         if text is None or placeholders.names(text):
             continue
         if silently_on_the_cpu(plan.platform, text):
@@ -105,11 +107,11 @@ def _platform_problems(prepared: Prepared) -> Iterator[Problem]:
 
 
 def _device_problems(prepared: Prepared) -> Iterator[Problem]:
-    """What the environment of a phase hides of the GPUs or TPU chips that it is to have, and what
-    of it jaxlib refuses."""
+    """Yields the problems of the environment with devices: variables that hide GPUs or TPU chips
+    which a phase needs, and settings that jaxlib refuses."""
     for index, plan in enumerate(prepared.plans):
         environ = {**os.environ, **plan.secrets, **plan.env}
-        stored = plan.env_secrets  # of which `validate` knows the names alone
+        stored = plan.env_secrets  # `validate` knows their names, but not their values
         if plan.platform == "gpu" and all(n in stored or environ.get(n) for n in gpus.FRACTIONS):
             message = f"{' and '.join(gpus.FRACTIONS)} are both set: jaxlib refuses that; unset one"
             yield prepared.job.problem(index, ("init", "devices"), message)
@@ -132,11 +134,11 @@ def _device_problems(prepared: Prepared) -> Iterator[Problem]:
 
 
 def make_model_dir(prepared: Prepared) -> None:
-    """Make model_dir and see that it can be written.
+    """Make model_dir and check that it can be written.
 
     Raises:
-        ConfigError: it never can be.
-        ModelDirError: it cannot be now: the disk may be mended.
+        ConfigError: it can never be written.
+        ModelDirError: it cannot be written now; somebody may repair the disk.
     """
     model_dir = prepared.job.model_dir
     try:
@@ -150,12 +152,12 @@ def make_model_dir(prepared: Prepared) -> None:
 
 
 def _existing(path: Path) -> Path:
-    """`path`, or the nearest above it that is there."""
+    """Returns `path`, or its nearest parent that exists."""
     return next(each for each in (path, *path.parents) if os.path.lexists(each))
 
 
 def _model_dir_problems(prepared: Prepared, folder: Path) -> Iterator[Problem]:
-    """Try to make a file in `folder`, which is model_dir or will have it in it."""
+    """Try to make a file in `folder`, which is model_dir or a parent of it; yields the problem."""
     if any(len(os.fsencode(part)) > _MAX_NAME for part in prepared.job.model_dir.parts):
         error = OSError(ENAMETOOLONG, os.strerror(ENAMETOOLONG))
         yield from _refusals(prepared, folder, error)
@@ -172,13 +174,14 @@ def _refusals(prepared: Prepared, folder: Path, error: OSError) -> Iterator[Prob
     model_dir = prepared.job.model_dir
     if error.errno in (EROFS, EIO, ESTALE):
         raise ModelDirError(f"{model_dir} cannot be written: {error.strerror}") from error
-    if error.errno not in (ENOSPC, EDQUOT):  # room is made once we own it, or it is told then
+    if error.errno not in (ENOSPC, EDQUOT):  # a full disk is handled later, when we own model_dir
         message = f"cannot be written: {error.strerror} ({folder})"
         yield prepared.job.problem(0, ("init", "model_dir"), message)
 
 
 def _program_problems(plan: PhasePlan, config: str) -> Iterator[tuple[Location, str]]:
-    """What of a command is not there; what has placeholders is not looked for."""
+    """Yields problems with the program or script of a command: missing, not executable, not
+    readable. Words with placeholders are not checked."""
     program = plan.argv[0]
     if not placeholders.names(program):
         path = plan.env.get("PATH", plan.secrets.get("PATH", os.environ.get("PATH", os.defpath)))
@@ -202,13 +205,15 @@ def _program_problems(plan: PhasePlan, config: str) -> Iterator[tuple[Location, 
 
 
 def _found(program: str, path: str) -> Path | None:
-    """The program that the kernel would start: by our effective rights, as `shutil.which` does not
-    look for it."""
+    """Returns the file that the kernel would start, or None.
+
+    Unlike `shutil.which`, this looks by our effective user id.
+    """
     folders = [""] if "/" in program else path.split(os.pathsep)
     for candidate in (Path(folder, program) for folder in folders):
         try:
             is_file = candidate.is_file()
-        except OSError:  # a folder that we may not look into
+        except OSError:  # we have no permission for this folder
             continue
         if is_file and os.access(candidate, os.X_OK, effective_ids=True):
             return candidate
@@ -216,7 +221,7 @@ def _found(program: str, path: str) -> Path | None:
 
 
 def _why_not(program: str, config: str) -> str:
-    """Why a program cannot be started."""
+    """Returns why a program cannot be started, and where possible what to do."""
     path = Path(program)
     if "/" not in program and program != "~":
         if " " in program:
@@ -235,11 +240,12 @@ def _why_not(program: str, config: str) -> str:
 
 
 def _interpreter_problem(program: Path) -> str | None:
-    """The kernel says only "No such file" where the interpreter of a script is missing."""
+    """Returns what is wrong with the interpreter of a script, or None. The kernel says only "No
+    such file" when it is missing."""
     try:
         with opened(program, linked=True) as file:
             line = file.readline(_MAX_FIRST_LINE)
-    except OSError:  # it may be run without being read
+    except OSError:  # a program may be executable without being readable
         return None
     match = _SHEBANG.match(line)
     if match is None or Path(interpreter := os.fsdecode(match[1])).exists():
@@ -250,7 +256,8 @@ def _interpreter_problem(program: Path) -> str | None:
 
 
 def notes(prepared: Prepared, lock: Path = LOCK) -> list[Notice]:
-    """What may not be meant so, although it can be started; `lock` is that of libtpu."""
+    """Returns warnings about a job that can start but may not do what its author wants; `lock` is
+    the lock file of libtpu."""
     told = [*_not_in_a_shell(prepared), *_success_unseen(prepared)]
     if any(plan.platform == "gpu" for plan in prepared.plans) and (why := missing_gpu()):
         told.append(Notice("driver-missing", why, reason=why))
@@ -332,7 +339,7 @@ def _another_place(prepared: Prepared) -> Iterator[Notice]:
 
 
 def unwatched(prepared: Prepared) -> Iterator[Notice]:
-    """The phases in which a hang may not be noticed."""
+    """Yields a notice for each phase in which a hang may go unnoticed."""
     for plan, phase in zip(prepared.plans, prepared.job.phases, strict=True):
         if plan.is_command and plan.progress_pattern is None:
             limit = ", and deadlines.TRAINING limits nothing"
@@ -345,8 +352,8 @@ def unwatched(prepared: Prepared) -> Iterator[Notice]:
 
 
 def _steps_unseen(plan: PhasePlan, given: str) -> bool:
-    """Whether neither the output of a command nor a checkpoint seems to show its steps: no word of
-    it names the model_dir (`given` in the config), where they are looked for, and none is there."""
+    """Whether nothing seems to show the steps of a command: it has no progress pattern, no word of
+    it names the model_dir (`given` in the config), and its checkpoint directory does not exist."""
     if not plan.is_command or plan.progress_pattern is not None:
         return False
     if isinstance(plan.checkpoints, Path) and plan.checkpoints.exists():
@@ -365,7 +372,7 @@ def _texts(plan: PhasePlan) -> Iterator[tuple[str, str]]:
 
 
 def _unexpanded(text: str) -> Iterator[str]:
-    """The variables of our environment, and the home directory, as a shell would expand them."""
+    """Yields what a shell would expand in `text`: variables that our environment has, and `~`."""
     for match in _UNEXPANDED.finditer(text):
         name = match[1] or match[2]
         if match[3] or name in os.environ:

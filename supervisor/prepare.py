@@ -1,4 +1,4 @@
-"""From a config file to everything a run needs to know before it touches model_dir."""
+"""Turns a config file into everything that a run needs to know before it touches model_dir."""
 
 from __future__ import annotations
 
@@ -42,13 +42,14 @@ class Prepared:
     plans: tuple[PhasePlan, ...]
     policy: RestartPolicy
     ladders: tuple[FeasibleRungs, ...]
-    """For each phase the numbers of devices that it can run on."""
+    """The numbers of devices that each phase can run on."""
     rules: tuple[tuple[Rule, ...], ...]
-    """For each phase all rules, in the order in which they are asked."""
+    """All rules of each phase, in the order in which they are tried."""
 
     def redactor(self, environ: Mapping[str, str]) -> Redactor:
-        """Knows the secrets that are in `environ` and in the commands of the phases (also those
-        that only look or ask), and all that they are given from elsewhere."""
+        """Returns a redactor for all secrets of the job: those in `environ`, in the phases'
+        environment variables and command lines (also those of probes and preemption commands), and
+        those from secret files and stores."""
         given = (
             each
             for plan in self.plans
@@ -58,13 +59,13 @@ class Prepared:
         return Redactor(environ, *given, known=known)
 
     def refusal(self, problems: Sequence[Problem]) -> ConfigError:
-        """The complaint about these problems, without the secrets that the config has."""
+        """Returns the error for these problems, with the config's secrets redacted."""
         text = self.redactor({}).text
         return ConfigError([replace(each, message=text(each.message)) for each in problems])
 
 
 def own_rules(phase: Phase) -> tuple[Rule, ...]:
-    """The rules that the phase's config puts before ours."""
+    """Returns the rules of the phase's config; they are tried before ours."""
     free = Remedy.WAIT_FOR_CAPACITY
     return tuple(
         Rule(
@@ -89,7 +90,7 @@ def own_rules(phase: Phase) -> tuple[Rule, ...]:
 
 
 def places_of_rules(job: Job, index: int) -> tuple[str, ...]:
-    """Where each rule of a phase's config stands: file, line and key."""
+    """Returns the file, line and key of each rule of a phase's config."""
     base = (*job.locations[index], "init", "autorestart", "rules")
     count = len(job.phases[index].init.autorestart.rules)
     places = ((*base, number) for number in range(count))
@@ -100,7 +101,7 @@ def prepare(path: Path, overrides: Sequence[str]) -> Prepared:
     """Read, check and resolve the config at `path`; starts nothing.
 
     Raises:
-        ConfigError: with everything that is wrong.
+        ConfigError: the config is wrong; the error has all problems of the step that failed.
     """
     job = load_job(path, overrides)
     checked = [_checked(job, index) for index in range(len(job.phases))]
@@ -131,7 +132,7 @@ def prepare(path: Path, overrides: Sequence[str]) -> Prepared:
 
 
 def _failed_examples(prepared: Prepared) -> Iterator[Problem]:
-    """The examples of the config's rules that are not judged as they should be."""
+    """Yields a problem for each example of a config's rule that does not get its verdict."""
     job = prepared.job
     for index, phase in enumerate(job.phases):
         examples = [rule.examples for rule in phase.init.autorestart.rules]
@@ -144,7 +145,8 @@ def _failed_examples(prepared: Prepared) -> Iterator[Problem]:
 
 
 def _unreachable_signs(job: Job) -> Iterator[Problem]:
-    """Signs of success in buckets of which nobody here could ever see whether they are there."""
+    """Yields a problem for each `success.file` in a bucket whose client library is not installed:
+    we could never see that file."""
     for index, phase in enumerate(job.phases):
         success = phase.command.success if phase.command is not None else None
         place = Uri.parse(success.file) if success is not None and success.file else None
@@ -157,7 +159,7 @@ def _unreachable_signs(job: Job) -> Iterator[Problem]:
 
 
 def _checked(job: Job, index: int) -> CheckedSections:
-    """What there is to say of a phase of our trainer; nothing of a command."""
+    """Returns the checked trainer sections of a phase; empty for a command."""
     phase = job.phases[index]
     if phase.fit is None:
         return CheckedSections()
@@ -168,7 +170,7 @@ def _checked(job: Job, index: int) -> CheckedSections:
 
 
 def _layouts(phase: Phase, checked: CheckedSections) -> Layouts:
-    """What the program of a phase does on each number of devices, or why it cannot."""
+    """Returns how the phase's program runs on each number of devices, or why it cannot."""
     if phase.fit is None:
         return command_layouts(phase)
     factor = devices_per_accelerator(phase)
@@ -176,8 +178,8 @@ def _layouts(phase: Phase, checked: CheckedSections) -> Layouts:
 
 
 def _policy(job: Job, plans: Sequence[PhasePlan]) -> RestartPolicy:
-    """The policy of the job. Grace, backoff and how capacity is waited for are the first phase's:
-    they are of the job."""
+    """Returns the policy of the job. Grace period, backoff, preemption notice, regrow and the waits
+    for capacity come from the first phase's config and hold for the whole job."""
     restart = job.phases[0].init.autorestart
     return RestartPolicy(
         phases=tuple(_phase_policy(job, index, plan) for index, plan in enumerate(plans)),

@@ -1,4 +1,5 @@
-"""A job in a bucket: reached, brought to this host, and from then on kept there as it goes on."""
+"""Handles a job that is kept in a bucket: reaches the bucket, copies the job to this host, and
+mirrors it back while it runs."""
 
 from __future__ import annotations
 
@@ -19,17 +20,17 @@ from supervisor.ports import Clock, Objects, UnavailableError
 from supervisor.protocol.location import Uri
 
 _LEASE_BOUND = 10.0
-"""Seconds for a request: as often as the lease is renewed, so that it is soon renewed again after
-the bucket was away."""
+"""Seconds for one request: equal to the lease's renewal period, so that the lease is renewed soon
+after the bucket answers again."""
 
 
 def reach(job: Job, patience: float) -> Objects | None:
-    """Return the bucket that the job is in, seen to answer within `patience` seconds; None where
-    the job is in a directory.
+    """Returns the bucket of the job after it has answered a request; None if the job is in a
+    directory. A request may take `patience` seconds.
 
     Raises:
-        ConfigError: it can never be used as it is.
-        ModelDirError: it does not answer now.
+        ConfigError: the bucket cannot be used until a person mends it.
+        ModelDirError: the bucket does not answer now.
     """
     if job.remote is None:
         return None
@@ -47,17 +48,18 @@ def reach(job: Job, patience: float) -> Objects | None:
 
 
 def lease_place(job: Job) -> tuple[Uri, LeasePlace] | None:
-    """The job's bucket, and where the lease on it is kept; None where it has none."""
+    """Returns the URI of the job's bucket and the place of its lease; None if the job is in a
+    directory."""
     if job.remote is None:
         return None
     return job.remote, LeaseObject(bucket(job.remote, _LEASE_BOUND))
 
 
 def cache_trust(job: Job) -> Trust:
-    """Whose compiled programs the job takes from its bucket.
+    """Returns whose compiled programs the job takes from its bucket.
 
     Raises:
-        ConfigError: the key cannot be used.
+        ConfigError: the key file cannot be read, or has no valid key.
     """
     given = job.phases[0].init.compile_cache
     if job.remote is None or given.key_file is None:
@@ -78,12 +80,13 @@ def brought(
     clock: Clock,
     say: Tell,
 ) -> Mirror:
-    """Bring the job to this host; what keeps it in the bucket from there on, not begun yet.
+    """Copy the job from its bucket to this host; returns the mirror that will keep it in the
+    bucket. The caller must `begin` it.
 
-    `epoch` is that of our lease; `say` is for what a person should know.
+    `epoch` is our lease's; `say` tells a person.
 
     Raises:
-        ModelDirError: the bucket cannot be read, or the folder not be written.
+        ModelDirError: the bucket cannot be read, or the folder cannot be written.
     """
     folder, limit = job.model_dir, job.phases[0].init.limits.compile_cache
     try:

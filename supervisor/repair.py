@@ -1,4 +1,7 @@
-"""Has a job go on whose journal is damaged, was changed, or is gone. All that there was is kept."""
+"""Repairs a job whose journal is damaged, was changed by hand, or is missing.
+
+No data is lost: the old file is kept under another name.
+"""
 
 from __future__ import annotations
 
@@ -24,26 +27,28 @@ from supervisor.history.writer import writer
 from supervisor.ports import Storage
 
 _MAX_ATTEMPT = 10**9
-"""A folder with a higher number was made by nobody of us."""
+"""The highest attempt number that counts: a folder with a higher one is not ours."""
 
 
 def repair(
     storage: Storage, wall: datetime, attempt: int, check: Callable[[], None] = lambda: None
 ) -> str | None:
-    """Have the job go on from the last record that can be followed; returns what was done, which
-    the journal tells too, and None where nothing is damaged.
+    """Write a journal with which the job goes on from the last usable record.
 
-    Records win that can be read: what somebody changed in one is believed from now on. What the
-    journal does not tell any more is taken from the archived segments. Where nothing can be
-    followed, a new record begins. All that there was is kept: as it was under another name, and as
-    far as it can be followed in the archive. `attempt` is the highest number of an attempt that is
-    known from elsewhere: none gets it again. `check` raises where model_dir is not ours any more.
+    Returns what was done, which the journal tells too; None if nothing is damaged.
+
+    A record that can be read is believed, even if somebody changed it. What the damaged journal
+    lacks is taken from the archived segments. If nothing is usable, a new record begins. The
+    damaged file is kept under another name, and its usable part in the archive.
+
+    `attempt` is the highest attempt number known from elsewhere: no later attempt gets a number up
+    to it. `check` raises if model_dir is not ours any more.
 
     Raises:
-        NewerJournalError: only a newer version can read it.
-        DamagedJournalError: what is in its place is no file of ours; or a segment is damaged, for
-            which there is nothing to be done.
-        JournalError: it cannot be read or written.
+        NewerJournalError: only a newer version of supervise can read the journal.
+        DamagedJournalError: the thing in the journal's place is no file of ours; or the journal is
+            whole and an archived segment is damaged, which cannot be repaired.
+        JournalError: the journal cannot be read or written.
     """
     journal = FileJournal(storage)
     try:
@@ -95,11 +100,11 @@ def _check_archive(journal: FileJournal, history: History) -> None:
 
 
 def highest_attempt(storage: Storage, since: str = "") -> int:
-    """The highest number of an attempt that has a folder in that of a phase, `since` one or of all;
-    0: none has.
+    """Returns the highest attempt number that has a folder, in the phase folder `since` or a later
+    one ("": in any); 0 if there is none.
 
     Raises:
-        OSError: nobody can look.
+        OSError: the folders cannot be listed.
     """
     phases = [name for name in storage.names("") if is_phase_folder(name) and name >= since]
     names = (name for phase in phases for name in storage.names(f"{phase}/{FOLDER}"))
@@ -108,7 +113,7 @@ def highest_attempt(storage: Storage, since: str = "") -> int:
 
 
 def _told(data: bytes, found: Salvage) -> str:
-    """From where the job goes on, and what is lost."""
+    """Returns from which record the job goes on and how many lines are lost, for people."""
     lost = data.count(b"\n") + (data[-1:] not in b"\n") - found.taken
     if not found.lines:
         return "Nothing of it can be followed: the job begins a new record"
@@ -119,7 +124,8 @@ def _told(data: bytes, found: Salvage) -> str:
 
 
 def _archive(storage: Storage, found: Salvage) -> str | None:
-    """Keep what was followed in segments; returns the name of the newest."""
+    """Write the usable lines as archived segments; returns the name of the newest segment, None if
+    no line is usable."""
     if not found.lines:
         return None
     storage.make_directory(ARCHIVE, durable=True)

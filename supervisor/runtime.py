@@ -1,9 +1,9 @@
 """The loop: take the next event or deadline, decide, journal, carry out; until the job ends.
 
-What only stops or kills workers is carried out before the journal is written, because killing a
-hung trainer must not wait for a slow disk. What starts something, or ends the job, is carried out
-only once the journal is durable: a supervisor that is killed in between repeats nothing. Observers
-are told last: a trainer need not wait for what is written for people.
+Decisions that only stop or kill workers are carried out before the journal is written, because
+killing a hung trainer must not wait for a slow disk. Decisions that start something or end the job
+are carried out only after the journal is durable, so that a supervisor killed in between repeats
+nothing. Observers come last: a trainer need not wait for texts that are written for people.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class Runtime:
         self.state = state
 
     def run(self, first: Event) -> JobState:
-        """Handle `first` and all that follows; returns the terminal state."""
+        """Handle `first` and all events after it; returns the terminal state."""
         self._handle(first)
         while not self.state.status.terminal:
             began = self._clock.now()
             events = self._world.wait(self.state.deadline)
             for event in sorted(events, key=lambda event: not isinstance(event, StopRequested)):
                 self._handle(event)
-            # Silence is known only up to where the last look began: a supervisor that was stopped
-            # meanwhile has more to read.
+            # If events came, the workers' silence is certain only up to the moment when this wait
+            # began: a supervisor that was frozen meanwhile may have more events to read.
             known = began if events else self._clock.now()
             if self.state.deadline is not None and known >= self.state.deadline:
                 self._handle(DeadlineReached(known, self.state.silence(known)))

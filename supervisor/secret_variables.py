@@ -1,7 +1,7 @@
 """Loads a command's secret variables: `env_file`, `env_secrets`.
 
-They are read once, kept in memory alone, and known to the redactor as secret. Files are read by
-`validate` too; a secret store is asked only when the job is run.
+They are read once and kept in memory only, and the redactor treats them as secret. `validate` reads
+the files too; only `run` asks the secret store.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from supervisor.prepare import Prepared
 
 
 class UnavailableSecretError(Exception):
-    """A secret store does not answer now; the text says which."""
+    """A secret store does not answer now; the text names the secret."""
 
 
 def with_secrets(prepared: Prepared) -> Prepared:
-    """`prepared`, its plans with what their programs are to be given, all of it; see below."""
+    """Returns `prepared` with all secret variables in its plans; raises what the two functions
+    below raise."""
     return with_stored_secrets(with_env_files(prepared))
 
 
 def with_env_files(prepared: Prepared) -> Prepared:
-    """`prepared`, its plans with what is in the files of secrets.
+    """Returns `prepared` with the variables of each `env_file` in its plans.
 
     Raises:
         ConfigError: a file cannot be used.
@@ -37,11 +38,11 @@ def with_env_files(prepared: Prepared) -> Prepared:
 
 
 def with_stored_secrets(prepared: Prepared) -> Prepared:
-    """`prepared`, its plans also with what is in the secret store.
+    """Returns `prepared` with the `env_secrets` from the secret store added to its plans.
 
     Raises:
         ConfigError: a secret cannot be used.
-        UnavailableSecretError: it may pass.
+        UnavailableSecretError: the store does not answer now.
     """
     return _with(prepared, "env_secrets", _from_store)
 
@@ -61,7 +62,8 @@ def _with(prepared: Prepared, key: str, get: Callable[[PhasePlan], dict[str, str
 
 
 class _UnusableError(Exception):
-    """What the config names cannot be used; `below` is the key inside the section."""
+    """A file or secret that the config names cannot be used; `below` is the key inside the
+    section."""
 
     def __init__(self, text: str, *below: str) -> None:
         super().__init__(text)
@@ -86,7 +88,7 @@ def _from_file(plan: PhasePlan, config: str) -> dict[str, str]:
 def _from_store(plan: PhasePlan) -> dict[str, str]:
     if not plan.env_secrets:
         return {}
-    # Its imports cost memory that a job without secrets need not carry.
+    # Imported here: a job without secrets saves the memory of these imports.
     from supervisor.adapters.platforms.secret_manager import SecretError, SecretManager
 
     manager = SecretManager()

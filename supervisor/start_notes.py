@@ -1,4 +1,4 @@
-"""What a person should know before a job goes on: said once, at the start of run.log."""
+"""Tells a person, each time a supervisor starts, what to know before the job goes on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,11 @@ def tell_start(
     *,
     once: bool,
 ) -> None:
-    """What a person should know before the job goes on."""
+    """Write to `log` what a person should know before the job goes on.
+
+    Raises:
+        ModelDirError: the checkpoints cannot be listed.
+    """
     if prepared.job.remote is not None:
         place, here = str(prepared.job.remote), str(prepared.job.model_dir)
         text = f"the job is in {place}; here, in {here}"
@@ -74,7 +78,7 @@ def tell_start(
 
 
 def _lost(history: History) -> Iterator[Notice]:
-    """What happened to the journal since the last supervisor."""
+    """Yields what happened to the journal since the last supervisor: a repair, a torn end."""
     if history.repaired:
         text = f"the journal was repaired: {history.repaired}"
         yield Notice("journal-repaired", text, detail=history.repaired)
@@ -84,10 +88,11 @@ def _lost(history: History) -> Iterator[Notice]:
 
 
 def _unmarked(plan: PhasePlan) -> tuple[str, ...]:
-    """Newer checkpoints than all that are committed, copied without their markers.
+    """Returns the names of checkpoints that are newer than every committed one but have no commit
+    marker, because they were copied without it.
 
     Raises:
-        ModelDirError: nobody can look.
+        ModelDirError: the checkpoints cannot be listed.
     """
     try:
         return unmarked_copies(plan.checkpoints)

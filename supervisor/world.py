@@ -1,4 +1,7 @@
-"""The runtime's world on this host: carries out decisions, and hears what comes of them."""
+"""The runtime's `World` on this host: carries out decisions, and delivers events.
+
+It makes the directories and files of model_dir itself; everything else is the engine's work.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ _MAX_TOLD = 20
 
 
 class LocalWorld:
-    """The runtime's world on this host."""
+    """See `ports.World`."""
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class LocalWorld:
         ownership: Ownership,
         files: HostFiles,
     ) -> None:
-        """`config` is what params.yaml shows of each phase."""
+        """`config` has the content of params.yaml for each phase."""
         self._job = job
         self._lineage = lineage
         self._ownership = ownership
@@ -82,7 +85,7 @@ class LocalWorld:
         return events
 
     def _hear_requests(self) -> None:
-        """What people ask of the job, now and from time to time."""
+        """Read what people request of the job in model_dir, now and every few seconds."""
         model_dir = self._prepared.job.model_dir
 
         def heard(units: tuple[str, ...]) -> None:
@@ -101,7 +104,7 @@ class LocalWorld:
         self._reactor.call_later(_HEAR_INTERVAL, self._hear_requests)
 
     def _once(self, told: Notice) -> None:
-        """Tell a person, if that was not told yet; bounded, whatever is found."""
+        """Post a notice that was not posted before, but no more than `_MAX_TOLD` of them."""
         if told not in self._told and len(self._told) < _MAX_TOLD:
             self._told.add(told)
             self._reactor.post(Noticed(self._clock.now(), told))
@@ -129,7 +132,7 @@ class LocalWorld:
             case Wait(device_is_busy=True):
                 self._engine.name_holders()
             case Wait() | TellRecovery() | TellStages() | TellLivelock() | FinishJob():
-                pass  # only told: the runtime waits and ends by the state
+                pass  # for people only: the runtime waits and ends by the state
             case forgotten:
                 assert_never(forgotten)
 
@@ -180,13 +183,17 @@ class LocalWorld:
             raise ModelDirError(f"{name} cannot be made: {error.strerror}") from error
 
     def _write_params(self, launch: Launch) -> None:
-        """Where it is not there as it should be.
+        """Write params.yaml, unless it has the right content already.
 
-        Only a program that reads params.yaml cannot go on without it.
+        An error ends the supervisor only if the program reads the file (its command line or
+        environment has `{params}`).
+
+        Raises:
+            ModelDirError: the program needs the file, and it cannot be written.
         """
         data = self._params[launch.phase]
         name = str(launch.params.relative_to(launch.model_dir))
-        with suppress(OSError):  # it is not there, or cannot be read: then it is written anew
+        with suppress(OSError):  # it is missing or cannot be read: write it
             if self._storage.read(name, len(data)) == data:
                 return
         try:
@@ -200,10 +207,10 @@ class LocalWorld:
 
 
 def newest_in(files: HostFiles, prepared: Prepared, phase: int) -> int | None:
-    """The newest committed step of a phase.
+    """Returns the newest committed step of a phase; None if there is none.
 
     Raises:
-        ModelDirError: nobody can look.
+        ModelDirError: the checkpoints cannot be listed.
     """
     directory = prepared.plans[phase].checkpoints
     try:
