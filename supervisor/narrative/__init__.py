@@ -1,7 +1,7 @@
-"""The events that a turn of the decision core is worth: a name and keys for tools, and a sentence.
+"""Renders transitions of the core as lines of the log: name and keys for tools, text for people.
 
 The sentences are written for somebody who opens run.log at 2 a.m.: what happened, why, what was
-done about it, and what is left to do. Pure: from a transition to lines; `catalogue` lists them.
+done about it, and what is left to do. All functions are pure. `catalogue` lists the events.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from supervisor.protocol.messages import (
 
 
 def tell(transition: Transition, policy: RestartPolicy) -> Iterator[Line]:
-    """Returns the lines that people are told of a transition."""
+    """Yields the lines of a transition: first those of its event, then those of its decisions."""
     teller = _TELLERS.get(type(transition.event))
     if teller is not None:
         yield from teller(transition, transition.event, policy)
@@ -102,7 +102,7 @@ def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> 
 
 
 def _checkpoints_gone(newest: int | None, highest: int | None) -> Iterator[Line]:
-    """Yields a warning that committed checkpoints are gone."""
+    """Yields a warning if the checkpoint of the `highest` committed step is gone."""
     if highest is None:
         return
     if newest is None:
@@ -195,19 +195,21 @@ _NOTICES = frozenset(NoticeCode)
 
 
 def _is_told(message: StageMessage, t: Transition) -> bool:
-    """Whether to tell of entering a stage. Not of one whose end is told, or that comes often."""
+    """True if the log gets a line when a stage begins. A stage whose end has a line, or that comes
+    often, gets none."""
     match message.stage:
         case Stage.TRAINING | Stage.EVALUATING:
             return False
-        case Stage.SAVING:  # the commit is told
+        case Stage.SAVING:  # the commit has a line
             return t.after.drains
-        case Stage.COMPILING:  # there are hundreds; the long ones are told when they are done
+        case Stage.COMPILING:  # there are hundreds; the long ones have a line when they are done
             return not (message.inferred and _trains(t))
     return True
 
 
 def _newest_below(step: int | None, highest: int | None) -> str:
-    """What else could have been resumed from; nothing where that may be damaged or gone."""
+    """Returns a remark on the `highest` committed step beside a snapshot of `step`; empty if it is
+    above the snapshot, because then that checkpoint may be damaged or gone."""
     if highest is None:
         return " (there is no checkpoint yet)"
     below = step is not None and highest <= step
@@ -281,7 +283,7 @@ def _noticed(t: Transition, event: Noticed, policy: RestartPolicy) -> Iterator[L
 
 
 def noticed(notice: Notice, level: Level) -> Line:
-    """Yields the line of a notice."""
+    """Returns the line of a notice."""
     return Line(notice.event, MAIN, str(notice), level, notice.keys)
 
 

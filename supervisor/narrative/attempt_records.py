@@ -1,6 +1,6 @@
-"""The records of a phase's attempts, for summary.json: a fold over the events, by name and keys.
+"""Records of a phase's attempts, for summary.json: a fold over the names and keys of log events.
 
-Nothing but events makes a record, so that any reader of `--log-format json` can make the same.
+Only log events make a record, so any reader of `--log-format json` can make the same records.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Any
 from supervisor.narrative.event_line import Line
 
 _UNKNOWN = "UNKNOWN"
-"""The status of an attempt whose records were lost."""
+"""The status of an attempt whose events were lost."""
 Record = dict[str, Any]
 """The record of one attempt, as JSON."""
 
 
 class _View(IntEnum):
-    """The version of `AttemptRecords.view`; a view of another version is made anew from the
-    journal."""
+    """The version of `AttemptRecords.view`. If a view has another version, the records are made
+    again from the journal."""
 
     FORMAT = 2
 
 
 class AttemptRecords:
-    """What became of each attempt of the phase in `directory` (None: no phase has begun)."""
+    """The records of the attempts of the phase in `directory` (None: no phase has begun)."""
 
     def __init__(self, last: int) -> None:
-        """Keep the `last` attempts in `attempts`."""
+        """`last` is the number of records that `attempts` keeps."""
         self._last = last
         self._begin(None)
 
@@ -37,17 +37,18 @@ class AttemptRecords:
         self.directory = directory
         self.attempts: list[Record] = []
         self.older: list[Record] = []
-        """Older records that no longer fit into `attempts`, until the owner of this object takes
+        """Records that no longer fit into `attempts`, until the owner of this object removes
         them."""
         self.livelock: Record | None = None
-        """The last one that was told."""
+        """The last livelock in the log; None: there was none."""
         self._ended: Counter[str] = Counter()
-        """How those attempts ended that are not in `attempts`."""
+        """The number of attempts by status, of those that are no longer in `attempts`."""
 
     def take(self, line: Line, wall: str, num_devices: int | None) -> bool:
-        """Take in an event of the time `wall`; returns whether it is about an attempt or the job.
+        """Update the records with an event at the time `wall`; False: the event changes none.
 
-        `num_devices`: what the config gives the phase.
+        `num_devices` is the number of devices that the config gives the phase; it counts where the
+        event has none.
         """
         keys = line.keys
         match line.event:
@@ -74,7 +75,7 @@ class AttemptRecords:
         return True
 
     def _add(self, record: Record) -> None:
-        """Add the record of an attempt, after placeholders for attempts whose events are lost."""
+        """Append the record of an attempt, after placeholders for those whose events are lost."""
         number = record["attempt"]
         unknown = range(self.attempts[-1]["attempt"] + 1 if self.attempts else number, number)
         if len(unknown) > self._last:
@@ -97,8 +98,9 @@ class AttemptRecords:
         return self.attempts[-1]
 
     def _end_with(self, failure: object) -> None:
-        """Add the advice to the failure that the job ends with. It is known only now, because
-        devices may have been probed since the attempt ended."""
+        """Replace the last attempt's failure by the one that the job ends with, which has the
+        advice for the end. It is known only now, because devices may have been probed since the
+        attempt ended."""
         if failure is not None and self.attempts and self.attempts[-1].get("failure") is not None:
             self.attempts[-1]["failure"] = failure
 
@@ -113,7 +115,7 @@ class AttemptRecords:
         }
 
     def view(self) -> dict[str, Any]:
-        """Returns all of it as JSON, for `restore`."""
+        """Returns the whole state as JSON, for `restore`."""
         return {
             "v": _View.FORMAT,
             "directory": self.directory,

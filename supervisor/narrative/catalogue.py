@@ -1,7 +1,8 @@
-"""Every event that the supervisor tells: its name, what it means, and its keys. A public interface.
+"""Every event of the log: its name, its meaning and its keys. A public interface.
 
-Tools rely on these names: one that exists keeps its name and its keys; new ones may be added.
-`python -m supervisor.narrative.document` renders this as docs/events.md. No supervisor imports it.
+Tools rely on these names: an event that exists keeps its name and its keys; new ones may be added.
+`python -m supervisor.narrative.document` renders this as docs/events.md. A running supervisor does
+not import it.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ KEYS = {
     "version": "text: the version of supervise, as `supervise --version` says it; null: not known",
     "verdict": "text: " + ", ".join(f"`{each}`" for each in Verdict),
 }
-"""Of what type the keys of the events are, and what they mean."""
+"""The type and the meaning of each key."""
 
 BUDGET = (
     "restarts",
@@ -108,9 +109,9 @@ BUDGET = (
     "restarts_in_all",
     "max_total_restarts",
 )
-"""The keys of `line.budget_keys`."""
+"""The keys of `event_line.budget_keys`."""
 NOTICE = ("attempt", "rank", "code", "step")
-"""The keys of what a worker tells people."""
+"""The keys of a notice that a worker sends to people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,9 +390,9 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "run-log-unwritable": Kind("run.log cannot be written.", ("reason",)),
     },
 }
-"""The events by what they are about."""
+"""The events by name, in groups with a title."""
 
 
 def kinds() -> dict[str, Kind]:
-    """All events by name."""
+    """Returns all events by name."""
     return {name: kind for group in EVENTS.values() for name, kind in group.items()}

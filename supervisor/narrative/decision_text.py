@@ -1,4 +1,4 @@
-"""Tells of decisions: what is done now, and why."""
+"""Renders decisions of the core: what is done now, and why."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from supervisor.ports import Transition
 
 
 def decided(decision: Decision, t: Transition, policy: RestartPolicy) -> Iterator[Line]:
-    """Tell of one decision of a transition."""
+    """Yields the lines of one decision of a transition."""
     state = t.after
     match decision:
         case StartWorkers(attempt, _, reason):
@@ -63,7 +63,7 @@ def decided(decision: Decision, t: Transition, policy: RestartPolicy) -> Iterato
         case TellRecovery() | TellLivelock():
             yield from found(decision)
         case TellStages():
-            pass  # for who reads the journal
+            pass  # it is only for readers of the journal
         case FinishJob():
             yield from _tell_end(decision, t, policy)
         case forgotten:
@@ -71,7 +71,7 @@ def decided(decision: Decision, t: Transition, policy: RestartPolicy) -> Iterato
 
 
 def _tell_end(end: FinishJob, t: Transition, policy: RestartPolicy) -> Iterator[Line]:
-    """Tell how the job ended, and what to do about it."""
+    """Yields lines that say how the job ended, and what a person should do."""
     status, code, reason = end.status, end.exit_code, end.reason
     level: Level = "error" if status is Status.FAILED else "info"
     text = f"{status}, exit code {code:d}: {reason}"
@@ -89,7 +89,10 @@ def _tell_end(end: FinishJob, t: Transition, policy: RestartPolicy) -> Iterator[
 
 
 def _tell_order(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition) -> Iterator[Line]:
-    """Tell that a running group gets a signal, is killed, or dumps its stacks."""
+    """Yields the line that a running group gets a signal, is killed, or dumps its stacks.
+
+    A kill has a line only if no worker's exit is known yet, or if survivors linger.
+    """
     match order:
         case DumpStacks(attempt, reason):
             text = f"{reason}: a hang; its stacks are dumped"
@@ -116,7 +119,7 @@ def _tell_order(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition) 
 
 
 def stage_keys(t: Transition) -> dict[str, Any]:
-    """Returns the last stage and step of the attempt."""
+    """Returns the last stage and step of the attempt, as keys of an event."""
     return {"stage": t.before.liveness.stage, "step": t.before.liveness.step}
 
 

@@ -1,4 +1,4 @@
-"""Tells of devices, hosts and rungs, and explains each change of the rung."""
+"""Renders events about devices, hosts and rungs, and explains each change of the rung."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from supervisor.ports import Transition
 
 
 def where(start: StartWorkers, policy: RestartPolicy) -> str:
-    """On what an attempt is started; nothing where that goes without saying."""
+    """Returns the devices of an attempt, as the end of a sentence; empty on the full rung, and if
+    the number of devices is not known."""
     phase = policy.phases[start.phase]
     if start.num_devices is None or not phase.rungs or start.num_devices == phase.rungs[0]:
         return ""
@@ -23,7 +24,7 @@ def where(start: StartWorkers, policy: RestartPolicy) -> str:
 
 
 def look(decision: ProbeDevices, policy: RestartPolicy) -> Line:
-    """Tell that devices are probed."""
+    """Returns the line that devices are being probed."""
     phase = policy.phases[decision.phase]
     which = "all" if decision.units is None else ", ".join(decision.units)
     text = f"looking at the {unit(phase)}s ({which}): {decision.reason}"
@@ -32,7 +33,7 @@ def look(decision: ProbeDevices, policy: RestartPolicy) -> Line:
 
 
 def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterator[Line]:
-    """Tell what a probe found, and the rung from now on."""
+    """Yields the lines about the result of a probe, and about the rung that follows from it."""
     before, after = t.before, t.after
     if before == after and not t.decisions:
         return
@@ -76,7 +77,10 @@ def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterat
 def lost(
     transitions: Iterable[Transition], state: JobState, phase: PhasePolicy
 ) -> Mapping[str, str]:
-    """Returns the units that are missing or not used, by the last probe of each, and why."""
+    """Returns the units of the phase that are missing, by the last probe of each, and why.
+
+    Units that the running attempt uses are not among them.
+    """
     found: dict[str, str] = {}
     for event in (t.event for t in transitions):
         if isinstance(event, DevicesProbed):
@@ -87,7 +91,8 @@ def lost(
 
 
 def remedy(t: Transition, policy: RestartPolicy) -> str | None:
-    """Returns what to do if the job ends for lack of units; None: it does not end for that."""
+    """Returns the advice for a job that ends for lack of units; None: this transition does not end
+    it for that, or no unit can be named."""
     if not isinstance(t.event, DevicesProbed) or t.after.exit_code != ExitCode.NO_CAPACITY:
         return None
     phase, kept = policy.phases[t.before.phase], t.after.quarantine.units
@@ -108,7 +113,7 @@ def remedy(t: Transition, policy: RestartPolicy) -> str | None:
 def rung_compile_failed(
     t: Transition, event: RungCompileFailed, policy: RestartPolicy
 ) -> Iterator[Line]:
-    """Tell that a rung is not used any more."""
+    """Yields the line that a rung is not used any more."""
     if t.before != t.after:
         text = f"the rung of {event.num_devices} devices is struck from the ladder: {event.reason}"
         num_devices, reason = event.num_devices, event.reason
@@ -118,7 +123,7 @@ def rung_compile_failed(
 def quarantine_cleared(
     t: Transition, event: QuarantineCleared, policy: RestartPolicy
 ) -> Iterator[Line]:
-    """Tell that units may be used again."""
+    """Yields the line that a person has taken units out of quarantine."""
     which = ", ".join(event.units) or "all"
     text = f"quarantine cleared by a person: {which}"
     yield main("quarantine-cleared", text, units=list(event.units))
@@ -130,5 +135,5 @@ def full_rung(phase: PhasePolicy) -> int | None:
 
 
 def unit(phase: PhasePolicy) -> str:
-    """Returns the word for the phase's units."""
+    """Returns the word for one of the phase's units: `host` or `device`."""
     return "host" if phase.workers_are_units else "device"

@@ -1,4 +1,4 @@
-"""Renders the catalogue of events as a page of the documentation.
+"""Writes the catalogue of events as a page of the documentation.
 
 python -m supervisor.narrative.document > docs/events.md
 """
@@ -29,7 +29,7 @@ the same events as sentences. Read `event` and the keys: names and keys stay, se
 
 
 def page() -> str:
-    """The page, as Markdown."""
+    """Returns the page as Markdown."""
     return "\n".join(_lines())
 
 

@@ -1,4 +1,4 @@
-"""Tells of the end of an attempt: its kind of end, and its failure."""
+"""Renders the end of an attempt: how it ended, and its failure."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class End(StrEnum):
     DRAINED = "DRAINED"
     """The job was asked to stop."""
     MADE_WAY = "MADE_WAY"
-    """It made way for a larger rung."""
+    """The attempt made way for a larger rung."""
     LOST = "LOST"
-    """It was killed because its supervisor had died."""
+    """The attempt was killed because its supervisor had died."""
 
 
 def _end_of(t: Transition, event: WorkersGone) -> End:
-    """Returns how the attempt ended that was live before the transition `t`."""
+    """Returns how the attempt of the group that is gone ended; `t` is the transition of `event`."""
     group = t.before.doing
     cause = cause_of(group) if isinstance(group, Alive) else None
     if isinstance(group, Killing) and group.abandoned:
@@ -62,7 +62,7 @@ def no_progress(step: int, highest: int | None) -> str:
 
 
 def gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[Line]:
-    """Tell that no process of the attempt is left, and why it ended."""
+    """Yields the lines about an attempt of which no process is left, and why it ended."""
     if t.before.group is None or t.before.group.attempt != event.attempt:
         return
     newest, end = t.before.newest, _end_of(t, event)
@@ -88,7 +88,7 @@ def gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[L
 
 
 def launch_failed(t: Transition, event: LaunchFailed, policy: RestartPolicy) -> Iterator[Line]:
-    """Tell that the attempt could not be started."""
+    """Yields the lines about an attempt whose workers could not be started."""
     if t.before.group is not None and t.before.group.attempt == event.attempt:
         failure = t.after.last_failure or event.failure
         text = "could not be started"
@@ -99,7 +99,7 @@ def launch_failed(t: Transition, event: LaunchFailed, policy: RestartPolicy) -> 
 
 
 def _ended(event: WorkersGone, end: End, failure: Failure | None) -> Line:
-    """Tell how far the attempt came."""
+    """Returns the line that says how far the attempt came."""
     start = event.resumed_from if event.starting_step is None else event.starting_step
     newest = step_in_words(event.committed, "no checkpoint is seen", "newest checkpoint: step {}")
     ran = "" if event.step is None else f" at step {event.step}"

@@ -1,4 +1,4 @@
-"""What the event log is made of: an event's name and keys, and the sentence that people read."""
+"""The lines of the event log: a name and keys for tools, and a sentence for people."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class Line:
     """One event of the log, which is one line of run.log."""
 
     event: str
-    """Its stable name: see `narrative.catalogue`."""
+    """Its stable name, from `narrative.catalogue`."""
     source: str
-    """Who says it: `main`, `attempt 2`."""
+    """`main` for the job, or the attempt: `attempt 2`."""
     text: str
     """The sentence for people; tools read the name and the keys."""
     level: Level = "info"
     keys: Mapping[str, Any] = field(default_factory=dict)
-    """What the sentence is about, as JSON has it."""
+    """The facts of the sentence, as JSON values."""
     quotes: str | None = None
-    """The line of the traceback that rank 0 left, where this line repeats one."""
+    """The line of rank 0's traceback that this line repeats; None: it repeats none."""
 
 
 def main(event: str, text: str, level: Level = "info", **keys: object) -> Line:
-    """An event of the job."""
+    """Returns an event of the job."""
     return Line(event, MAIN, text, level, keys)
 
 
@@ -44,22 +44,22 @@ def of_attempt(
     quotes: str | None = None,
     **keys: object,
 ) -> Line:
-    """An event of an attempt."""
+    """Returns an event of an attempt."""
     return Line(event, attempt_source(attempt), text, level, {"attempt": attempt, **keys}, quotes)
 
 
 def attempt_source(attempt: int) -> str:
-    """Who speaks for an attempt."""
+    """Returns the `source` of an attempt's events."""
     return f"attempt {attempt}"
 
 
 def count(number: int, thing: str) -> str:
-    """`1 step`, `2 steps`."""
+    """Returns the number with its noun: `1 step`, `2 steps`."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def budget_used(state: JobState, policy: RestartPolicy) -> str:
-    """What the phase has spent since its last progress, and in all."""
+    """Returns, in words, what the phase has spent since its last progress, and in all."""
     limits = policy.phases[state.phase]
     text = f"{state.budget.restarts} of {limits.max_num_restarts} restarts"
     if state.budget.preemptions:
@@ -71,7 +71,7 @@ def budget_used(state: JobState, policy: RestartPolicy) -> str:
 
 
 def budget_keys(state: JobState, policy: RestartPolicy) -> dict[str, Any]:
-    """The keys of what `budget_used` says."""
+    """Returns the numbers of `budget_used` as keys of an event."""
     limits = policy.phases[state.phase]
     return {
         "restarts": state.budget.restarts,

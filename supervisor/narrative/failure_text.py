@@ -1,4 +1,4 @@
-"""Where a failure happened, in words."""
+"""Renders a failure: where it happened, the end of its traceback, its verdict, its record."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LINES = 6
 _SAYS_NOTHING = re.compile(
     r"\s*[\^~]+\s*$|-{20}$|For simplicity, JAX has removed its internal frames from the traceback"
 )
-"""What Python puts below the part of a line that failed, and JAX (_src/traceback_util.py) below an
-exception."""
+"""Lines without information: Python's marks below the part of a line that failed, and the lines
+that JAX (_src/traceback_util.py) prints below an exception."""
 
 
 def at(failure: Failure) -> str:
-    """Returns where the root cause was raised, as the end of a sentence; empty: not known."""
+    """Returns where the root cause was raised, as the end of a sentence; "": not known."""
     return _at(failure.where)
 
 
@@ -52,14 +52,14 @@ def _is_own(line: str) -> bool:
 
 
 def certainty(failure: Failure) -> str:
-    """Returns the remark after FATAL that says whether it is certain; empty for another verdict."""
+    """Returns the remark after FATAL that says whether it is certain; "" for another verdict."""
     if failure.verdict is not Verdict.FATAL:
         return ""
     return f", certain: {'true' if failure.certain else 'false'}"
 
 
 def failed(attempt: int, text: str, failure: Failure) -> Line:
-    """Tell of the failure of an attempt, with all that is known of it."""
+    """Returns the line about an attempt's failure."""
     return of_attempt(
         "attempt-failed",
         attempt,
@@ -79,12 +79,12 @@ def failed(attempt: int, text: str, failure: Failure) -> Line:
 
 
 def record(failure: Failure) -> dict[str, Any]:
-    """Returns all that is known of a failure, as JSON; `certain` is false unless it is FATAL."""
+    """Returns a failure with all its fields as JSON; `certain` is false unless it is FATAL."""
     return {**asdict(failure), "certain": failure.is_certain}
 
 
 def verdict(attempt: int, failure: Failure, state: JobState) -> Iterator[Line]:
-    """Returns the verdict of a failure, why, and what follows if it is a guess."""
+    """Yields the lines about the verdict of a failure, its reason, and why it is certain or not."""
     name = f"verdict {failure.verdict}{certainty(failure)} (rule {failure.rule!r})"
     certain, rule = failure.is_certain, failure.rule
     keys: dict[str, Any] = {"code": rule, "verdict": failure.verdict, "certain": certain}
@@ -105,7 +105,7 @@ def verdict(attempt: int, failure: Failure, state: JobState) -> Iterator[Line]:
 
 
 def _one_more(state: JobState, failure: Failure) -> str:
-    """Returns the sentence that a guess gets one more attempt, and when."""
+    """Returns the remark that a guess gets one more attempt, and when; "" if it gets none."""
     if not failure.is_guess or state.status not in (Status.BACKOFF, Status.STARTING):
         return ""
     delay = state.backoff.delay if state.backoff is not None else None
@@ -124,8 +124,8 @@ def doubted(exception: str) -> str:
 
 
 def failure_line(lines: Sequence[Line], directory: str | None, place: str) -> str | None:
-    """Returns why the job in `place` has failed, complete in itself; None: these lines do not end
-    it as failed."""
+    """Returns one line that says why the job in `place` has failed, what to do, and where to read
+    more; None: the job does not end as FAILED in `lines`."""
     end = next((line for line in lines if line.event == "job-ended"), None)
     if end is None or end.keys["status"] is not Status.FAILED:
         return None

@@ -1,4 +1,4 @@
-"""What the decision core found out and only tells: the parts of a recovery, a progress livelock."""
+"""Renders findings of the core that change nothing: a recovery's parts, a progress livelock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ADVICE = (
 
 
 def found(told: TellRecovery | TellLivelock) -> Iterator[Line]:
-    """The line of a finding."""
+    """Yields the line of a finding."""
     match told:
         case TellRecovery():
             yield of_attempt(

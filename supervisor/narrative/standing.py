@@ -1,5 +1,7 @@
-"""The standing of the job: one value and one sentence, which systemd, status.json, the live view,
-summary.json and `supervise status` render."""
+"""The standing of the job: one value, and one sentence made of it.
+
+systemd, status.json, the live view, summary.json and `supervise status` show it.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ class Standing:
 
     @property
     def is_shrunk(self) -> bool:
-        """Whether it is on a smaller rung than the full one."""
+        """True if the job is on a smaller rung than the full one."""
         rung, full = self.num_devices, self.max_num_devices
         return rung is not None and full is not None and rung < full
 
@@ -69,7 +71,7 @@ def standing(state: JobState, policy: RestartPolicy) -> Standing:
 
 
 def in_a_sentence(it: Standing) -> str:
-    """Returns one line about where the job stands."""
+    """Returns the standing in one line."""
     parts = [f"{it.status}: phase {it.phase!r}"]
     if it.attempt:
         parts.append(f"attempt {it.attempt}")

@@ -1,4 +1,4 @@
-"""What a stop saved, and what work is lost, in words: as far as it is known."""
+"""Renders what a stop saved, and how much work is lost, as far as that is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _NONE = "no checkpoint is seen where the job looks for them (trainer.init.checkp
 
 
 def stopped(t: Transition, event: WorkersGone, before: int | None) -> Line:
-    """What was saved since the group was to end, when `before` was the newest committed step."""
+    """Returns the line about what was saved since the group was asked to end. `before` was the
+    newest committed step at that time."""
     newest = _newest(t, event, before)
     saved = _is_above(newest, before)
     if saved:
@@ -35,7 +36,7 @@ def stopped(t: Transition, event: WorkersGone, before: int | None) -> Line:
 
 
 def notice_used(t: Transition, event: WorkersGone, drain: Drain, policy: RestartPolicy) -> Line:
-    """Whether a save fitted into the notice of a preemption."""
+    """Returns the line that says whether a save fitted into the notice of a preemption."""
     seconds, newest = event.at - drain.at, _newest(t, event, drain.highest)
     taken = f"{seconds:.1f} s"
     if policy.preemption_notice is not None:
@@ -56,8 +57,12 @@ def notice_used(t: Transition, event: WorkersGone, drain: Drain, policy: Restart
 
 
 def _newest(t: Transition, event: WorkersGone, before: int | None) -> int | None:
-    """The newest committed step. A store that does not answer in the end tells none, and one that
-    lags an older one; and one that was committed before may have been removed since."""
+    """Returns the newest committed step, as far as it is known.
+
+    If the store did not answer at the end (`event.committed` is None), it is the last step seen.
+    The store may lag: a step seen since the stop counts, even if `event.committed` is older. A step
+    seen before the stop (`before`) does not count: it may have been removed since.
+    """
     seen = t.before.newest
     if event.committed is None or seen is None:
         return seen if event.committed is None else event.committed
@@ -69,7 +74,7 @@ def _is_above(newest: int | None, before: int | None) -> bool:
 
 
 def _lost_steps(event: WorkersGone, newest: int | None) -> int | None:
-    """How many steps are lost; None: not known."""
+    """Returns how many steps are lost; None: not known."""
     return None if event.step is None or newest is None else max(0, event.step - newest)
 
 

@@ -1,8 +1,8 @@
-"""structlog, without the parts of it that a supervisor never uses.
+"""Imports structlog without the parts that a supervisor never uses.
 
-Importing structlog as it is costs a supervisor 7 MB: it brings rich (for its own console) and
-asyncio (for loggers of coroutines). Both are kept out while it is imported, which costs under 2 MB;
-structlog treats a missing rich as usual, and would get the real asyncio as soon as it asks for it.
+A plain import of structlog takes 7 MB of memory, because it imports rich (for its own console) and
+asyncio (for loggers of coroutines). Here both are kept out while structlog is imported, which takes
+less than 2 MB. structlog works without rich, and gets the real asyncio when it first uses it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 
 
 class _OnDemand(ModuleType):
-    """A module that is imported when somebody first wants something of it."""
+    """Stands for a module, and imports it when one of its attributes is first used."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what the import system asks
+        if name.startswith("__"):  # the import system asks for these
             raise AttributeError(name)
         return getattr(import_module(self.__name__), name)
 

@@ -1,4 +1,4 @@
-"""A transition with the events that are told of it: what every rendering is given."""
+"""A transition together with its log lines: the input of all that renders the log."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ from supervisor.ports import Transition
 
 @dataclass(frozen=True, slots=True)
 class Told(Transition):
-    """A transition and its lines."""
+    """A transition and its log lines."""
 
     lines: tuple[Line, ...]
 
 
 def with_lines(t: Transition, policy: RestartPolicy) -> Told:
-    """The transition with its lines."""
+    """Returns the transition with its lines."""
     return Told(t.event, t.before, t.after, t.decisions, t.wall, tuple(tell(t, policy)))
 
 
 def without_words(t: Transition) -> Told:
-    """The transition, where its lines cannot be made."""
+    """Returns the transition with no lines, for a transition whose lines cannot be made."""
     return Told(t.event, t.before, t.after, t.decisions, t.wall, ())
 
 
 def told_again(transitions: Iterable[Transition], policy: RestartPolicy) -> Iterator[Told]:
-    """Earlier transitions, each under the policy of its time; `policy` is that of the first."""
+    """Yields earlier transitions with their lines, each under the policy of its time.
+
+    `policy` is the policy of the first.
+    """
     for transition in transitions:
         if isinstance(transition.event, SupervisorStarted):
             policy = transition.event.policy

@@ -1,14 +1,14 @@
 """The rule table: which failures can never succeed, which are worth another try, and why.
 
-Ordered data; the first rule that matches decides. The question that each verdict answers is: what
-would happen if the same job were started again, unchanged? Where the answer is not known it is
-RESTART, because the signature rule ends a failure that comes back the same.
+The rules are ordered data; the first one that matches decides. A verdict answers this question:
+what would happen if the same job were started again, unchanged? If nobody knows, the verdict is
+RESTART: a failure that comes back with the same signature ends the job anyway.
 
-The order is the precedence. Statuses and exception types both mislead (a full disk is reported as
-RESOURCE_EXHAUSTED, a lost peer as INTERNAL, an object store's outage as ValueError), so rules about
-what a text says in particular come first: those about the world outside before those about the
-program. Then come status codes, then exception types, and how a process ended comes last. Before
-all of them are the few types that no outside cause is ever reported as.
+The order is the precedence. Statuses and exception types both mislead: a full disk is reported as
+RESOURCE_EXHAUSTED, a lost peer as INTERNAL, an object store's outage as ValueError. So first come
+the few types that no outside cause is ever reported as. Then come the rules about what a text says
+in particular: about the world outside, then about the program. Then come status codes, then
+exception types. Last comes how the process ended.
 """
 
 from __future__ import annotations
@@ -67,14 +67,20 @@ _OF_A_STORE = (
 
 
 def in_a_bucket(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """The rules for a job that is kept in an object store, as its checkpoints are: trouble with
-    that is no failure of the program."""
+    """Returns `rules` for a job whose model_dir is in an object store.
+
+    `of_a_store` is set for the rules that match trouble with the store, because such trouble is no
+    failure of the program.
+    """
     return tuple(replace(rule, of_a_store=rule.name in _OF_A_STORE) for rule in rules)
 
 
 def _spares_io(rule: Rule) -> Rule:
-    """A rule that knows a FATAL by words alone is not about what an I/O library says, unless it
-    names its speakers: the word may be a server's, or of a packet."""
+    """Returns the rule; one that is FATAL by words alone no longer matches errors of I/O libraries.
+
+    There the words may come from a server, or be about a packet. A rule that names its speakers is
+    returned unchanged.
+    """
     by_words = rule.patterns and not rule.codes and set(rule.types) <= {"BaseException"}
     if rule.verdict is Verdict.FATAL and by_words and not rule.speakers:
         return replace(rule, speakers=NOT_IO)
@@ -82,32 +88,34 @@ def _spares_io(rule: Rule) -> Rule:
 
 
 _ORDERED: tuple[Rule, ...] = (
-    # A handler of SIGTERM may be wrong; that it was called is no fault of the program.
+    # The SIGTERM handler may have a bug, but the SIGTERM itself is not the program's fault.
     replace(
         _ON_SIGTERM,
         name="code-error-on-sigterm",
         types=(*ERRORS_OF_CODE, "AssertionError"),
         alone=True,
     ),
-    # Types that no outside cause is reported as: a TypeError about `read_timeout` is no timeout.
+    # No outside cause is reported as one of these types: a TypeError about `read_timeout` is no
+    # timeout.
     *_ERRORS_OF_CODE_ALONE,
-    # The world outside is reported under any type and status, and lost connections to a store are
-    # worded as lost peers are: so it comes before what the machine and the program say.
+    # Outside causes are reported under any type and status, and a lost connection to a store reads
+    # like a lost peer. So these rules come before those about the machine and the program.
     *_OF_THE_WORLD,
     *_OF_IO,
-    # A compiler that runs out of memory says RESOURCE_EXHAUSTED: before device memory, below.
+    # Before the rules about device memory: a compiler out of memory also says RESOURCE_EXHAUSTED.
     *_OF_COMPILERS,
     *_OF_THE_MACHINE,
-    # A damaged checkpoint is reported as NOT_FOUND, DATA_LOSS or a shape: before these words alone.
+    # Before the rules about these words alone: a damaged checkpoint is reported as NOT_FOUND,
+    # DATA_LOSS or a wrong shape.
     *_OF_THE_STATE,
-    # What the text says, and at last its bare status, tells more than a ValueError does.
+    # The words of a text, and last its bare status, tell more than its type (ValueError) does.
     *_OF_THE_PROGRAM,
     *_OF_THE_SETUP,
     *_OF_THE_CODE,
     *_OF_NATIVE_CODE,
-    # The type counts where the text says nothing that a rule above knows; any exception has one.
+    # The type decides if no rule above knows the text. The last of these matches any exception.
     *_OF_THE_TYPE,
-    # How the process ended counts where nothing was said; the last rule matches every end.
+    # How the process ended decides if there is no error text. The last rule matches every end.
     *_OF_THE_EXIT,
 )
 RULES = tuple(_spares_io(rule) for rule in _ORDERED)

@@ -1,7 +1,8 @@
 """Rules about errors in the code and its settings: what cannot be imported, parsed or traced.
 
-Certain are those that no trouble outside the program is reported as. A half-installed package, a
-mount that is gone and a result that did not come look like errors of code, too: they are guesses.
+A rule here is certain only if no trouble outside the program is ever reported like that. A
+half-installed package, a lost mount and a missing result look like errors of code too, so the other
+rules are guesses.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from supervisor.diagnosis.rules.wording import ASSERTION, FIX_CODE, FIX_CONFIG, 
 from supervisor.diagnosis.speakers import NOT_IO, Speaker
 
 _BUILTIN = r"^(?:builtins\.)?"
-"""Before a type of Python's own: a traceback leaves its module out, a failure record does not."""
+"""Begins a pattern, before one of Python's own types. A traceback leaves out the module `builtins`;
+a failure record has it."""
 
 _CONFIG_TYPES = (
     "*ValidationError",
@@ -85,7 +87,7 @@ ALONE = (
         FATAL,
         *_OF_THE_CODE,
         types=("TypeError", "AttributeError", "NameError", "UnboundLocalError"),
-        # What is None here may be what some other trouble left of a result.
+        # A value may be None because something outside failed before.
         patterns=(r"^(?![^\n]*\bNoneType\b)",),
         speakers=(Speaker.OWN,),
         alone=True,
@@ -130,7 +132,7 @@ ALONE = (
         "A key or a variable that the program asks for is not there.",
         FIX_CODE,
         types=("KeyError",),
-        # What a server left out of its answer is no key of the program.
+        # A key that is missing in a server's answer is not the program's error.
         speakers=NOT_IO,
         patterns=(rf"{_BUILTIN}KeyError: '?[\w.\[\]/-]{{0,80}}'?\s*$",),
         alone=True,
@@ -171,7 +173,7 @@ RULES = (
         FATAL,
         *_BROKEN,
         types=("ModuleNotFoundError", "ImportError"),
-        # "(unknown location)" is what a package looks like of which only the folder is there.
+        # Not "(unknown location)": Python says that of a package of which only the folder exists.
         patterns=(r"No module named ", r"cannot import name '[^'\n]{1,80}' from .{1,200}\(/"),
         alone=True,
         certain=True,

@@ -1,4 +1,4 @@
-"""Rules about programs that a compiler refuses, or that do not fit those of the other ranks."""
+"""Rules about programs that a compiler refuses, or that differ from those of the other ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _STANDING = (
     r"^(?![\s\S]*(?i:unavailable|socket|connection|timed? ?out|deadline|killed|preempt|cancelled|"
     r"signal|exit(?:ed)?(?: with)?(?: \S+){0,3} (?:-\d|13[0-9]|143)|resource_exhausted))[\s\S]*?"
 )
-"""Before words of a compiler: where a service or a process that compiles went away, they pass."""
+"""Begins a pattern, before a compiler's words. Excludes texts about a compile service or a
+compiler's process that went away: that passes."""
 NATIVE_ABORT = r"(?:Check failed: |Non-OK-status: |LLVM ERROR: |RET_CHECK failure)"
 _IN_THE_COMPILER = (
     r"<native>:xla::(?:\w+::)*(?:Spmd\w+|Hlo(?:Pass|Verifier|DataflowAnalysis)\w*|\w*IrEmitter\w*|"
@@ -34,7 +35,7 @@ _IN_THE_COMPILER = (
     r"<native>:llvm::(?:\(anonymous namespace\)::)?(?:SelectionDAG|FPPassManager|"
     r"MachineFunctionPass|legacy::PassManager|PassManager)",
 )
-"""Functions that only run while a program is compiled (openxla #44941, #47370; Reactant #1097)."""
+"""Functions that run only while a program is compiled (openxla #44941, #47370; Reactant #1097)."""
 RULES = (
     Rule(
         "follows-a-loss",
@@ -67,7 +68,7 @@ RULES = (
         "programs-may-differ",
         FATAL,
         *_DIFFER,
-        # A peer that was started again, or a stale connection, is worded so, too.
+        # A peer that was started again and a stale connection are reported in these words too.
         patterns=(r"unexpected peer shows up in the launch group",),
     ),
     Rule(
@@ -107,7 +108,7 @@ RULES = (
         "compile-reported",
         FATAL,
         *COMPILE,
-        # A compiler that was killed, or that a service does not answer, is reported so, too.
+        # A killed compiler and a silent compile service are reported in these words too.
         patterns=(
             _STANDING + r"(?i:compilation (?:failure|error|failed)|during context \[|cannot lower|"
             r"failed to (?:lower|compile)\b|XlaCompile|\bptxas\b|nvlink fatal|"
@@ -135,7 +136,7 @@ RULES = (
         "compiler-crash",
         FATAL,
         *COMPILE,
-        # Abseil's and glog's handlers of signals; who sent one the stack does not tell.
+        # Abseil's and glog's signal handlers print this; the stack does not show the sender.
         patterns=(_NO_RESOURCE_MISSING + r"\*\*\* SIG(?!TERM|INT|KILL)[A-Z]+ ",),
         frames=_IN_THE_COMPILER,
         per_rung=True,
@@ -144,7 +145,7 @@ RULES = (
         "compiler-abort-reported",
         FATAL,
         *COMPILE,
-        # LLVM runs in compilers alone; glog names the file of a check, here with none of its stack.
+        # Without a stack: LLVM runs only in compilers, and glog names the source file of a check.
         patterns=(
             _NO_RESOURCE_MISSING + "LLVM ERROR: ",
             _NO_RESOURCE_MISSING

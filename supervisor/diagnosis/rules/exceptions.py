@@ -1,6 +1,6 @@
-"""Rules about the types of exceptions, for errors whose text says nothing that a rule knows.
+"""Rules about exception types, for errors whose text no earlier rule knows, and a few last texts.
 
-Those of errors in the code itself are in `code`.
+Rules about errors in the code itself are in `code`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PASSING = (
     r"heartbeat|(?:changed size|mutated) during|(?:internal|unknown) error|bad status|"
     r"status[ _]code|\b\d+\.\d+\.\d+\.\d+\b)|INTERNAL|UNKNOWN|UNAVAILABLE|Check failed)"
 )
-"""What an error speaks of that may be otherwise next time."""
+"""Words for things that may be different at the next attempt."""
 
 _MISSING = (
     "a file is missing or may not be used",
@@ -251,7 +251,7 @@ RULES = (
         FIX_CODE,
         types=("RuntimeError", "Exception"),
         speakers=NOT_IO,
-        # Of these types alone: those that are derived from them have rules of their own.
+        # Only these two types themselves: types derived from them have rules of their own.
         patterns=(
             rf"^(?:builtins\.)?(?:RuntimeError|Exception): (?![\s\S]*{_PASSING})"
             r"[^\n]*\w",

@@ -1,4 +1,7 @@
-"""Rules about how a process ended, for where nothing was said: exit codes and signals lie most."""
+"""Rules about how a process ended, for failures without an error text.
+
+They come last, because exit codes and signals mislead most.
+"""
 
 from __future__ import annotations
 

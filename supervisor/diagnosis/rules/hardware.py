@@ -1,4 +1,4 @@
-"""Rules about what accelerators, and the other ranks and processes say."""
+"""Rules about accelerators and their runtimes, and about lost ranks and helper processes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ _XID_OF_THE_HARDWARE = (
     r"\bXid\b[^\n\d(]{0,20}(?:\([^)\n]*\)[^\n\d]{0,4})?"
     r"(?:46|48|54|6[234]|74|79|9[245]|110|119|12[01]|136|140|14[3-9]|150)\b"
 )
-"""NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html) has these as
-errors of memory, links or power, or has the GPU or the machine reset. For the others it restarts or
-examines the application (13, 31), does nothing (43) or looks for an earlier error (45)."""
+"""NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html) lists these
+as errors of memory, links or power, or asks to reset the GPU or the machine. For other numbers it
+asks to restart or examine the application (13, 31), to do nothing (43), or to look for an earlier
+error (45)."""
 
 RULES = (
     Rule(
@@ -85,8 +86,8 @@ RULES = (
         "the accelerator had halted",
         "A core halted earlier, and what was enqueued after that fails with it.",
         f"Look for the first halt in the logs of all ranks. {_HALTED}",
-        # libtpu 0.0.42; after "Core halted" and "unexpected peer" in logs of levanter, alone in
-        # pytorch/xla #8459 and in logs of MaxText and sglang-jax
+        # libtpu 0.0.42. It comes after "Core halted" and "unexpected peer" in logs of levanter, and
+        # alone in pytorch/xla #8459 and in logs of MaxText and sglang-jax
         patterns=(r"(?i)program continuator (?:has |was )?halted",),
         transient=True,
         victim=True,
@@ -99,8 +100,9 @@ RULES = (
         "The hardware, the compiler or a kernel of the program stopped it: nothing says which.",
         _HALTED,
         patterns=(
-            # libtpu 0.0.42 names all three; a kernel's bug in vllm-project/tpu-inference #412 and
-            # #3405, the compiler's in jax #19118, neither in jax #9642 and pytorch/xla #7138
+            # libtpu 0.0.42 names all three causes. It was a kernel's bug in
+            # vllm-project/tpu-inference #412 and #3405, the compiler's in jax #19118, and neither
+            # in jax #9642 and pytorch/xla #7138
             r"(?i)halt is unexpected|\bhalted (?:prematurely|unexpectedly)|core halted",
             r"RuntimeUnexpectedCoreHalt|Fatal error occurred during TPU execution",
         ),
@@ -117,7 +119,7 @@ RULES = (
             r"CUDA_ERROR_(?:ILLEGAL|LAUNCH_(?:FAILED|TIMEOUT)|MISALIGNED|UNKNOWN)\w*",
             r"(?i)an illegal memory access was encountered|unspecified launch failure",
             r"(?i)cuda (?:runtime )?error(?: \(\d+\) ?)?: unknown error",
-            r"\bXid\b",  # of another number; 13, 31, 43 and 45 are mostly of the program
+            r"\bXid\b",  # any other number; the program causes most of 13, 31, 43 and 45
         ),
         hardware=True,
         confidence=MEDIUM,
@@ -140,7 +142,8 @@ RULES = (
             r"(?i)may indicate binary incompatibility|compiled using NumPy 1|"
             r"numpy\.core\.multiarray "
             r"failed to import",
-            # jax _src/xla_bridge.py: the status after the backend's name tells absent from busy
+            # jax _src/xla_bridge.py: the status after the backend's name tells whether it is absent
+            # or busy
             r"(?:nable to initialize backend '[\w-]+'|equested backend \w+, but it failed to "
             r"initialize): (?:NOT_FOUND|UNIMPLEMENTED|module ')(?!.{0,99}"
             r"(?:metadata|address|worker))",
@@ -162,7 +165,7 @@ RULES = (
             r"(?i)CUDA_ERROR_(?:NOT_READY|SYSTEM_NOT_READY|DEVICE_UNAVAILABLE)|all CUDA-capable "
             r"devices are busy|Failed to get (?:global TPU topology|TPU metadata)",
             r"(?i)(?:accelerator|device|tpu|gpu|chip)s? (?:is|are) (?:busy|already in use|held by)",
-            # libtpu 0.0.52: what a TPU VM asks its metadata server for
+            # libtpu 0.0.52: a TPU VM asks its metadata server for these
             r"worker_addresses|MetadataServer Query failed|Failed to refresh worker addresses|"
             r"(?i:(?:tpu|instance) metadata.{0,60}(?:fail|unavailable|timed out|error))",
             r"\[Errno (?:6|16|19)\]",
@@ -178,7 +181,8 @@ RULES = (
         "As a rule another process holds the GPU memory that it needs; it may be free in a while.",
         "Look for another process on the GPU (nvidia-smi). If there is none, install the driver "
         "and the cuDNN that this jaxlib needs.",
-        # another process: jax #15361; the driver: jthlab/phlash #31, stat-ml/TTDE #4
+        # Caused by another process in jax #15361; by the driver in jthlab/phlash #31 and
+        # stat-ml/TTDE #4
         patterns=(
             r"(?i)DNN library initialization failed|could not create cud?nn handle|"
             r"failed to create cublas handle",
@@ -211,7 +215,7 @@ RULES = (
             r"(?i)failed call to cuInit|CU(?:DNN|BLAS|SPARSE|SOLVER)\w*_STATUS_(?:NOT_INIT|"
             r"INTERNAL|"
             r"ALLOC|EXECUTION)\w*|failed to initialize NVML|CUDA initialization|NVMLError",
-            # jaxlib, NVML: a driver that was replaced under the running system, or lost devices
+            # jaxlib, NVML: the driver was replaced while the system ran, or devices are lost
             r"(?i)driver/library version mismatch|unsupported display driver|LibRmVersionMismatch|"
             r"no visible (?:\w+ )?devices|no supported devices found for platform",
         ),

@@ -1,4 +1,4 @@
-"""Rules about the host and what the job is given: devices, checkpoints, disks, limits."""
+"""Rules about the host and what it gives the job: devices, checkpoints, disks, limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from supervisor.diagnosis.rules.rule import FATAL, MEDIUM, NO_SPACE, POLICY, RES
 DISK_FULL = "disk-full"
 _SILENTLY, _SHORT_WRITE = "disk-full-silently", "short-write"
 OF_A_FULL_DISK = frozenset({DISK_FULL, _SILENTLY, _SHORT_WRITE})
-"""The rules after whose failures room is made: a Failure has its rule's name."""
+"""Names of the rules after whose failures the supervisor makes room on the disk. A `Failure` has
+the name of its rule."""
 
 _LIMIT = "a limit of the host is reached"
 _LIMIT_REASON = "The host refused memory, files or processes; that may pass, or it is too low."
@@ -174,7 +175,7 @@ RULES = (
             r"(?i)(?:exit ?code:?|signal:?|returncode:?|status:?) -9\b",
             r"(?i)killed by (?:the )?(?:kernel'?s? )?oom|\bOOMKilled\b|signal: killed",
             r"(?i)\boom-kill:|\b\d+ oom[-_ ]kill",
-            # the kubelet's eviction manager; a shell of what SIGKILL ended
+            # the kubelet's eviction manager; a shell, for a process that SIGKILL ended
             r"node was low on resource: |\bcondition: \[\w+Pressure\]|"
             r"local storage usage exceeds",
             r"^(?:\S+: line \d+: +\d+ )?Killed(?: |$)",

@@ -1,9 +1,13 @@
-"""Rules about what I/O says: hubs, stores, databases, the network, other machines.
+"""Rules about errors of I/O: hubs, stores, databases, the network, other machines.
 
-An error that has a structured code is judged by that first (`tables.py`). Then come what is said of
-credentials, quotas and capacity, bytes that were broken on their way, and types that mean one thing
-only. What is left of an I/O library's errors is `io-error`, near the end of the table: it is
-restarted and its signature compared; words alone never make it FATAL (see `rules/__init__.py`).
+First come a setting that forbids the network, and repositories that do not exist. Then come
+credentials, quotas and capacity, by structured code (`tables.py`) or by words. Then come the other
+codes, and between them bytes that were damaged in a transfer. Last come types that mean one thing
+only, and words about services and networks that are away for a while.
+
+The rule `io-error`, near the end of the table, has the remaining errors of I/O libraries: it
+restarts, and compares their signatures. Words alone make an error of an I/O library FATAL only by a
+rule that names its speakers (see `rules/__init__.py`).
 """
 
 from __future__ import annotations
@@ -53,7 +57,7 @@ _BROKEN = (
     r"sizes differ|bytes (?:missing|remaining|expected|read|received)|"
     r"expected \d+ (?:more )?bytes|unexpected end|short read|premature"
 )
-"""What is said of bytes that are not as they should be, by whoever compares or reads them."""
+"""Words for damaged bytes, from any code that compares or decodes them."""
 
 RULES = (
     Rule(
@@ -62,7 +66,8 @@ RULES = (
         "the network is switched off by a setting",
         "The program is told to work offline, and what it wants is not in its cache.",
         "Fill the cache, or take HF_HUB_OFFLINE (or the like) out of the environment.",
-        # huggingface_hub/utils/_http.py and file_download.py; advice speaks of "offline mode" too
+        # huggingface_hub/utils/_http.py and file_download.py. Not "offline mode" alone: advice has
+        # these words too.
         patterns=(
             r"(?i)offline mode is (?:enabled|set|on)|outgoing traffic has been disabled",
             r"HF_\w*OFFLINE\b['\"`]?(?: is set|=(?:1|[Tt]rue))",
@@ -73,7 +78,7 @@ RULES = (
         "no-such-place",
         FATAL,
         *_NO_PLACE,
-        # The Hub answers 401 for a repository that is not there.
+        # Before the codes: the Hub answers 401 for a repository that does not exist.
         types=("RepositoryNotFoundError", "RevisionNotFoundError", "DatasetNotFoundError"),
     ),
     Rule(
@@ -125,7 +130,7 @@ RULES = (
         "rate-limit",
         RESTART,
         *_TROUBLE,
-        # Google words this as a quota, too.
+        # Before the rule `quota`: Google's text for this speaks of a quota, too.
         codes=tables.RATE_LIMIT,
         transient=True,
     ),
@@ -169,7 +174,7 @@ RULES = (
         "message-too-large",
         FATAL,
         *_REFUSED,
-        # gRPC says the same of what the server has no room for at the moment.
+        # The code alone is not enough: gRPC also uses it if the server has no room at the moment.
         codes=("grpc:RESOURCE_EXHAUSTED",),
         patterns=(r"message larger than max",),
         speakers=_IO,
@@ -191,7 +196,7 @@ RULES = (
         RESTART,
         *_IN_TRANSIT,
         types=(
-            # What HTTP clients and stores raise of a body, never of a file.
+            # HTTP clients and stores raise these for the body of a response, never for a file.
             "IncompleteRead",
             "IncompleteReadError",
             "ContentDecodingError",
@@ -205,7 +210,7 @@ RULES = (
             "gcsfs.*ChecksumError",
             "httpx.DecodingError",
             "urllib3.exceptions.DecodeError",
-            # What cannot be parsed has no status of its own: aiohttp calls it 400.
+            # A response that cannot be parsed has no status of its own: aiohttp calls it 400.
             "aiohttp.http_exceptions.*",
             "redis.exceptions.InvalidResponse",
         ),
@@ -216,7 +221,7 @@ RULES = (
         RESTART,
         *_IN_TRANSIT,
         # huggingface_hub, hf_xet, torch.hub, TFDS, pooch, Keras, gsutil, gcloud storage, rclone.
-        # Where the digest in the code is what is wrong it comes back, so signatures are compared.
+        # Not transient: if the digest in the program is wrong, the failure comes back the same.
         patterns=(
             r"(?i)\bconsistency check failed: file should be of size",
             r"(?i)\bfile reconstruction error\b|\bCAS (?:client|service) error\b",
@@ -232,7 +237,8 @@ RULES = (
         "lost-upload",
         RESTART,
         *_TROUBLE,
-        # https://cloud.google.com/storage/docs/performing-resumable-uploads: begin again
+        # https://cloud.google.com/storage/docs/performing-resumable-uploads: the client has to
+        # begin the upload again
         codes=("http:404", "http:410"),
         patterns=(r"[?&]upload_id=", r"(?i)\bresum(?:ing|able) upload\b"),
         transient=True,
@@ -257,9 +263,9 @@ RULES = (
         RESTART,
         *_TROUBLE,
         types=(
-            # PyMongo: a server starts, stops or hands over
+            # PyMongo: a server starts, stops or fails over
             "AutoReconnect",
-            # Nobody answers, or not over what is in between
+            # Nobody answers, or what is in between fails
             "LocalEntryNotFoundError",
             "ServerNotFoundError",
             "NoValidConnectionsError",
@@ -278,7 +284,7 @@ RULES = (
         RESTART,
         *_TROUBLE,
         # PostgreSQL's postmaster, etcd's server/etcdserver/errors, gRPC core, HTTP/2, paramiko's
-        # transport: what a server says while it starts, stops or hands over, or a stream that ends
+        # transport: a server starts, stops or fails over, or a stream ends
         patterns=(
             r"(?i)(?:starting|shutting) (?:up|down)\b|\bshut ?down\b",
             r"(?i)too many (?:clients|connections)|connection slots are reserved|server is busy",

@@ -1,8 +1,8 @@
-"""Rules about what native code says of itself: its own checks that fail.
+"""Rules about native code that reports a failed check of its own, or a refused instruction.
 
-A check of native code is an assertion: what it says does not hold comes of the program and its
-versions, as a rule. Where it is about another process, a transfer or what the machine has to give,
-it passes; such words are known to the rules before, and left out here.
+A check in native code is an assertion. As a rule it fails because of the program and its versions,
+and fails again. A check about another process, a transfer or the machine's resources may pass the
+next time: the rules before these know such texts, and the patterns here exclude them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _OF_THE_WORLD = (
     r"raylet|node_manager|\bgcs_\w+|core_worker|plasma|object_\w+\.cc|CUDA_ERROR|CUDNN_STATUS)|"
     r"[\s\S]*\b(?:INTERNAL|UNKNOWN|DATA_LOSS)\b)"
 )
-"""Not what another process, a transfer, the machine or a service that runs the job brings about."""
+"""Begins a pattern. Excludes texts about another process, a transfer, the machine, or a service
+that runs the job."""
 
 RULES = (
     Rule(
@@ -40,7 +41,7 @@ RULES = (
         "refused-instruction-told",
         FATAL,
         *REFUSED_INSTRUCTION,
-        # What shells say of SIGILL and SIGFPE
+        # Shells print this for SIGILL and SIGFPE
         patterns=(
             r"^(?:\S+: line \d+: +\d+ )?(?:Illegal instruction|Floating point exception)"
             r"(?: +\(core dumped\)|$)",

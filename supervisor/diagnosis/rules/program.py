@@ -1,4 +1,4 @@
-"""Rules about the program itself, by what its errors say: shapes, data, files, statuses."""
+"""Rules about the program itself, by the text of its errors: shapes, data, files, statuses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from supervisor.diagnosis.rules.wording import (
 from supervisor.diagnosis.speakers import ANYBODY, Speaker
 
 _CHECKS = ("checkify.OOBError", "checkify.FailedCheckError", "checkify.JaxRuntimeError")
-"""What checkify raises, which only checks what the program asks it to."""
+"""Types that checkify raises. It checks only what the program asks it to check."""
 RULES = (
     Rule("check", FATAL, *ASSERTION, types=_CHECKS, certain=True),
     Rule(
@@ -53,7 +53,7 @@ RULES = (
         "shapes-reported",
         FATAL,
         *MISFIT_SHAPES,
-        # Half a file has another shape, too; and a step that failed has deleted its inputs.
+        # Not certain: half a file has another shape, too, and a failed step has deleted its inputs.
         patterns=(
             r"(?i)incompatible (?:shapes|devices|dtypes|sizes)|cannot reshape",
             r"(?i)could not (?:be )?broadcast|not broadcastable|cannot be (?:broadcast|multiplied)",
@@ -137,7 +137,7 @@ RULES = (
         "The status says that the request itself is wrong.",
         FIX_CODE,
         patterns=(
-            # FAILED_PRECONDITION and ALREADY_EXISTS tell of a state, which may pass.
+            # Without FAILED_PRECONDITION and ALREADY_EXISTS: they report a state, which may pass.
             rf"{STATUS}(?:(?:INVALID_ARGUMENT|UNIMPLEMENTED|OUT_OF_RANGE)\b|"
             r"(?:Invalid argument|Unimplemented|Out of range): )"
             r"(?!.{0,200}\b(?:restarted|incarnation|disconnected|preempted|error state))",

@@ -16,7 +16,7 @@ from supervisor.diagnosis.speakers import Speaker
 FATAL, RESTART, POLICY = Verdict.FATAL, Verdict.RESTART, Verdict.POLICY
 MEDIUM, LOW = Confidence.MEDIUM, Confidence.LOW
 _MOST = 1024
-"""The size of the caches: more than the number of patterns and names in the rules of one job."""
+"""Size of the caches; larger than the number of patterns and names in the rules of one job."""
 
 OOM_KILLED = "oom-killed"
 """The kernel killed a process of the group for memory: its cgroup's counter says so."""
@@ -37,7 +37,7 @@ STILL_RUNNING = "still-running"
 
 
 class Compared(StrEnum):
-    """Whether the same signature again shows that a failure repeats, so that it ends the job."""
+    """When a second failure with the same signature counts as a repetition, which ends the job."""
 
     NEVER = "no"
     """The failure may repeat and still pass later, or its remedy says when to stop."""
@@ -45,14 +45,14 @@ class Compared(StrEnum):
     """The second occurrence ends the job. For a FATAL that is a guess; a certain one ends it
     anyway."""
     UNLESS_NAMED = "if it names no peer"
-    """An error that names the lost task, rank or address is a victim's, and is not compared. One
-    that names none may be the program's own fault, and is."""
+    """Only an error that names no lost task, rank or address is compared, because it may be the
+    program's own fault. One that names them is a victim's."""
     ALWAYS = "yes"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of the table. All its conditions must hold; an empty one always does."""
+    """One rule of the table. It matches if all its conditions hold; an empty one always holds."""
 
     name: str
     verdict: Verdict
@@ -70,7 +70,7 @@ class Rule:
     frames: tuple[str, ...] = ()
     """Regular expressions; one must occur in the traceback's frames, each `path:function`."""
     supposed: bool = False
-    """Whether its patterns may also match advice and suppositions in the text: see `statements`.
+    """True: its patterns may also match advice and suppositions in the text (see `statements`).
     Only for rules that say another try may succeed, never for a FATAL."""
     speakers: tuple[Speaker, ...] = ()
     """Who must have raised the error."""
@@ -82,37 +82,38 @@ class Rule:
     facts: tuple[str, ...] = ()
     """Facts that must be known, such as `OOM_KILLED` above."""
     alone: bool = False
-    """Whether it matches only errors without a cause or context: an error raised while another one
+    """True: it matches only errors without a cause or context. An error raised while another one
     is handled tells little."""
     transient: bool = False
-    """Whether the same failure may repeat and still pass later: its signatures are not compared.
+    """True: the same failure may repeat and still pass later, so its signatures are not compared.
     (Nor are those of a victim that names its peer.)"""
     victim: bool = False
-    """Whether it is what other ranks or processes suffer when one fails. It is the root cause only
+    """True: it is what ranks or processes suffer when another one fails. It is the root cause only
     if there is no other error."""
     culprit: bool = False
-    """Whether such an exit, even without an error text, explains what other ranks suffer."""
+    """True: such an exit, even without an error text, explains what other ranks suffer."""
     hardware: bool = False
-    """Whether it points at the devices, so that they are probed."""
+    """True: it points at the devices, so they are probed."""
     per_rung: bool = False
-    """Whether it may hold only on the present number of devices: then it costs the rung, not the
+    """True: it may hold only on the present number of devices. Then it costs the rung, not the
     job."""
     certain: bool = False
-    """Whether a FATAL cannot be transient by construction: then it ends the job at once. Any other
-    FATAL is a guess and gets one more attempt, for example if its text was seen in one program
+    """True: the FATAL cannot be transient by construction, so it ends the job at once. Any other
+    FATAL is a guess and gets one more attempt; for example, its text was seen in one program
     only."""
     confidence: Confidence = Confidence.HIGH
     own: bool = False
-    """Whether the rule comes from the config: searches for its patterns need a time limit."""
+    """True: the rule comes from the config, so the search for its patterns needs a time limit."""
     of_a_store: bool = False
-    """Whether the failure is free of charge, with a wait for the store, if the client of an object
-    store raised it."""
+    """True: if the client of an object store raised the error, the failure charges nothing and the
+    job waits for the store."""
     remedy: Remedy | None = None
-    """What is done beyond a restart. The remedy itself limits repetitions, not the signature."""
+    """What is done beyond a restart. The remedy limits how often it is tried, so signatures are
+    not compared."""
 
     @property
     def compared(self) -> Compared:
-        """Whether the signatures of its failures are compared: see `Compared`."""
+        """Returns when the signatures of its failures are compared."""
         if self.verdict is FATAL:
             return Compared.AS_A_GUESS
         if self.transient or self.remedy is not None:
@@ -121,17 +122,17 @@ class Rule:
 
     @property
     def about_text(self) -> bool:
-        """Whether it matches an error text, not only the exit of the process."""
+        """True if it matches an error, not only the exit of a process."""
         return bool(self.types or self.patterns or self.frames or self.speakers or self.codes)
 
 
 def names_match(rule: Rule, names: frozenset[str]) -> bool:
-    """Whether the rule matches an exception type that has one of `names`."""
+    """True if the rule matches an exception type that has one of `names`."""
     return not rule.types or bool(_those_of(rule.types, names))
 
 
 def codes_match(rule: Rule, codes: frozenset[str]) -> bool:
-    """Whether the rule matches an error with one of `codes`."""
+    """True if the rule matches an error with these `codes`."""
     return not rule.codes or bool(matching_codes(rule, codes))
 
 
@@ -141,7 +142,7 @@ def matching_codes(rule: Rule, codes: frozenset[str]) -> frozenset[str]:
 
 
 def says(rule: Rule, text: str) -> bool:
-    """Whether one of the rule's patterns occurs in the text (True if it has none).
+    """True if one of the rule's patterns occurs in the text, or if the rule has none.
 
     Raises:
         SlowPatternError: the search for a pattern from the config took too long.
@@ -150,9 +151,8 @@ def says(rule: Rule, text: str) -> bool:
 
 
 def words(rule: Rule, text: str) -> str | None:
-    """Returns the part of `text` that a pattern of the rule matches.
-
-    "": the rule has no patterns. None: none of them matches.
+    """Returns the part of `text` that a pattern of the rule matches; "": the rule has no patterns;
+    None: no pattern matches.
 
     Raises:
         SlowPatternError: the search for a pattern from the config took too long.
@@ -164,7 +164,7 @@ def words(rule: Rule, text: str) -> str | None:
 
 
 def occurs(patterns: tuple[str, ...], text: str) -> bool:
-    """Whether one of the patterns occurs in the text (True if there are none)."""
+    """True if one of the patterns occurs in the text, or if there are none."""
     return found(patterns, text) is not None
 
 

@@ -1,8 +1,7 @@
-"""Rules about what a program is set up with: versions, builds, containers, launchers.
+"""Rules about how a program is set up: versions, builds, containers, launchers.
 
-What was installed, built or asked for is the same at the next attempt. Such words also stand in
-warnings that nobody dies of, so they come after what a machine says of itself, and each FATAL here
-is a guess.
+What is installed, built or asked for is the same at the next attempt. But harmless warnings have
+the same words. So these rules come after those about the machine, and each FATAL here is a guess.
 """
 
 from __future__ import annotations

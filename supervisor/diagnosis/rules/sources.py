@@ -1,8 +1,8 @@
-"""Where the words of each rule come from: what prints them, and cases in tests/corpus that show it.
+"""The source of each rule's words: what prints them, and cases in tests/corpus that contain them.
 
-Types and words of a library are named by its file. "Cases" are failures that were staged, provoked
-or met (`tests/corpus/*.jsonl`); `python -m tests.corpus_report --all` has the rule of each.
-docs/verdicts.md has how often each rule was right.
+A library's types and words are named by its source file. "Cases" are failures that were staged,
+provoked or met (`tests/corpus/*.jsonl`); `python -m tests.corpus_report --all` prints the rule of
+each. docs/verdicts.md says how often each rule was right.
 """
 
 from __future__ import annotations
@@ -182,4 +182,4 @@ SOURCES = {
     "early-exit": _OURS,
     "unknown": "any end",
 }
-"""By the rule's name. A rule of the config has none."""
+"""The source by the rule's name. Rules from the config have none."""

@@ -1,8 +1,9 @@
-"""Which structured codes pass, which stay, and which have a treatment of their own.
+"""Tables of structured codes: those that pass, those that stay, and those treated separately.
 
-A code is `FAMILY:VALUE`, as `structured_codes.py` finds it; `*` stands for anything. A code that is
-in no table is not judged: the rules about types and words see it. Where a table leaves one out on
-purpose (409, gRPC's UNKNOWN and INTERNAL), the failure is restarted and its signature compared.
+A code is `FAMILY:VALUE`, as `structured_codes.py` finds it; `*` matches anything. A code that is in
+no table decides nothing: then the rules about types and words judge the error. 409 and gRPC's
+UNKNOWN and INTERNAL are left out on purpose: such a failure is restarted and its signature
+compared.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ CREDENTIALS = (
     "http:407",
     "grpc:UNAUTHENTICATED",
     "azure:AuthenticationFailed",
-    # A signed address is no longer good, or was signed by somebody who may not read:
+    # A signed URL has expired, or its signer may not read the object:
     # https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-presigned-url.html
     "http:403-signed",
     # Appendix A of the PostgreSQL manual: 28P01
@@ -40,7 +41,7 @@ CREDENTIALS = (
     "wandb:no-key",
     *_CREDENTIALS_S3,
 )
-"""Who we say we are is not accepted (any more)."""
+"""Our credentials are rejected, or are no longer accepted."""
 
 QUOTA = (
     # https://cloud.google.com/storage/docs/json_api/v1/status-codes; RFC 9110, 15.5.3
@@ -51,10 +52,10 @@ QUOTA = (
     "s3:*QuotaExceeded*",
     "s3:TooManyBuckets",
 )
-"""What is allowed is used up."""
+"""A quota is used up, or a payment is missing."""
 
 SERVER_FULL = ("http:507", "pg:DiskFull")
-"""A server has no room left: RFC 4918, 11.5, and what databases say of it."""
+"""A server has no room left: RFC 4918, 11.5, and the name that PostgreSQL has for it."""
 
 _PG_PASSING = (
     "AdminShutdown CrashShutdown CannotConnectNow QueryCanceled DeadlockDetected "
@@ -63,8 +64,8 @@ _PG_PASSING = (
 )
 
 _REDIS_PASSING = (
-    # server.c (createSharedObjects), cluster.c and config.c of Redis, and redis-py's types: it
-    # starts, hands over, is busy, has no memory, disk or replicas at the moment, or slots move
+    # server.c (createSharedObjects), cluster.c and config.c of Redis, and redis-py's types: the
+    # server starts, hands over, is busy, lacks memory, disk or replicas for now, or slots move
     "LOADING BUSY MASTERDOWN CLUSTERDOWN READONLY OOM MISCONF NOREPLICAS UNKILLABLE "
     "BusyLoading MasterDown ClusterDown TryAgain Moved ReadOnly MaxClients"
 )
@@ -83,14 +84,14 @@ RATE_LIMIT = (
 """Too many requests in a short time, whatever the status is."""
 
 PASSING = (
-    # RFC 9110, 15.6; 425 of RFC 8470, 429 of RFC 6585, 423 of RFC 4918; 520 to 525 and 530 are
-    # Cloudflare's, 529 an overloaded site's, 599 tornado's of a timeout
+    # RFC 9110, 15.6; 425: RFC 8470; 429: RFC 6585; 423: RFC 4918; 520 to 525 and 530: Cloudflare;
+    # 529: overloaded sites; 599: tornado, for a timeout
     *(f"http:{status}" for status in (408, 421, 423, 425, 429, 500, 502, 503, 504, 509)),
     *(f"http:{status}" for status in (*range(520, 526), 529, 530, 599)),
     "http:499",  # a call that was cancelled, as google.api_core numbers it
-    # Preconditions fail where an earlier try got through unseen, or another one was faster.
+    # A precondition fails if an earlier try succeeded unnoticed, or another client was faster.
     "http:412",
-    # Kubernetes' API conventions ("Response Status Kind"): list again, or try again
+    # Kubernetes' API conventions ("Response Status Kind"): the client lists again or tries again
     "reason:Expired",
     "reason:Gone",
     "reason:Conflict",
@@ -112,7 +113,7 @@ PASSING = (
     "s3:BadDigest",
     "s3:IncompleteBody",
     "s3:XAmzContentSHA256Mismatch",
-    # The AWS SDK for JavaScript's CLOCK_SKEW_ERROR_CODES are tried again: a clock is set right
+    # The AWS SDK for JavaScript retries its CLOCK_SKEW_ERROR_CODES: it corrects for the clock
     "s3:RequestTimeTooSkewed",
     # https://learn.microsoft.com/rest/api/storageservices/common-rest-api-error-codes
     "azure:ServerBusy",
@@ -120,7 +121,7 @@ PASSING = (
     "azure:OperationTimedOut",
     "azure:Md5Mismatch",
     "s3:NetworkConnection",
-    # errno(3): the network, a mount or a server is gone or slow; ESTALE and EREMOTEIO are NFS'
+    # errno(3): the network, a mount or a server is gone or slow; ESTALE and EREMOTEIO: NFS
     *(f"errno:{number}" for number in (4, 5, 26, 37, 62, 64, 67, 70, 71, 85)),
     *(f"errno:{number}" for number in (100, 101, 102, 103, 104, 105, 107, 108, 110, 111)),
     *(f"errno:{number}" for number in (112, 113, 114, 115, 116, 121)),
@@ -142,10 +143,10 @@ PASSING = (
     *(f"mongo:{number}" for number in (10107, 11600, 11602, 13435, 13436)),
     *(f"redis:{name}" for name in _REDIS_PASSING.split()),
     *(f"mlflow:{name}" for name in _MLFLOW_PASSING.split()),
-    # https://sqlite.org/rescode.html: another one is at it, or the disk did not answer
+    # https://sqlite.org/rescode.html: another process uses the file, or the disk did not answer
     *(f"sqlite:{name}" for name in ("BUSY", "LOCKED", "PROTOCOL", "IOERR")),
 )
-"""Another try may well get through: the server, the network or another client was in the way."""
+"""Another try may succeed: the server, the network or another client was in the way."""
 
 RPC_PASSING = (
     # https://grpc.io/docs/guides/status-codes/ and its guide to retries
@@ -155,7 +156,7 @@ RPC_PASSING = (
     "grpc:CANCELLED",
     "grpc:RESOURCE_EXHAUSTED",
 )
-"""The same of a call to another process, which may be a worker of this job that is gone."""
+"""Another try of the call may succeed. The process called may be a lost worker of this job."""
 
 STAYING = (
     # RFC 9110, 15.5: the request itself is refused
@@ -187,7 +188,7 @@ STAYING = (
     "azure:*AlreadyExists",
     # libcurl-errors(3): a scheme, a URL or a certificate that is wrong
     *(f"curl:{number}" for number in (1, 3, 60, 77)),
-    # Appendix A of the PostgreSQL manual: data, names, syntax, permissions, what is missing
+    # Appendix A of the PostgreSQL manual: data, names, syntax, permissions, missing objects
     *(f"sqlstate:{state}*" for state in ("28", "3D", "3F", "42")),
     "pg:Undefined*",
     "pg:Invalid*",
@@ -200,7 +201,7 @@ STAYING = (
     "pg:FeatureNotSupported",
     "pg:NumericValueOutOfRange",
     "pg:StringDataRightTruncation",
-    # MySQL's error reference: who we are, and names, syntax and keys
+    # MySQL's error reference: logins, names, syntax and keys
     *(f"mysql:{number}" for number in (1044, 1045, 1046, 1048, 1049, 1050, 1054, 1062)),
     *(f"mysql:{number}" for number in (1064, 1136, 1142, 1146, 1227, 1364)),
     *(f"mysql:{number}" for number in (1366, 1406, 1451, 1452, 2059)),
@@ -208,7 +209,7 @@ STAYING = (
     *(f"mongo:{number}" for number in (2, 9, 13, 18, 26, 59, 121, 8000)),
     "mongo:11000",
     "ssl:CERTIFICATE_VERIFY_FAILED",
-    # https://redis.io/docs/latest/commands/: the kind of a key, a permission, a script, a group
+    # https://redis.io/docs/latest/commands/: the type of a key, a permission, a script, a group
     *(f"redis:{name}" for name in ("WRONGTYPE", "NOPERM", "CROSSSLOT", "DENIED")),
     *(f"redis:{name}" for name in ("BUSYGROUP", "NOGROUP")),
     *(f"redis:{name}" for name in ("NoPermission", "NoScript", "ClusterCrossSlot")),
@@ -216,13 +217,13 @@ STAYING = (
     *(f"mlflow:{name}" for name in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "NOT_FOUND")),
     *(f"mlflow:RESOURCE_{state}" for state in ("DOES_NOT_EXIST", "ALREADY_EXISTS")),
     *(f"mlflow:{name}" for name in ("PERMISSION_DENIED", "ENDPOINT_NOT_FOUND")),
-    # https://sqlite.org/rescode.html: the statement, the rights or the file itself
+    # https://sqlite.org/rescode.html: the statement, the permissions or the file itself is wrong
     *(f"sqlite:{name}" for name in ("ERROR", "READONLY", "CORRUPT", "NOTADB")),
 )
-"""The same request is refused the next time too, as far as one can tell from its code."""
+"""The same request will be refused again, as far as its code shows."""
 
 RPC_STAYING = (
-    # https://grpc.io/docs/guides/status-codes/: not to be tried again as it is
+    # https://grpc.io/docs/guides/status-codes/: the same call must not be tried again
     "grpc:INVALID_ARGUMENT",
     "grpc:NOT_FOUND",
     "grpc:ALREADY_EXISTS",
@@ -231,4 +232,4 @@ RPC_STAYING = (
     "grpc:OUT_OF_RANGE",
     "grpc:UNIMPLEMENTED",
 )
-"""The same of a call to another process."""
+"""The same call to another process will be refused again."""

@@ -1,4 +1,4 @@
-"""Rules about what the program keeps: checkpoints, device memory, and numbers that are none."""
+"""Rules about the state of the training: checkpoints, device memory, NaN and Inf."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ RULES = (
         "data that cannot be decoded",
         "The bytes of the data are damaged or of another format; they are the same next time.",
         "Replace the file that the message or the traceback names; then run the command again.",
-        # Of an exception alone: printed lines speak of logs and texts that are cut, too.
+        # Only exceptions: printed lines have these words for cut logs and texts, too.
         types=("BaseException",),
         patterns=_UNDECODABLE,
     ),
@@ -167,7 +167,8 @@ RULES = (
         "checkpoint-mismatch",
         FATAL,
         *_STRUCTURE,
-        # A checkpoint of which a part is missing, or a folder that is not mounted, looks so, too.
+        # Not certain: a checkpoint that lacks a part, or a folder that is not mounted, gives the
+        # same errors.
         patterns=(
             r"(?i)(?:topology|structure) mismatch|state[_ ]dict keys do not match",
             r"StepAlreadyExistsError|(?i:on-disk (?:tree|structure))",
@@ -185,7 +186,7 @@ RULES = (
         "the checkpoint cannot be written there",
         "The place that the config names cannot take a checkpoint.",
         FIX_CONFIG,
-        # tensorstore's OCDBT driver: another one writes there, too
+        # tensorstore's OCDBT driver: another writer uses the same place
         patterns=(
             r"Configuration mismatch on \w+: expected",
             r"(?i)destination .{0,300}already exists|directory .{0,300}is not empty",

@@ -1,4 +1,4 @@
-"""What several rules say in the same words, and the fragments that their patterns share."""
+"""Texts and fragments of patterns that several rules share."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ REFUSED_INSTRUCTION = (
     "Install builds that fit this CPU; read the stacks (rank*.stacks.txt, output).",
 )
 NONE_NEEDED = "None needed: it is restarted. If it comes back, "
-"""What advice begins with that is only for a failure which comes back; see `for_the_end`."""
+"""Begins an advice that is only for a failure which comes back; `for_the_end` replaces it."""
 _IF_BACK = re.compile(r"If it comes back[,:] ")
-"""The same where there is more to do than to restart: at the end it did come back."""
+"""Begins an advice of more than a restart. `for_the_end` drops it: at the end, it did come back."""
 SEE_SERVICE = f"{NONE_NEEDED}look at the state of the service."
 WHO_STOPS_IT = f"{NONE_NEEDED}find out who sends SIGTERM."
 PREEMPTED = "preempted (SIGTERM that the supervisor did not send)"
 
 STATUS = r"(?:^|[\s:(\"'])"
-"""What stands before the name of an absl status."""
+"""Matches what precedes the name of an absl status."""
 _STATED = r"(?i)^(?!\S*(?:(?:Xla|Jax)Runtime|\bOS|\bIO|NVML)Error)[^\n]*\b"
-"""A line of any exception but those of the runtime, of the system and of drivers, which use such
-words of passing troubles too."""
+"""Matches the first line of any exception except those of the runtime, the system and drivers,
+which use the words of `REQUIREMENTS` for passing troubles too."""
 _COMES_AND_GOES = (
     r"(?:bytes|devices|workers|processes|hosts|peers|nodes|chips|replicas|addresses|connections)\b"
 )
-"""What there may be less of for a while."""
+"""Things of which there may be too few for a while."""
 REQUIREMENTS = (
     _STATED + r"(?:must (?:not )?(?:be|have|match|equal|contain|provide|specify|set|use)|"
     r"should (?:not )?(?:be|have|match|equal))",
@@ -69,7 +69,7 @@ CHECKPOINT_FRAMES = (
 
 
 def for_the_end(advice: str, cause: str) -> str:
-    """The `advice` for a failure with this `cause`, once nothing restarts the program any more."""
+    """Returns `advice` for a failure with this `cause` after which the program is not restarted."""
     _, promised, look = advice.partition(NONE_NEEDED)
     if not promised:
         did = _IF_BACK.match(advice)
