@@ -1,1 +1,2 @@
-"""What this project is deployed with, and the acceptance run (`python -m deploy.acceptance`)."""
+"""Files for the deployment of this project, and the acceptance run (`python -m
+deploy.acceptance`)."""

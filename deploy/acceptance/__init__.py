@@ -1,8 +1,8 @@
-"""`python -m deploy.acceptance`: does all that we claim of TPUs and GPUs hold on this machine?
+"""`python -m deploy.acceptance`: checks on this machine what we claim about TPUs and GPUs.
 
-Nobody can run a test on hardware that CI does not have. So whoever has it runs this once, in about
-ten minutes, and attaches the one file that it writes to an issue. Each check says what it expects
-and by which source, and what it saw; one that cannot run here is skipped with the reason, and never
-passes. The checks are below `CHECKS` in `checks`; what touches an accelerator is a process of its
-own (`device`), so that a check can kill it, and nothing is held when the next one begins.
+CI has no accelerators. So a person who has some runs this once, in about ten minutes, and attaches
+the file that it writes to an issue. Each check reports what it expects, the source of that, and
+what it saw. A check that cannot run on this machine is skipped with the reason; it never passes.
+`checks.ORDER` lists all checks. Only separate processes (`device`) use an accelerator, so that a
+check can kill them, and nothing is held when the next check begins.
 """

@@ -1,7 +1,8 @@
-"""Where a check works: it starts processes, waits for what they say, and leaves none behind.
+"""The workbench of a check: starts processes, waits for their output, and leaves none behind.
 
-Every wait ends at the check's own bound. Each process is the leader of a session, is killed with
-all of it, and dies with this one; a mark in the environment finds what has left its session.
+Every wait ends at the check's own time limit. Each process leads a session and process group of its
+own, is killed with the group, and dies with the acceptance run. A mark in the environment finds
+processes that have left the group.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from supervisor.protocol.environment import HOST_TOPOLOGY, NUM_CPU_DEVICES, STAL
 
 MARK = "ACCEPTANCE_RUN"
 ROOT = Path(__file__).parents[2]
-"""The checkout. Every process has its code, whose commit the file names, and not that of a package
-which was installed from an older one."""
+"""The checkout. Every process runs its code, whose commit the report names, and not the code of an
+installed package, which may be older."""
 DEVICE = Path(__file__).with_name("device.py")
 KILLS = 20
 _LOOK = 0.01
 _GONE = 15.0
-"""Seconds in which what was killed must be gone."""
+"""Seconds within which killed processes must be gone."""
 _LAST = 300
 _LINES = 15
 _PR_SET_PDEATHSIG = 1
@@ -43,7 +44,7 @@ _PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu,cpu"}
 
 
 class Failed(Exception):  # noqa: N818
-    """What was seen is not what was expected; the text says how."""
+    """The check saw something else than it expected; the text says what."""
 
 
 class Skipped(Exception):  # noqa: N818
@@ -52,16 +53,16 @@ class Skipped(Exception):  # noqa: N818
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """What a process has said that made steps on some of the devices."""
+    """The output of a `step` process on some of the devices (see `device`)."""
 
     up: dict[str, Any]
     done: dict[str, Any]
     files: tuple[str, ...]
-    """The device files that it had open."""
+    """The device files that the process had open."""
 
 
 class Bench:
-    """What a check has at hand."""
+    """The state and the means of a check: devices, processes, time limit, observations."""
 
     def __init__(
         self, platform: str, count: int, kills: int = KILLS, model_dir: str | None = None
@@ -70,58 +71,63 @@ class Bench:
         self.platform = platform
         self.count = count
         self.kills = kills
-        """How often the check `kills` kills."""
+        """How many processes the check `kills` kills."""
         self.model_dir = model_dir
-        """Where to train until the machine is taken away; None: it is not."""
+        """Where the check `preempt` trains until the machine is taken away; None: skip it."""
         self.slice: SliceShape | None = None
-        """Which TPU this is."""
+        """The TPU slice of this machine; None: no TPU, or an unknown one."""
         self.hardware = f"{count} simulated devices" if platform == "cpu" else platform
         self.runtime = ""
         self.seen: list[str] = []
         self.stepped: dict[tuple[int, ...], Stepped] = {}
-        """What steps on some of the devices came to, for the checks after (`common.stepped`)."""
+        """Results of `step` processes by their devices, reused by later checks
+        (`common.stepped`)."""
         self.work = Path(tempfile.mkdtemp(prefix="supervise-acceptance-"))
         self._mark = uuid.uuid4().hex
         self._children: list[Child] = []
         self._until = 0.0
 
     def begin(self, seconds: float) -> None:
-        """A check begins, which may take so long."""
+        """Begin a check that may take `seconds`."""
         self.seen = []
         self._until = time.monotonic() + seconds
 
     def see(self, text: str) -> None:
-        """Keep what was seen."""
+        """Add a line to what the check saw."""
         self.seen.append(text)
 
     @property
     def left(self) -> float:
-        """Seconds that the check still has."""
+        """Seconds until the check's time limit; negative after it."""
         return self._until - time.monotonic()
 
     def expect(self, condition: object, otherwise: str) -> None:
-        """Go on only if `condition` holds.
+        """Raise unless `condition` holds.
 
         Raises:
-            Failed: it does not.
+            Failed: `condition` is false; its text is `otherwise`.
         """
         if not condition:
             raise Failed(otherwise)
 
     def device(self, do: str, env: Mapping[str, str] | None = None, **more: Any) -> Child:
-        """A process that uses the devices; `env` comes on top of `environment`."""
+        """Start `device.py` with the task `do` and its arguments `more`; `env` as in `start`."""
         argv = [sys.executable, "-P", str(DEVICE), json.dumps({"do": do, **more})]
         return self.start(argv, env)
 
     def supervise(self, *words: str | Path, env: Mapping[str, str] | None = None) -> Child:
-        """A `supervise` command."""
+        """Start `supervise` with the arguments `words`; `env` as in `start`."""
         argv = [sys.executable, "-P", "-m", "supervisor", *map(str, words)]
         return self.start(argv, {"JAX_PLATFORMS": "", NUM_CPU_DEVICES: "", **(env or {})})
 
     def start(
         self, argv: Sequence[str], env: Mapping[str, str] | None = None, **more: Any
     ) -> Child:
-        """Any process, with `environment` and `env` on top; an empty value takes a name out."""
+        """Start any process; returns it.
+
+        Its environment is `environment()`, overridden by `env`; JAX_PLATFORMS and the number of CPU
+        devices are removed if their value is empty. `more` is for `subprocess.Popen`.
+        """
         wanted = {**self.environment(), **(env or {})}
         if env and "TPU_VISIBLE_CHIPS" in env:
             wanted = {k: v for k, v in wanted.items() if k in env or k not in HOST_TOPOLOGY}
@@ -130,7 +136,7 @@ class Bench:
         return child
 
     def environment(self) -> dict[str, str]:
-        """That of a process which takes all devices."""
+        """Returns the environment of a process that uses all devices."""
         env = {k: v for k, v in scrubbed(os.environ).items() if k not in STALE_TOPOLOGY}
         env |= {"JAX_PLATFORMS": _PLATFORMS[self.platform], MARK: self._mark}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
@@ -139,19 +145,19 @@ class Bench:
         return env
 
     def said(self, argv: Sequence[str]) -> str | None:
-        """What a short command prints; None: there is no such command, or it fails."""
+        """Returns what a short command prints; None if there is no such command or it fails."""
         if shutil.which(argv[0]) is None:
             return None
         child = self.start(argv)
         return child.text if child.wait() == 0 else None
 
     def last_words(self) -> list[str]:
-        """The end of what the last process said."""
+        """Returns the last lines of output of the process that was started last."""
         lines = self._children[-1].text.splitlines() if self._children else []
         return [line[:_LAST] for line in lines[-_LINES:]]
 
     def end(self) -> None:
-        """Kill what the check has left."""
+        """Kill all processes that the check has left."""
         for child in self._children:
             child.kill()
         end = time.monotonic() + _GONE
@@ -167,12 +173,12 @@ class Bench:
             self.see(f"processes that cannot be killed are left: {sorted(left)}")
 
     def close(self) -> None:
-        """End everything, and remove what was written."""
+        """Kill all processes and remove the work folder."""
         self.end()
         shutil.rmtree(self.work, ignore_errors=True)
 
     def _marked(self) -> set[int]:
-        """The living processes that inherited our mark, other than zombies."""
+        """Returns the pids of living processes (no zombies) that have our mark."""
         wanted, found = f"{MARK}={self._mark}".encode(), set()
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
@@ -185,7 +191,7 @@ _EMPTIED = frozenset({"JAX_PLATFORMS", NUM_CPU_DEVICES})
 
 
 class Child:
-    """A process of a check, and what it has said: its two outputs in one file."""
+    """A process of a check, and its output: stdout and stderr in one file."""
 
     def __init__(
         self, bench: Bench, argv: Sequence[str], env: Mapping[str, str], more: dict[str, Any]
@@ -211,29 +217,29 @@ class Child:
 
     @property
     def text(self) -> str:
-        """All that it has said."""
+        """All its output so far."""
         return self.output.read_text(errors="replace")
 
     @property
     def last_line(self) -> str:
-        """The last line, where an error is told."""
+        """The last line of its output: an error is usually there."""
         lines = [line for line in self.text.splitlines() if line.strip()]
         return lines[-1].strip()[:_LAST] if lines else "nothing"
 
     def told(self, at: str) -> dict[str, Any]:
-        """Wait for the first line of `device` with this `at`.
+        """Wait for the first JSON line of `device.py` with this `at`; returns it.
 
         Raises:
-            Failed: it does not come in time, or the process has ended.
+            Failed: the line does not come in time, or the process has ended without it.
         """
         line = self.until(rf'^\{{"at": "{at}".*\}}$')
         return dict(json.loads(line[0]))
 
     def until(self, pattern: str) -> re.Match[str]:
-        """Wait until its output has this pattern.
+        """Wait until a line of its output matches `pattern`; returns the match.
 
         Raises:
-            Failed: it does not come in time, or the process has ended.
+            Failed: no match in time, or the process has ended without one.
         """
         wanted = re.compile(pattern, re.MULTILINE)
         while (match := wanted.search(self.text)) is None:
@@ -247,7 +253,7 @@ class Child:
         return match
 
     def wait(self) -> int:
-        """Its exit code, once it has ended.
+        """Wait for its end; returns the exit code.
 
         Raises:
             Failed: it does not end in time.
@@ -258,14 +264,14 @@ class Child:
             raise Failed(f"did not end in time; it said last: {self.last_line}") from None
 
     def kill(self) -> None:
-        """Kill it with its session; a supervisor's guard ends what that has started."""
+        """Kill it and its process group. If it is a supervisor, its guard kills what it started."""
         if self.process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Reap it."""
-        with suppress(subprocess.TimeoutExpired):  # it waits in the kernel: told by `Bench.end`
+        """Reap it after its end."""
+        with suppress(subprocess.TimeoutExpired):  # stuck in the kernel: `Bench.end` reports it
             self.process.wait(1.0)
 
 

@@ -1,4 +1,4 @@
-"""Checks: what each is, and how one is run."""
+"""Defines what a check is, the order of all checks, and how one is run."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ class Check:
     expected: str
     source: str
     seconds: float
-    """Its bound, where it kills as often as it does unless told otherwise."""
+    """Its time limit in seconds, for the default number of kills."""
     run: Callable[[Bench], None]
     per_kill: bool = False
-    """Whether the bound grows with the number of kills."""
+    """Whether the time limit grows with the number of kills."""
 
     def bound(self, bench: Bench) -> float:
-        """The seconds that it may take: more where more is killed than usual."""
+        """Returns its time limit in seconds: a longer one if `--kills` is above the default."""
         return self.seconds * max(1.0, bench.kills / KILLS) if self.per_kill else self.seconds
 
 
 CHECKS: dict[str, Check] = {}
-"""All of them by name."""
+"""All registered checks by name."""
 ORDER = (
-    "short-list",  # nothing is started
+    "short-list",  # starts no process on a device
     "no-accelerator",
     "devices",
     "rungs",
-    "chip-files",  # uses what `rungs` has started
-    "memory-ahead",  # likewise
+    "chip-files",  # reuses results of `rungs`
+    "memory-ahead",  # reuses results of `rungs`
     "gpu-names",
     "mig",
     "hidden",
@@ -60,11 +60,11 @@ ORDER = (
     "standby",
     "ready-standby",
     "shrink-regrow",
-    "run-time-memory",  # what it leaves behind must spoil no other check
-    "xid",  # after all that might have caused one
-    "preempt",  # until the machine is gone
+    "run-time-memory",  # late: what it leaves behind must not spoil other checks
+    "xid",  # after all checks that might have caused one
+    "preempt",  # runs until the machine is gone
 )
-"""All of them as they are run."""
+"""The names of all checks, in the order in which they run."""
 
 
 def check(
@@ -75,7 +75,7 @@ def check(
     seconds: float = 120.0,
     per_kill: bool = False,
 ) -> Callable[[Callable[[Bench], None]], Callable[[Bench], None]]:
-    """Make a function a check."""
+    """Returns a decorator that registers a function as a check in `CHECKS`."""
 
     def added(run: Callable[[Bench], None]) -> Callable[[Bench], None]:
         assert name in ORDER, f"{name} has no place in the order"
@@ -87,17 +87,17 @@ def check(
 
 
 def run_all(checks: Iterable[Check], bench: Bench, clean: Callable[[str], str]) -> Iterator[Result]:
-    """The results as they come; `clean` takes out what is not for others.
+    """Run the checks; yields each result as soon as it is known. `clean` removes private data.
 
     Raises:
-        KeyboardInterrupt: somebody pressed Ctrl-C; with the result of the check that this ended.
+        KeyboardInterrupt: a person pressed Ctrl-C; its argument is the interrupted check's result.
     """
     for one in checks:
         yield _run(one, bench, clean)
 
 
 def skipped(one: Check, why: str) -> Result:
-    """The result of a check that was not run."""
+    """Returns the result of a check that was not run."""
     return Result(one.name, "skipped", one.expected, one.source, why=why)
 
 
@@ -124,6 +124,6 @@ def _run(one: Check, bench: Bench, clean: Callable[[str], str]) -> Result:
     except KeyboardInterrupt:
         status, why = "skipped", "interrupted"
         raise KeyboardInterrupt(result()) from None
-    except Exception as error:  # a check of ours that breaks must not cost the others
+    except Exception as error:  # a bug in one check must not stop the others
         status, why = "failed", f"the check itself broke: {type(error).__name__}: {error}"
     return result()

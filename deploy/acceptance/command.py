@@ -24,7 +24,7 @@ from supervisor.protocol.messages import printable
 _LOUD = """\
 *** No TPU or GPU was found: SIMULATED DEVICES on the CPU. ***
 *** This proves nothing about chips; it shows that the checks themselves work. ***"""
-_REGISTERED = (common, tpu, gpu, jobs, preempt)  # importing them makes their checks known
+_REGISTERED = (common, tpu, gpu, jobs, preempt)  # importing them registers their checks
 _INTERRUPTED = 130
 _UNWRITTEN = 2
 _START = "jax/_src/xla_bridge.py (jax 0.10.2): an explicit JAX_PLATFORMS never falls back"
@@ -32,9 +32,10 @@ _DEFAULT = Path("acceptance.md")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the checks and write the file.
+    """Run the checks and write the file, or print the table of earlier files (`--table`).
 
-    Returns the exit code: 1 where a check failed, 2 where the file cannot be written.
+    Returns the exit code: 0; 1 if a check failed or a file of `--table` cannot be read; 2 if the
+    file cannot be written; 130 if interrupted.
     """
     options = _parser().parse_args(argv)
     if options.table:
@@ -105,7 +106,8 @@ def _run(bench: Bench, options: argparse.Namespace, output: Output) -> int:
 def _results(
     chosen: Sequence[Check], bench: Bench, clean: Callable[[str], str]
 ) -> Iterator[Result]:
-    """What the checks come to, where the devices can be used at all."""
+    """Yields the results of the checks. If the devices cannot be used at all, yields that failure
+    and skips all checks."""
     try:
         machine.identify(bench)
     except Failed as error:

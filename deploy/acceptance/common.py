@@ -1,4 +1,4 @@
-"""Checks of any platform: the devices, the rungs, deaths in mid-step, the probe, a wrong config."""
+"""Checks for every platform: devices, rungs, kills in the middle of a step, the probe, configs."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ _NO_BACKEND = ("backend-unseen", "backend-missing")
 
 
 def shown(bench: Bench, places: list[int]) -> dict[str, str]:
-    """The environment that shows a process only these, as the supervisor makes it.
+    """Returns the environment that shows a process only the devices `places`; the supervisor makes
+    it the same way.
 
     Raises:
-        Skipped: these cannot be shown to one process.
+        Skipped: one process cannot have just these devices.
     """
     if bench.platform == "cpu":
         return {NUM_CPU_DEVICES: str(len(places))}
@@ -50,7 +51,7 @@ def shown(bench: Bench, places: list[int]) -> dict[str, str]:
 
 
 def _plan(bench: Bench) -> PhasePlan:
-    """The plan of a job with all devices."""
+    """Returns the plan of a job that uses all devices."""
     path = bench.work / "plan.yaml"
     init = {
         "model_dir": "plan",
@@ -62,21 +63,23 @@ def _plan(bench: Bench) -> PhasePlan:
 
 
 def devices_of(bench: Bench, count: int | None = None) -> dict[str, Any]:
-    """`init.devices` for so many (None: all)."""
+    """Returns `init.devices` of a config for `count` devices (None: all); always all of a TPU."""
     if bench.slice is not None:
         return {"platform": "tpu", "type": bench.slice.type}
     return {"platform": bench.platform, "count": count or bench.count}
 
 
 def sizes(bench: Bench) -> list[int]:
-    """The rungs, the full one first."""
+    """Returns the rungs (numbers of devices), in descending order."""
     if bench.slice is not None:
         return list(bench.slice.sizes())
     return [bench.count, *(size for size in (8, 4, 2, 1) if size < bench.count)]
 
 
 def stepped(bench: Bench, places: list[int]) -> Stepped:
-    """Have a process make steps on these devices: only once for all checks that ask for them.
+    """Run training steps on the devices `places` in a new process; returns its output.
+
+    The result is kept: other checks that ask for the same devices get it without another process.
 
     Raises:
         Failed, Skipped: see `checked_step` and `shown`.
@@ -94,7 +97,11 @@ def stepped(bench: Bench, places: list[int]) -> Stepped:
 
 
 def checked_step(child: Child, bench: Bench) -> dict[str, Any]:
-    """What a `step` has come to, which must have trained and computed as it should."""
+    """Wait for the end of a `step` process; returns its last JSON line.
+
+    Raises:
+        Failed: the loss did not fall, or a known product is wrong.
+    """
     done = child.told("done")
     losses = done["losses"]
     bench.expect(losses[-1] < losses[0], f"the loss did not fall: {losses}")
@@ -114,7 +121,7 @@ def checked_step(child: Child, bench: Bench) -> dict[str, Any]:
     "GPU the topology of its cuda plugin (1x2x2 gives [0,0,0], [0,0,1], [0,1,0], [0,1,1])",
 )
 def devices(bench: Bench) -> None:
-    """What jax finds, and how long its start takes."""
+    """Starts jax twice, and looks at the devices that it finds and at the time it takes."""
     for turn in ("first", "second"):
         child = bench.device("hold")
         up = child.told("up")
@@ -139,7 +146,7 @@ def devices(bench: Bench) -> None:
 
 
 def check_gpu_places(bench: Bench, coordinates: Sequence[list[int] | None]) -> None:
-    """That these are the coordinates of the GPUs of one process."""
+    """Expect the coordinates of the GPUs of one process: [0, 0, place], or none."""
     wanted = [[0, 0, place] for place in range(len(coordinates))]
     if all(each is None for each in coordinates):
         bench.see("the plugin tells no coordinates")
@@ -148,7 +155,8 @@ def check_gpu_places(bench: Bench, coordinates: Sequence[list[int] | None]) -> N
 
 
 def aligned(bench: Bench) -> Iterator[list[int]]:
-    """Of each rung the aligned runs of places; of simulated devices, which are all alike, one."""
+    """Yields the aligned runs of devices of each rung; for simulated devices, which are all alike,
+    one run per rung."""
     for size in sizes(bench):
         for first in range(0, bench.count - size + 1, size):
             yield list(range(first, first + size))
@@ -168,7 +176,7 @@ def aligned(bench: Bench) -> Iterator[list[int]]:
     seconds=300.0,
 )
 def rungs(bench: Bench) -> None:
-    """Each in a process of its own."""
+    """Runs steps on each set of devices, each in a process of its own."""
     wrong = []
     for places in aligned(bench):
         began = time.monotonic()
@@ -178,7 +186,7 @@ def rungs(bench: Bench) -> None:
         except (Failed, Skipped) as error:
             told = f"NOT WELL: {error}"
             wrong.append(places)
-        bench.end()  # what a failed one has left
+        bench.end()  # a failed process may be left
         bench.see(f"{len(places)}: {places}: {told} ({time.monotonic() - began:.1f} s)")
     bench.expect(not wrong, f"not well: {wrong}")
 
@@ -195,7 +203,7 @@ def rungs(bench: Bench) -> None:
     per_kill=True,
 )
 def kills(bench: Bench) -> None:
-    """From each death to the next initialisation, at once and without a pause."""
+    """Measures the time from each kill until the next process, which starts at once, is up."""
     waits: list[float] = []
     child = bench.device("train")
     child.told("step")
@@ -213,7 +221,7 @@ def kills(bench: Bench) -> None:
 
 
 def _until_up(bench: Bench) -> tuple[Child, list[str]]:
-    """A process that trains, tried again until one initialises, and why the others did not."""
+    """Start training processes until one initialises; returns it, and the errors of the others."""
     refusals: list[str] = []
     while True:
         child = bench.device("train")
@@ -238,7 +246,7 @@ def _until_up(bench: Bench) -> tuple[Child, list[str]]:
     seconds=240.0,
 )
 def probe(bench: Bench) -> None:
-    """Started for the question, and started ahead of it."""
+    """Probes twice: with a process started for this probe, and with one started ahead."""
     clock = SystemClock()
     reactor, guard = Reactor(clock), GuardClient(bench.see)
     looker = DeviceProbe(
@@ -261,7 +269,11 @@ def probe(bench: Bench) -> None:
 
 
 def _looked(reactor: Reactor, looker: DeviceProbe, bench: Bench) -> ProbeAnswer:
-    """The answer of a look at all devices."""
+    """Probe all devices; returns the answer.
+
+    Raises:
+        Failed: no answer in time.
+    """
     answers: list[ProbeAnswer] = []
 
     def answered(answer: ProbeAnswer) -> None:
@@ -275,7 +287,7 @@ def _looked(reactor: Reactor, looker: DeviceProbe, bench: Bench) -> ProbeAnswer:
 
 
 def _wait_until_idle(pid: int, bench: Bench) -> None:
-    """Until a process has taken no processor time for a second: its imports are done."""
+    """Wait until a process has used no CPU time for a second: its imports are done then."""
     before = -1
     while bench.left > 0:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -298,13 +310,13 @@ def _wait_until_idle(pid: int, bench: Bench) -> None:
     "JAX_PLATFORMS=cuda without a GPU ends in a bare AssertionError there",
 )
 def no_accelerator(bench: Bench) -> None:
-    """The other platform than the one that this machine has."""
+    """Asks jax for a platform that this machine does not have."""
     absent = "cuda" if bench.platform in ("cpu", "tpu") else "tpu"
     expect_no_backend(bench, {"JAX_PLATFORMS": absent})
 
 
 def expect_no_backend(bench: Bench, env: dict[str, str]) -> None:
-    """That jax ends with an error in this environment, and that our rules know which."""
+    """Expect that jax fails in this environment, and that our rules recognise a missing backend."""
     child = bench.device("hold", env)
     code = child.wait()
     bench.see(f"{env}: exit code {code}: {child.last_line}")
@@ -314,7 +326,7 @@ def expect_no_backend(bench: Bench, env: dict[str, str]) -> None:
 
 
 def expect_named_as_no_backend(bench: Bench, verdict: dict[str, Any]) -> None:
-    """That a missing backend is judged as one, and as no certain error of the program."""
+    """Expect a verdict of a missing backend, and not of a certain error of the program."""
     rule, cause = verdict.get("rule"), verdict.get("cause")
     known = rule in _NO_BACKEND and cause == "no such backend"
     bench.expect(known, f"judged by {rule} as {cause!r}, and not as 'no such backend'")
@@ -322,7 +334,7 @@ def expect_named_as_no_backend(bench: Bench, verdict: dict[str, Any]) -> None:
 
 
 def judged(bench: Bench, child: Child, code: int) -> dict[str, Any]:
-    """What `supervise classify` makes of the output of a process."""
+    """Returns the verdict of `supervise classify` on the output of a process."""
     judge = bench.supervise("classify", "--json", "--exit-code", str(code % 256), child.output)
     bench.expect(judge.wait() == 0, f"classify failed: {judge.last_line}")
     found = dict(json.loads(judge.text))
@@ -343,7 +355,7 @@ def judged(bench: Bench, child: Child, code: int) -> dict[str, Any]:
     seconds=60.0,
 )
 def short_list(bench: Bench) -> None:
-    """By the config alone: no GPU is asked."""
+    """The config is refused by itself, so this check needs no GPU."""
     config = bench.work / "short.yaml"
     config.write_text(
         "trainer:\n  init:\n    model_dir: short\n    devices: {platform: gpu, count: 4}\n"
@@ -365,7 +377,7 @@ def short_list(bench: Bench) -> None:
     seconds=120.0,
 )
 def run_time_memory(bench: Bench) -> None:
-    """On the first device."""
+    """Allocates more than the memory of the first device."""
     child = bench.device("exhaust")
     child.told("up")
     code = child.wait()

@@ -1,16 +1,16 @@
 """`python -P device.py '{"do": "step"}'`: uses the accelerators that its environment shows.
 
-The only part of the acceptance run that imports jax. What it knows it writes in lines of JSON, each
-with `at` and `time`: first `up`, with the devices, then what `do` comes to.
+This is the only part of the acceptance run that imports jax. It writes lines of JSON, each with
+`at` and `time`: first `up`, with the devices, then the results of the task `do`:
 
 * `hold`: keep the devices until it is killed.
-* `step`: a few steps of training on all devices, whose gradients need a collective, and products of
-  known matrices, compared bit by bit. Then it keeps the devices until it is killed if it `stays`.
-* `train`: steps without end.
-* `join`: the same as `step` with the other processes of `JAX_COORDINATOR_ADDRESS`; rank `dies`
-  kills itself instead, and the others wait for it in a collective.
-* `exhaust`: allocate more memory than there is.
-* `ahead`: compile the step for a `topology` that is only told of; `up` is left out.
+* `step`: make a few training steps on all devices, whose gradients need a collective, and compare
+  products of known matrices bit by bit. With `stays`, then keep the devices until it is killed.
+* `train`: make steps without end.
+* `join`: like `step`, together with the other processes of `JAX_COORDINATOR_ADDRESS`. With `dies`,
+  that rank kills itself after the first step, and the others wait for it in a collective.
+* `exhaust`: allocate more memory than the first device has.
+* `ahead`: compile the step for the given `topology`, without devices; writes no `up`.
 """
 
 # mypy: allow-untyped-calls
@@ -41,12 +41,13 @@ _BATCH = 64
 
 
 def tell(at: str, **known: Any) -> None:
-    """Write a line: in one piece, whatever else writes."""
+    """Write a line of JSON to standard output in one system call, so that no other output gets
+    into it."""
     os.write(1, json.dumps({"at": at, "time": time.time(), **known}).encode() + b"\n")
 
 
 def main() -> None:
-    """Do what is asked for."""
+    """Do the task of the command line."""
     asked = json.loads(sys.argv[1])
     if asked["do"] == "ahead":
         _ahead(asked["topology"])
@@ -100,7 +101,8 @@ def _width(devices: Any) -> int:
 
 
 def _lowered(devices: Any) -> tuple[Any, Any, Any]:
-    """The step for these devices, and what it takes: an autoencoder, its batch split over all."""
+    """Returns the lowered step for these devices and the shapes of its weights and batch: an
+    autoencoder whose batch is split over all devices."""
     width, mesh = _width(devices), Mesh(np.array(devices), ("all",))
     whole = NamedSharding(mesh, PartitionSpec())
     split = NamedSharding(mesh, PartitionSpec("all"))
@@ -186,7 +188,7 @@ def _exhaust(device: Any) -> None:
 
 
 def _ahead(topology: dict[str, Any]) -> None:
-    from trainer import aot  # here alone: it imports flax
+    from trainer import aot  # only here, because it imports flax
 
     jax.config.update("jax_platforms", "cpu")
     tell("done", planned=_bytes(_lowered(aot.devices(topology))[0].compile()))

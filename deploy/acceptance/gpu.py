@@ -1,4 +1,4 @@
-"""Checks that only a GPU can pass."""
+"""Checks for GPUs only."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _GUIDE = "CUDA Programming Guide, 5.2.1.1"
 _MEMORY = "jax, docs/gpu_memory_allocation.rst: 75% of a GPU's memory is preallocated"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _CONTEXT = 64
-"""MiB: less than the context of any process."""
+"""MiB; less than the CUDA context of any process takes."""
 _BUS_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-"""That of nvidia-smi."""
+"""Makes CUDA count the GPUs in nvidia-smi's order."""
 _WELL = "trains"
 _EXCLUSIVE = f"nvidia-smi's manual: EXCLUSIVE_PROCESS lets one process have a context ({_GUIDE})"
 
@@ -27,10 +27,10 @@ _OF_AN_XID = ("hardware", "device-fault")
 
 
 def asked(bench: Bench, *names: str) -> list[list[str]]:
-    """What nvidia-smi says of each GPU.
+    """Returns the properties `names` of each GPU, from nvidia-smi.
 
     Raises:
-        Skipped: it is not there.
+        Skipped: there is no nvidia-smi, or it fails.
     """
     said = bench.said([SMI, f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits"])
     if said is None:
@@ -39,31 +39,31 @@ def asked(bench: Bench, *names: str) -> list[list[str]]:
 
 
 def used(bench: Bench, gpu: int) -> int:
-    """MiB of a GPU that are in use."""
+    """Returns how many MiB of one GPU are in use."""
     return int(asked(bench, "memory.used")[gpu][0])
 
 
 def used_by_gpu(bench: Bench) -> list[int]:
-    """MiB in use of each GPU."""
+    """Returns how many MiB of each GPU are in use."""
     return [int(row[0]) for row in asked(bench, "memory.used")]
 
 
 def raised(before: list[int], now: list[int]) -> list[int]:
-    """The GPUs on which a process has taken memory in between."""
+    """Returns the GPUs whose memory in use has grown by more than a process's smallest context."""
     return [
         gpu for gpu, (old, new) in enumerate(zip(before, now, strict=True)) if new > old + _CONTEXT
     ]
 
 
 def end_and_free(bench: Bench, before: list[int]) -> None:
-    """End the processes, and wait until their memory is free."""
+    """Kill the check's processes, and wait until their GPU memory is free."""
     bench.end()
     while raised(before, used_by_gpu(bench)):
         bench.expect(bench.left > 0, "the memory of a process that was killed is not free in time")
 
 
 def held(bench: Bench, **env: str) -> Child:
-    """A process that holds the GPUs that `env` shows."""
+    """Start a process that holds the GPUs that `env` shows it; returns it when it has them."""
     child = bench.device("hold", env)
     child.told("holding")
     return child
@@ -78,7 +78,7 @@ def held(bench: Bench, **env: str) -> Child:
     seconds=240.0,
 )
 def gpu_names(bench: Bench) -> None:
-    """Which GPU a process has is told by the memory that it takes there."""
+    """Finds out by the memory in use which GPU a process has."""
     names = asked(bench, "index", "uuid")
     bench.expect(names, f"{SMI} lists no GPU")
     for place, (index, uuid) in enumerate(names):
@@ -101,7 +101,7 @@ def gpu_names(bench: Bench) -> None:
     source=f"{_GUIDE}: only single MIG instance enumeration is supported",
 )
 def mig(bench: Bench) -> None:
-    """By the names that nvidia-smi -L tells."""
+    """Takes the instance names from `nvidia-smi -L`."""
     names = re.findall(r"MIG-[0-9a-zA-Z/-]+", bench.said([SMI, "-L"]) or "")
     if not names:
         raise Skipped("no GPU here is divided into MIG instances")
@@ -120,7 +120,7 @@ def mig(bench: Bench) -> None:
     source=_MEMORY,
 )
 def memory_freed(bench: Bench) -> None:
-    """By nvidia-smi."""
+    """Measures the memory in use with nvidia-smi."""
     before = used(bench, 0)
     child = held(bench)
     limit = child.told("up")["devices"][0]["bytes"]
@@ -146,7 +146,7 @@ def memory_freed(bench: Bench) -> None:
     source=_MEMORY,
 )
 def beside_preallocation(bench: Bench) -> None:
-    """The second one as it is, then without preallocation."""
+    """Starts a second process twice: with jax's default, and without preallocation."""
     held(bench)
     as_needed = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     for name, env in (("with 75% too", {}), ("with what it needs", as_needed)):
@@ -173,7 +173,7 @@ def beside_preallocation(bench: Bench) -> None:
     seconds=240.0,
 )
 def ready_standby(bench: Bench) -> None:
-    """Two backends on one GPU."""
+    """The worker and the standby both have a backend on the same GPU."""
     take_over(bench, "ready", "ready", XLA_CLIENT_MEM_FRACTION=".45")
 
 
@@ -184,7 +184,7 @@ def ready_standby(bench: Bench) -> None:
     source=f"{_GUIDE}: what is not in the list is not visible",
 )
 def probe_apart(bench: Bench) -> None:
-    """By the memory that is in use."""
+    """Finds out by the memory in use which GPUs have a context."""
     if bench.count < 2:
         raise Skipped("there is only one GPU")
     before = used_by_gpu(bench)
@@ -204,7 +204,7 @@ def probe_apart(bench: Bench) -> None:
     seconds=90.0,
 )
 def exclusive(bench: Bench) -> None:
-    """Settings of the machine are left alone."""
+    """Runs only if the machine is in this mode already: the check changes no settings."""
     modes = {row[0] for row in asked(bench, "compute_mode")}
     if not any("exclusive" in mode.lower() for mode in modes):
         raise Skipped(f"the compute mode is {modes}: sudo {SMI} -c EXCLUSIVE_PROCESS, then again")
@@ -227,7 +227,7 @@ def exclusive(bench: Bench) -> None:
     seconds=90.0,
 )
 def mps(bench: Bench) -> None:
-    """Only where its daemon runs."""
+    """Runs only if the MPS daemon runs already."""
     if not _runs(_MPS, bench):
         raise Skipped(f"no MPS daemon runs: {_MPS} -d, then again")
     env = {"XLA_CLIENT_MEM_FRACTION": ".4", _VISIBLE: "0"}
@@ -244,7 +244,7 @@ def mps(bench: Bench) -> None:
 
 
 def _clients(bench: Bench) -> set[int]:
-    """The processes that use MPS, as it tells itself."""
+    """Returns the pids of the processes that MPS names as its clients."""
     servers = _numbers(bench, "get_server_list")
     return {pid for server in servers for pid in _numbers(bench, f"get_client_list {server}")}
 
@@ -270,7 +270,7 @@ def _runs(name: str, bench: Bench) -> bool:
     seconds=60.0,
 )
 def hidden(bench: Bench) -> None:
-    """By an invalid index."""
+    """Hides all GPUs with an invalid index."""
     expect_no_backend(bench, {_VISIBLE: "-1"})
 
 
@@ -284,7 +284,7 @@ def hidden(bench: Bench) -> None:
     seconds=60.0,
 )
 def xid(bench: Bench) -> None:
-    """What is there: none is provoked."""
+    """Judges the Xids that the log has; provokes none."""
     said = bench.said(["dmesg"])
     if said is None:
         raise Skipped("the kernel's log cannot be read: sudo, or sysctl kernel.dmesg_restrict=0")

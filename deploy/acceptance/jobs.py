@@ -1,4 +1,4 @@
-"""Checks of whole jobs: under a real `supervise run`, with our trainer or several workers."""
+"""Checks of whole jobs: a real `supervise run` with our trainer, or with two workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TPU = "supervisor/config/topology.py and libtpu's tpu_initialize_util.cc (openx
 
 
 def training(bench: Bench, name: str, count: int | None = None, **restart: Any) -> Path:
-    """The config of a tiny model that trains without end."""
+    """Write the config of our trainer with a tiny model and no end; returns its path."""
     init = {
         "model_dir": str(bench.work / name),
         "devices": devices_of(bench, count),
@@ -40,7 +40,10 @@ def training(bench: Bench, name: str, count: int | None = None, **restart: Any) 
 
 
 def together(bench: Bench, name: str, dies: int | None = None) -> Path:
-    """The config of two workers that share the devices."""
+    """Write the config of a job with two workers that share the devices; returns its path.
+
+    `dies` is the rank that kills itself (None: neither).
+    """
     asked = json.dumps({"do": "join", "dies": dies})
     init = {
         "model_dir": str(bench.work / name),
@@ -59,7 +62,7 @@ def _written(bench: Bench, name: str, trainer: dict[str, Any]) -> Path:
 
 
 def told(bench: Bench, job: Child, lines: str) -> None:
-    """Keep the lines of run.log that match."""
+    """Note the job's output lines that match the pattern `lines`."""
     for line in job.text.splitlines():
         if re.search(lines, line):
             bench.see(line.strip())
@@ -84,7 +87,7 @@ def _can_share(bench: Bench) -> None:
     seconds=180.0,
 )
 def workers(bench: Bench) -> None:
-    """Both must say that they saw all, and that the loss fell."""
+    """Both workers must see all devices and compute the same losses."""
     _can_share(bench)
     job = bench.supervise("run", together(bench, "workers"), env={"NCCL_DEBUG": "VERSION"})
     code = job.wait()
@@ -112,7 +115,7 @@ def workers(bench: Bench) -> None:
     seconds=180.0,
 )
 def lost_peer(bench: Bench) -> None:
-    """Rank 1 kills itself."""
+    """Rank 1 kills itself in a collective; the job must name its signal."""
     _can_share(bench)
     job = bench.supervise("run", together(bench, "lost", dies=1), env={"NCCL_DEBUG": "WARN"})
     code = job.wait()
@@ -125,7 +128,7 @@ def lost_peer(bench: Bench) -> None:
 
 
 def _trains(job: Child) -> int:
-    """Wait until it has made steps; the attempt's pid."""
+    """Wait until the first attempt has made a step; returns the worker's pid."""
     match = job.until(r"\[attempt 1\] running as pid (\d+)")
     job.until(r"^step +\d+ ")
     return int(match[1])
@@ -141,7 +144,8 @@ def _trains(job: Child) -> int:
     seconds=300.0,
 )
 def shrink_regrow(bench: Bench) -> None:
-    """Simulated devices are lost by their file; chips are held by another process."""
+    """Takes half of the devices away and brings them back: simulated devices by their file, chips
+    by another process that holds them."""
     if bench.count < 2:
         raise Skipped("there is only one device")
     half = bench.count // 2
@@ -166,7 +170,7 @@ def shrink_regrow(bench: Bench) -> None:
 
 
 def expect_regrown(bench: Bench, begun: str) -> None:
-    """That the attempt which this line begins went on from a checkpoint, and was not charged."""
+    """Expect that the attempt of the log line `begun` went on from a checkpoint, uncharged."""
     bench.expect("from committed step" in begun, f"not right after a checkpoint: {begun}")
     bench.expect("nothing is charged" in begun, f"charged: {begun}")
 
@@ -178,8 +182,8 @@ def _take_simulated(bench: Bench, job: Child, places: list[int], pid: int) -> Ca
 
 
 def _take_chips(bench: Bench, job: Child, places: list[int], pid: int) -> Callable[[], None]:
-    """Kill the worker, and hold these chips before the next one has them: the supervisor stands
-    still meanwhile."""
+    """Kill the worker and take these chips before the next one can, while the supervisor is
+    stopped; returns the function that gives them back."""
     job.process.send_signal(signal.SIGSTOP)
     os.kill(pid, signal.SIGKILL)
     while True:
@@ -206,12 +210,17 @@ def _take_chips(bench: Bench, job: Child, places: list[int], pid: int) -> Callab
     seconds=180.0,
 )
 def standby(bench: Bench) -> None:
-    """On CPU too: there are no device files then."""
+    """Runs on CPU too, where there are no device files."""
     take_over(bench, "standby", "imports")
 
 
 def take_over(bench: Bench, name: str, kind: str, **env: str) -> None:
-    """Train, wait for the standby, look at its files, kill the worker, and see the next step."""
+    """Train, wait for a standby of this `kind`, look at its device files, kill the worker, and
+    expect that the standby takes over and resumes.
+
+    Raises:
+        Skipped: the supervisor says that there is no standby here.
+    """
     count = 1 if bench.platform == "cpu" else None
     job = bench.supervise("run", training(bench, name, count, standby=kind), env=env)
     pid = int(job.until(r"\[attempt 1\] running as pid (\d+)")[1])

@@ -1,4 +1,4 @@
-"""Which machine this is, as far as it matters and as far as others may know."""
+"""Describes this machine: only what matters for the checks and may be published."""
 
 from __future__ import annotations
 
@@ -30,23 +30,25 @@ _PACKAGES = (
 )
 _SIMULATED = 8
 START = 180.0
-"""Seconds in which the first process must be up."""
+"""Seconds within which the first process must have initialised the devices."""
 _KINDS = {kind: one.name for one in GENERATIONS.values() for kind in one.kinds}
 REMEDIES = {
     "tpu": "is libtpu installed (docs/tpu.md), and does nobody else hold the chips?",
     "gpu": "does nvidia-smi list it, and is jax's plugin installed (docs/gpu.md)?",
     "cpu": "is jax installed (pip install '.[trainer]')?",
 }
-"""Where no process can use the devices at all."""
+"""What to check, by platform, if no process can use the devices."""
 _SMI = ("name", "driver_version", "memory.total", "compute_mode", "mig.mode.current")
 SMI = "nvidia-smi"
 
 
 def found(wanted: str | None, count: int | None) -> tuple[str, int]:
-    """The platform to check, and how many devices there are to be; 0: as many as are found.
+    """Returns the platform to check and the number of devices; 0: as many as jax finds.
+
+    `wanted` is the platform that a person asked for, `count` the number of devices.
 
     Raises:
-        ValueError: `count` is given, and these devices are not simulated.
+        ValueError: `count` is given, but the devices are not simulated.
     """
     is_gpu = missing_gpu() is None
     chosen = wanted or ("tpu" if accelerators.chips() else "gpu" if is_gpu else "cpu")
@@ -61,10 +63,10 @@ def found(wanted: str | None, count: int | None) -> tuple[str, int]:
 
 
 def identify(bench: Bench) -> None:
-    """Find out what there is, by a first process that uses it.
+    """Set `runtime`, `count`, `hardware` and `slice` of `bench`, from what a first process finds.
 
     Raises:
-        Failed: it cannot be used.
+        Failed: the process cannot use the devices.
     """
     bench.begin(START)
     up = bench.device("hold").told("up")
@@ -80,7 +82,7 @@ def identify(bench: Bench) -> None:
 
 
 def facts(bench: Bench, root: Path) -> dict[str, str]:
-    """What decides how it behaves, in the order in which it is told."""
+    """Returns the versions and properties that affect the checks, in the order of the report."""
     known = {"runtime": ""}
     for package in _PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -102,7 +104,7 @@ def facts(bench: Bench, root: Path) -> dict[str, str]:
 
 
 def _commit(root: Path) -> str:
-    """The checkout's commit; it ends with `-dirty` where tracked files differ from it."""
+    """Returns the checkout's commit; it ends with `-dirty` if tracked files differ from it."""
     done = subprocess.run(
         ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
         capture_output=True,
@@ -114,7 +116,7 @@ def _commit(root: Path) -> str:
 
 
 def _device_files() -> list[str]:
-    """The chips, and of each GPU the file that holders are found by."""
+    """Returns the device files of the TPU chips and GPUs, by which their holders are found."""
     others = (Path("/dev", name) for name in GPU_FILES)
     gpus = (path for path in Path("/dev").glob("nvidia*") if accelerators.NVIDIA.match(str(path)))
     return [

@@ -1,4 +1,4 @@
-"""Writes the file of an acceptance run: whole or not at all, and never over anything but a file."""
+"""Writes the file of an acceptance run atomically. It replaces nothing but a regular file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Output:
     """The file that `--out` names."""
 
     def __init__(self, path: Path) -> None:
-        """Look whether `path` can be written.
+        """Check that `path` names a file or nothing, in a folder that exists.
 
         Raises:
-            CannotWrite: it cannot.
+            CannotWrite: it does not.
         """
         self._path = path
         try:
@@ -27,14 +27,14 @@ class Output:
                 raise self._refused(f"there is no folder {self._target.parent}: make it first")
             if self._target.exists() and not self._target.is_file():
                 raise self._refused("it is no regular file: name another one")
-        except (OSError, RuntimeError) as error:  # its name is too long, symlinks in a circle
+        except (OSError, RuntimeError) as error:  # too long a name, or symlinks in a circle
             raise self._refused(f"{error}; name another place") from error
 
     def write(self, text: str) -> None:
-        """Replace the file.
+        """Replace the content of the file by `text`.
 
         Raises:
-            CannotWrite: the file is as it was before.
+            CannotWrite: an error; the file is as it was before.
         """
         try:
             LocalStorage(self._target.parent).replace(self._target.name, text.encode())

@@ -1,7 +1,7 @@
-"""What comes when a machine is taken away: run with `--preempt MODEL_DIR` on a Spot machine.
+"""Records what happens when a machine is taken away: `--preempt MODEL_DIR` on a Spot machine.
 
 MODEL_DIR should be in a bucket, as the disk may be lost. Every event is printed at once, with its
-time, for the terminal of whoever watches: the file may be lost with the machine.
+time, for a person at a terminal: the report may be lost with the machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EVENTS = re.compile(
 )
 _SAVES = re.compile(r"checkpoint committed|checkpoint of step \d+ is committed")
 _HEARD = "asked to stop by an announced preemption"
-"""The supervisor's own word for an announcement; it may hear of it sooner than we do."""
+"""The supervisor's line about an announcement; it may hear of one sooner than this check does."""
 _LOOK = 0.05
 _PATIENCE = 1.0
 
@@ -48,7 +48,8 @@ _PATIENCE = 1.0
     seconds=24 * 3600.0,
 )
 def preempt(bench: Bench) -> None:
-    """Trains until then, and goes on to its own end when the system ends everything."""
+    """Trains until the machine is taken away; when the system shuts down, passes SIGTERM to the job
+    and waits for its end."""
     if bench.model_dir is None:
         raise Skipped("only with --preempt MODEL_DIR, on a machine that may be taken away")
     path = training(bench, "preempt")
@@ -72,18 +73,19 @@ def preempt(bench: Bench) -> None:
 
 @dataclass(slots=True)
 class Course:
-    """When what came, in seconds of one clock; None: not at all."""
+    """The times of what happened, in seconds of one monotonic clock; None: it did not happen."""
 
     announced: float | None = None
     signalled: float | None = None
     saved: float | None = None
 
     def judge(self, code: int) -> None:
-        """Return only where the machine was announced to go, and the job saved after that.
+        """Check that a preemption was announced, that the job saved after that, and that it ended
+        with `code` 75.
 
         Raises:
-            Skipped: nothing was announced, so this is no machine that was taken away.
-            Failed: it went otherwise than expected.
+            Skipped: nothing was announced, so the machine was not taken away.
+            Failed: something else happened than expected.
         """
         if code != 75:
             raise Failed(f"the job ended with {code} instead of 75")
@@ -97,12 +99,12 @@ class Course:
             raise Failed("no checkpoint was committed after the announcement")
 
     def hear(self) -> None:
-        """An announcement has come."""
+        """Note the time of the first announcement."""
         self.announced = self.announced or time.monotonic()
 
 
 def _follow(bench: Bench, job: Child, course: Course) -> str:
-    """Tell what the job says until it ends; its last save."""
+    """Print the job's events until it ends; returns the line of its last save, with the time."""
     shown, last_save = 0, ""
     while bench.left > 0:
         is_over = job.process.poll() is not None
@@ -123,8 +125,11 @@ def _follow(bench: Bench, job: Child, course: Course) -> str:
 
 @contextmanager
 def _signals(bench: Bench, job: Child, course: Course) -> Iterator[None]:
-    """While this holds, SIGTERM and SIGHUP to us, by which a system says that it shuts down, are
-    told and passed on; the job has the time that there is to save."""
+    """In the block, pass SIGTERM and SIGHUP to us on to the job as SIGTERM, and print them.
+
+    A system that shuts down sends them; we stay alive, so that the job can use all the time there
+    is to save.
+    """
 
     def came(number: int, frame: FrameType | None) -> None:
         course.signalled = course.signalled or time.monotonic()
@@ -142,12 +147,13 @@ def _signals(bench: Bench, job: Child, course: Course) -> Iterator[None]:
 
 
 def _ask(bench: Bench, stopping: threading.Event, course: Course) -> None:
-    """Tell each change of what the metadata server says: without the supervisor's own watch."""
+    """Print each change in the metadata server's answers; independent of the supervisor's own
+    watch."""
     host = os.environ.get("GCE_METADATA_HOST", gce_metadata.HOST)
     known: dict[str, str] = {}
     is_over = False
     while not is_over:
-        is_over = stopping.is_set()  # asked once more then: the job may have heard of it sooner
+        is_over = stopping.is_set()  # ask once more: the job may have heard of it sooner
         for key in gce_metadata.KEYS:
             url = f"http://{host}/computeMetadata/v1/{key}"
             request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})

@@ -1,6 +1,6 @@
-"""What an acceptance run has found: values, how a person reads them, and how a program does.
+"""The results of an acceptance run, for people and for programs.
 
-The file is Markdown that ends with the same as JSON, so that one file is enough.
+The report is one Markdown file, which ends with the same data as JSON.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _SIMULATED = (
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a check."""
+    """The result of a check."""
 
     name: str
     status: Status
     expected: str
     source: str
-    """Who says that this is to be expected."""
+    """The document or code that the expectation comes from."""
     seen: tuple[str, ...] = ()
     why: str = ""
     """Why it failed or was skipped."""
@@ -38,7 +38,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A whole run."""
+    """The results of a run, and the machine it ran on."""
 
     date: str
     platform: str
@@ -47,14 +47,14 @@ class Report:
     results: tuple[Result, ...] = ()
     interrupted: bool = False
     unfinished: bool = False
-    """The run still goes on, or was cut off: further checks were to come."""
+    """The run goes on or was cut off: results of further checks are missing."""
 
     def count(self, status: Status) -> int:
-        """How many checks ended so."""
+        """Returns how many checks have this status."""
         return sum(result.status == status for result in self.results)
 
     def flaws(self) -> Iterator[str]:
-        """What makes it less than a whole run on real devices."""
+        """Yields why this is not a complete run on real devices; nothing if it is one."""
         if self.platform == "cpu":
             yield "simulated"
         if self.interrupted:
@@ -63,7 +63,7 @@ class Report:
             yield "unfinished: it was cut off, or still runs"
 
     def to_markdown(self) -> str:
-        """All of it, for people and at the end for programs."""
+        """Returns the report: text for people, and JSON for programs at its end."""
         return "\n".join([*self._lines(), ""])
 
     def _lines(self) -> Iterator[str]:
@@ -89,10 +89,10 @@ class Report:
 
     @classmethod
     def from_markdown(cls, text: str) -> Report:
-        """The report that `to_markdown` wrote.
+        """Returns the report that `to_markdown` wrote.
 
         Raises:
-            ValueError: it is none.
+            ValueError: `text` is not such a report.
         """
         _, begin, rest = text.rpartition(f"{_FENCE}json\n")
         if not begin:
@@ -106,7 +106,7 @@ class Report:
 
 
 def seen_where(reports: Iterable[Report]) -> str:
-    """The table of what was seen on which hardware."""
+    """Returns a Markdown table with one row for each report."""
     head = ("hardware", "date", "jax", "runtime", "passed", "failed", "skipped")
     rows = [
         (
@@ -131,5 +131,6 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def _cell(text: object) -> str:
-    """On one line; the file may be a stranger's, and must not move our cursor."""
+    """Returns `text` on one line, without control characters: the file may come from a
+    stranger."""
     return printable(str(text).replace("|", "/").replace("\n", " "))

@@ -1,4 +1,4 @@
-"""Takes out of a text what tells whose machine it comes from: the file is for a public issue."""
+"""Removes from texts what identifies a machine or its owner: the report is for a public issue."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from supervisor.diagnosis.redaction import Redactor
 from supervisor.protocol.messages import printable
 
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-"""Colours, which would stand before a name as if they were part of it."""
+"""Colour codes; before a name they would look like a part of it."""
 _HOME = re.compile(r"/(home|Users)/[^/\s:;,'\"()]+")
 _BUCKET = re.compile(r"\b(gs|gcs|s3|az|abfss?|hdfs)://[^\s,;'\"()]+", re.I)
 _FLAG = re.compile(
     r"(--?xla\w+=)(?!(?:true|false|[\d.]+)(?![^\s'\"]))(?:\"[^\"]*\"|'[^']*'|[^\s'\"]+)", re.I
 )
-"""Its value may be a path; those that say no more than a number are kept."""
+"""An XLA flag, whose value may be a path. The values true, false and numbers are kept."""
 _IPV4 = re.compile(r"\b(?!127\.0\.0\.1\b)(?!0\.)\d{1,3}(?:\.\d{1,3}){3}\b")
 _IPV6 = re.compile(
     r"(?<![\w:.])(?:[\da-f]{0,4}:){2,8}[\da-f]{0,4}(?:(?:\.\d{1,3}){3})?(?![\w(])", re.I
 )
-"""What may be one: `_no_ipv6` looks closer."""
+"""What may be an IPv6 address: `_no_ipv6` decides."""
 _MAC = re.compile(r"\b[\da-f]{2}([:-])[\da-f]{2}(?:\1[\da-f]{2}){4,18}\b", re.I)
 _UUID = re.compile(r"\b((?:MIG-)?(?:GPU-)?)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.I)
 _EMAIL = re.compile(
@@ -38,7 +38,8 @@ _HOST = re.compile(
     r"(?![\w(-]|\.\w)",
     re.I,
 )
-"""By its last part, without sites where documentation is read; `a.b.net(` is a call."""
+"""A host name, recognised by its last part. Kept: documentation sites, and `a.b.net(`, which is a
+function call."""
 _CLOUD = re.compile(r"\bprojects/[\w:.-]+")
 
 
@@ -62,17 +63,17 @@ _FORMS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
     (_HOST, "<host>"),
     (_CLOUD, "<cloud>"),
 )
-"""What tells by its form alone whose it is."""
+"""Private data that its form alone gives away, each with its replacement."""
 _LEAST = 3
-"""Shorter names are parts of words."""
+"""Shorter host and user names are kept: they would match parts of words."""
 _COMMON = {"root", "localhost", "user", "home", "tmp", "tpu", "gpu", "cpu", "jax"}
 
 
 class Scrub:
-    """Cleans texts, each name always by the same stand-in."""
+    """Removes private data from texts. The same device UUID always gets the same number."""
 
     def __init__(self, environ: Mapping[str, str], folders: Mapping[Path, str]) -> None:
-        """`folders` are paths, each with what stands for it."""
+        """`folders` maps each path to its replacement."""
         self._redactor = Redactor(environ)
         self._uuids: dict[str, str] = {}
         paths = {str(path): name for path, name in folders.items()}
@@ -87,9 +88,10 @@ class Scrub:
         ]
 
     def __call__(self, text: str) -> str:
-        """`text` without control characters and without what tells whose machine it is.
+        """Returns `text` without control characters and without private data.
 
-        Those are names of hosts and users, addresses, secrets and numbers of devices.
+        Private data are names of hosts, users and buckets, paths, addresses, secrets and UUIDs of
+        devices.
         """
         text = self._redactor.text(_ANSI.sub("", text))
         for path, name in self._paths.items():

@@ -1,4 +1,4 @@
-"""Checks that only a TPU can pass."""
+"""Checks for TPUs only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from supervisor.protocol.environment import SHARES_TPU
 _LOCK = Path("/tmp/libtpu_lockfile")
 _NOBODY = 65534
 _REFUSED = 60.0
-"""Seconds in which whoever wants a busy chip is told so."""
+"""Seconds within which a process that wants a busy chip must be refused."""
 _SEVERAL = {SHARES_TPU: "1"}
 _LOCK_SOURCE = "openxla, tpu_initialize_util.cc: TryAcquireTpuLock"
 
@@ -33,7 +33,7 @@ _LOCK_SOURCE = "openxla, tpu_initialize_util.cc: TryAcquireTpuLock"
     seconds=240.0,
 )
 def chip_files(bench: Bench) -> None:
-    """One process for each chip, after one that sees all."""
+    """Compares the process that sees all chips with one process for each chip."""
     together = stepped(bench, list(range(bench.count))).up["devices"]
     known = {each["id"]: each["hardware_id"] for each in together}
     bench.see(f"local_hardware_id by id, where all chips are seen: {known}")
@@ -60,7 +60,7 @@ def chip_files(bench: Bench) -> None:
     seconds=180.0,
 )
 def two_processes(bench: Bench) -> None:
-    """First with, then without."""
+    """Tries with ALLOW_MULTIPLE_LIBTPU_LOAD, then without."""
     half = bench.count // 2
     if half not in sizes(bench):
         raise Skipped(f"half of {bench.count} chips is no part of this host")
@@ -99,7 +99,7 @@ def _side_by_side(bench: Bench, halves: list[list[int]], env: dict[str, str]) ->
     seconds=120.0,
 )
 def lock_file(bench: Bench) -> None:
-    """The first part runs as any user; the second needs root."""
+    """Tries our own lock file as any user, and another user's lock file only as root."""
     before = _status()
     if before and not _is_ours(before):
         raise Skipped(f"{_LOCK} is {_described(before)}: it is left as it is")
@@ -128,7 +128,7 @@ def _after_a_kill(bench: Bench) -> None:
 
 
 def _with_a_lock_of_root(bench: Bench) -> None:
-    """Uses the file that is there, or makes one; changes none."""
+    """Use root's lock file if there is one, else make one; never change an existing file."""
     there = _status()
     if not there:
         os.close(os.open(_LOCK, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -154,7 +154,8 @@ def _by_another_user(bench: Bench) -> None:
 
 
 def _status() -> os.stat_result | None:
-    """The status of the lock file itself, also where it is a symlink; None: it is not there."""
+    """Returns the status of the lock file, or of the symlink in its place; None if there is
+    none."""
     try:
         return _LOCK.lstat()
     except FileNotFoundError:
@@ -182,7 +183,7 @@ def _described(status: os.stat_result | None) -> str:
     seconds=180.0,
 )
 def memory_ahead(bench: Bench) -> None:
-    """By libtpu of this machine, in a process that sees no chip."""
+    """Compiles with this machine's libtpu, in a process that sees no chip."""
     if bench.slice is None or bench.slice.topology is None:
         raise Skipped("it is not known which TPU this is")
     done = stepped(bench, list(range(bench.count))).done
@@ -205,7 +206,7 @@ def memory_ahead(bench: Bench) -> None:
     seconds=120.0,
 )
 def busy(bench: Bench) -> None:
-    """All chips, held by a process of ours."""
+    """Holds all chips with one process, and starts a second one."""
     holder = bench.device("hold")
     holder.told("holding")
     named = [one for one in accelerators.holders() if one.pid == holder.pid]

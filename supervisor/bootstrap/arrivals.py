@@ -45,7 +45,7 @@ class Arrivals:
     def _listen(self, name: str, spec: ModuleSpec, arrived: Callable[[ModuleType], None]) -> None:
         loader = spec.loader
         if loader is None or isinstance(loader, type):
-            return  # shared with other modules
+            return  # the loader is a class, which other modules share
         load = loader.exec_module
 
         def load_and_tell(module: ModuleType) -> None:

@@ -90,7 +90,8 @@ class FatalErrorRecorder:
         threading._make_invoke_excepthook = make_noting  # type: ignore[attr-defined]
 
     def _watch_exit(self) -> None:
-        """Record exceptions that the interpreter ignores during shutdown: no others come now."""
+        """Record exceptions that the interpreter ignores during shutdown. Called once the main
+        module has ended, so exceptions that were ignored earlier do not count."""
         shown = sys.unraisablehook
 
         def note(unraisable: Any) -> None:

@@ -25,8 +25,8 @@ _COMPILE = (
     "/jax/core/compile/jaxpr_to_mlir_module_duration",
     _BACKEND_COMPILE,
 )
-"""Events of a compilation: jax sends each as a scalar when it begins, and as a duration when it
-ends, also by an exception."""
+"""Events of a compilation: jax sends each as a scalar when the compilation begins, and as a
+duration when it ends, even if an exception ends it."""
 _WRITE_BEGINS = ("/jax/orbax/write/start", "/jax/orbax/write/async/start")
 _WRITE_BLOCKED = (
     "/jax/orbax/write/blocking_duration_secs",
@@ -83,8 +83,8 @@ class Monitor:
         return (Stage.COMPILING if self._broke_compilation in seen else self._told), step
 
     def ended(self, stage: str | None) -> None:
-        """Report the last step if that is still due: the program ends, by a failure in `stage`
-        (None: it succeeded)."""
+        """Report the last stage and step at the program's end; `stage` is where it failed (None: it
+        succeeded, or the stage is unknown)."""
         step = self._reporter.current[1]
         last = Stage(stage) if stage else self._told or (None if step is None else Stage.TRAINING)
         if last is not None and self._may_speak():
@@ -176,7 +176,7 @@ class Monitor:
         except TypeError:
             return
         if step >= 0 and self._may_speak():
-            # A value that lives on a device would have to be waited for.
+            # Only a float: reading a value that is on a device would wait for the device.
             loss = {"loss": value} if event.endswith("loss") and isinstance(value, float) else {}
             self._reporter.step(step, loss)
 

@@ -5,9 +5,9 @@ that saves and exits with 0 looks as if its work were done. So a handler that th
 SIGTERM is called through one of ours, and functions that wait for signals report what they got.
 
 The program sees none of this: `getsignal` and the return value of `signal` are its own handler, and
-our frame is removed from the traceback of what the handler raises. We leave the wakeup fd to the
-event loops that want it (asyncio, trio, uvloop; they also set a Python handler): otherwise a thread
-would have to pass each signal on to their loop.
+our frame is removed from the traceback of what the handler raises. The wakeup fd stays free for
+event loops (asyncio, trio, uvloop), which also set a Python handler: if we used it, we would need a
+thread that passes each signal on to their loop.
 """
 
 from __future__ import annotations
