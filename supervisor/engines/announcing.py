@@ -1,4 +1,7 @@
-"""Who is asked whether this machine will be taken away: see `adapters.platforms.preemption`."""
+"""Chooses the sources that may announce that this machine will be taken away (a preemption).
+
+`adapters.platforms.preemption` asks them.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,12 @@ def sources(
     starter: Starter,
     product: Path = _PRODUCT,
 ) -> list[Source]:
-    """Whom `config` says to ask. `environ` is what a command gets, which `starter` starts, and may
-    name another metadata server, as it does for Google's own libraries."""
+    """Returns the sources that `config` asks for.
+
+    `starter` starts the command of the config, if there is one, with the environment `environ`.
+    GCE_METADATA_HOST in `environ` names another metadata server, as it does for Google's libraries.
+    The file `product` tells whether this is a machine of Google's cloud.
+    """
     found: list[Source] = []
     if config.source == "gce" or (config.source == "auto" and _on_gce(environ, product)):
         host = environ.get(_HOST_VARIABLE) or gce_metadata.HOST

@@ -1,4 +1,7 @@
-"""What a trainer leaves, wherever it is: in a directory, or in a bucket."""
+"""Finds and watches what a trainer writes, in a directory or in a bucket.
+
+This is about checkpoints, and about the object in a bucket that proves success.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +27,19 @@ from supervisor.protocol.location import Uri
 from supervisor.protocol.this_machine import is_posix
 
 _MAX_TOLD = 10
+"""Most unusable files that people are told of, for one watch."""
 _BOUND = 20.0
-"""Seconds for a request to the bucket: the decision loop waits for some of them, though only while
-there is no worker that it could have to stop."""
+"""Most seconds for a request to the bucket. The main loop waits for some requests, but only while
+there is no worker that it might have to stop."""
 
 
 def newest(place: Path | Uri) -> int | None:
-    """The newest committed step that is in `place` now. For the decision loop: a directory whose
-    file system hangs is not waited for.
+    """Returns the newest committed step that is in `place` now; None: there is none.
+
+    For the main loop: it does not block for long on a file system that hangs (`host.aside`).
 
     Raises:
-        OSError: nobody can look, or there is no answer in time.
+        OSError: the place cannot be read, or does not answer in time.
     """
     if isinstance(place, Path):
         return aside(str(place)).ask(lambda: newest_committed(place))
@@ -42,11 +47,11 @@ def newest(place: Path | Uri) -> int | None:
 
 
 def unmarked_copies(place: Path | Uri) -> tuple[str, ...]:
-    """The names of newer steps that were copied to a bucket, or a mount of one, from a disk,
-    without their markers; newest first.
+    """Returns the names of steps above the newest committed one that were copied from a disk to a
+    bucket, or to a mounted bucket, without their markers; newest first.
 
     Raises:
-        OSError: nobody can look.
+        OSError: the place cannot be read.
     """
     if isinstance(place, Path):
         return () if is_posix(place) else tuple(committed.unmarked_copies(place))
@@ -54,17 +59,20 @@ def unmarked_copies(place: Path | Uri) -> tuple[str, ...]:
 
 
 def exists(file: Uri) -> bool:
-    """Whether there is that object.
+    """True if the object `file` exists.
 
     Raises:
-        OSError: nobody can look.
+        OSError: the bucket cannot be read.
     """
     return _objects(Uri(file.scheme, file.bucket)).exists(file.path)
 
 
 def watch(place: Path | Uri, on_commit: Callable[[int], None], on_error: Tell) -> CheckpointWatcher:
-    """Watch `place`; see `CheckpointWatcher`, in whose thread a directory may hang. `on_error` is
-    also told, once, of what looks like a checkpoint and is none that can be used."""
+    """Watch `place` for new committed steps, in a thread of its own: see `CheckpointWatcher`.
+
+    In a directory it also finds unusable files with the name of a checkpoint's marker or metadata.
+    `on_error` gets each of them once, at most ten in all.
+    """
     if not isinstance(place, Path):
         objects = _objects(place)
         look: Callable[[], int | None] = partial(bucket_checkpoints.newest_committed, objects)

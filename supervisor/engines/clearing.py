@@ -85,7 +85,8 @@ class Releasing:
         """What is called when the wait is over."""
 
     def begins(self) -> None:
-        """Remember who has a chip open before an attempt begins: those are not waited for."""
+        """Remember which processes have a chip open before an attempt begins: they are not waited
+        for."""
         self._by_right = frozenset(holder.pid for holder in self._holders())
 
     def until_released(self, then: Callable[[], None]) -> None:

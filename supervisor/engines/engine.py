@@ -1,11 +1,11 @@
-"""What an engine is to the rest of the program: where worker groups run, and how they are reached.
+"""The interface of an engine: it runs the worker groups, and is the only way to reach them.
 
-`job.py` chooses an implementation; nobody else names one. `tests/engines/test_contract.py` tries
-what is said here on every engine.
+`job.py` chooses an implementation; no other module names one. `tests/engines/test_contract.py`
+checks this contract on every engine.
 
-**How it speaks.** By events alone (`supervisor.core.events`), posted to the main loop. A method
-returns soon: what takes longer than a moment is done by timers, descriptors or threads. Events may
-get lost on the way to the core, so the core asks again, and an engine repeats itself:
+**How it answers.** By events alone (`supervisor.core.events`), posted to the main loop. A method
+returns soon; timers, descriptors or threads do what takes longer. Events may get lost on the way to
+the core, so the core asks again, and an engine repeats itself:
 
 * `WorkersObserved` has *all* exits of the attempt so far, in the order in which they were seen. It
   is posted when a worker ends, and every few seconds anyway.
@@ -13,17 +13,21 @@ get lost on the way to the core, so the core asks again, and an engine repeats i
 * Every event of a group has its `attempt`, every `DevicesProbed` the number of its question: the
   core drops those that are late.
 
-**What it tells while an attempt runs.** `WorkerReported` for each message of a worker, before the
-`WorkersObserved` that tells of the worker's end; `CheckpointCommitted` for each new newest step of
-the phase; `SaveMeasured` for how long a save took (a drain is planned by it); `SilenceExcused` when
-what workers said is read late (else they are taken for hung); `RungCompileFailed` for a rung that
-the program can never be compiled for; `Noticed` for what a person should know.
+**What it posts while an attempt runs.** `WorkerReported` for each message of a worker, before the
+`WorkersObserved` with the worker's end; `CheckpointCommitted` for each new newest step of the
+phase; `SaveMeasured` for how long a save took (the core plans a drain by it); `SilenceExcused` when
+workers' messages are read late (otherwise the workers would count as hung); `RungCompileFailed` for
+a rung that the program can never be compiled for; `Noticed` for what people should know.
 
-**What it must never do.** Decide: it ends no worker that `kill` was not asked for, restarts nothing
-and waits for no budget. (One exception: a rank that has left a failure record and hangs in its exit
-handlers is killed, because its peers wait for it.) Tell that an attempt is gone while a process of
-it lives: the next one would write to the same checkpoints. Have two attempts at once. Show a
-secret: texts go through the redaction first.
+**What it must never do.**
+
+* Decide. It ends no running worker unless `kill` asks for it, restarts nothing and waits for no
+  budget. (One exception: it kills a rank that has left a failure record and hangs in its exit
+  handlers, because the other ranks wait for it.)
+* Say that an attempt is gone while a process of it lives: the next attempt would write to the same
+  checkpoints.
+* Have two attempts at once.
+* Show a secret: every text is redacted first.
 """
 
 from __future__ import annotations
@@ -45,15 +49,15 @@ class Engine(Protocol):
     @property
     def directory(self) -> Path | None:
         """The directory that the running attempt writes to: nothing in it is deleted to make room.
-        None before the first start, and once the attempt is told to be gone."""
+        None before the first start, and once `WorkersGone` or `LaunchFailed` is posted."""
         ...
 
     def start(self, launch: Launch) -> None:
-        """Start the attempt's workers, each of its `world_size` ranks with what `launch` says.
+        """Start the attempt's workers, one for each of the `world_size` ranks of `launch`.
 
-        Answered once: by `WorkersStarted` with a pid for each rank, when all of them run, or by
-        `LaunchFailed`, when nothing that was started lives any more. Nothing of an earlier attempt
-        lives when this is called.
+        Answered once: by `WorkersStarted` with a pid for each rank, when all of them run; or by
+        `LaunchFailed`, when all processes that were started are gone. The caller makes sure that no
+        process of an earlier attempt lives.
         """
         ...
 
@@ -69,15 +73,15 @@ class Engine(Protocol):
     def dump_stacks(self, attempt: int) -> None:
         """Have the attempt's workers write their stacks, by every means available.
 
-        This must not end a worker: one that does not handle the signal does not get it. Does
-        nothing if another attempt runs, or none. Not answered; people are told.
+        This must not end a worker: a worker that does not handle the signal does not get it. Does
+        nothing if another attempt runs, or none. Not answered; notices tell people.
         """
         ...
 
     def terminate(self, attempt: int) -> None:
         """Ask the attempt's workers and their survivors to save and exit.
 
-        The core decides how long they may take: they are not killed here. Does nothing if another
+        The core decides how long they may take: this does not kill them. Does nothing if another
         attempt runs, or none. The only answer is `WorkersObserved` with their exits.
         """
         ...

@@ -53,7 +53,7 @@ class Member:
     first_step: int | None = None
     """The first completed step that it reported."""
     reports: int = 0
-    """How many steps it has reported."""
+    """How many step reports it has sent."""
     has_spoken: bool = True
     """Whether it reported anything since the last look."""
     read_at: float | None = None
@@ -231,8 +231,8 @@ class WorkerGroup:
         return True
 
     def heard(self, worker: Member, message: Message, at: float) -> bool:
-        """Take note of a report at the time `at`; returns whether it is to be passed on for the
-        group."""
+        """Take note of a report at the time `at`. Returns True if it is to be passed on to the
+        core."""
         if isinstance(message, SigtermMessage):
             return self._told_to_stop(worker)
         worker.heard(message)

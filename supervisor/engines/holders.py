@@ -47,7 +47,7 @@ def lock_in_the_way(redact: Callable[[str], str], lock: Path = LOCK) -> Iterator
     """Yields a notice if libtpu cannot use its lock file; none if it can."""
     try:
         found = unusable_lock(lock)
-    except OSError:  # a /tmp that cannot be looked at has other troubles
+    except OSError:  # /tmp cannot be read: this is not about the lock
         return
     if found is not None:
         text = _foreign(found, redact) if found.kind == "file" else _no_file(found)

@@ -242,8 +242,8 @@ class HostFiles(Protocol):
         ...
 
     def evidence(self, path: Path, below: Path) -> str:
-        """Returns what may tell why the worker ended, of the output that an earlier supervisor
-        kept.
+        """Returns the part of a worker's output that may tell why it ended, from the file that an
+        earlier supervisor wrote.
 
         Raises:
             OSError: the file system does not answer in time.

@@ -1,4 +1,4 @@
-"""Collects the evidence of an attempt's end, has it judged, and makes `WorkersGone` of it."""
+"""Collects the evidence of an attempt's end, has it judged, and makes the event `WorkersGone`."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class SeenRank:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What an engine has seen of an attempt, beside the files that the attempt left.
+    """What an engine has seen of an attempt, besides the files that the attempt left.
 
-    The defaults are those of an attempt of which only files are known.
+    The defaults are for an attempt of which only the files are known.
     """
 
     ranks: Mapping[int, SeenRank] = field(default_factory=dict)
-    """The output of a rank that is not in it is read from its file."""
+    """If a rank is missing here, its output is read from its file."""
     ended_before_kill: int = 0
     """How many ranks had ended when the engine killed the others: only these can be a cause."""
     step: int | None = None
@@ -73,7 +73,8 @@ class Seen:
 
 
 def seen_of(group: WorkerGroup, exits: Sequence[WorkerExit]) -> Seen:
-    """What has been seen of `group`, whose ranks have ended: only then may outputs be read."""
+    """Returns what was seen of `group`. All its ranks must have ended: an output may be read only
+    after that."""
     ended = group.ended_at_kill
     return Seen(
         ranks={
@@ -105,10 +106,10 @@ def judged(
     tell: Tell,
     redact: Callable[[str], str],
 ) -> WorkersGone:
-    """Judges the end of the attempt, known at the time `at`.
+    """Judges the end of the attempt, and returns the event. All processes were gone at `at`.
 
-    `exits` are in the order in which the ranks ended, `committed` is the newest committed step, and
-    `redact` removes secrets.
+    `exits` are in the order in which the engine saw the ranks end, `committed` is the newest
+    committed step, and `redact` removes secrets.
     """
     try:
         file_exists = _success_file_exists(files, launch, exits, committed)
@@ -210,8 +211,8 @@ def _ranks(
 def _failure_record(
     files: HostFiles, launch: Launch, rank: int, tell: Tell
 ) -> FailureRecord | None:
-    """Returns the worker's failure record; None: there is none, or it is unusable, which is
-    told."""
+    """Returns the worker's failure record; None: there is none, or it is unusable (`tell` gets a
+    notice)."""
     path = launch.file(rank, "failure.json")
     try:
         data = files.read(path, MAX_RECORD, launch.model_dir)
@@ -246,7 +247,7 @@ def _stacks_of_crash(files: HostFiles, launch: Launch, ended: WorkerExit, tell: 
 
 
 def _output(files: HostFiles, launch: Launch, rank: int, tell: Tell) -> str:
-    """Returns what may tell why a worker ended, of the output that an earlier supervisor kept."""
+    """Returns the part of a worker's output file that may tell why the worker ended."""
     path = launch.file(rank, "log")
     try:
         return files.evidence(path, launch.model_dir)
@@ -265,10 +266,11 @@ def _output(files: HostFiles, launch: Launch, rank: int, tell: Tell) -> str:
 def _success_file_exists(
     files: HostFiles, launch: Launch, exits: Sequence[WorkerExit], committed: int | None
 ) -> bool:
-    """Whether the file that proves success exists. It is not looked for if it decides nothing.
+    """True if the file that proves success exists. It is looked for only if it matters: the config
+    names one, and all ranks ended with the exit code of success.
 
     Raises:
-        OSError: it is in a bucket that does not answer.
+        OSError: the bucket or file system does not answer.
     """
     success = launch.success
     if success.file is None or {ended.code for ended in exits} != {success.exit_code}:

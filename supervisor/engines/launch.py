@@ -1,6 +1,6 @@
 """The description of an attempt to start: command line, environment and files of its workers.
 
-Nothing is started here, and nothing is read but the records of faults that have fired.
+This module starts nothing, and reads nothing but the records of faults that have fired.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Launch:
     num_devices: int | None = None
     """The rung, as a number of devices; None: the config decides."""
     owner: Owner | None = None
-    """The owner of model_dir, whose workers they are; None: there is neither lock nor lease."""
+    """The supervisor that owns model_dir; None: there is neither lock nor lease."""
     units: tuple[str, ...] = ()
     """The units of the rung: devices, or hosts if the phase has several workers (each worker stands
-    for one host). Empty: all of them, or those that are found."""
+    for one host). Empty: all units, or as many as the program finds."""
 
     @property
     def devices(self) -> int | None:
@@ -152,7 +152,7 @@ class Launch:
         if given := [asdict(fault) for fault in faults if fault.rank == rank]:
             records = str(self._fault_records)
             env[environment.FAULTS] = json.dumps({"faults": given, "records": records})
-        if plan.bootstrap and rank == 0:  # the others import the same
+        if plan.bootstrap and rank == 0:  # the other ranks import the same
             env[environment.MODULES_FILE] = str(self.modules_file)
         if plan.progress_pattern is not None:
             env[environment.STEPS_FROM_OUTPUT] = "1"

@@ -94,7 +94,7 @@ class LocalEngine:
 
     @property
     def directory(self) -> Path | None:
-        """The directory of the attempt that runs."""
+        """The directory of the running attempt; None: no attempt runs."""
         return self._group.launch.directory if self._group is not None else None
 
     def start(self, launch: Launch) -> None:
@@ -175,7 +175,7 @@ class LocalEngine:
             worker.process.signal(signal.SIGTERM)
 
     def terminate(self, attempt: int) -> None:
-        """Ask the attempt to save and exit: its workers, and what lives on after them."""
+        """Ask the attempt's workers and their survivors to save and exit."""
         if self._group is not None and self._group.launch.attempt == attempt:
             self._group.asked_to_stop = True
             self._ahead.yield_cpu()
@@ -184,13 +184,13 @@ class LocalEngine:
     def kill(
         self, launch: Launch, exits: tuple[WorkerExit, ...], late: tuple[Survivor, ...] = ()
     ) -> None:
-        """Kill all that is left of the attempt. Answered by `WorkersGone` once nothing is.
+        """Kill all that is left of the attempt. Answered by `WorkersGone` once nothing is left.
+
+        `exits` is used only for an attempt that an earlier supervisor started: it is all that is
+        known of its end. If a process of `late` still runs, the attempt has failed.
 
         Raises:
-            UnkillableError: something does not die.
-
-        `exits` is what is known of an attempt that an earlier supervisor started. That one of
-        `late` still runs is a fault of the attempt.
+            UnkillableError: a process does not die.
         """
         group = self._group
         if group is not None and group.launch.attempt != launch.attempt:
@@ -215,7 +215,7 @@ class LocalEngine:
     # --- starting ---------------------------------------------------------------------------
 
     def _begin(self, group: WorkerGroup, start: Start, memory: Memory | None) -> None:
-        """Start the group's next worker, and hear it from now on.
+        """Start the group's next worker, and read its output and reports from now on.
 
         Raises:
             OSError: it cannot be started.
@@ -348,7 +348,8 @@ class LocalEngine:
     # --- ending -----------------------------------------------------------------------------
 
     def _kill(self, group: WorkerGroup | None) -> bool:
-        """Kill all processes of the job except those of no attempt; returns whether any is left."""
+        """Kill all processes of the job except those in `Preparations.pids`, which belong to no
+        attempt. Returns True while any is left."""
         self._ahead.yield_cpu()
         self._probe.stop()
         return self._machine.kill(self._ahead.pids) or not (group is None or group.all_have_ended())

@@ -1,10 +1,10 @@
 """Recognises a Python program on a command line, and puts the bootstrap in front of it.
 
-The interpreter stays the one that was asked for, with all its options: only the place of the
-program is taken, by the file `supervisor/bootstrap/start.py`, which finds the program behind it.
+The interpreter and its options stay as they are. The file `supervisor/bootstrap/start.py` takes the
+place of the program, and finds the program behind it on the command line.
 
-A command such as `nice` that sets something up and becomes the program (`execvp`, in the same
-process) may stand before the interpreter: what the bootstrap is told comes through it.
+A command such as `nice`, which sets something up and then execs the program in the same process,
+may stand before the interpreter. It passes the bootstrap's variables and descriptors on.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from supervisor import bootstrap
 
 START = str(Path(bootstrap.__file__).absolute().parent / "start.py")
+"""The file that stands before the program on a bootstrapped command line."""
 
 _INTERPRETER = re.compile(r"python(\d+(\.\d+)?t?)?")
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
@@ -26,7 +27,7 @@ _LONG_WITH_VALUE = "--check-hash-based-pycs"
 _PROGRAM = frozenset("cm")
 
 _END = "\0"
-"""Stands behind each word where words are matched."""
+"""Ends each word of a command line that is matched by the patterns below."""
 _WORD = f"[^{_END}]+"
 _BECOME = {
     "env": rf"([A-Za-z_]\w*=[^{_END}]*{_END})*",
@@ -37,8 +38,8 @@ _BECOME = {
     "stdbuf": rf"(-[eio]{_END}?{_WORD}{_END}|--(error|input|output)={_WORD}{_END})+",
     "taskset": rf"(-c{_END})?[\da-fx,:-]+{_END}",
 }
-"""The commands that become the program, and what may stand between their name and its own. `env`
-has no options here: `-i` would lose what the bootstrap is told."""
+"""The commands that exec the program in their own process, each with a pattern for the words that
+may follow its name. `env` may have no options: `-i` would remove the bootstrap's variables."""
 _FOLDERS = ("", "/bin/", "/usr/bin/")
 _BECOMES = re.compile(
     "|".join(f"({'|'.join(_FOLDERS)}){name}{_END}{between}" for name, between in _BECOME.items())
@@ -46,9 +47,10 @@ _BECOMES = re.compile(
 
 
 def bootstrapped(argv: Sequence[str]) -> tuple[list[str], str | None]:
-    """`argv` with the bootstrap in it, if it runs a Python program.
+    """Returns `argv` with the bootstrap before the program, if it runs a Python program.
 
-    The second value says why a Python program is to run as it is; None: there is nothing to say.
+    Otherwise it returns `argv` unchanged. The second value says why a Python program gets no
+    bootstrap; None: it gets one, or `argv` runs no Python program.
     """
     first = _interpreter(argv)
     if first is None:
@@ -78,42 +80,45 @@ def bootstrapped(argv: Sequence[str]) -> tuple[list[str], str | None]:
 
 
 def becomes_python(argv: Sequence[str]) -> bool:
-    """Whether another command becomes the interpreter (`nice python ...`)."""
+    """True if `argv` begins with a command that becomes the interpreter (`nice python ...`)."""
     return bool(_interpreter(argv))
 
 
 def has_bootstrap(argv: Sequence[str]) -> bool:
-    """Whether the bootstrap is on this command line."""
+    """True if the bootstrap is on the command line `argv`."""
     return START in argv
 
 
 def script_of(argv: Sequence[str]) -> int | None:
-    """Where in `argv` the script stands that an interpreter is to run; None: there is none."""
+    """Returns the index in `argv` of the script that a shell or Python runs; None: it runs none."""
     if is_shell(argv[0]):
         return 1 if len(argv) > 1 and not argv[1].startswith(("-", "+")) else None
     words, _ = bootstrapped(argv)
     if START not in words:
         return None
-    index = words.index(START)  # the program takes its place; flags before it may be written apart
+    index = words.index(START)  # the program stands behind it
     behind = len(words) - index - 1
     return None if words[index + 1].startswith(("-c", "-m")) else len(argv) - behind
 
 
 def is_shell(program: str) -> bool:
-    """Whether a program is a shell: what it runs is its own to read."""
+    """True if `program` is a shell, by its name."""
     return Path(program).name in _SHELLS
 
 
 def interpreter_part(argv: Sequence[str]) -> int:
-    """How many arguments come before the program, the bootstrap included; all where there is none.
+    """Returns how many arguments come before the program, including the bootstrap; all of them if
+    there is no bootstrap.
 
-    They decide what the interpreter is like; the others can be told to the program later.
+    These arguments decide how the interpreter is set up, so a standby must be started with them.
+    The others can be sent to a standby later.
     """
     return argv.index(START) + 1 if has_bootstrap(argv) else len(argv)
 
 
 def _interpreter(argv: Sequence[str]) -> int | None:
-    """Where in `argv` the interpreter stands, behind all that becomes it; None: nowhere."""
+    """Returns the index of the Python interpreter in `argv`, behind the commands that become it;
+    None: `argv` runs no Python program."""
     index = 0
     words = "".join(f"{word}{_END}" for word in argv)
     while match := _BECOMES.match(words):

@@ -1,5 +1,8 @@
-"""Keeps the memory for snapshots from attempt to attempt, and empties it where `core.snapshot_use`
-says that the next one must not resume from it."""
+"""Keeps the memory for snapshots from one attempt to the next.
+
+The memory is emptied if the next attempt must not resume from it (`core.snapshot_use` decides), and
+replaced if the phase or the number of workers changes.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ from supervisor.host.notice import Notice, Tell
 
 
 class SnapshotKeeper:
-    """The memory of each rank. A phase gets new ones, and so does a group of another size."""
+    """Holds the snapshot memory of each rank, for one phase and one number of workers."""
 
     def __init__(self, channels: Channels, warn: Tell, tell: Tell) -> None:
-        """`warn` a person of what is not as it should be, `tell` what is."""
+        """`warn` tells people of problems, `tell` of normal things."""
         self._channels = channels
         self._warn = warn
         self._tell = tell
@@ -30,8 +33,11 @@ class SnapshotKeeper:
     def lend(
         self, phase: int, world_size: int, distrust: str, newest: int | None
     ) -> Sequence[Memory]:
-        """The memory of each rank for an attempt of `phase`; `newest` is the newest committed step.
-        `distrust` says why it must not resume from them, if so. Empty if none can be had."""
+        """Returns the memory of each rank for the next attempt, which is of `phase`.
+
+        `distrust` says why that attempt must not resume from snapshots (empty: it may). `newest` is
+        the newest committed step. Returns an empty sequence if no memory can be created.
+        """
         if self._phase != phase:
             self._begin(phase, world_size)
         elif self._world_size != world_size:
@@ -47,11 +53,12 @@ class SnapshotKeeper:
         return self._memories
 
     def restored(self, *, snapshot: bool) -> None:
-        """The attempt said what it began from."""
+        """Note whether the attempt reported that it resumed from a snapshot."""
         self._declined = not snapshot
 
     def look(self) -> None:
-        """See how much memory the snapshots of the phase take, and tell it once."""
+        """Tell people how much memory the snapshots take, once they take any. This is told once,
+        and again after the phase or the number of workers has changed."""
         if self._size_told or self._is_empty:
             return
         self._size_told = True

@@ -1,4 +1,4 @@
-"""What a worker that hangs is doing: its stacks, by all means there are."""
+"""Shows what a hanging worker does: writes its Python and native stacks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from supervisor.protocol.stacks import STACK_SIGNAL
 
 
 def dump_stacks(machine: Host, worker: Member, launch: Launch, now: float) -> Iterator[Notice]:
-    """Have the worker's stacks written into the attempt's folder; yields what is to be told.
+    """Have the worker's stacks written into the attempt's folder; yields notices for people.
 
-    A shell does not handle the signal that its trainer has promised to handle: it would die of it.
+    The worker gets the signal for Python stacks only if its own process handles it. If the worker
+    is a shell, it is the trainer below it that has promised to dump stacks: the shell has no
+    handler and would die of the signal.
     """
     rank, pid = worker.rank, worker.process.pid
-    found = machine.state(pid)  # before the signal wakes it up
+    found = machine.state(pid)  # looked up before the signal wakes it
     used, silent = worker.cpu_time_in_silence(now)
     if worker.dumps_stacks and machine.handles(pid, STACK_SIGNAL):
         worker.process.signal(STACK_SIGNAL)

@@ -1,5 +1,8 @@
-"""Starts the workers of an attempt, each with all that leads to it: its output, its progress pipe
-and the memory for its snapshots. A standby that fits becomes the worker."""
+"""Starts the workers of an attempt.
+
+Each worker gets a pipe for its output, a progress pipe and, if the phase has snapshots, the memory
+for them. If a standby fits, it becomes the worker; otherwise a new process is started.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from supervisor.protocol.standby import OUTPUT, Mode
 
 
 class WorkerStarter:
-    """Starts workers, one by one."""
+    """Starts the workers of a group, one at a time."""
 
     def __init__(
         self,
@@ -36,7 +39,7 @@ class WorkerStarter:
     ) -> None:
         """`environ` is what workers inherit; rank 0's output also goes to `mirror`, if given.
 
-        `heard` is told what the worker of a rank says, `notice` what a person should know.
+        `heard` gets each message of a worker, with its rank. `notice` reports problems to people.
         """
         self._machine = machine
         self._environ = environment.scrubbed(environ)
@@ -47,7 +50,11 @@ class WorkerStarter:
         self._notice = notice
 
     def program(self, launch: Launch, newest: int | None) -> tuple[tuple[str, ...], dict[str, str]]:
-        """The command line of the workers, and their environment but for what is told to each."""
+        """Returns the command line of all workers, and the environment that they share.
+
+        `newest` is the newest committed step. The variables that differ between workers are added
+        later (`worker_environment.placed`, `Launch.told`).
+        """
         values = launch.values(newest)
         argv, why_not = launch.command_line(values)
         if why_not is not None:
@@ -60,12 +67,13 @@ class WorkerStarter:
             )
         inherited = launch.inherited(self._environ, values)
         if launch.plan.is_command and not has_bootstrap(argv):
-            # It tears lines, but reaches the Python programs of any wrapper; ours flushes itself.
+            # Lines of several processes may mix, but output comes at once from any Python program
+            # below a wrapper. With the bootstrap, output is line-buffered instead.
             inherited.setdefault("PYTHONUNBUFFERED", "1")
         return tuple(argv), {**inherited, **self._compile_cache.environment(inherited)}
 
     def start(self, group: WorkerGroup, start: Start, memory: Memory | None) -> Member:
-        """Start the group's next worker; its output and its progress are not read yet.
+        """Start the group's next worker, and return it. Its output and reports are not read yet.
 
         Raises:
             OSError: it cannot be started.
@@ -106,8 +114,8 @@ class WorkerStarter:
     def _process(
         self, launch: Launch, start: Start, descriptors: Mapping[str, int], output: Output
     ) -> tuple[Process, Mode | None]:
-        """The process of a worker, with these descriptors, and of what kind the standby was that
-        has become it; None: it is started now."""
+        """Returns the process of a worker, and the kind of standby that it was; None: a new process
+        was started. The worker inherits `descriptors`: their numbers by environment variable."""
         told = {OUTPUT: output.write_end, **descriptors}
         taken = self._ahead.take(launch.plan.name, start, told)
         if taken is not None:

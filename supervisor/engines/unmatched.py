@@ -1,4 +1,4 @@
-"""Tells of a pattern for steps that matches nothing: without steps no hang in training is seen."""
+"""Warns if the pattern for steps matches no output: without steps no hang in training is seen."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from supervisor.engines.launch import Launch
 from supervisor.host.notice import Notice, Tell
 
 _FIRST_MINUTES = 180.0
-"""Seconds of output without a step in it: much of that may be imports and compilation."""
+"""Seconds from the first output until the warning. Imports and compilation may take most of it."""
 _SHOWN = 120
-"""Characters of a line that a person is shown."""
+"""Most characters of a line that people are shown."""
 
 
 class Unmatched:
-    """Tells it once a phase."""
+    """Warns at most once in a phase."""
 
     def __init__(
         self,
@@ -23,23 +23,26 @@ class Unmatched:
         redact: Callable[[str], str],
         stepped: Collection[int] = (),
     ) -> None:
-        """`redact` takes the secrets out of a line: before it is cut, because half a secret is not
-        known as one. In the phases `stepped` steps were seen before: an attempt that ends well
-        without one had none left to do."""
+        """`redact` removes secrets from a line. It is used before the line is cut, because it does
+        not recognise half a secret.
+
+        `stepped` are the phases in which steps were seen before. If an attempt of such a phase ends
+        well without a step, it had none left to do.
+        """
         self._tell = tell
         self._stepped = stepped
         self._redact = redact
         self._settled: set[int] = set()
-        """Phases of which it was told, or whose pattern has matched."""
+        """Phases that had a warning or a match, so they need no further look."""
         self._attempt = 0
         self._since = 0.0
-        """When output of that attempt was first seen."""
+        """When output of the attempt `_attempt` was first seen."""
 
     def look(
         self, launch: Launch, outputs: Sequence[OutputReader], now: float, *, over: bool = False
     ) -> None:
-        """Look at what `outputs` have taken in by now; `over`: no more comes, and the program ended
-        well."""
+        """Warn if `outputs` have shown no step for too long. `over`: the program has ended well,
+        and no more output comes."""
         pattern = launch.plan.progress_pattern
         lines = sum(output.lines for output in outputs)
         if pattern is None or not lines or launch.phase in self._settled:

@@ -1,8 +1,8 @@
-"""Which devices each worker sees, and how the workers of an attempt find one another.
+"""Makes the environment variables that tell each worker its devices and where the others are.
 
-All of it is environment that JAX and its backends read when they are initialised. Where the
-supervisor leaves the devices to the program (one worker, all devices of a GPU or TPU host) it says
-nothing, and what the supervisor itself was started with is in force.
+JAX and its backends read these variables when they are initialised. If one worker has all devices
+of a GPU or TPU host, the supervisor sets none of them. The variables that the supervisor itself was
+started with then apply.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _LOCALHOST = "127.0.0.1"
 
 
 def ports_needed(launch: Launch) -> int:
-    """How many ports the workers meet at: the coordinator's, and on TPU one of each worker."""
+    """Returns how many ports the workers need to meet: one for the coordinator, and on TPU one more
+    for each worker. 0 if there is one worker."""
     if launch.plan.workers == 1:
         return 0
     return 1 + (launch.world_size if launch.plan.platform == "tpu" else 0)
@@ -31,10 +32,14 @@ def ports_needed(launch: Launch) -> int:
 def placed(
     launch: Launch, rank: int, ports: Sequence[int], inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    """What a worker is told of its place; `inherited` is the rest of its environment.
+    """Returns the variables that tell a worker its devices and its place among the workers.
+
+    `ports` are as many free ports as `ports_needed` says. `inherited` is the rest of the worker's
+    environment.
 
     Raises:
-        OSError: `inherited` hides devices that it should have.
+        ValueError: the chips of a TPU host cannot be shared among processes like this.
+        OSError: `inherited` hides devices that the worker should have.
     """
     env = {}
     if launch.plan.workers > 1:
@@ -54,11 +59,12 @@ def placed(
 
 
 def visible(plan: PhasePlan, ids: Sequence[str], inherited: Mapping[str, str]) -> dict[str, str]:
-    """What has one process see these devices of a GPU or TPU host, and no others.
+    """Returns the variables that show one process the devices `ids` of a GPU or TPU host, and no
+    others.
 
     Raises:
-        ValueError: one process cannot have so many chips.
-        OSError: `inherited` hides some of them.
+        ValueError: one process cannot have just so many chips.
+        OSError: `inherited` hides some of the devices.
     """
     if plan.platform == "gpu":
         return {gpus.VISIBLE: _names(gpus.VISIBLE, ids, inherited)}
@@ -76,10 +82,13 @@ def _simulated(launch: Launch, rank: int) -> dict[str, str]:
 
 
 def _names(variable: str, ids: Sequence[str], inherited: Mapping[str, str]) -> str:
-    """The devices by the names that they have for whoever started us, who may see only some.
+    """Returns the value of `variable` that selects the devices `ids`.
+
+    If `inherited` has the variable, only the devices in its list are visible. Then the ids are
+    positions in this list, and are replaced by the names that stand there.
 
     Raises:
-        OSError: the variable shows fewer than these.
+        OSError: the list is too short for one of `ids`.
     """
     if variable not in inherited:
         return ",".join(ids)
@@ -111,10 +120,12 @@ def _chips(
 def _part(
     whole: SliceShape | None, ids: Sequence[str], chips: int, inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    """What a process is told that has `ids` of the `chips` in use of a TPU host.
+    """Returns the variables for a process that uses the chips `ids` of a TPU host.
+
+    `chips` is how many chips of the host the processes of the job use together.
 
     Raises:
-        ValueError: no source shows how.
+        ValueError: no source shows that the chips can be shared like this (`config.chips`).
         OSError: `inherited` hides some of the chips.
     """
     found = arrangement(whole.generation if whole is not None else None, chips, len(ids))
@@ -133,8 +144,11 @@ def _part(
 
 
 def _alone(whole: SliceShape | None) -> dict[str, str]:
-    """What GKE says of a host that is a slice of its own, so that libtpu need not ask the metadata
-    server, which may tell of more hosts (pytorch/xla #7714); nothing where it is not known."""
+    """Returns the variables that GKE sets on a host that is a whole slice.
+
+    With them libtpu does not ask the metadata server, which may report more hosts (pytorch/xla
+    #7714). Empty if the slice or its topology is not known, or if the slice has several hosts.
+    """
     if whole is None or whole.host_bounds is None or whole.topology is None:
         return {}
     return {

@@ -1,1 +1,1 @@
-"""What is made ready for the next start while an attempt runs: standbys, a probe, compiles."""
+"""Prepares the next start while an attempt runs: standbys, a probe process, compilations."""

@@ -1,10 +1,10 @@
 """Compiles ahead of time for the rungs that the job may be on next, while it trains on another.
 
-Each is compiled by a process with that number of devices (`trainer.prefetch`), one at a time, with
-a tenth of a core while others want the CPU, and within bounds of time and memory. What comes of it
-lies where a worker on that rung looks for it. Nobody waits for it: what ends the worker group, or
-asks it to stop, holds it, until the next group has recovered and it is seen whether it is still
-wanted.
+For each rung a process with that number of devices (`trainer.prefetch`) compiles the program, one
+process at a time. It gets a tenth of a core while others want the CPU, and its time and memory are
+limited. The result lies where a worker on that rung looks for it. Nothing waits for a compile. If
+the worker group ends or is asked to stop, the process is stopped too. When the next group has
+recovered, it goes on if its rung is still wanted; otherwise it is killed.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from supervisor.protocol import environment
 from supervisor.protocol.removal import Place
 
 _TRIES = 2
+"""How often a compile is tried before it is left to the worker."""
 _NEEDED = 1 << 30
-"""Bytes that must be free: our imports take 181 MB, XLA as much again and more."""
+"""Bytes of memory that must be free. Our imports take 181 MB, and XLA takes at least as much."""
 _TIME = 3600.0
-"""Seconds for which it may run. The largest programs compile for many minutes, and here they wait
-for others besides."""
+"""Most seconds for which a compile may run, its rests not counted. The largest programs compile for
+many minutes, and here they share the CPU with others."""
 _WATCH_INTERVAL = 1.0
 
 
 def wanted(rungs: Sequence[int], num_devices: int) -> tuple[int, ...]:
-    """The rungs to compile for while the job is on that of `num_devices`, the likeliest first: the
-    next two smaller ones, and the next larger one."""
+    """Returns the rungs to compile for while the job is on the rung `num_devices`, the likeliest
+    first: the next two smaller ones, then the next larger one."""
     smaller = sorted((rung for rung in rungs if rung < num_devices), reverse=True)
     larger = sorted(rung for rung in rungs if rung > num_devices)
     return (*smaller[:2], *larger[:1])
@@ -48,7 +49,7 @@ def wanted(rungs: Sequence[int], num_devices: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """What is compiled: the phase's steps, for a rung."""
+    """What is compiled: the steps of a phase, for a rung and a number of accumulation steps."""
 
     phase: int
     num_devices: int
@@ -60,21 +61,21 @@ class _Program:
 
 @dataclass(slots=True)
 class _Compilation:
-    """One that is under way."""
+    """A compile that is under way."""
 
     program: _Program
     launch: Launch
     process: Process
     throttle: Throttle
     memory: int
-    """Bytes that it may have."""
+    """Most bytes of memory that it may hold."""
     is_held: bool = False
     too_much: str | None = None
-    """Why it was ended by us, if so."""
+    """Why we killed it; None: we did not."""
 
 
 class Prefetcher:
-    """Compiles for other rungs than the present one, one after the other."""
+    """Compiles for other rungs than that of the attempt, one after another."""
 
     def __init__(
         self,
@@ -85,8 +86,8 @@ class Prefetcher:
         tell: Tell,
         redact: Callable[[str], str],
     ) -> None:
-        """`warn` a person of what is not as it should be, `tell` what is; `redact` takes the
-        secrets out of what is told of a failure."""
+        """`warn` tells people of problems, `tell` of normal things; `redact` removes secrets from
+        texts about failures."""
         self._reactor = reactor
         self._clock = clock
         self._machine = machine
@@ -98,18 +99,18 @@ class Prefetcher:
         self._settled: set[_Program] = set()
         self._failures: Counter[_Program] = Counter()
         self._guessed: set[tuple[_Program, str | None]] = set()
-        """What failed in a way that is FATAL as a guess, with its signature."""
+        """The programs whose compile ended FATALly, each with the signature of the failure."""
         self._said: set[str] = set()
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes that are of no attempt."""
+        """The pids of the compiling process, and of killed ones that have not ended yet."""
         running = [self._running.process] if self._running is not None else []
         return tuple(process.pid for process in [*running, *self._ending])
 
     def look(self, launch: Launch, start: Start) -> None:
-        """The attempt of `launch` is on its way, its worker started by `start`: go on with the
-        compile that was held, if it is still wanted, else have the next rung compiled."""
+        """Go on with a held compile if the attempt of `launch` still wants it, else kill it. If
+        nothing compiles then, compile for the next rung. `start` is how the worker was started."""
         plan = launch.plan
         if (running := self._running) is not None and running.is_held:
             self._go_on_or_end(running, launch)
@@ -126,13 +127,14 @@ class Prefetcher:
                 return
 
     def hold(self) -> None:
-        """Have what is under way take no CPU until the next `look`."""
+        """Stop the compile that is under way, until the next `look`."""
         if self._running is not None:
             self._running.is_held = True
             self._running.throttle.hold()
 
     def _go_on_or_end(self, compilation: _Compilation, launch: Launch) -> None:
-        """Both ends are asked of what is held: the next attempt may be on another rung."""
+        """Continue the held compile if the attempt of `launch` still wants it, else kill it: the
+        attempt may be on another rung than the one before it."""
         if compilation.program in _programs(launch):
             compilation.is_held = False
             compilation.throttle.release()
@@ -175,7 +177,7 @@ class Prefetcher:
         )
 
     def _watch(self, compilation: _Compilation) -> None:
-        """See that it does not take the time or the memory that others need."""
+        """Kill the compile if it takes too much time or memory; check again periodically."""
         if self._running is compilation:
             held = self._machine.resident(compilation.process.pid)
             if held > compilation.memory:
@@ -229,7 +231,7 @@ class Prefetcher:
                 self._failed(program, failure.root_cause)
 
     def _would_again(self, program: _Program, failure: Failure) -> bool:
-        """Whether a FATAL is certain, or has come before."""
+        """True if a FATAL failure is certain, or the same failure has occurred before."""
         known = (program, failure.signature) in self._guessed
         self._guessed.add((program, failure.signature))
         return failure.is_certain or known
@@ -256,14 +258,14 @@ class Prefetcher:
 
 
 def _programs(launch: Launch) -> tuple[_Program, ...]:
-    """What to compile while the attempt of `launch` runs, in this order."""
+    """Returns what to compile while the attempt of `launch` runs, in this order."""
     rungs, accumulation = launch.plan.rungs, launch.adjustments.accumulation
     others = wanted(rungs, launch.num_devices or rungs[0]) if rungs else ()
     return tuple(_Program(launch.phase, rung, accumulation) for rung in others)
 
 
 def _impossible(plan: PhasePlan) -> str | None:
-    """Why nobody but the workers can compile for other rungs, if so."""
+    """Returns why only workers can compile for other rungs; None: another process can too."""
     if plan.platform != "cpu":
         return f"the {plan.platform} belongs to the worker, and nobody else can compile for it"
     if plan.workers > 1:
@@ -272,8 +274,10 @@ def _impossible(plan: PhasePlan) -> str | None:
 
 
 def _started(machine: Host, launch: Launch, start: Start) -> Process:
-    """The process that compiles for the worker that `launch` would start; `start` is how the living
-    worker was started, with the same compilation cache."""
+    """Starts and returns the process that compiles for the worker that `launch` would start.
+
+    `start` is how the live worker was started: the process uses the same compilation cache.
+    """
     inherited = environment.scrubbed(start.env)
     env = {**inherited, **placed(launch, 0, (), inherited), **launch.told(0, ())}
     argv = [sys.executable, "-P", "-m", "trainer.prefetch", str(launch.params)]

@@ -61,7 +61,7 @@ class Preparations:
                 self._prefetcher.look(group.launch, group.speaker.start)
 
     def take(self, phase: str, start: Start, descriptors: Mapping[str, int]) -> Taken | None:
-        """Make a standby the worker `start`; see `StandbyPool.take`."""
+        """Turn a standby into the worker `start`: see `StandbyPool.take`."""
         return self._standbys.take(phase, start, descriptors)
 
     def yield_cpu(self) -> None:

@@ -1,10 +1,12 @@
-"""Keeps processes waiting to become the next workers: their imports done, perhaps the backend too.
+"""Keeps standbys: processes that wait to become the next workers.
 
-There are as many as workers, and each may become any of them. At best that saves the next attempt
-most of its start; at worst there is a cold start. So whatever goes wrong with one is told once, and
-it is not tried again in the phase. They belong to no attempt: what kills an attempt's processes
-leaves them alone, and what ends the supervisor ends them.
-`protocol.standby` is the other end.
+A standby has done its imports, and perhaps initialised the backend. There are as many standbys as
+workers, and each can become any worker. At best they save the next attempt most of its start; at
+worst it starts cold. So if a standby cannot be started or reports a problem, people are told once,
+and the phase gets no more standbys.
+
+Standbys belong to no attempt: they live on when an attempt's processes are killed, and end with the
+supervisor. `protocol.standby` is the code that runs in a standby.
 """
 
 from __future__ import annotations
@@ -38,19 +40,22 @@ _OF_THE_JOB = (
     environment.RANK,
     environment.WORLD_SIZE,
 )
-"""What of the worker protocol's environment is the same in every attempt."""
+"""The variables of the worker protocol that a standby gets when it is started. Most often they are
+the same in the next attempt. The worker's own values come later, with its orders."""
 
 _OF_ONE_ATTEMPT = {
     "attempt": "have the program read SUPERVISE_ATTEMPT instead",
     "resume_step": "pass it as an argument of the program instead",
 }
-"""The placeholders that no two attempts have the same values for, and what to do without."""
+"""The placeholders whose values change from attempt to attempt, and what to use instead."""
 
 _MAX_SHOWN = 500
-"""Characters of why a standby is of no use."""
+"""Most characters of a standby's problem that people are shown."""
 _IMPORTS_TAKE = 1 << 30
-"""Bytes: jax, flax, optax and orbax hold 181 MB; other people's programs import more."""
+"""Bytes of memory that must be free for a standby with imports. jax, flax, optax and orbax take
+181 MB; other programs import more."""
 _OF_NO_USE = ("stopped", "tracing-stop", "zombie", "dead", "gone")
+"""The states (see `Processes.state`) in which a standby cannot become a worker."""
 
 
 def choose(
@@ -62,14 +67,22 @@ def choose(
     available: int,
     gpu_share: float | None,
 ) -> Choice:
-    """The kind of standby to have; None: none.
+    """Returns the kind of standby to keep; None: no standby.
 
-    `knows_how`: the program can prepare more than its imports. `held` and `available` are bytes:
-    what the worker has, and what is left for others; `gpu_share` is the part of a GPU's memory that
-    each process takes when it begins (None: as it needs it). A second backend never disturbs the
-    first on the CPU, where nobody owns the device, and on a GPU whose memory is divided; where the
-    first has taken most of it there is no room for a second; where each takes what it needs only a
-    person can know.
+    Args:
+        configured: the kind that the config asks for; None: the kind that suits.
+        platform: the platform of the devices; None: not known.
+        knows_how: whether the program can prepare more than its imports.
+        held: bytes of memory that a worker holds.
+        available: bytes of memory that are free for this standby.
+        gpu_share: the part of a GPU's memory that each process takes at its start; None: it takes
+            memory as it needs it.
+
+    A ready standby has a backend of its own beside the worker's. On the CPU this never disturbs the
+    worker, because no process owns the device; nor on a GPU if each process takes a small enough
+    share of its memory. If the worker has taken most of the GPU's memory, there is no room for a
+    second backend, even if the config asks for one. If each process takes memory as it needs it, we
+    cannot know whether there is room: only the config can ask for a ready standby.
     """
     is_full = platform == "gpu" and gpu_share is not None and not fits_twice(gpu_share)
     if configured is not None:
@@ -82,10 +95,11 @@ def choose(
 
 
 def fits(prepared: Start, wanted: Start) -> bool:
-    """Whether a standby that was started like `prepared` can become `wanted`.
+    """True if a standby that was started like `prepared` can become the worker `wanted`.
 
-    The interpreter and the environment decide what its imports are like; a program's own
-    arguments, what the worker protocol says and its place among the others are told to it.
+    The interpreter, its options and the environment must be the same, because they decide what the
+    imports do. The program's arguments, the variables of the worker protocol, and those about
+    devices and other workers may differ: a standby gets them with its orders.
     """
     size = interpreter_part(prepared.argv)
     same = prepared.argv[:size] == wanted.argv[:size]
@@ -93,9 +107,12 @@ def fits(prepared: Start, wanted: Start) -> bool:
 
 
 def why_never(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
-    """Why nothing started with the config's `argv` and `env` can become the next attempt's worker,
-    if so. An argument of the program may differ: it is told to a standby."""
-    if becomes_python(argv):  # a standby is told its environment; this command would set it first
+    """Returns why no standby of a program with the config's `argv` and `env` can become the next
+    attempt's worker; None: a standby can.
+
+    Arguments of the program may change between attempts: a standby gets them with its orders.
+    """
+    if becomes_python(argv):  # this command would set the standby's environment too early
         return f"{argv[0]} starts Python: set variables in command.env instead"
     bootstrapped_argv, _ = bootstrapped(argv)
     size = interpreter_part(bootstrapped_argv)
@@ -130,8 +147,8 @@ class StandbyPool:
         tell: Tell,
         redact: Callable[[str], str],
     ) -> None:
-        """`warn` a person of what is not as it should be, `tell` what is; `redact` takes the
-        secrets out of what a standby says."""
+        """`warn` tells people of problems, `tell` of normal things; `redact` removes secrets from
+        what a standby reports."""
         self._reactor = reactor
         self._machine = machine
         self._warn = warn
@@ -143,17 +160,18 @@ class StandbyPool:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes that are of no attempt."""
+        """The pids of the standbys, also of those that were killed and have not ended yet."""
         living = [standby.process for standby in self._standbys]
         return tuple(process.pid for process in [*living, *self._ending])
 
     @property
     def are_at_work(self) -> bool:
-        """Whether one is still getting ready."""
+        """True if a standby is still getting ready."""
         return not all(standby.is_ready for standby in self._standbys)
 
     def missing(self, phase: str, wanted: int) -> int:
-        """How many are missing of the standbys that `phase` wants."""
+        """Returns how many of the `wanted` standbys for `phase` are missing; 0 if the phase gets no
+        more. Ends the standbys of another phase."""
         if any(standby.phase != phase for standby in self._standbys):
             self.discard()
         return 0 if self._given_up == phase else max(0, wanted - len(self._standbys))
@@ -161,7 +179,11 @@ class StandbyPool:
     def prepare(
         self, phase: str, start: Start, mode: Mode, extra: Mapping[str, str], output: Path
     ) -> None:
-        """Have one more that can become a worker like `start`; `extra` is environment for it."""
+        """Start one more standby, which can become a worker like `start`.
+
+        `extra` are further variables for it. Its output goes to the file `output`, until it is a
+        worker.
+        """
         env = {
             **{name: start.env[name] for name in _OF_THE_JOB if name in start.env},
             **_foreign(start.env),
@@ -178,19 +200,19 @@ class StandbyPool:
         self._reactor.watch(standby.descriptor, lambda: self._heard(standby))
 
     def hold(self) -> None:
-        """Have those that are still getting ready take no CPU until `release`."""
+        """Stop the standbys that are still getting ready, until `release`."""
         for standby in self._standbys:
             standby.hold()
 
     def release(self) -> None:
-        """Let those that are held get ready."""
+        """Let the held standbys run again."""
         for standby in self._standbys:
             standby.release()
 
     def take(self, phase: str, start: Start, descriptors: Mapping[str, int]) -> Taken | None:
-        """Make a standby the worker `start`, with these descriptors (see `protocol.standby`).
+        """Turn a standby into the worker `start`, with these descriptors (see `protocol.standby`).
 
-        None: there is none that is ready and fits, and `start` must be started itself.
+        Returns the worker; None: no standby is ready and fits, so the worker needs a cold start.
         """
         for standby in [one for one in self._standbys if one.is_ready and one.phase == phase]:
             standby.release()
@@ -230,13 +252,13 @@ class StandbyPool:
         return None
 
     def give_up(self, phase: str, why: str) -> None:
-        """Do without more of them for the rest of the phase."""
+        """Start no more standbys for the rest of the phase, and tell people `why`, once."""
         if self._given_up != phase:
             self._warn(Notice("standby-failed", f"no standby: {why}", reason=why))
         self._given_up = phase
 
     def discard(self) -> None:
-        """End them."""
+        """Kill all standbys."""
         for standby in list(self._standbys):
             self._discard(standby)
 
@@ -283,7 +305,7 @@ class Taken:
 
 
 class _Standby:
-    """The process, and the socket that leads to it."""
+    """The process of a standby, and our end of its socket."""
 
     def __init__(
         self,
@@ -294,7 +316,7 @@ class _Standby:
         env: Mapping[str, str],
         output: Path,
     ) -> None:
-        """Start it; what it says before it is a worker goes to the file `output`.
+        """Start the process. Its output goes to the file `output`, until it is a worker.
 
         Raises:
             OSError: it cannot be started.
@@ -324,11 +346,11 @@ class _Standby:
 
     @property
     def descriptor(self) -> int:
-        """Can be read when `read` has something to tell."""
+        """Becomes readable when `read` has something to take."""
         return self._connection.descriptor
 
     def read(self) -> str | None:
-        """Hear it: None while all is well, else why it is of no use."""
+        """Read what the standby reports. Returns why it cannot be used; None: it can."""
         try:
             said = self._connection.receive(1 + 4 * MAX_REASON)
         except BlockingIOError:
@@ -342,26 +364,26 @@ class _Standby:
         return f"it ended by itself, see {self._output.name}"
 
     def hold(self) -> None:
-        """Have it take no CPU, unless it is ready and takes none anyway."""
+        """Stop the process, unless it is ready: then it only waits and uses no CPU."""
         if not self.is_ready:
             self._is_held = True
             self.process.signal(SIGSTOP)
 
     def release(self) -> None:
-        """Let it run again; what somebody else has stopped stays so."""
+        """Let the process run again if `hold` stopped it; not if somebody else did."""
         if self._is_held:
             self._is_held = False
             self.process.signal(SIGCONT)
 
     def become(self, start: Start, descriptors: Mapping[str, int]) -> None:
-        """Make it the worker `start`.
+        """Make this process the worker `start`, and close the socket.
 
         Raises:
-            OSError: it is gone, or does not listen.
+            OSError: the process has ended, or does not read.
         """
         orders = StandbyOrders(start.argv, start.env, list(descriptors))
         self._connection.send_orders(orders, list(descriptors.values()))
 
     def close(self) -> None:
-        """Let go of the socket: a standby that is not the worker by then ends."""
+        """Close our end of the socket. A standby that is not a worker yet then ends."""
         self._connection.close()

@@ -16,18 +16,18 @@ from supervisor.engines.host_port import MainLoop
 from supervisor.ports import Clock
 
 _SHARE = 0.1
-"""The share of one core, while others want the CPU."""
+"""The share of one core that the process may use while others want the CPU."""
 _BURST = 0.1
-"""Seconds."""
+"""Seconds that a burst lasts."""
 _CONTENDED = 0.1
-"""Seconds of waiting per second of running from which others are taken to want the CPU."""
+"""Least seconds of waiting per second of running that show that others want the CPU."""
 
 
 def rest_after(wall: float, ran: float, waited: float) -> float:
     """Returns the seconds to rest after a burst of `wall` seconds.
 
-    In the burst all threads together `ran` and `waited` for the CPU for so many seconds. 0: nobody
-    else wants the CPU, or the burst used no more than its share.
+    In the burst, all threads together ran for `ran` seconds and waited for the CPU for `waited`
+    seconds. Returns 0 if nobody else wants the CPU, or if the burst used no more than its share.
     """
     if waited < _CONTENDED * ran:
         return 0.0
@@ -44,10 +44,13 @@ class Throttle:
         process: Process,
         measured: Callable[[int], tuple[int, int]],
     ) -> None:
-        """The process has just been started. `measured` returns for a pid the nanoseconds for which
-        it has run, and has waited for a CPU; (0, 0): not known."""
+        """Begin the first burst: `process` has just been started.
+
+        `measured` returns for a pid the nanoseconds for which it has run, and for which it has
+        waited for a CPU; (0, 0): not known.
+        """
         self.ran = 0.0
-        """Seconds for which the process was allowed to run."""
+        """Seconds for which the process was allowed to run, without its rests."""
         self._reactor = reactor
         self._clock = clock
         self._process = process

@@ -1,1 +1,1 @@
-"""Looks at the devices: which are there, and which compute as they should."""
+"""Probes the devices: finds out which exist, and which compute correctly."""

@@ -1,12 +1,15 @@
-"""Finds out which devices are there and compute what they should, by asking a process of its own.
+"""Finds out which devices exist and compute correctly, by asking a separate process.
 
-The process is `trainer.probe`: whoever uses a broken device may hang or die of it. All devices are
-tried at once; where that goes wrong, another process tries them one by one. One that hangs on a
-device is killed after a time limit, and the next one leaves that device out. One that is killed
-from outside, or hangs before the first device, tells nothing of the devices: another one is asked
-the same. Of a TPU, parts of the host are tried instead, each in a process of its own
-(`host_parts`). It is no worker, and the answer comes once it is gone: nothing of it holds a device
-that a worker needs.
+The process runs `trainer.probe`. It is separate because a broken device may hang or kill the
+process that uses it. It tries all devices at once. If that fails, another process tries them one by
+one. If a process hangs on a device, it is killed after a time limit, and the next one leaves that
+device out. If a process is killed from outside, or hangs before the first device, it says nothing
+about the devices: another process is asked the same question.
+
+On a TPU, parts of the host are tried instead, each in a process of its own (`host_parts`).
+
+A probe process is no worker. The answer is given only after the process has ended, so that it holds
+no device that a worker needs.
 """
 
 from __future__ import annotations
@@ -28,42 +31,48 @@ from supervisor.protocol.environment import HOST_TOPOLOGY, STALE_TOPOLOGY
 
 @dataclass(frozen=True, slots=True)
 class ProbeLimits:
-    """Seconds after which silence is a hang: before the backend is up, while a program is compiled
-    (the first one beside a loaded machine), while a device computes, and all in all, less than the
-    core waits (`RestartPolicy.probe_timeout`)."""
+    """Seconds after which a probe process that says nothing counts as hanging."""
 
     start: float = 90.0
+    """Until its backend is up."""
     compile: float = 90.0
+    """While it compiles its program. The machine may be loaded."""
     device: float = 20.0
+    """While a device computes."""
     all: float = 420.0
+    """For the whole look, silent or not. It is less than the core waits
+    (`RestartPolicy.probe_timeout`)."""
 
 
 @dataclass(slots=True)
 class _Look:
-    """One look at the devices: `prober` is the process that is asked now."""
+    """One look at the devices."""
 
     plan: PhasePlan
     on_answer: Callable[[ProbeAnswer], None]
     layout: UnitLayout = field(default_factory=UnitLayout)
     broken: simulated.Broken = field(default_factory=simulated.Broken)
     begin: tuple[Part, ...] = ()
-    """The parts that are tried first, if any. Then `layout` is that of the part in progress."""
+    """The parts to begin with, if the devices are tried by parts. `layout` is then that of the part
+    in progress. Empty: they are not tried by parts."""
     tried: dict[Part, Tried] = field(default_factory=dict)
     asked: tuple[str, ...] = ()
-    """All units of the parts."""
+    """All units to probe, if they are tried by parts."""
     prober: ProbeProcess | None = None
+    """The process that is asked now."""
     one_by_one: bool = False
-    """Whether each device is tried alone, because something went wrong with all of them."""
+    """Whether each device is tried alone, because trying all of them together failed."""
     hung: dict[int, str] = field(default_factory=dict)
-    """The places of devices on which an earlier process hung."""
+    """The places of the devices on which an earlier process hung, each with the reason."""
     tries: int = 0
-    """How many processes in a row were asked the same, and ended without an answer."""
+    """How many processes in a row were asked the same question and ended without an answer."""
     is_over: bool = False
-    """Whether it has taken too long."""
+    """Whether no further process is to be asked: the look has taken too long, or the cause is not
+    in single chips."""
 
 
 class DeviceProbe:
-    """Looks at the devices, one look at a time."""
+    """Probes the devices, one look at a time."""
 
     def __init__(
         self,
@@ -73,7 +82,7 @@ class DeviceProbe:
         environ: Mapping[str, str],
         limits: ProbeLimits = ProbeLimits(),
     ) -> None:
-        """`environ` is what the process inherits."""
+        """`environ` is the environment that probe processes inherit."""
         self._reactor = reactor
         self._clock = clock
         self._machine = machine
@@ -81,16 +90,18 @@ class DeviceProbe:
         self._limits = limits
         self._waiting: ProbeProcess | None = None
         self._waits_for: str | None = None
-        """The platform that the one that waits can look at."""
+        """The platform for which the waiting process was started."""
         self._look: _Look | None = None
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The process that waits to be asked: it holds no device, and may outlive workers."""
+        """The pid of the waiting process, if there is one. It holds no device and belongs to no
+        attempt."""
         return (self._waiting.process.pid,) if self._waiting is not None else ()
 
     def prepare(self, plan: PhasePlan) -> None:
-        """Have a process wait to be asked, which saves most of its start.
+        """Start a process that waits for a question, so that a later look need not wait for its
+        start. Does nothing if a process waits already.
 
         Raises:
             OSError: it cannot be started.
@@ -105,8 +116,8 @@ class DeviceProbe:
         units: tuple[str, ...] | None,
         on_answer: Callable[[ProbeAnswer], None],
     ) -> None:
-        """Look at `units` (None: all that the config expects); `on_answer` is called once, perhaps
-        at once. A look that was begun before is given up, and never answered."""
+        """Probe `units` (None: all that the config expects), and call `on_answer` once, perhaps
+        before this returns. A look that is under way is cancelled, and never answered."""
         self.stop()
         look = self._look = _Look(plan, on_answer)
         self._reactor.call_later(self._limits.all, lambda: self._too_long(look))
@@ -116,7 +127,7 @@ class DeviceProbe:
             self._answer(look, ProbeAnswer(problem=str(error)))
 
     def stop(self) -> None:
-        """Give up the look that is under way, if there is one: nothing is answered."""
+        """Cancel the look that is under way, if there is one. It is never answered."""
         if self._look is not None and self._look.prober is not None:
             self._look.prober.kill()
         self._look = None
@@ -137,7 +148,7 @@ class DeviceProbe:
             self._ask(look)
 
     def _ask_part(self, look: _Look) -> None:
-        """Ask about the next part, or answer if there is none."""
+        """Probe the next part; if none is left, answer."""
         part = None if look.is_over else host_parts.next_part(look.begin, look.tried)
         if part is not None:
             look.layout = UnitLayout.of(look.plan, part, look.broken.lost)
@@ -150,7 +161,7 @@ class DeviceProbe:
             self._answer(look, ProbeAnswer(healthy, host_parts.faults(look.asked, look.tried)))
 
     def _ask(self, look: _Look) -> None:
-        """Ask the process that waits, or a new one."""
+        """Send the question to the waiting process, or to a new one."""
         environment = look.layout.environment(look.plan, self._environ)
         question = {
             "without": HOST_TOPOLOGY if environment else (),
@@ -190,13 +201,13 @@ class DeviceProbe:
             self._reactor.forget(prober.descriptor)
 
     def _patience(self, look: _Look, prober: ProbeProcess) -> float:
-        """For how long it may be silent now."""
+        """Returns how many seconds the process may be silent now."""
         if not prober.is_up or prober.known is None:
             return host_parts.patience(look.tried, self._limits.start)
         return self._limits.device if prober.known["compiled"] else self._limits.compile
 
     def _expect(self, look: _Look, prober: ProbeProcess, seconds: float) -> None:
-        """Hear of it again in so many seconds, or kill it."""
+        """Kill the process if it sends no message within so many seconds."""
         words = prober.words
 
         def silent() -> None:
@@ -213,7 +224,8 @@ class DeviceProbe:
             look.prober.kill()
 
     def _ended(self, prober: ProbeProcess) -> None:
-        """A process has ended: one that was asked, that waits, or that is of no use any more."""
+        """Handle the end of a process: one that was asked, that waits, or that is not needed any
+        more."""
         ended = prober.process.poll(rank=0)
         if ended is None:
             return
@@ -228,12 +240,12 @@ class DeviceProbe:
         prober.close()
 
     def _conclude(self, look: _Look, prober: ProbeProcess, ended: WorkerExit) -> None:
-        """ProbeAnswer, or have another process try the devices that this one did not get to."""
+        """Answer, or ask another process about the devices that this one did not get to."""
         known = prober.known if prober.is_up else None
         most = prober.most_tries(ended)
         look.tries += 1
         is_done = known is not None and known["at"] is None
-        is_part = bool(look.begin) and prober.hung is not None  # of which smaller ones are tried
+        is_part = bool(look.begin) and prober.hung is not None  # its halves are tried
         if look.tries < most and not (is_done or is_part or look.is_over):
             self._ask_again(look, same=True)
             return
@@ -253,7 +265,7 @@ class DeviceProbe:
             self._answer(look, ProbeAnswer(problem=prober.problem(ended, tries)))
 
     def _conclude_part(self, look: _Look, prober: ProbeProcess, ended: WorkerExit) -> None:
-        """Take in what came of a part, and go on with the next."""
+        """Keep the result for a part, and go on with the next part."""
         part, known = look.layout.present, prober.known
         if not prober.is_up or known is None or known["at"] is not None:
             look.tried[part] = Tried(prober.problem(ended), prober.is_up, prober.start)
@@ -265,7 +277,7 @@ class DeviceProbe:
             look.tried[part] = Tried(problem, found, prober.start)
         there_is_none = look.plan.platform == "tpu" and not self._machine.has_chips()
         if not prober.has_begun or (not prober.is_up and there_is_none):
-            look.is_over = True  # it does not depend on which chips there are
+            look.is_over = True  # the cause is not in single chips
         self._ask_again(look)
 
     def _ask_again(self, look: _Look, *, same: bool = False) -> None:

@@ -1,12 +1,14 @@
-"""Which parts of a host to look at by themselves, and what that comes to. Pure.
+"""Decides which parts of a host to probe separately, and what the results say of its units. Pure.
 
-A TPU is initialised whole: one chip that is stuck keeps a process from all that it was shown. And
-nothing documents which chip is the i-th device that JAX shows. So where a look at several units
-goes wrong, its halves are looked at, each in a process that sees nothing else, down to single
-units: a unit is bad if a process that saw it alone says so, and never by its place among others.
-Halves of an aligned run are aligned, as is what a smaller rung can be placed on. The larger part
-comes first, and later starts get less time than the first one: chips that are stuck should not use
-up the time for all looks.
+A TPU backend initialises all chips that a process sees: one stuck chip keeps the process from all
+of them. And nothing documents which chip is the i-th device that JAX shows. So if the probe of a
+part fails, its halves are probed, each in a process that sees nothing else, down to single units. A
+unit is bad if a process that saw only this unit says so, never because of its place among others. A
+unit that no process could probe alone in time is reported as not found.
+
+The parts are aligned runs of units: a smaller rung is placed on an aligned run, and halves of an
+aligned run are aligned too. The larger part comes first, and later processes get less time to start
+than the first one. So stuck chips do not use up the time of the whole look.
 """
 
 from __future__ import annotations
@@ -18,23 +20,27 @@ from supervisor.core.events import BadUnit
 
 Part = tuple[str, ...]
 _LEAST = 20.0
-"""Seconds that each start may take: libraries are imported anew, beside a loaded machine too."""
+"""Least seconds that each process may take to start. It imports libraries anew, perhaps on a loaded
+machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What came of one part. `problem` None: all of its units are well."""
+    """The result for one part."""
 
     problem: str | None = None
+    """What is wrong with a unit of it; None: all its units are healthy."""
     found: bool = False
-    """Whether something computed there: else a problem tells only that the part is not to be had
-    now, as a busy chip is not."""
+    """If there is a problem: whether the backend came up and showed the faulty unit. If not, the
+    problem may be only that the part is unavailable now, for example because a chip is busy."""
     start: float | None = None
-    """Seconds after which its backend was up; None: it never was."""
+    """Seconds until its backend was up; None: it never was."""
 
 
 def runs(units: Sequence[str], wanted: Sequence[str]) -> tuple[Part, ...]:
-    """The parts to begin with: all of `units`, or the largest aligned runs of those `wanted`."""
+    """Returns the parts to begin with: all of `units` if all are `wanted`, else the largest aligned
+    runs of those `wanted`. A run is aligned if its length is a power of two and it begins at a
+    multiple of that."""
     if set(units) <= set(wanted):
         return (tuple(units),)
     found: list[Part] = []
@@ -57,14 +63,17 @@ def _largest(units: Sequence[str], wanted: Sequence[str], at: int) -> Part:
 
 
 def next_part(begin: Sequence[Part], tried: Mapping[Part, Tried]) -> Part | None:
-    """The part to look at next, a largest one; None: all is known."""
+    """Returns the part to probe next, a largest one; None: nothing is left to probe."""
     left = (part for run in begin for part in _left(run, tried))
     return max(left, key=len, default=None)
 
 
 def patience(tried: Mapping[Part, Tried], first: float) -> float:
-    """Seconds for which the next part may start up, where the `first` one may take so many: half of
-    them, and once another part has come up, twice as long as that took."""
+    """Returns how many seconds the process for the next part may take to start.
+
+    The first process may take `first` seconds, a later one half of that. Once another part has come
+    up, it is twice the longest time that one took, but at least 20 s and at most half of `first`.
+    """
     if not tried:
         return first
     took = [one.start for one in tried.values() if one.start is not None]
@@ -81,12 +90,12 @@ def _left(part: Part, tried: Mapping[Part, Tried]) -> Iterator[Part]:
 
 
 def well(tried: Mapping[Part, Tried]) -> frozenset[str]:
-    """The units of all parts that are well."""
+    """Returns the units of all parts that have no problem."""
     return frozenset(unit for part, one in tried.items() if one.problem is None for unit in part)
 
 
 def faults(units: Sequence[str], tried: Mapping[Part, Tried]) -> tuple[BadUnit, ...]:
-    """Those of `units` that are not known to be well, each with the reason."""
+    """Returns those of `units` that are not known to be healthy, each with the reason."""
     found, good = [], well(tried)
     for unit in units:
         if unit not in good:

@@ -1,7 +1,7 @@
-"""The units that a look at the devices is about, and what its findings say of them.
+"""Maps the devices that a probe process sees to the units of the job.
 
-A process sees its devices as places: 0, 1, ... Which units these are, devices or whole hosts,
-follows from what it was shown.
+The process numbers the devices that it sees: 0, 1, ... (their places). Which units these are,
+devices or whole hosts, follows from the units that the process was given.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from supervisor.protocol.environment import NUM_CPU_DEVICES
 from supervisor.protocol.shortening import beginning
 
 _MAX_SHOWN = 300
-"""Characters of what is wrong with a unit."""
+"""Most characters of what is wrong with a unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
-    """The units that are well, and those that are not; or why nothing could be found out."""
+    """The healthy and the bad units; or, in `problem`, why nothing could be found out."""
 
     healthy: tuple[str, ...] = ()
     bad: tuple[BadUnit, ...] = ()
     problem: str | None = None
 
     def redacted(self, redact: Callable[[str], str]) -> ProbeAnswer:
-        """The same without the secrets that `redact` takes out: an error may tell some."""
+        """Returns a copy with its texts redacted and shortened: they may quote an error."""
         bad = tuple(
             replace(unit, reason=beginning(redact(unit.reason), _MAX_SHOWN)) for unit in self.bad
         )
@@ -39,21 +39,22 @@ class ProbeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class UnitLayout:
-    """Which units a look is about, before anybody has looked."""
+    """Which units a look is about, and how many devices each of them has."""
 
     asked: tuple[str, ...] | None = None
-    """The units that are wanted; None: each device that is found is a unit."""
+    """The units to probe; None: each device that is found is a unit."""
     present: tuple[str, ...] = ()
-    """Those of `asked` that are not known to be lost."""
+    """The units of `asked` that are not known to be lost (only simulated ones can be)."""
     devices_each: int = 1
-    """Accelerators of a unit."""
+    """How many accelerators a unit has."""
     shown_each: int | None = 1
-    """Devices that JAX shows of an accelerator (two of a tpu7x chip). None: nobody has said which
-    TPU it is, so it is two where JAX shows more devices than there are chips."""
+    """How many devices JAX shows for each accelerator (two for a tpu7x chip). None: the config does
+    not name the TPU, so it is two if JAX shows more devices than there are chips, else one."""
 
     @classmethod
     def of(cls, plan: PhasePlan, units: tuple[str, ...] | None, lost: frozenset[str]) -> UnitLayout:
-        """The layout of `units` (None: all units of the plan), without those that are `lost`."""
+        """Returns the layout of `units` (None: all units of the plan), given those that are
+        `lost`."""
         each = (plan.num_devices or 0) // len(plan.units) if plan.units else 1
         units = units or plan.units or None
         present = tuple(u for u in units or () if not lost.intersection(_names(u, each)))
@@ -61,22 +62,24 @@ class UnitLayout:
         return cls(units, present, each, plan.tpu.devices_per_chip if plan.tpu else shown)
 
     def places(self, broken: frozenset[str]) -> tuple[int, ...]:
-        """The place of the first device of each unit that is present, and `broken`."""
+        """Returns the place of the first device of each present unit that is `broken`. A host is
+        broken if one of its devices is."""
         each = self.devices_each
         names = (_names(unit, each) for unit in self.present)
         return tuple(i * each for i, those in enumerate(names) if broken.intersection(those))
 
     def names(self, broken: frozenset[str]) -> tuple[str, ...]:
-        """Those of its units, and of their devices, that are `broken`."""
+        """Returns the ids of the present units, and of their devices, that are `broken`."""
         there = {name for unit in self.present for name in _names(unit, self.devices_each)}
         return tuple(sorted(broken & there))
 
     def environment(self, plan: PhasePlan, inherited: Mapping[str, str]) -> dict[str, str]:
-        """What makes a process see the devices of the units that are present, in their order.
+        """Returns the variables that make a process see the devices of the present units, in their
+        order, and no others. Empty: it needs no variables.
 
         Raises:
-            ValueError: no process can see just these.
-            OSError: the environment hides some of them.
+            ValueError: one process cannot see just these devices.
+            OSError: `inherited` or the config's environment hides some of them.
         """
         own = {**plan.secrets, **plan.env}
         if plan.platform == "cpu" and self.num_devices:
@@ -90,11 +93,12 @@ class UnitLayout:
 
     @property
     def num_devices(self) -> int:
-        """How many accelerators are to be looked at, as far as is known."""
+        """How many accelerators there are to probe; 0 if their number is not known."""
         return len(self.present) * self.devices_each
 
     def answer(self, found: int, bad: Mapping[int, str]) -> ProbeAnswer:
-        """What follows where JAX shows `found` devices, some of them `bad` (by their place)."""
+        """Returns the answer for the units, if JAX shows `found` devices. `bad` has the reasons of
+        the faulty devices, by their place."""
         if self.asked is None:
             units = tuple(str(place) for place in range(found))
             return UnitLayout(units, units).answer(found, bad)
@@ -118,8 +122,8 @@ class UnitLayout:
 
 
 def _names(unit: str, devices_each: int) -> tuple[str, ...]:
-    """The ids by which a unit may be broken: its own, and where it is a host those of its
-    devices."""
+    """Returns the ids under which a unit may be listed as broken: its own and, if it is a host,
+    those of its devices."""
     if not unit.startswith(simulated.HOST):
         return (unit,)
     first = int(unit.removeprefix(simulated.HOST)) * devices_each
