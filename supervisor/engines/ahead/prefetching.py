@@ -3,8 +3,8 @@
 For each rung a process with that number of devices (`trainer.prefetch`) compiles the program, one
 process at a time. It gets a tenth of a core while others want the CPU, and its time and memory are
 limited. The result lies where a worker on that rung looks for it. Nothing waits for a compile. If
-the worker group ends or is asked to stop, the process is stopped too. When the next group has
-recovered, it goes on if its rung is still wanted; otherwise it is killed.
+the worker group ends or is asked to stop, the process is paused. When the next group has recovered,
+the process goes on if its rung is still wanted; otherwise it is killed.
 """
 
 from __future__ import annotations

@@ -67,8 +67,8 @@ class _Look:
     tries: int = 0
     """How many processes in a row were asked the same question and ended without an answer."""
     is_over: bool = False
-    """Whether no further process is to be asked: the look has taken too long, or the cause is not
-    in single chips."""
+    """True if the look ends with what is known: it has taken too long, or the cause is not in
+    single chips."""
 
 
 class DeviceProbe:

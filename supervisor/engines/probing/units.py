@@ -30,7 +30,8 @@ class ProbeAnswer:
     problem: str | None = None
 
     def redacted(self, redact: Callable[[str], str]) -> ProbeAnswer:
-        """Returns a copy with its texts redacted and shortened: they may quote an error."""
+        """Returns a copy with redacted texts, because an error may hold a secret; the reasons of
+        units are also shortened."""
         bad = tuple(
             replace(unit, reason=beginning(redact(unit.reason), _MAX_SHOWN)) for unit in self.bad
         )
