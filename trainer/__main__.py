@@ -1,8 +1,9 @@
-"""`python -P -m trainer PARAMS.yaml`: trains what a resolved config says, and says how it goes.
+"""`python -P -m trainer PARAMS.yaml`: trains what a resolved config says, and reports to the
+supervisor.
 
-As a standby it first prepares, and waits until it is the worker of an attempt. Whatever it dies of,
-it leaves a failure record first, and then the process is gone at once: the normal exit of a process
-with a broken backend, or of one among several, can hang.
+As a standby it first prepares, and then waits until it becomes the worker of an attempt. Whatever
+error ends it, it writes a failure record and then exits at once: the normal exit of a process with
+a broken backend, or of one among several, can hang.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ USAGE = "usage: python -P -m trainer PARAMS.yaml"
 
 
 def main() -> NoReturn:
-    """Run, and leave with 0, or with 1 and a failure record."""
+    """Run, and exit with 0, or with 1 and a failure record."""
     arguments, ready = sys.argv[1:], None
     if (standby := Standby.from_environment()) is not None:
         arguments, ready = _stand_by(standby, arguments)
@@ -40,7 +41,7 @@ def main() -> NoReturn:
     code = 0
     try:
         enable_stack_dumps(reporter)
-        faults.on_entering(Stage.STARTING)  # where a worker is from the first, without a word
+        faults.on_entering(Stage.STARTING)  # no report says so: every worker begins in this stage
         _run(arguments, reporter, faults, ready)
     except BaseException as error:
         code = 1
@@ -56,8 +57,8 @@ def main() -> NoReturn:
 
 
 def _stand_by(standby: Standby, arguments: list[str]) -> tuple[list[str], WarmUp | None]:
-    """Do what can be done before there is an attempt; return as its worker, with the worker's
-    arguments."""
+    """Prepare what does not depend on the attempt, and wait for one. Returns the arguments of its
+    worker, and the warm-up where its worker can use that."""
     ready = None
     try:
         _import()
@@ -85,7 +86,7 @@ def _run(
     arguments: list[str], reporter: Reporter, faults: FaultInjector, ready: WarmUp | None
 ) -> None:
     # Imported here, so that a failing import leaves a record too; jax only after the config is
-    # known to be good.
+    # known to be valid.
     import yaml
 
     from supervisor.config.training.resolved import parse
@@ -105,8 +106,8 @@ def _run(
 
 
 def _import() -> Callable[..., None]:
-    """`train`, with all that it imports. There is no garbage in that worth collecting: a quicker
-    start."""
+    """Import and return `train`. The garbage collector is off meanwhile: the imports leave no
+    garbage that is worth collecting, and so the start is quicker."""
     gc.disable()
     from trainer.train import train
 

@@ -1,13 +1,13 @@
 """`python -P -m trainer.aot`: compiles a config for TPUs that are not there, for each rung.
 
-libtpu compiles for a topology that it is only told of, so what would not fit into a TPU's memory,
-or cannot be lowered for it, is known before one is rented. Nothing is run: whether the result
-computes what it should, only a TPU can tell.
+libtpu can compile for a TPU topology that exists only as a description. So we learn before a TPU is
+rented whether the program fits into its memory and can be compiled for it. Nothing is run: only a
+TPU can show whether the results are correct.
 
-One JSON object on standard input, `{"trainer": {...}, "rungs": [{"num_devices": N, "topology":
-"v5e:2x4", "host_bounds": [2, 4, 1] or null, "chip_config": "megacore" or null}, ...]}`; one in a
-line on standard output for each rung: `num_devices` with `seconds` and `bytes` (of a device's
-memory), or with a `problem`.
+Input: one JSON object on standard input, `{"trainer": {...}, "rungs": [{"num_devices": N,
+"topology": "v5e:2x4", "host_bounds": [2, 4, 1] or null, "chip_config": "megacore" or null}, ...]}`.
+Output: one JSON object per rung, each on a line of its own: `num_devices`, and either `seconds` and
+`bytes` (of one device's memory) or a `problem`.
 """
 
 # mypy: allow-untyped-calls
@@ -31,16 +31,16 @@ from trainer.step import jit_train_step
 from trainer.train_state import TrainStateSpec
 
 _MAX_PROBLEM = 4000
-"""Characters; the supervisor takes the secrets out, and shows fewer."""
+"""Characters; the supervisor removes the secrets, and shows fewer."""
 
 
 def compile_ahead(config: TrainerConfig, wanted: dict[str, Any]) -> dict[str, Any]:
-    """The answer for one rung, both as in the module's description."""
+    """Return the answer for the rung `wanted`; the module's description has the form of both."""
     num_devices = wanted["num_devices"]
     began = time.perf_counter()
     try:
         used = _device_bytes(config, wanted)
-    except Exception as error:  # whatever the compiler objects to is the answer
+    except Exception as error:  # any objection of the compiler is an answer
         first = next(iter(str(error).splitlines()), "")
         problem = beginning(f"{type(error).__name__}: {first}", _MAX_PROBLEM)
         return {"num_devices": num_devices, "problem": problem}
@@ -49,7 +49,7 @@ def compile_ahead(config: TrainerConfig, wanted: dict[str, Any]) -> dict[str, An
 
 
 def _device_bytes(config: TrainerConfig, wanted: dict[str, Any]) -> int:
-    """The memory that the train step takes on each device, once it is compiled."""
+    """Compile the train step; returns the bytes of memory that it takes on each device."""
     found = rung(config.init, wanted["num_devices"])
     assert found is not None
     sharder = BatchSharder(make_mesh(found, devices(wanted)), found)
@@ -62,10 +62,10 @@ def _device_bytes(config: TrainerConfig, wanted: dict[str, Any]) -> int:
 
 
 def devices(wanted: dict[str, Any]) -> Sequence[jax.Device]:
-    """The devices of the slice, as libtpu describes them.
+    """Return the devices of the slice, as libtpu describes them.
 
     Raises:
-        ValueError: it describes another number of them than the cloud would run.
+        ValueError: libtpu describes another number of devices than the real slice has.
     """
     options = {
         "chips_per_host_bounds": wanted["host_bounds"],
@@ -82,9 +82,9 @@ def devices(wanted: dict[str, Any]) -> Sequence[jax.Device]:
 
 
 def main() -> None:
-    """Answer rung by rung, as each is compiled."""
+    """Answer for one rung after the other, each as soon as it is compiled."""
     request = json.load(sys.stdin)
-    jax.config.update("jax_platforms", "cpu")  # for what is computed here
+    jax.config.update("jax_platforms", "cpu")  # for what is computed in this process itself
     config = parse(request)
     for wanted in request["rungs"]:
         print(json.dumps(compile_ahead(config, wanted)), flush=True)

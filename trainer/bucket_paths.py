@@ -1,8 +1,8 @@
-"""Paths in a bucket, as Orbax takes them, and what the store tells of its objects.
+"""Paths in a bucket, as Orbax takes them, and what the store knows of its objects.
 
-Arrays go there and back by tensorstore. All else that Orbax writes goes by etils and gcsfs, and so
-does what we add. gcsfs would remember listings for ever, and not hear of what tensorstore writes:
-here it is told to remember none.
+Orbax writes and reads arrays by tensorstore. It writes everything else by etils and gcsfs, and so
+does this module. gcsfs would cache listings for ever, and it does not see what tensorstore writes:
+so its cache of listings is turned off here.
 """
 
 # mypy: allow-untyped-calls, disable-error-code="attr-defined"
@@ -24,22 +24,23 @@ from supervisor.protocol.reading import SMALL, UnreadableError
 from supervisor.protocol.removal import Place
 
 _PLAIN_GCSFS = "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"
-"""Otherwise it asks of what kind the bucket is, which takes credentials and a permission of its
-own, and where it gets no answer it asks again for each request. Nothing here needs to know."""
+"""The variable that makes gcsfs ask for the type of a bucket. It is set to `false`: the question
+needs credentials and a permission of its own, and without an answer gcsfs asks again before each
+request. Nothing here needs the type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """An object's size in bytes, and the MD5 of its content as the store computed it when it came
-    (hexadecimal; None: the store does not know it, as of objects that were put together)."""
+    """The size of an object in bytes, and the MD5 of its content as hex. The store computed the MD5
+    when the object was uploaded; None: the store does not know it, as for composed objects."""
 
     size: int
     md5: str | None
 
 
 def path_of(place: Path | Uri) -> Path:
-    """`place` as a path. In a bucket it is one of etils, which does what is asked of a `Path`
-    here, and is none."""
+    """Return `place` as a path. In a bucket it is a path of etils: that has the methods of `Path`
+    that are used here, but is not an instance of `Path`."""
     if isinstance(place, Path):
         return place
     os.environ.setdefault(_PLAIN_GCSFS, "false")
@@ -50,26 +51,27 @@ def path_of(place: Path | Uri) -> Path:
 
 
 def is_in_bucket(path: Path) -> bool:
-    """Whether `path` came from a `Uri`."""
+    """Whether `path` was made from a `Uri`."""
     return not isinstance(path, Path)
 
 
 def objects(path: Path) -> dict[str, Object]:
-    """All objects below `path`, by their name relative to it; one request for each thousand."""
+    """Return all objects below `path`, by their name relative to it. Takes one request per thousand
+    objects."""
     top = f"{str(path).partition('://')[2]}/"
     found: Mapping[str, Any] = _store().find(str(path), detail=True)
     return {
         name.removeprefix(top): Object(int(one["size"]), _hexadecimal(one.get("md5Hash")))
         for name, one in found.items()
-        if not name.endswith("/")  # what a browser shows as a folder
+        if not name.endswith("/")  # an empty object that a browser shows as a folder
     }
 
 
 def read(place: Path | Uri, limit: int = SMALL) -> bytes:
-    """All that an object of at most `limit` bytes holds.
+    """Return the content of an object of at most `limit` bytes.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no such object.
         UnreadableError: it is too large.
         Exception: whatever the store's client raises.
     """
@@ -82,19 +84,20 @@ def read(place: Path | Uri, limit: int = SMALL) -> bytes:
 
 
 def create(path: Path, data: bytes) -> None:
-    """Make an object that is not there yet.
+    """Create an object with the content `data`.
 
     Raises:
-        FileExistsError: it is there.
+        FileExistsError: there is an object with this name already.
     """
     _store().pipe_file(str(path), data, mode="create")
 
 
 def remove(place: Place, directory: Path, names: Collection[str]) -> None:
-    """Remove these objects, named by their path below `directory`, the checkpoints'.
+    """Remove the objects `names`, given by their path below `directory`, the directory of
+    checkpoints. It is no error if one is missing.
 
     Raises:
-        NotOursError: one has no name of that place.
+        NotOursError: one of the names is not allowed for `place`.
         Exception: whatever the store's client raises.
     """
     removal.remote(place, names, lambda name: _delete(str(directory / name)))
@@ -106,11 +109,11 @@ def _delete(uri: str) -> None:
 
 
 def _store(scheme: str = "gs") -> Any:
-    import fsspec  # only where there is a bucket: it takes its time
+    import fsspec  # slow to import, so only where there is a bucket
 
     if scheme == "s3":
         return fsspec.filesystem("s3", use_listings_cache=False)
-    return fsspec.filesystem("gcs", finalize_on_close=True)  # the one that etils made
+    return fsspec.filesystem("gcs", finalize_on_close=True)  # the instance that etils has made
 
 
 def _hexadecimal(digest: str | None) -> str | None:

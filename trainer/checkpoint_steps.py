@@ -34,7 +34,7 @@ from trainer.log import log
 from trainer.verification import MARK
 
 Say = Callable[[str], None]
-"""Tells a person one line."""
+"""Tells a person one line of text."""
 
 CORRUPT = "corrupt"
 _REASON = ".reason.txt"
@@ -66,7 +66,7 @@ class UnmarkedCheckpointError(RuntimeError):
 
 
 class UnreadableCheckpointError(OSError):
-    """It cannot be read now whether a step is committed; an older one is not used instead."""
+    """Nobody can read now whether a step is committed. An older step is not used instead."""
 
 
 class CheckpointSteps(Protocol):

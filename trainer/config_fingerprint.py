@@ -1,7 +1,7 @@
-"""What of the config a checkpoint must share with whoever restores it.
+"""The fingerprint of a config: the part that must be equal to restore a checkpoint.
 
 Shapes tell most models apart, but not all (other heads of the same total size, another RoPE base),
-and an optimizer's state can fit another optimizer. So what matters is written down by name. The
+and an optimizer's state can fit another optimizer. So the keys that matter are stored by name. The
 supervisor refuses the same changes of a config before it starts anything.
 """
 
@@ -15,15 +15,15 @@ from supervisor.config.training.resolved import InitConfig, StartPoint
 Fingerprint = Mapping[str, Any]
 
 _NOT_IN_PARAMETERS = ("model.dropout", "model.dtype", "model.rope_theta")
-"""How parameters are used: the next phase may use them in another way."""
+"""Keys that say how parameters are used: the next phase may use them in another way."""
 
 
 _OF_A_PHASE = ("determinism.elastic", "loop.micro_batch_size")
-"""What keeps a phase to the bits that it began with."""
+"""Keys that decide the bits of results: they must not change within a phase."""
 
 
 def fingerprint(init: InitConfig) -> Fingerprint:
-    """What must be equal to go on with the same phase."""
+    """Return what must be equal to continue the same phase."""
     model = init.model.model_dump(mode="json")
     marks = {f"model.{key}": value for key, value in model.items()} | {
         "optimizer.name": str(init.optimizer.name),
@@ -35,7 +35,7 @@ def fingerprint(init: InitConfig) -> Fingerprint:
 
 
 def fingerprint_across(init: InitConfig, source: StartPoint) -> Fingerprint:
-    """What must be equal to start a phase from another one."""
+    """Return what must be equal to start a phase from another one."""
     own = (
         *_NOT_IN_PARAMETERS,
         *_OF_A_PHASE,
@@ -45,8 +45,8 @@ def fingerprint_across(init: InitConfig, source: StartPoint) -> Fingerprint:
 
 
 def differences(saved: Fingerprint, wanted: Fingerprint) -> list[str]:
-    """What differs, in words. A key that only one of them knows is of another version: no verdict
-    on it."""
+    """Return a sentence for each difference. A key that `saved` lacks is skipped: another version
+    wrote it, so it tells nothing."""
     return [
         f"{key} is {saved[key]!r} there, but {value!r} in the config"
         for key, value in wanted.items()

@@ -65,7 +65,7 @@ def mean(function: Callable[[jax.Array, jax.Array], Any], tokens: jax.Array, zer
     number = accumulation * count
     like, restore = ravel_pytree(zeros)
     padding = -like.size % number
-    tokens = jnp.concatenate([tokens, tokens[:1]])  # an array of one turn would not be indexed
+    tokens = jnp.concatenate([tokens, tokens[:1]])  # XLA does not index an array of length 1
 
     def add(turn: jax.Array, total: jax.Array) -> jax.Array:
         places = (turn * count + device) * sequences + jnp.arange(sequences)
@@ -76,7 +76,7 @@ def mean(function: Callable[[jax.Array, jax.Array], Any], tokens: jax.Array, zer
         return total
 
     nothing = jnp.full((like.size + padding) // count, -0.0, like.dtype)  # -0.0 + x is x for all x
-    # XLA must not know the number: it would unroll a loop of one step.
+    # XLA must not know the number of steps: it would unroll a loop of one step.
     unknown = jax.lax.optimization_barrier(jnp.int32(accumulation))
     total = jax.lax.fori_loop(0, unknown, add, nothing)
     whole = jax.lax.optimization_barrier(jax.lax.all_gather(total, AXES, tiled=True))

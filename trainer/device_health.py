@@ -1,9 +1,10 @@
-"""The health check of devices: whether they compute what they should.
+"""The device health check: do the devices compute correct results?
 
-What is computed is a matrix product in three types, compared bit for bit with what it must be. The
-operands are -1, 0 and 1, 256 to a sum: every partial sum is an integer that bfloat16 still holds
-exactly, so no platform, precision or order may differ in a bit. Together the devices also add up
-their integers.
+Each device computes a matrix product in three types, which is compared bit for bit with the true
+product. The operands are -1, 0 and 1, and each sum has 256 terms. So every partial sum is an
+integer that even bfloat16 holds exactly, and the result has the same bits on every platform, with
+any precision and in any order of summation. The devices also add up their integer products
+together.
 """
 
 # mypy: allow-untyped-calls
@@ -24,7 +25,7 @@ _SIZE = 256
 _MAX_REASON = 3000
 
 Faults = dict[int, str]
-"""What is wrong with devices, by their place."""
+"""What is wrong with a device, by the index of the device."""
 
 
 def probe(
@@ -34,10 +35,13 @@ def probe(
     wrong: Collection[int],
     tell: Callable[..., None],
 ) -> None:
-    """Try `devices`; `tell` is called with what is known.
+    """Check `devices` and call `tell` with what is known, again before each part of the check.
+
+    With `one_by_one` each device computes alone first. Devices with an index in `skip` are left
+    out; those with an index in `wrong` simulate a wrong result.
 
     Raises:
-        ArithmeticError: each computes as it should, but not all of them together.
+        ArithmeticError: each device computes correctly, but their sum is wrong.
     """
 
     def tell_of(at: Any, *, compiled: bool = False) -> None:
@@ -50,7 +54,7 @@ def probe(
         tell_of(place)
         try:
             bad |= _faults(devices, [place], wrong, partial(tell_of, place, compiled=True))
-        except Exception as error:  # whatever a broken device makes of it
+        except Exception as error:  # any error of a broken device
             bad[place] = beginning(f"{type(error).__name__}: {error}", _MAX_REASON)
     while healthy := [place for place in left if place not in bad]:
         tell_of("all")
@@ -67,8 +71,8 @@ def _faults(
     wrong: Collection[int],
     compiled: Callable[[], None],
 ) -> Faults:
-    """Have the devices at `places` compute, together where they are several; `compiled` is called
-    before any of them is used."""
+    """Have the devices at `places` compute, together if there are several; returns the wrong ones.
+    `compiled` is called before any of them is used."""
     left, right = _operands()
     true = _true_products(left, right)
     lefts = np.stack([left] * len(places))
@@ -98,7 +102,8 @@ def _like(value: np.ndarray, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
 
 
 def _operands() -> tuple[np.ndarray, np.ndarray]:
-    """The same in every process: places, mixed by Knuth's multiplicative hash."""
+    """Return the operands, the same in every process: indices, mixed by Knuth's multiplicative
+    hash."""
     mixed = np.arange(2 * _SIZE * _SIZE, dtype=np.uint32) * np.uint32(2654435761) >> 16
     left, right = (mixed % 3).astype(np.int8).reshape(2, _SIZE, _SIZE) - 1
     return left, right
@@ -106,7 +111,7 @@ def _operands() -> tuple[np.ndarray, np.ndarray]:
 
 @jax.jit
 def _compute(lefts: jax.Array, right: jax.Array) -> tuple[jax.Array, ...]:
-    """The products of each device, and the sum of the first ones over all devices."""
+    """Return the products on each device, and the sum of the integer products over all devices."""
     integers = jnp.matmul(lefts, right, preferred_element_type=jnp.int32)
     floats = [jnp.matmul(lefts.astype(kind), right.astype(kind)) for kind in _FLOATS]
     return integers, *floats, jnp.sum(integers, axis=0)
@@ -116,6 +121,7 @@ _FLOATS = (jnp.float32, jnp.bfloat16)
 
 
 def _true_products(left: np.ndarray, right: np.ndarray) -> list[np.ndarray]:
-    """By doubles on the host, which hold integers of 53 bits."""
+    """Return the products computed on the host with doubles, which hold integers of 53 bits
+    exactly."""
     exact = left.astype(np.float64) @ right.astype(np.float64)
     return [exact.astype(kind) for kind in (np.int32, *_FLOATS)]

@@ -61,7 +61,7 @@ def wait_for(address: str) -> None:
 
 
 def is_one_of_several(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether `initialize` must come before the backend."""
+    """Whether this process is one of several, so that `initialize` must come before the backend."""
     return bool(environ.get("JAX_COORDINATOR_ADDRESS"))
 
 

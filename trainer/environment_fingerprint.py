@@ -1,7 +1,7 @@
 """What decides a compiled program besides the configuration: versions, machine, environment, code.
 
-JAX's own cache hashes the program itself, and so has to trace it first. Here the question comes
-before that.
+JAX's own cache has a hash of the program, which JAX can compute only after tracing it. The facts
+here are known before anything is traced.
 """
 
 # mypy: allow-untyped-calls
@@ -38,7 +38,7 @@ _CPU = (
 
 
 def environment_facts() -> list[Any]:
-    """What decides a program besides its configuration."""
+    """Return everything besides the configuration that decides a compiled program."""
     devices = jax.devices()
     client: Any = devices[0].client
     arguments = [argument for argument in sys.argv if argument.startswith("--xla")]
@@ -70,7 +70,7 @@ def _device(device: Any) -> list[Any]:
 
 
 def _cpu() -> list[Any]:
-    """The features that XLA compiles for are the host's."""
+    """Return the CPU features of this host, because XLA compiles for them."""
     features = {}
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0].splitlines():
         name, _, value = line.partition(":")
@@ -80,7 +80,7 @@ def _cpu() -> list[Any]:
 
 
 def _code() -> str:
-    """The sources of this package."""
+    """Return the digest of all sources of this package."""
     sources = sorted(Path(__file__).parent.glob("*.py"))
     return digest(
         b"\0".join(part for file in sources for part in (file.name.encode(), file.read_bytes()))
@@ -88,5 +88,5 @@ def _code() -> str:
 
 
 def digest(content: bytes) -> str:
-    """Its SHA-256, in hexadecimal."""
+    """Return the SHA-256 of `content` as hex."""
     return hashlib.sha256(content).hexdigest()

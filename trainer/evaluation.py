@@ -17,15 +17,15 @@ from trainer.train_state import TrainState, TrainStateSpec
 def compiled_loss(
     config: ValidationConfig, spec: TrainStateSpec, sharder: BatchSharder, executables: Executables
 ) -> Future[Callable[..., Any]]:
-    """The evaluation step, loaded or compiled."""
+    """Load or compile the evaluation step; returns its future."""
     tokens = sharder.abstract(config.dataloader.sequence_length + 1)
     function = jit_evaluation_loss(spec)
     return executables.get("evaluation step", function, spec.abstract, tokens)
 
 
 class Evaluation:
-    """Measures a state. Its data is read, and its step obtained, when it is first needed: a restart
-    must not wait for it."""
+    """Measures the loss of a state. Reads its data and gets its compiled step only at the first
+    evaluation, so that a restart does not wait for them."""
 
     def __init__(
         self,
@@ -42,11 +42,12 @@ class Evaluation:
         self._batches: list[Batch] = []
 
     def due(self, step: int) -> bool:
-        """Whether the state after `step` is to be measured."""
+        """Whether an evaluation is due after `step`."""
         return step % self._config.every == 0
 
     def run(self, state: TrainState, stop: Callable[[], bool]) -> float | None:
-        """The mean loss of `state`, in nats a token; None where `stop` said so in between."""
+        """Return the mean loss of `state` in nats per token; None: `stop` returned True
+        meanwhile."""
         if self._loss is None:
             self._prepare()
         total = 0.0

@@ -1,13 +1,15 @@
 """Compiled steps kept as files: a restart loads them, and neither traces nor compiles.
 
-The way to a step is executable -> compilation cache -> compile; each start says which it took, and
-its time. A file is found by a key of all that decides the program, and what it says of its
-arguments must fit on top. It holds a pickle: see `private_files`.
+A step comes from its executable file; if that cannot be used, from JAX's compilation cache; else it
+is compiled. Each start logs which of them it was, and how long it took. The file's name has a hash
+of everything that decides the program, and the arguments described in the file must fit too. The
+file holds a pickle: see `private_files`.
 
-Loading proves little: XLA on CPU serializes what came out of the compilation cache without some of
-its functions, and only the first call fails (jax 0.10.2). So only what was compiled here is kept,
-and a loaded one is on trial until its first call has completed: a start that finds the mark of a
-trial that went wrong, by an exception or a crash, removes the executable and takes the longer way.
+A file that can be loaded may still not work: XLA on CPU serializes a program that came from the
+compilation cache without some of its functions, and only the first call fails (jax 0.10.2). So only
+programs that were compiled here are kept. And a loaded one is on trial until its first call is
+complete: a mark file stands beside it. If that call ends in an exception or a crash, the next start
+finds the mark, removes the executable and gets the step in another way.
 """
 
 # mypy: allow-untyped-calls
@@ -37,20 +39,20 @@ from trainer.log import WorkerLog
 _SUFFIX = ".executable"
 _TRIAL = ".trial"
 _KEPT = 8
-"""Executables of one step and rank that are kept: a few rungs, a few versions of the code."""
+"""How many executables of one step and rank are kept: a few rungs, a few versions of the code."""
 
 _Loaded = tuple[Any, float]
-"""The compiled step, and the seconds that it took."""
+"""A compiled step, and the seconds that loading it took."""
 
 EXECUTABLE = "its executable"
 CACHE = "the compilation cache"
 
 
 class Executables:
-    """The compiled steps of one configuration, which run on all devices, for this process; obtained
-    in a thread of its own.
+    """The compiled steps of one configuration on all devices, for this process. A thread of its own
+    loads and compiles them.
 
-    `directory` None: nothing is loaded or kept.
+    With `directory` None, nothing is loaded from files or kept in files.
     """
 
     def __init__(
@@ -59,8 +61,8 @@ class Executables:
         config: Mapping[str, Any],
         log: WorkerLog,
     ) -> None:
-        """`config` is what decides the programs besides `environment_fingerprint`. Needs the
-        backend."""
+        """`config` holds what decides the programs besides `environment_fingerprint`. The backend
+        must be initialised."""
         self._log = log
         self._directory = self._usable(directory) if directory is not None else None
         self._key = digest(json.dumps([environment_facts(), dict(config)], sort_keys=True).encode())
@@ -69,18 +71,19 @@ class Executables:
         self._keeping: list[Future[None]] = []
 
     def expect(self, name: str) -> None:
-        """Begin to load a step that `get` will be asked for."""
+        """Begin to load the step `name`, for which `get` is called later."""
         self._loading[name] = self._thread.submit(self._load, name)
 
     def get(self, name: str, function: Any, *arguments: Any) -> Future[Callable[..., Any]]:
-        """`function` of jax.jit, compiled for `arguments` (abstract, with shardings). If it had to
-        be compiled, it is kept when it is handed out."""
+        """Return a future of `function`, a function of jax.jit, compiled for `arguments` (abstract,
+        with shardings). If it had to be compiled, its file is written after the future has its
+        result."""
         compiled: Future[Callable[..., Any]]
         compiled = self._thread.submit(self._obtain, name, function, arguments)
         return compiled
 
     def close(self) -> None:
-        """Wait until what was compiled is kept."""
+        """Wait until the files of all compiled steps are written."""
         self._thread.shutdown()
         for kept in self._keeping:
             kept.result()
@@ -142,11 +145,11 @@ class Executables:
             compiled = serialize_executable.deserialize_and_load(
                 serialized, jax.tree.structure(arguments), jax.tree.structure(result)
             )
-        except Exception as error:  # of another version, or of anything else: it can be made anew
+        except Exception as error:  # another version's, or anything else: compile it again
             self._drop(name, f"{type(error).__name__}: {error}")
             return None
         with suppress(OSError):
-            os.utime(path)  # the least recently used go first
+            os.utime(path)  # the least recently used are removed first
         return compiled, time.perf_counter() - began
 
     def _drop(self, name: str, why: str) -> None:
@@ -177,7 +180,7 @@ class Executables:
 
 
 class _OnTrial:
-    """A loaded executable. Its first call leaves a mark until it is complete."""
+    """A loaded executable. While its first call runs, a mark file shows that."""
 
     def __init__(self, compiled: Any, mark: Path) -> None:
         self._compiled = compiled
@@ -188,7 +191,7 @@ class _OnTrial:
         return self._call(*arguments)
 
     def _first(self, *arguments: Any) -> Any:
-        with suppress(OSError):  # a full disk is no reason not to train
+        with suppress(OSError):  # a full disk does not stop the training
             self._mark.touch()
         result = jax.block_until_ready(self._compiled(*arguments))
         removal.file(Place.EXECUTABLE, self._mark, below=self._mark.parent)
@@ -197,7 +200,8 @@ class _OnTrial:
 
 
 class _CacheHits:
-    """Whether this thread finds something in the compilation cache, while this is entered."""
+    """Context manager: `found` is True if this thread meanwhile found a program in the compilation
+    cache."""
 
     def __enter__(self) -> _CacheHits:
         self.found = False
@@ -214,7 +218,7 @@ class _CacheHits:
 
 
 def _abstract(tree: Any) -> tuple[Any, list[tuple[Any, Any]]]:
-    """What must be equal of the arguments of a program: structure, shapes and types. How they lie
-    on the devices follows from what is in the key."""
+    """Return what two programs' arguments must have in common: structure, shapes and types. The
+    shardings need no comparison: they follow from what is in the key."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]

@@ -1,12 +1,12 @@
-"""The fence: a trainer whose supervisor does not own the job any more commits nothing.
+"""The fence: a trainer whose supervisor no longer owns the job commits nothing.
 
-A host that was frozen, or cut off from its storage, may wake up after another host has taken the
-job over. Its trainer then has a save under way. Before that save is committed, and before a step is
-evicted, the trainer reads who owns the job: the owner's token must be the one that it was started
-with. What it cannot read, it does not trust.
+A host that was frozen, or cut off from its storage, may wake up after another host has taken over
+the job. Its trainer may then be in the middle of a save. So before the trainer commits a save or
+evicts a step, it reads who owns the job: the owner's token must be the one that the trainer was
+started with. If it cannot read the token, it does not commit.
 
-Between the answer and the commit there is still a moment, of a rename or one request: no file
-system and no object store commits one thing on the condition of another.
+A short moment remains between this check and the commit (a rename, or one request): no file system
+and no object store can commit one thing on the condition of another.
 """
 
 # mypy: allow-untyped-calls
@@ -23,12 +23,13 @@ from supervisor.protocol.location import Uri
 from trainer import bucket_paths
 
 _PATIENCE = 2.0
-"""Seconds for a file that was deleted: a supervisor that owns the job restores it within one."""
+"""Seconds to wait for a file that was deleted: the supervisor that owns the job restores it within
+one."""
 _PAUSE = 0.05
 
 
 class FencedError(RuntimeError):
-    """This trainer may not commit: the job has another owner, or nobody can tell."""
+    """This trainer may not commit: the job has another owner, or the owner cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +38,24 @@ class Fence:
 
     token: str
     file: str
-    """The path, or the URI of the object, that has the owner's token."""
+    """Where the owner's token is: a path, or the URI of an object."""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Fence | None:
-        """None: this trainer has no owner, as where it is run by hand."""
+        """Return the fence of this trainer; None: it has no owner, for example if it is run by
+        hand."""
         token = environ.get(environment.OWNER)
         return None if token is None else cls(token, environ.get(environment.OWNER_FILE, ""))
 
     def check(self, what: str) -> None:
-        """See that the job's owner is who it was; `what` is about to be done.
+        """Check that the owner of the job is still ours. `what` names what is about to be done.
 
         Raises:
-            FencedError: it is not, or cannot be known.
+            FencedError: the owner is another one, or cannot be read.
         """
         try:
             owner = reading.parse_object(self._read(), self.file).get("token")
-        except Exception as error:  # what a store's client raises has no type in common
+        except Exception as error:  # exceptions of stores' clients have no type in common
             raise FencedError(
                 f"{what} was not done: nobody can tell whether this trainer's supervisor still "
                 f"owns the job ({type(error).__name__}: {error})"

@@ -1,8 +1,8 @@
-"""The files of one step of a checkpoint: their sizes, and digests of what they hold.
+"""The files of one step of a checkpoint: their sizes, and digests of their content.
 
-On a disk each file is read for that. A bucket tells the MD5 of every object in a listing, computed
-when it came; on the way there and back TLS protects it. So a step in a bucket is verified without
-a read of it, which one host could not do anyway for what many have written.
+On a disk, a digest needs a read of the file. A bucket lists the MD5 of every object, computed when
+the object was uploaded; TLS protects uploads and downloads. So a step in a bucket is verified
+without a read. One host could not read all of it anyway, because many hosts have written it.
 """
 
 from __future__ import annotations
@@ -27,43 +27,45 @@ _CHUNK = 1 << 20
 
 
 class StepFiles(Protocol):
-    """The files below one directory, by their path relative to it."""
+    """The files below one directory. Their names are paths relative to it."""
 
     algorithm: str
-    """Of the digests that are cheapest here."""
+    """The algorithm of the digests that are cheapest here: a key of `_ALGORITHMS`."""
 
     def names(self) -> Iterable[str]:
-        """Of all there are."""
+        """Return the names of all files."""
         ...
 
     def size(self, name: str) -> int | None:
-        """In bytes; None where there is no such file."""
+        """Return the size in bytes; None: there is no such file."""
         ...
 
     def digest(self, name: str, algorithm: str) -> str:
-        """Of a file's content, in hexadecimal."""
+        """Return the digest of the file's content as hex."""
         ...
 
     def checksum(self, name: str) -> int | None:
-        """A CRC-32, where that is cheaper than a digest."""
+        """Return the CRC-32 of the file's content; None: digests cost nothing here, so there is no
+        need."""
         ...
 
     def read(self, name: str, limit: int = reading.SMALL) -> bytes:
-        """All that a file of at most `limit` bytes holds.
+        """Return the content of a file of at most `limit` bytes.
 
         Raises:
-            FileNotFoundError: there is none.
-            UnreadableError: it is too large, or no file.
+            FileNotFoundError: there is no such file.
+            UnreadableError: it is too large, or not a regular file.
         """
         ...
 
     def replace(self, name: str, data: bytes) -> None:
-        """Make `data` the content of a file, whole or not at all; it is durable then."""
+        """Write `data` as the content of a file, atomically and durably."""
         ...
 
 
 def files_in(directory: Path) -> StepFiles:
-    """The files below `directory`, as they are when they are first asked for."""
+    """Return the files below `directory`. In a bucket they are listed once, at the first
+    question."""
     return _InBucket(directory) if bucket_paths.is_in_bucket(directory) else _OnDisk(directory)
 
 
@@ -104,7 +106,7 @@ class _OnDisk:
         with removal.temporary(temporary, below=self._directory) as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())  # else a power cut can leave the name with nothing in it
+            os.fsync(file.fileno())  # else a power cut can leave an empty file with this name
         temporary.replace(self._directory / name)
         descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -1,8 +1,8 @@
 """Optimizer steps that are dispatched and not yet complete.
 
-JAX returns before the devices are done. A few steps in flight hide the host's work; without a bound
+JAX returns before the devices are done. A few steps in flight hide the host's work; without a limit
 the host would run ahead until memory is full. A step is reported only when it is complete. Only
-then is it known whether its results are finite, so nothing is saved before that.
+then do we know whether its results are finite, so nothing is saved before that.
 """
 
 from __future__ import annotations

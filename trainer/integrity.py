@@ -1,14 +1,14 @@
-"""The manifest of a checkpoint: what every file of it was when it was committed.
+"""The manifest of a checkpoint: size and digest of every file at the time of the commit.
 
-Orbax detects neither flipped bits nor, reliably, truncation (112 of 120 single-bit flips in array
-data restored silently), so a checkpoint is only worth what the disk makes of it. A manifest beside
-the files holds their sizes and digests (SHA-256; in a bucket MD5, which it tells by itself), as
-`sha256sum -c` lists and OCI image manifests do, and can be checked before anything is read. It says
-in its own last member what the rest of it hashes to, because a flipped bit there must not condemn
-or acquit a checkpoint either.
+Orbax does not detect flipped bits, and does not reliably detect truncation: 112 of 120 single-bit
+flips in array data were restored without an error. So without a manifest a checkpoint is as good as
+the disk. The manifest lies beside the files and holds their sizes and digests (SHA-256; in a bucket
+MD5, which the bucket itself computes), as `sha256sum -c` lists and OCI image manifests do. It can
+be checked before anything is read. Its own last member is the digest of the rest of it: a flipped
+bit in the manifest must not make a good checkpoint look damaged, or a damaged one look good.
 
-Additions are allowed: a reader takes only files that were there at the commit. What the mark of the
-commit holds does not matter: a person may have put it in place.
+Additional files are allowed: a reader takes only files that were there at the commit. The content
+of the commit marker does not matter: a person may have put the marker in place.
 """
 
 from __future__ import annotations
@@ -31,24 +31,27 @@ T = TypeVar("T")
 
 MANIFEST = "supervise_manifest.json"
 OTHERS = (MARKER, MANIFEST, MANIFEST + ".tmp", f".{MANIFEST}.tmp")
-"""Names of files beside those that a manifest lists."""
+"""Names of files that may lie beside those that a manifest lists."""
 _MAX_MANIFEST = 64 << 20
-"""Bytes: some hundred for each file of a checkpoint."""
+"""Bytes. A manifest has some hundred bytes for each file of a checkpoint."""
 _ALGORITHMS = {64: "sha256", 32: "md5"}
-"""By the length of a digest."""
+"""The algorithm by the number of hex digits of a digest."""
 _THREADS = min(8, max(1, len(os.sched_getaffinity(0)) // 2))
-"""For hashing: the other half of the cores is the reader's beside it."""
+"""Threads for hashing. The other half of the cores is left to the reader that runs at the same
+time."""
 
 
 class DamagedError(Exception):
-    """The files are not what was committed; the text says which and how."""
+    """The files are not what was committed. The text says which file, and what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Sizes and digests by relative path, and CRC-32 `checksums` (none in a manifest of an earlier
-    version, nor in one of a bucket, where digests cost nothing); `fingerprint` is what a reader
-    must share, and `information` what it may like to know."""
+    """Size and digest of each file by its relative path, and its CRC-32 in `checksums`.
+
+    `checksums` is empty in a manifest of an earlier version, and in a bucket, where digests cost
+    nothing. `fingerprint` must be equal to the reader's; `information` is for people.
+    """
 
     files: Mapping[str, tuple[int, str]]
     checksums: Mapping[str, int]
@@ -56,7 +59,8 @@ class Manifest:
     information: Mapping[str, Any]
 
     def verify(self, directory: Path) -> None:
-        """See that `directory` still holds these files: sizes first, they cost next to nothing.
+        """Check that `directory` still holds these files: first all sizes, which is cheap, then
+        digests.
 
         Raises:
             DamagedError: a file is missing, unreadable, or has another size or content.
@@ -65,8 +69,9 @@ class Manifest:
         self._verify(directory, digests, lambda files, name: _digest(files, name, digests[name]))
 
     def verify_quickly(self, directory: Path) -> None:
-        """The same by the checksums, at a third of the cost: what a disk does to a file escapes
-        them once in four billion times.
+        """Check sizes and CRC-32 checksums, at a third of the cost of `verify`. A checksum misses a
+        random change with a probability of one in four billion. Without checksums, this is
+        `verify`.
 
         Raises:
             DamagedError: as `verify`.
@@ -90,7 +95,7 @@ class Manifest:
                 raise DamagedError(f"{name} has not the content that was saved")
 
     def verify_sizes(self, directory: Path) -> None:
-        """See that `directory` still holds files of these sizes.
+        """Check that `directory` still holds files of these sizes.
 
         Raises:
             DamagedError: a file is missing, or has another size.
@@ -99,7 +104,7 @@ class Manifest:
 
     def _verify_sizes(self, files: StepFiles) -> None:
         for name, (size, _) in self.files.items():
-            if name == MARKER:  # an earlier version has it too
+            if name == MARKER:  # a manifest of an earlier version lists it too
                 continue
             found = files.size(name)
             if found is None:
@@ -111,7 +116,7 @@ class Manifest:
 def record(
     directory: Path, fingerprint: Mapping[str, Any], information: Mapping[str, Any]
 ) -> Manifest:
-    """Write the manifest of what is in `directory` now, whole or not at all."""
+    """Write the manifest of the files that are in `directory` now, atomically; returns it."""
     files = files_in(directory)
     names = sorted(name for name in files.names() if Path(name).name not in OTHERS)
     sizes = {name: files.size(name) or 0 for name in names}
@@ -128,11 +133,11 @@ def record(
 
 
 def read(directory: Path) -> Manifest | None:
-    """The manifest in `directory`; None: there is none.
+    """Return the manifest in `directory`; None: there is none.
 
     Raises:
-        DamagedError: what is there is not what was written. Only a disk does that (it is written
-            atomically), so the files that it can no longer vouch for are not trusted either.
+        DamagedError: the manifest is not what was written. It was written atomically, so only a
+            disk can cause that. Then the files that it should vouch for are not trusted either.
     """
     try:
         data = files_in(directory).read(MANIFEST, _MAX_MANIFEST)
@@ -168,7 +173,8 @@ def _encode(manifest: Manifest) -> bytes:
 def _of_each(
     files: StepFiles, names: Iterable[str], compute: Callable[[StepFiles, str], T]
 ) -> dict[str, T]:
-    """By name; hashing releases the interpreter's lock, so threads help.
+    """Return what `compute` returns for each file, by name. Threads compute it: hashing releases
+    the interpreter's lock.
 
     Raises:
         DamagedError: a file cannot be read.
@@ -191,5 +197,6 @@ def _checksum(files: StepFiles, name: str) -> int | None:
 
 
 def _digest(files: StepFiles, name: str, like: str) -> str:
-    """Of the kind that `like` is, so that a checkpoint can move from a disk to a bucket or back."""
+    """Return the digest by the algorithm of the digest `like`: so a checkpoint can move from a disk
+    to a bucket or back."""
     return files.digest(name, _ALGORITHMS.get(len(like), files.algorithm))

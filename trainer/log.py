@@ -1,7 +1,7 @@
-"""What a trainer tells: each event has a stable name and keys, and people read it as a line.
+"""The log of a trainer: each event has a stable name and keys, and a line for people.
 
-structlog makes the event; `TEXTS` renders it. A supervisor reads none of these lines: what it needs
-comes by its pipe (`supervisor.protocol.reporter`), and so do the warnings.
+structlog makes the event; `TEXTS` renders it. A supervisor reads none of these lines: reports and
+warnings reach it through its pipe (`supervisor.protocol.reporter`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from supervisor.protocol.messages import NoticeCode
 from supervisor.protocol.reporter import Reporter
 
 _rich = sys.modules.get("rich")
-sys.modules["rich"] = None  # type: ignore[assignment]  # structlog's console: 25 ms of a restart
+sys.modules["rich"] = None  # type: ignore[assignment]  # spares the import of rich: 25 ms
 try:
     from structlog import BoundLogger, wrap_logger
 finally:
@@ -42,16 +42,16 @@ TEXTS: Mapping[str, str] = {
     "step-removed": "removing {path}: {reason}",
     "warning": "{text}",
 }
-"""Every event, and the line for it."""
+"""The line for each event."""
 _OPTIONAL = {"steps_per_second": "  {steps_per_second:.2f} steps/s"}
-"""What a key adds to the line where the event has it."""
+"""Text that is added to the line if the event has the key."""
 
 
 class _Output:
-    """Our standard output, whichever it is at the time: a standby's is replaced."""
+    """Writes to the present standard output: a standby's is replaced when it becomes a worker."""
 
     def info(self, line: str) -> None:
-        """Write a line that is complete at once, so that a kill loses none."""
+        """Write a complete line and flush it, so that a kill loses none."""
         print(line, flush=True)
 
     warning = info
@@ -63,22 +63,24 @@ def _as_line(_logger: object, _level: str, event: MutableMapping[str, Any]) -> s
 
 
 log: BoundLogger = wrap_logger(_Output(), processors=[_as_line], wrapper_class=BoundLogger)
-"""`log.info(event, **keys)`: the names and their keys are those of `TEXTS`."""
+"""`log.info(event, **keys)`; the events and their keys are those of `TEXTS`."""
 
 
 @dataclass(slots=True)
 class WorkerLog:
-    """Tells people in the output what `reporter` tells a supervisor; it is silent until set."""
+    """Writes to the log for people, and reports the same to the supervisor by `reporter`. Until
+    `reporter` is set, nothing goes to a supervisor."""
 
     reporter: Reporter = field(default_factory=lambda: Reporter(None))
 
     def warn(self, text: str, code: NoticeCode | None = None, step: int | None = None) -> None:
-        """Tell one line that a person should read; tools read `code` and `step`."""
+        """Log a warning that a person should read; tools read `code` and `step`."""
         log.warning("warning", text=text)
         self.reporter.notice(text, code or "", step)
 
     def obtained(self, seconds: float, name: str, source: str) -> None:
-        """Tell that a compiled step is there: loaded from `source`, or else compiled."""
+        """Log that the compiled step `name` is ready: loaded from `source`, or compiled if that is
+        empty."""
         if source:
             log.info("program-loaded", program=name, seconds=seconds, place=source)
         else:

@@ -13,8 +13,8 @@ from supervisor.config.training.sections import AdamW, Lion, OptimizerConfig, Sg
 
 
 def make_schedule(config: OptimizerConfig, max_steps: int) -> optax.Schedule:
-    """Learning rate by steps done: linear warm-up from near 0, then a cosine down to the final
-    fraction at `max_steps`."""
+    """Return the learning rate as a function of the steps done: linear warm-up from near 0, then a
+    cosine down to the final fraction at `max_steps`."""
     peak = config.learning_rate
     final = peak * config.final_learning_rate_fraction
     warmup = config.warmup_steps
@@ -24,7 +24,7 @@ def make_schedule(config: OptimizerConfig, max_steps: int) -> optax.Schedule:
 
 
 def make_transformation(config: OptimizerConfig) -> optax.GradientTransformation:
-    """The optimizer at a learning rate of one, on gradients clipped by their global norm."""
+    """Return the optimizer at a learning rate of one, on gradients clipped by their global norm."""
     return optax.chain(optax.clip_by_global_norm(config.clip_norm), _optimizer(config))
 
 

@@ -1,4 +1,4 @@
-"""Which devices this process sees, where that is decided only after jax was imported."""
+"""Sets which devices this process sees, where that is decided only after jax was imported."""
 
 # mypy: allow-untyped-calls
 from __future__ import annotations
@@ -15,22 +15,24 @@ _SETTING = "jax_num_cpu_devices"
 
 
 def visible(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What an environment says of the devices."""
+    """Return the variables of an environment that select devices."""
     return {name: environ[name] for name in VISIBLE_DEVICES if name in environ}
 
 
 def adopt() -> str | None:
-    """See the devices that the environment says now; returns why that cannot be.
+    """Make this process see the devices that the environment selects now. Returns None, or a text
+    that says why it cannot.
 
-    The number of simulated ones JAX has read when it was imported. Where their backend is
-    initialised already it is given up, with all that was put on it or compiled for it. The runtime
-    of an accelerator reads its variables once, when it is initialised: there it is too late then.
+    JAX read the number of simulated devices when it was imported. If their backend is initialised
+    already, it is given up, with all arrays and compiled programs on it. The runtime of an
+    accelerator reads its variables only once, when it is initialised: after that they have no
+    effect.
     """
     try:
         count = int(os.environ.get(NUM_CPU_DEVICES, "-1"))
         if getattr(jax.config, _SETTING) != count:
             backend.clear_backends()
             jax.config.update(_SETTING, count)
-    except Exception as error:  # whatever jax makes of it, a new process can have any devices
+    except Exception as error:  # a new process can still get these devices
         return f"{type(error).__name__}: {error}"
     return None

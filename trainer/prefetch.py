@@ -1,7 +1,8 @@
 """`python -P -m trainer.prefetch PARAMS.yaml`: compiles a config for another number of devices.
 
-Run while a worker trains, with the environment of a worker that has the devices of this process,
-it leaves the compiled steps where that worker will look for them. Nothing else is touched.
+The supervisor runs it while a worker trains, in the environment of a worker that has the devices of
+this process. It writes the compiled steps to where that worker will look for them, and changes
+nothing else.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ USAGE = "usage: python -P -m trainer.prefetch PARAMS.yaml"
 
 
 def prefetch(params: Path) -> None:
-    """Compile all steps of the config in the file `params`, and keep them."""
+    """Compile all steps of the config in the file `params`, and keep the executables."""
     config = parse(yaml.safe_load(params.read_text(encoding="utf-8")))
     identity = WorkerIdentity.from_environment()
     num_devices = identity.num_devices if identity is not None else None
@@ -43,7 +44,7 @@ def prefetch(params: Path) -> None:
 
 
 def main() -> NoReturn:
-    """Compile, and leave with 0, or with 1 and a failure record."""
+    """Compile, and exit with 0, or with 1 and a failure record."""
     code = 0
     try:
         if len(sys.argv) != 2:

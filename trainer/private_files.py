@@ -1,7 +1,8 @@
-"""Files that nobody else can have written, and that are what was written: fit to be unpickled.
+"""Files that only this user can have written and that are undamaged, so it is safe to unpickle
+them.
 
-The directory and the file must belong to this user and be writable by nobody else, and neither may
-be a link. A digest in the first line tells damage.
+The directory and the file must belong to this user, nobody else may be able to write to them, and
+neither may be a link. A digest in the first line detects damage.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ from supervisor.protocol import private_folder, removal
 from supervisor.protocol.reading import opened
 
 _LARGEST = 2 << 30
-"""Bytes; what is larger no compiler wrote."""
+"""Bytes; no compiler writes a larger file."""
 
 
 def make(directory: Path) -> None:
-    """Make `directory` and those above it, or see that only this user can write to it.
+    """Make `directory` and its parents, or check that only this user can write to it.
 
     Raises:
-        OSError: others can, or it cannot be made.
+        OSError: others can write to it, or it cannot be made.
     """
     directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     private_folder.make(directory)
 
 
 def read(path: Path) -> bytes:
-    """Return what `write` wrote.
+    """Return the content that `write` wrote.
 
     Raises:
-        OSError: it cannot be read; also where it is a link, or no regular file.
-        ValueError: it is somebody else's, or not what was written.
+        OSError: it cannot be read, is a link, or is no regular file.
+        ValueError: others can write to the file, it is too large, or it is damaged.
     """
     with io.BufferedReader(opened(path)) as file:
         status = os.fstat(file.fileno())
@@ -48,7 +49,7 @@ def read(path: Path) -> bytes:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Make `content` what `read` gives: whole or not at all."""
+    """Write `content` to a file for `read`, atomically."""
     temporary = path.with_name(f".{path.name}.tmp")
     with removal.temporary(temporary, below=path.parent, mode=0o600) as file:
         file.write(_digest(content).encode() + b"\n")

@@ -1,22 +1,24 @@
-"""`python -P -m trainer.probe DESCRIPTOR`: do the devices compute what they should?
+"""`python -P -m trainer.probe DESCRIPTOR`: do the devices compute correct results?
 
-In a process of its own, because a broken device hangs or kills whoever uses it. On the socket
-DESCRIPTOR it is asked once, by a line of JSON; until then it waits with jax imported, so that it
-can be started ahead of the question:
+This runs in a process of its own, because a broken device can hang or kill the process that uses
+it. It gets one question on the socket DESCRIPTOR, a line of JSON. Until then it waits with jax
+imported, so that it can be started before the question comes:
 
     {"without": [...], "environment": {...}, "one_by_one": true, "skip": [2], "wrong": [3],
      "stuck": []}
 
-what to take out of the environment and what to set in it, whether to try each device alone first
-(slower, but then it is known which one hangs), the devices (by their place) to leave out, those
-that are simulated to compute wrong results, and those that are simulated to let no backend come
-up. It answers with lines of JSON, each all that is known by then:
+`without` names the variables to remove from the environment, `environment` has those to set.
+`one_by_one` tries each device alone first: that is slower, but shows which device hangs. The rest
+are indices of devices: `skip` leaves them out, `wrong` simulates that they compute wrong results,
+`stuck` simulates that they prevent the backend from being initialised. It answers with lines of
+JSON; each has all that is known so far:
 
     {"found": 4, "bad": {"1": "..."}, "at": 2, "compiled": true}
 
-`at` is "start" while the backend is initialised, then the device that computes now (`compiled`: or
-waits for the compiler), "all" while they do together, and null in the last line, when those that
-are not bad are well. So a process that hangs or is gone has said where.
+`at` is "start" while the backend is initialised, then the index of the device that computes now,
+then "all" while they compute together, and null in the last line: then all devices that are not in
+`bad` are healthy. Beside a device or "all", `compiled` is false while the program is still being
+compiled. So if this process hangs or dies, the last line says where.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from supervisor.protocol.this_machine import missing_gpu
 
 
 def main() -> NoReturn:
-    """Wait for the question, answer it, and be gone: a normal exit may hang on a broken device."""
+    """Wait for the question, answer it, and exit at once: a normal exit may hang on a broken
+    device."""
     code = 0
     try:
         _answer(socket.socket(fileno=int(sys.argv[1])))
@@ -53,7 +56,7 @@ def _answer(connection: socket.socket) -> None:
 
     with connection, connection.makefile("rw") as lines:
         question = lines.readline()
-        if not question:  # nobody needs it any more
+        if not question:  # the supervisor does not need the answer any more
             return
         if nice is not None:
             background.leave(nice)

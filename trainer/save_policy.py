@@ -1,8 +1,8 @@
 """When a checkpoint is due: the policies of Orbax that `checkpoint.every` selects.
 
-A save is something that all processes do at the same step, so they must agree on when. By steps
-each of them knows. By time Orbax's first process decides and tells the others through the
-coordination service, which costs every process about a millisecond each time.
+All processes save at the same step, so they must agree on it. If `every` is a number of steps, each
+process knows the step by itself. If it is a time, Orbax's first process decides and tells the
+others through the coordination service, which costs every process about a millisecond each time.
 """
 
 # mypy: allow-untyped-calls, disable-error-code="misc, attr-defined"
@@ -25,7 +25,7 @@ from orbax.checkpoint.checkpoint_managers import (
 from supervisor.config.training.resolved import CheckpointConfig
 
 _ASKED = 100
-"""How often, at least, the clock is asked in an interval: a save comes at most 1% of it late."""
+"""How often the clock is read in an interval, at least: so a save is late by at most 1% of it."""
 
 
 def save_policy(config: CheckpointConfig) -> SaveDecisionPolicy:
@@ -38,7 +38,7 @@ def save_policy(config: CheckpointConfig) -> SaveDecisionPolicy:
 
 @dataclass(slots=True)
 class _Moment:
-    """A `PolicyCheckpointInfo`: a step and its time, by a clock that never jumps."""
+    """A `PolicyCheckpointInfo`: a step and its time, by the monotonic clock."""
 
     step: int
     time: datetime
@@ -46,16 +46,18 @@ class _Moment:
 
 
 class TimedPolicy(ContinuousCheckpointingPolicy):
-    """Save at the first step boundary `seconds` after the last save, unless that is still going on.
+    """Saves at the first step boundary `seconds` after the last save, unless that is still going
+    on.
 
-    Two things differ from Orbax. Time runs from the first step boundary: Orbax saves there, so a
-    job that always fails a little later would seem to make progress. And the clock is asked only
-    after each hundredth of the steps since the last save, which every process counts alike: to ask
-    at every step would cost short steps a tenth of their time.
+    Two things differ from Orbax. The first interval begins at the first step boundary: Orbax saves
+    there, so a job that always fails a little later would seem to make progress. And the clock is
+    read only each time that the number of steps since the last save has grown by a hundredth, which
+    every process counts alike: reading it at every step would cost short steps a tenth of their
+    time.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin the first interval when it is first asked."""
+        """The first interval begins when `should_save` is called first."""
         super().__init__(minimum_interval_secs=seconds)  # type: ignore[arg-type]  # a float will do
         self._clock = clock
         self._began = 0.0

@@ -1,10 +1,9 @@
-"""Orbax's manager, as this trainer uses it: it writes steps, and does nothing else.
+"""Orbax's checkpoint manager, restricted to writing steps.
 
-By itself the manager lists a directory by the names in it, removes steps to keep a number of them,
-removes what lies in the way of a save, and cleans up temporary folders: whoever made them. Here it
-knows of no step but those that it saves, and removes none: that is for `trainer.checkpoint_steps`.
-What it finds in its way is an error. The last moment before a commit is ours too: see
-`TemporaryPath`.
+By itself the manager finds steps in a directory by their names, removes old steps, removes what is
+in the way of a save, and removes temporary folders, no matter who made them. Here it knows only the
+steps that it saves itself, and removes none: `trainer.checkpoint_steps` does that. If something is
+in the way of a save, that is an error. Just before each commit it calls us: see `TemporaryPath`.
 """
 
 # mypy: allow-untyped-calls, disable-error-code="attr-defined, misc, name-defined, valid-type"
@@ -26,19 +25,20 @@ from supervisor.protocol.committed import MARKER, METADATA
 from trainer import bucket_paths
 
 BeforeCommit = Callable[[int], None]
-"""Called with a step whose files are all written, in the thread that commits it; by an exception
+"""Called with a step when all its files are written, in the thread that commits it. If it raises,
 the step stays uncommitted."""
 
 
 class Manager(ocp.CheckpointManager):
-    """Orbax's, which leaves it to the loop to ask `jax.distributed` whether to stop.
+    """Orbax's manager, but it never asks `jax.distributed` whether to stop: the training loop does.
 
-    Orbax asks too, in the thread that commits a step with the number of that step: a notice at that
-    moment has all processes stop at a step that they have left behind, hence never.
+    Orbax would ask in the thread that commits a step, with the number of that step. If a notice
+    came at that moment, all processes would agree to stop at a step that is already behind them,
+    and would never stop.
     """
 
     def reached_preemption(self, step: int) -> bool:
-        """Never, as far as Orbax needs to know."""
+        """Return False: Orbax is never told of a preemption."""
         return False
 
 
@@ -49,7 +49,7 @@ def manager(
     by_rename: bool,
     before_commit: BeforeCommit,
 ) -> Manager:
-    """Return a manager that saves steps in `directory`, when `policy` says so."""
+    """Return a manager that saves steps in `directory` when `policy` says so."""
     path_class = _temporary_path_class(directory, by_rename=by_rename, before_commit=before_commit)
     return Manager(
         directory,
@@ -58,7 +58,8 @@ def manager(
             save_decision_policy=policy,
             preservation_policy=preservation_policy.PreserveAll(),
             cleanup_tmp_directories=False,
-            # The name says little: with it, what lies in the way of a save is not removed.
+            # In spite of its name, this option also keeps what is in the way of a save from
+            # removal.
             file_options=ocp.options.FileOptions(skip_sync_file_validations=True),
             temporary_path_class=path_class,
         ),
@@ -66,18 +67,19 @@ def manager(
 
 
 class _OwnSteps(orbax_path.step.NameFormat):
-    """Names steps as Orbax does, and finds none."""
+    """Names steps as Orbax does, but finds none."""
 
     def build_name(self, step: int) -> str:
-        """The name of the folder of `step`."""
+        """Return the name of the folder of `step`."""
         return str(step)
 
     def find_all(self, base_path: Any) -> Iterator[Any]:
-        """None: a name is no proof of anything."""
+        """Yield nothing: a folder's name does not prove that it is a step of this job."""
         return iter(())
 
     def find_step(self, base_path: Any, step: int) -> Any:
-        """Not asked for: what is restored is found by `trainer.checkpoint_steps`."""
+        """Raise ValueError. Orbax never calls this: `trainer.checkpoint_steps` finds what is
+        restored."""
         raise ValueError(f"step {step} is not looked for by its name")
 
 
@@ -88,16 +90,17 @@ def _temporary_path_class(
     base = atomicity.AtomicRenameTemporaryPath if by_rename else atomicity.CommitFileTemporaryPath
 
     class TemporaryPath(base):
-        """Where a step (or an item in it) is written, until it is committed."""
+        """The folder in which a step (or an item in it) is written until it is committed."""
 
         async def create(self) -> Any:
-            """Make it; Orbax would first remove what is there."""
+            """Make the folder. It must not exist: Orbax would remove what is there."""
             if await asyncio.to_thread(self.get().exists):
                 raise FileExistsError(f"{self.get()} has come into the way of a save")
             return await super().create()
 
         async def finalize(self) -> None:
-            """Commit it, as Orbax does; of a step, `before_commit` comes last but one."""
+            """Commit the folder, as Orbax does. For a step, call `before_commit` just before
+            that."""
             if self.get_final().parent != type(self.get_final())(directory):
                 await super().finalize()
                 return

@@ -1,7 +1,7 @@
 """What training needs and no attempt changes: the mesh, the shapes, the compiled step, the data.
 
-A standby prepares it before there is an attempt; a cold start beside the restore of the state: the
-compiled step is loaded, or compiled, in a thread of its own.
+A standby prepares it before there is an attempt. A cold start prepares it while the state is
+restored: a thread of its own loads or compiles the step.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _TRAIN_STEP = "train step"
 
 @dataclass(frozen=True, slots=True)
 class TrainingSetup:
-    """Everything but the state. `tokens` is the abstract batch. `batches` gives the one iterator
-    over the training data, which is read when it is asked for the first time."""
+    """Everything that training needs, except the state. `tokens` is the abstract batch. `batches`
+    returns the one iterator over the training data; the first call reads the data."""
 
     log: WorkerLog
     sharder: BatchSharder
@@ -52,7 +52,8 @@ def set_up(
     adjustments: Adjustments,
     log: WorkerLog,
 ) -> TrainingSetup:
-    """Prepare to train `config` on the devices of this process; returns while the step is compiled.
+    """Prepare to train `config` on the devices of this process; returns while the step is still
+    being compiled.
 
     Raises:
         DevicesDiffer: the backend does not have `num_devices` (None: any number will do).
@@ -86,7 +87,8 @@ def set_up(
 
 
 def _executables(config: TrainerConfig, found: Rung, log: WorkerLog) -> Executables:
-    """The steps of `config` on `found`, by everything of them that goes into a program."""
+    """Return the compiled steps of `config` on the rung `found`, identified by all that decides
+    them."""
     init, validation = config.init, config.fit.validation
     decides = {
         "model": init.model.model_dump(mode="json"),

@@ -1,8 +1,8 @@
-"""SIGTERM asks the trainer to save at the next step boundary and go.
+"""SIGTERM asks the trainer to save at the next step boundary and end.
 
-Before the loop runs there is nothing to save and the signal kills at once, as it does by default.
-The process dies of the signal in the end, so that its parent sees what it asked for. Repeats change
-nothing: a save that has begun is finished.
+Before the loop runs there is nothing to save: the signal kills at once, as it does by default.
+After the save the process kills itself with the same signal, so that its parent sees the exit
+status that it expects. Repeated signals change nothing: a save that has begun is completed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Termination:
         notice: Callable[[], bool] | None = None,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        """Handle SIGTERM from here on, and SIGINT where no supervisor forwards it.
+        """Handle SIGTERM from now on, and SIGINT too unless a supervisor runs us.
 
-        Where somebody else handles SIGTERM and answers `notice` for it, leave it to them.
+        With `notice`, somebody else handles SIGTERM, and `notice` returns whether it came.
         """
         self._signal: int | None = None
         self._notice = notice
@@ -37,13 +37,13 @@ class Termination:
             signal.signal(signal.SIGINT, self._note)
 
     def requested(self) -> bool:
-        """Whether this process is asked to stop."""
+        """Whether this process was asked to stop."""
         if self._notice is not None and self._notice():
             self._signal = self._signal or signal.SIGTERM
         return self._signal is not None
 
     def die(self) -> NoReturn:
-        """Die of the signal that asked."""
+        """End this process by the signal that asked it to stop."""
         assert self._signal is not None
         sys.stdout.flush()
         sys.stderr.flush()
@@ -56,6 +56,7 @@ class Termination:
 
 
 def ignore_interrupts_of_supervised(environ: Mapping[str, str] = os.environ) -> None:
-    """Leave Ctrl-C to the supervisor: the terminal sends it to every process, ours included."""
+    """Ignore Ctrl-C if a supervisor runs us: the terminal sends it to every process, and the
+    supervisor answers it."""
     if environment.JOB in environ:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""The tokens of data files: text through our tokenizer, or token ids that somebody else's made."""
+"""Reads the tokens of data files: text through our tokenizer, or token ids of another tokenizer."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from supervisor.config.training.sections import DataloaderConfig
 from trainer.tokenizer import pack
 
 Stream = npt.NDArray[np.uint16] | npt.NDArray[np.int32]
-"""Token ids in as little memory as the vocabulary allows."""
+"""Token ids, in the smaller type that holds the vocabulary."""
 
 
 def read_stream(config: DataloaderConfig, vocab_size: int) -> Stream:
-    """All the tokens of `config`, one document after the other.
+    """Return all tokens of `config`, one document after the other.
 
     Raises:
-        DataError: a record without the field that is asked for, or with ids out of the vocabulary.
+        DataError: a record lacks the configured field, or has ids outside the vocabulary.
     """
     files = [file for pattern in config.paths for file in matching_files(pattern)]
     if config.tokens_field is None:

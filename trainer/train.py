@@ -1,4 +1,4 @@
-"""From a config to a running loop, in the stages of the protocol."""
+"""Builds everything from a config and runs the training loop, in the stages of the protocol."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def train(
 ) -> None:
     """Train `config` to its end, from the newest committed checkpoint if there is one.
 
-    `prepared` is what a standby has made ready for just that.
+    `prepared` is what a standby has prepared for this config and these devices.
 
     Raises:
         DevicesDiffer: the backend does not have `num_devices` (None: any number will do).
@@ -128,7 +128,7 @@ def _is_complete(config: TrainerConfig, checkpoints: CheckpointSaver, reporter: 
 
 
 def _mesh(rung: Rung) -> dict[str, int]:
-    """What is told of the mesh that `rung` is trained on."""
+    """Return the keys of the event `mesh-chosen` for `rung`."""
     names = ("num_devices", "data", "fsdp", "per_device_batch", "accumulation")
     return {name: getattr(rung, name) for name in names}
 
@@ -136,7 +136,7 @@ def _mesh(rung: Rung) -> dict[str, int]:
 def _adjustable(
     config: TrainerConfig, found: Rung, inflight: int, adjustments: Adjustments
 ) -> Iterator[str]:
-    """What the next attempt could do otherwise, beyond what this one does."""
+    """Yield the adjustments that the next attempt could still make beyond those of this one."""
     if inflight > 1:
         yield INFLIGHT
     if found.per_device_batch > 1 and not config.init.is_bitwise:
@@ -148,7 +148,8 @@ def _adjustable(
 def _resume(
     snapshots: SnapshotWriter | None, checkpoints: CheckpointSaver, batches: Any
 ) -> tuple[TrainState, int] | None:
-    """As `_start`, from the snapshot in memory; None: there is none to resume from."""
+    """Resume from the snapshot in memory; returns its state and step. None: there is none to resume
+    from."""
     found = snapshots.restore(checkpoints.newest()) if snapshots is not None else None
     if found is None:
         return None
@@ -165,8 +166,8 @@ def _start(
     batches: Any,
     say: Say,
 ) -> tuple[TrainState, int | None]:
-    """The state to train from and the step it was saved at (None: a fresh one); `batches` is moved
-    to where that state left off."""
+    """Return the state to train from, and the step at which it was saved (None: a fresh state).
+    Sets `batches` to the position that belongs to the state."""
     directory = config.init.checkpoint.directory
     restored = checkpoints.restore(spec.abstract)
     if restored is not None:
@@ -181,7 +182,8 @@ def _start(
 
 
 def _from_other_phase(source: StartPoint, spec: TrainStateSpec, say: Say) -> TrainState:
-    """A fresh state, with what `source` says in place of its own."""
+    """Return a fresh state whose parameters (and optimizer, if `source` says so) are another
+    phase's."""
     names = ("params",) if source.load == "params" else ("params", "optimizer")
     wanted = {name: getattr(spec.abstract, name) for name in names}
     shared = fingerprint_across(spec.config, source)

@@ -1,8 +1,9 @@
 """The training loop, and what happens at the boundaries between its steps.
 
-At a boundary, in this order: steps in flight complete (with their reports and drills), evaluation,
-snapshot, save. So an evaluation that fails is run again after the restart, never skipped, and a
-drill at a step comes before that step's save. A snapshot alone waits for no step in flight.
+At a boundary, in this order: steps in flight complete (with their reports and injected faults),
+evaluation, snapshot, save. So an evaluation that fails is run again after the restart, never
+skipped, and a fault that is injected at a step comes before that step's save. A snapshot alone
+waits for no step in flight.
 """
 
 from __future__ import annotations
@@ -27,10 +28,13 @@ from trainer.train_state import TrainState
 
 @dataclass(slots=True)
 class TrainingLoop:
-    """Takes `state` from `step` to `max_steps`. `train_step` is the compiled step, `batches` the
-    iterator over the training data, at the position that belongs to `step`. A step in `skip_steps`
-    takes its batch and changes nothing but the step count (`skipped_step`). What is not
-    `all_finite` is not saved. `simulated` devices can break."""
+    """Takes `state` from `step` to `max_steps`.
+
+    `train_step` is the compiled step; `batches` is the iterator over the training data, at the
+    position that belongs to `step`. A step in `skip_steps` takes its batch and changes only the
+    step count (by `skipped_step`). A state that is not `all_finite` is not saved. `simulated` is
+    set if the devices are simulated and can break.
+    """
 
     state: TrainState
     step: int
@@ -49,11 +53,12 @@ class TrainingLoop:
     simulated: Held | None = None
 
     def run(self) -> None:
-        """Train to the end and save there; on a request to stop, save and die of its signal.
+        """Train to the end and save there. When asked to stop, save and end by the signal that
+        asked.
 
         Raises:
-            NotFiniteError: a step gave NaN or Inf. What was saved before it is committed first:
-                that is where the next attempt goes on.
+            NotFiniteError: a step gave NaN or Inf. The save before it is committed first: the next
+                attempt continues from there.
         """
         try:
             self._run()
@@ -112,7 +117,8 @@ class TrainingLoop:
         self._hand_over()
 
     def _save_now(self) -> None:
-        """Return with this step committed, and its manifest written."""
+        """Save this step, unless it is committed already. Return when it is committed and its
+        manifest is written."""
         self.in_flight.drain()
         self.reporter.stage(Stage.SAVING, self.step)
         self._tell_committed(wait=True)

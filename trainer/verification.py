@@ -1,9 +1,10 @@
-"""Verifying a checkpoint beside the read of it, so that it costs no time of its own.
+"""Verifies a checkpoint while it is read, so that the restart takes no longer.
 
-A damaged file could crash the reader, and the restart would read it again. So a mark stands in the
-step while an unverified read of it goes on, one for each rank: who finds its own verifies first and
-reads then. Whatever was read of a damaged step is thrown away. Beside a read CRC-32 must do:
-what verifies takes its time from the reader. Before one it is SHA-256.
+A damaged file could crash the reader, and the restart would read it again. So while a rank reads a
+step unverified, a mark file of this rank stands in the step. A rank that finds its own mark
+verifies first and reads afterwards. Whatever was read of a damaged step is thrown away. During a
+read we use CRC-32, because verification takes CPU time from the reader; before a read we use the
+digests (SHA-256).
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ T = TypeVar("T")
 def read_verified(
     path: Path, manifest: Manifest, read: Callable[[Path], T], say: Callable[[str], None]
 ) -> T:
-    """What `read` makes of the step in `path`, which is what `manifest` says.
+    """Return what `read` returns for the step in `path`, if the step is as `manifest` says.
 
     Raises:
         DamagedError: it is not. Otherwise whatever `read` raises.
     """
-    if is_in_bucket(path):  # where to verify costs nothing
+    if is_in_bucket(path):  # where verification costs nothing
         return read_after_verification(path, manifest, read)
     manifest.verify_sizes(path)
     mark = path / f"{MARK}{process_id()}"
@@ -41,7 +42,7 @@ def read_verified(
     except FileExistsError:
         say(f"the last read of {path} did not complete: it is verified before it is read again")
         result = read_after_verification(path, manifest, read)
-    except OSError:  # it cannot be written to
+    except OSError:  # we cannot write there
         return read_after_verification(path, manifest, read)
     else:
         result = _read_beside_verification(path, manifest, read)
@@ -50,7 +51,7 @@ def read_verified(
 
 
 def read_after_verification(path: Path, manifest: Manifest, read: Callable[[Path], T]) -> T:
-    """The same, one after the other, and without a mark: for a step that is somebody else's."""
+    """Verify, then read, without a mark: also for a step that belongs to somebody else."""
     manifest.verify(path)
     return read(path)
 
@@ -61,5 +62,5 @@ def _read_beside_verification(path: Path, manifest: Manifest, read: Callable[[Pa
         try:
             result = read(path)
         finally:
-            verifying.result()  # damage takes precedence over what it made of the reader
+            verifying.result()  # the damage matters more than an error that it caused in the reader
     return result

@@ -1,7 +1,7 @@
-"""The trainer as a standby: all that does not depend on the attempt, done before there is one.
+"""The trainer as a standby: it does all that does not depend on the attempt before there is one.
 
-A step on zeros and a save and a restore of zeros make the first real ones as quick as the later
-ones. Nothing of the job is touched: no checkpoint, no progress, no drill.
+It runs a step on zeros, and a save and a restore of zeros. That makes the first real ones as quick
+as later ones. It touches nothing of the job: no checkpoint, no progress, no injected fault.
 """
 
 # mypy: allow-untyped-calls
@@ -35,12 +35,12 @@ _Stamps = list[tuple[str, int, int]]
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """What was prepared, and what it holds for."""
+    """What was prepared, and for which config, data and devices."""
 
     prepared: TrainingSetup
     config: TrainerConfig
     text: str
-    """What the config was read from."""
+    """The text of the config file."""
     data: _Stamps
     num_devices: int | None
     platform: str
@@ -49,7 +49,7 @@ class WarmUp:
 
     @classmethod
     def of(cls, params: Path) -> WarmUp:
-        """Prepare to train what `params` says, on the devices of this process."""
+        """Prepare to train the config in the file `params`, on the devices of this process."""
         text = params.read_text(encoding="utf-8")
         config = parse(yaml.safe_load(text))
         data = _stamps(config)
@@ -63,9 +63,10 @@ class WarmUp:
         return cls(prepared, config, text, data, num_devices, platform, visible, accumulation)
 
     def problem(self, orders: StandbyOrders) -> str | None:
-        """Why what was prepared is not what the worker of `orders` needs, if so.
+        """Return why the worker of `orders` cannot use what was prepared; None: it can.
 
-        Of other simulated devices there can be as many as it takes: then the imports are of use.
+        Other simulated devices are no problem: the worker can have any number of them, and it then
+        uses the imports only.
         """
         try:
             if Path(orders.argv[-1]).read_text(encoding="utf-8") != self.text:
@@ -81,7 +82,7 @@ class WarmUp:
         return None
 
     def has_its_devices(self, environ: Mapping[str, str] = os.environ) -> bool:
-        """Whether these are the devices that it was prepared for."""
+        """Whether `environ` selects the devices that this was prepared for."""
         number = _num_devices(environ)
         return number == self.num_devices and placement.visible(environ) == self.visible
 
@@ -92,14 +93,15 @@ def _num_devices(environ: Mapping[str, str]) -> int | None:
 
 
 def _stamps(config: TrainerConfig) -> _Stamps:
-    """The files of the training data, as they are now."""
+    """Return path, modification time and size of each file of training data."""
     patterns = config.fit.train_dataloader.paths
     files = [file for pattern in patterns for file in matching_files(pattern)]
     return [(str(file), (status := file.stat()).st_mtime_ns, status.st_size) for file in files]
 
 
 def _rehearse(prepared: TrainingSetup) -> None:
-    """One step, one save and one restore, of zeros; also from memory, where snapshots are taken."""
+    """Do one step, one save and one restore of zeros; also a snapshot, if the config asks for
+    them."""
     spec, position = prepared.spec, prepared.batches().get_state()
     state, metrics = prepared.train_step.result()(_zeros(spec.abstract), _zeros(prepared.tokens))
     if spec.config.checkpoint.snapshot is not None:
@@ -119,7 +121,7 @@ def _rehearse(prepared: TrainingSetup) -> None:
 
 
 def _zeros(abstract: Any) -> Any:
-    """Arrays of zeros that lie as `abstract` says."""
+    """Return arrays of zeros with the shapes, types and shardings of `abstract`."""
     return jax.tree.map(
         lambda leaf: jax.device_put(jnp.zeros(leaf.shape, leaf.dtype), leaf.sharding), abstract
     )
