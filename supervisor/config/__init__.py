@@ -1,1 +1,1 @@
-"""The job's configuration: read with line numbers, checked, and resolved, all without jax."""
+"""Reads the config of a job with its line numbers, checks it and resolves it, without jax."""

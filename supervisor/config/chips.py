@@ -1,6 +1,6 @@
-"""Among how many processes the chips of one TPU host can be shared, and how libtpu is told of it.
+"""How several processes can share the chips of one TPU host, and what libtpu is told about it.
 
-A process with the whole host is told nothing, and libtpu takes its defaults, as under Ray.
+libtpu gets no bounds in a process that has the whole host: it uses its defaults then, as under Ray.
 """
 
 from __future__ import annotations
@@ -11,18 +11,24 @@ _NO_TYPE = "bounds differ from one TPU generation to another: name the type in i
 
 
 def arrangement(generation: str | None, chips: int, each: int) -> Arrangement | None:
-    """How processes with `each` chips use `chips` of one host; None: nobody has shown that they
-    can. Of a generation that is not named, only what is true of all is known."""
+    """Returns how processes with `each` chips use `chips` chips of one host.
+
+    None: no source shows that this works. `generation` may be None, if the config names no type:
+    then only the arrangements are known that are the same for all generations.
+    """
     known = ALONE if generation is None else GENERATIONS[generation].arrangements
     return known.get((chips, each))
 
 
 def why_not(generation: str | None) -> str:
-    """Why there is no `arrangement` for several processes."""
+    """Returns why several processes have no `arrangement`, as a part of a sentence."""
     return _NO_TYPE if generation is None else GENERATIONS[generation].why_not
 
 
 def shares(generation: str | None, chips: int) -> list[int]:
-    """Among how many processes so many chips, all of a host, can be shared."""
+    """Returns the numbers of processes that can share `chips` chips, in ascending order.
+
+    `chips` are all chips of a host.
+    """
     known = {} if generation is None else GENERATIONS[generation].arrangements
     return sorted({1} | {chips // each for whole, each in known if whole == chips})

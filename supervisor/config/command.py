@@ -14,16 +14,16 @@ from supervisor.config.problems import shown
 
 
 class SuccessConfig(Section):
-    """When the command has done its work; at most one of step, pattern and file."""
+    """When the command has completed its work: give at most one of step, pattern and file."""
 
     exit_code: Annotated[int, Field(ge=0, le=255)] = 0
-    """Exit code of a program that has done its work."""
+    """Exit code of a program that has completed its work."""
     step: Annotated[int, Field(ge=1)] | None = None
-    """Step that must be complete."""
+    """Step that the program must have completed."""
     pattern: str | None = None
     """Regular expression that a line of the output must match."""
     file: Annotated[str, AfterValidator(no_variable)] | None = None
-    """File, or object in a bucket, that must be there."""
+    """File, or object in a bucket, that must exist."""
 
     @field_validator("pattern")
     @classmethod
@@ -38,10 +38,10 @@ class SuccessConfig(Section):
 
 
 class ProgressConfig(Section):
-    """How to read the step from the command's output: one group that holds its number."""
+    """How to read the step from the command's output."""
 
     pattern: str
-    """Regular expression with one group: `completed step: (\\d+)`."""
+    """Regular expression with one group, which matches the step: `completed step: (\\d+)`."""
 
     @field_validator("pattern")
     @classmethod
@@ -61,7 +61,7 @@ _SHELL = re.compile(r"[|&;<>()$`*?\n]|(?:^|\s)~")
 
 
 def words_needed(text: str) -> str:
-    """What is wrong with a command that is given as one text, and how it is written instead."""
+    """Returns what is wrong with a command that is one text, and the list to write instead."""
     try:
         words = ["bash", "-c", text] if _SHELL.search(text) else shlex.split(text)
     except ValueError:  # a quote that is not closed
@@ -76,25 +76,30 @@ def _words(value: Any) -> Any:
 
 
 class Command(Section):
-    """Any program in place of our trainer."""
+    """Any program, in place of our trainer."""
 
     argv: Annotated[list[str], Field(min_length=1), BeforeValidator(_words)]
-    """The program and its arguments, without a shell; may have placeholders such as {model_dir}."""
+    """The program and its arguments. No shell reads them; they may have placeholders such as
+    {model_dir}."""
     env: dict[Annotated[str, Field(pattern=r"^[^=]+$")], str] = Field(default_factory=dict)
     """Environment variables of the program."""
     env_file: Annotated[str, Field(min_length=1), AfterValidator(local_place)] | None = None
-    """File on the machine, open to nobody else, with more variables: those that are secret."""
+    """File on the machine with the secret variables, one NAME=VALUE a line. No other user may have
+    access to it."""
     env_secrets: dict[VariableName, SecretVersion] = Field(default_factory=dict)
     """Variables whose values are in Google Secret Manager."""
     success: SuccessConfig | None = None
-    """When the program has done its work. Default: it exits with 0."""
+    """When the program has completed its work. Default: when it exits with 0."""
     progress: ProgressConfig | None = None
-    """How to read the step from the output. Default: the program reports it, or nobody does."""
+    """How to read the step from the output. Default: the output is not read; the supervisor knows
+    the steps only if the program or the bootstrap reports them."""
     bootstrap: bool = True
-    """Whether a Python program runs under the bootstrap, which reports for it."""
+    """Whether a Python program runs under the bootstrap, which reports its failures, stages and
+    saves to the supervisor."""
     preload: list[Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*$")]] | None = None
-    """Modules that a standby imports. Default: those that the program was seen to import."""
+    """Modules that a standby imports. Default: the installed modules that the program imported in
+    an earlier attempt."""
     global_batch: Annotated[int, Field(ge=1)] | None = None
-    """Examples in a step over all devices: `{per_device_batch}` is one device's part."""
+    """Examples in a step over all devices. `{per_device_batch}` is the share of one device."""
     elastic: bool = False
-    """Whether the program keeps its global batch by itself, on whatever it finds."""
+    """Whether the program keeps its global batch by itself, on any number of devices."""

@@ -1,4 +1,4 @@
-"""What must fit together in a config although each key is valid by itself."""
+"""Finds keys of a config that contradict one another although each is valid by itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from supervisor.protocol.location import Uri
 
 
 def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
-    """What does not fit together inside a phase, with the key to change."""
+    """Yields the contradictions inside a phase: the key to change, and the message."""
     if phase.fit is None and phase.command is None:
         yield (), "needs either fit (our trainer) or command (any other program)"
     if phase.fit is not None and phase.command is None:
@@ -66,7 +66,8 @@ def _fault_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
 
 
 def _simulated_units(phase: Phase) -> list[list[str]]:
-    """The ids of the simulated devices, and of the hosts where each worker is one."""
+    """Returns the ids of the simulated devices, and those of the hosts if there are several
+    workers: each worker is a host then. Empty: the phase has no simulated devices."""
     devices, workers = phase.init.devices, phase.init.workers
     if devices is None or devices.platform != "cpu" or devices.count is None:
         return []
@@ -94,7 +95,7 @@ def _workers_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
 def _chip_conflicts(
     where: Location, devices: Devices, count: int, workers: int
 ) -> Iterator[tuple[Location, str]]:
-    """That no source shows how so many workers share the chips of one host."""
+    """Yields a complaint if no source shows how so many workers share the chips of one host."""
     known = parse_slice(devices.type) if devices.type is not None else None
     if known is not None and not known.is_part_of_a_host:
         yield where, f"is {workers}, but {devices.type} has several hosts; use 1, on each of them"
@@ -186,7 +187,7 @@ def _global_batch(phase: Phase) -> int | None:
 
 
 def conflicts_across(phases: Sequence[Phase]) -> Iterator[tuple[int, Location, str]]:
-    """What does not fit together between phases: the phase's index, the key in it, the message."""
+    """Yields the contradictions between phases: the phase's index, the key in it, the message."""
     names: dict[str, int] = {}
     folders: set[str | None] = set()
     shared = phases[0].init.model_dir
@@ -215,5 +216,5 @@ def conflicts_across(phases: Sequence[Phase]) -> Iterator[tuple[int, Location, s
 
 
 def phase_name(phase: Phase, index: int) -> str:
-    """The name of a phase: given, or made from its place."""
+    """Returns the name of a phase: the given one, or one made from its index."""
     return phase.name or f"phase{index + 1}"

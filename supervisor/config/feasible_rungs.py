@@ -1,8 +1,8 @@
-"""The ladder: on which numbers of devices a phase may run, and why not on those in between.
+"""The ladder: the numbers of devices that a phase can run on, and why it has no others.
 
-Three have a say: the platform, in what sizes it comes; the config (`ladder`, `min_num_devices`,
-`min_num_slices`); and the program, among how many devices its batch can be shared. Counts are of
-accelerators, which on TPU are chips.
+Three things decide: the platform, which comes in some sizes only; the config (`ladder`,
+`min_num_devices`, `min_num_slices`); and the program, whose batch can be shared among some numbers
+of devices only. All counts are accelerators; on TPU these are chips.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from supervisor.config.schema import Devices, Phase
 from supervisor.config.topology import parse_slice
 
 _PARTS_OF_A_TPU_HOST = sorted({n for one in GENERATIONS.values() for n in one.parts}, reverse=True)
-"""Of a generation that is not named."""
+"""The sizes in chips for a TPU whose generation the config does not name."""
 _DEVICE_TEMPLATES = {"num_devices", "per_device_batch"}
 
 NOT_ELASTIC = (
@@ -31,36 +31,39 @@ NOT_ELASTIC = (
 
 @dataclass(frozen=True, slots=True)
 class RungLayout:
-    """One usable number of devices. `layout` is what our trainer does with it (`mesh`,
-    `per_device_batch`, `accumulation`), or what is known of a command."""
+    """A rung: a number of devices that the phase can run on."""
 
     num_devices: int
     topology: str | None = None
     layout: Mapping[str, Any] = field(default_factory=dict)
+    """How our trainer uses the devices (`num_devices`, `mesh`, `per_device_batch`,
+    `accumulation`); of a command only `per_device_batch`, if the config gives its global batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeasibleRungs:
-    """The rungs of a phase, the full one first; none where the number of devices is not known.
-    `gaps` tells of the counts in between why they are none."""
+    """The rungs of a phase, and the reasons why the counts between them are no rungs."""
 
     rungs: tuple[RungLayout, ...] = ()
+    """The full rung comes first; empty if the number of devices is not known."""
     gaps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The counts that are no rungs, by the reason."""
 
 
 Layouts = Mapping[int, Mapping[str, Any] | str]
-"""For a number of devices what the program does with it, or why it cannot."""
+"""By number of devices: how the program uses them, or as a text why it cannot."""
 
 
 def wanted(phase: Phase) -> tuple[int, ...]:
-    """The numbers of devices that platform and config allow, the full one first."""
+    """Returns the numbers of devices that platform and config allow, the full one first; empty if
+    the number of devices is not known."""
     if phase.init.autorestart.ladder is not None:
         return tuple(phase.init.autorestart.ladder)
     return tuple(count for count in _sizes(phase) if count >= _least(phase))
 
 
 def devices_per_accelerator(phase: Phase) -> int:
-    """Devices that JAX sees in one accelerator."""
+    """Returns how many devices JAX sees in one accelerator."""
     devices = phase.init.devices
     if devices is None or devices.type is None:
         return 1
@@ -68,7 +71,7 @@ def devices_per_accelerator(phase: Phase) -> int:
 
 
 def make_ladder(phase: Phase, layouts: Layouts) -> FeasibleRungs:
-    """The ladder, by what the program can do on each of the `wanted` numbers."""
+    """Returns the ladder; `layouts` has an entry for each of the `wanted` numbers."""
     counts, sizes = wanted(phase), _sizes(phase)
     if not counts:
         return FeasibleRungs()
@@ -89,8 +92,11 @@ def make_ladder(phase: Phase, layouts: Layouts) -> FeasibleRungs:
 
 
 def command_layouts(phase: Phase) -> Layouts:
-    """What a command does on each of the `wanted` numbers. Unless it says that it follows, all that
-    is known is that it runs on the full one."""
+    """Returns the layout of a command for each of the `wanted` numbers.
+
+    A command can use fewer devices only if the config says so (`_follows`); otherwise all smaller
+    numbers have the reason `NOT_ELASTIC`.
+    """
     command, counts = phase.command, wanted(phase)
     assert command is not None
     follows = _follows(command)
@@ -101,7 +107,7 @@ def command_layouts(phase: Phase) -> Layouts:
 
 
 def ladder_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
-    """What of the config does not fit the devices, with the key to change."""
+    """Yields what in the config contradicts the devices: the key to change, and the message."""
     restart, devices = phase.init.autorestart, phase.init.devices
     where = ("init", "autorestart")
     full = devices.num_devices if devices is not None else None
@@ -120,7 +126,8 @@ def ladder_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
 
 
 def unusable_rungs(phase: Phase, layouts: Layouts) -> Iterator[tuple[Location, str]]:
-    """The entries of an explicit ladder that the program cannot run on."""
+    """Yields the entries of the config's `ladder` that the program cannot run on, with the
+    reason."""
     for index, count in enumerate(phase.init.autorestart.ladder or ()):
         layout = layouts.get(count)
         if isinstance(layout, str):
@@ -134,8 +141,10 @@ _NOT_IN_LADDER = "not in autorestart.ladder"
 
 
 def _sizes(phase: Phase) -> Mapping[int, str | None]:
-    """Every number of devices that can be used, with its topology where it has one, the largest
-    first; nothing where it is not known how many there are."""
+    """Returns the topology (None: there is none) by number of devices, the largest first.
+
+    These are all numbers that the workers can use. Empty if the number of devices is not known.
+    """
     offered, workers = _offered(phase.init.devices), phase.init.workers
     each = max(offered, default=0) // workers
     if workers == 1 or each == 0:
@@ -158,7 +167,7 @@ def _generation(devices: Devices) -> str | None:
 
 
 def _offered(devices: Devices | None) -> Mapping[int, str | None]:
-    """The same as far as the platform goes."""
+    """Returns what `_sizes` returns, but for one worker: only the platform decides."""
     if devices is None or devices.num_devices is None:
         return {}
     if devices.type is None:
@@ -178,7 +187,7 @@ def _counts(platform: str, full: int) -> Sequence[int]:
 
 
 def _no_size(phase: Phase, count: int) -> str:
-    """Why one that lies between the sizes is none."""
+    """Returns why `count`, which is below the full number, is none of the `_sizes`."""
     devices, workers = phase.init.devices, phase.init.workers
     assert devices is not None
     if count in _offered(devices) and workers > 1:
@@ -229,7 +238,8 @@ def _in_ladder(
 
 
 def _follows(command: Command) -> bool:
-    """Whether it is known to do the same on fewer devices."""
+    """True if the config shows that the command can use any number of devices: by `elastic`, or
+    by a placeholder for the number or for the share of a device."""
     texts = (*command.argv, *command.env.values())
     named = {name for text in texts for name in placeholders.names(text)}
     return command.elastic or not named.isdisjoint(_DEVICE_TEMPLATES)

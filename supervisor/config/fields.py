@@ -1,4 +1,4 @@
-"""Kinds of values in `trainer.yaml`: what all of its sections are made of."""
+"""The types of values that the sections of `trainer.yaml` share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ _VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{\w+\})")
 
 
 def no_variable(value: str) -> str:
-    """`value`, a path without variables of a shell: a folder of that name would be made."""
+    """Returns `value`, a path. ValueError: it has a shell variable.
+
+    Nothing expands variables here, so a directory called `$NAME` would be created.
+    """
     if (found := _VARIABLE.search(value)) is not None:
         raise ValueError(
             f"{found[0]} is not expanded here: write ~ for the home directory, or the whole path"
@@ -44,7 +47,8 @@ def no_variable(value: str) -> str:
 
 
 def place(value: str) -> str:
-    """`value`, a path or the URI of something in a bucket."""
+    """Returns `value`, a path or the URI of something in a bucket. ValueError: it has a shell
+    variable, is no valid URI, or names the home directory of an unknown user."""
     no_variable(value)
     if Uri.parse(value) is not None:
         return value
@@ -56,7 +60,7 @@ def place(value: str) -> str:
 
 
 def local_place(value: str) -> str:
-    """`value`, a path on this machine."""
+    """Returns `value`, a path on this machine. ValueError: it is a URI, or see `place`."""
     if Uri.parse(place(value)) is not None:
         raise ValueError("is in a bucket; give a file on this machine")
     return value
@@ -70,11 +74,12 @@ Seconds = Annotated[
         {"anyOf": [{"type": "number", "minimum": 0, "maximum": 7 * 86400}, DURATION_SCHEMA]}
     ),
 ]
-"""At most a week: more is a slip, and beyond what a wait of the operating system can hold."""
+"""A duration in seconds, at most a week: a longer one is a mistake, and more than a timeout of the
+operating system can hold."""
 
 
 def _deadline(value: float) -> float:
-    """`value`, the limit of a stage."""
+    """Returns `value`, the time limit of a stage. ValueError: it is 0."""
     if value == 0:
         raise ValueError(
             "every attempt would be a hang at once: leave it out for a learned limit, or raise it"
@@ -104,23 +109,24 @@ Bytes = Annotated[
 
 
 StageName = Annotated[Stage, Field(strict=False)]
-"""A stage by its name: strict models take nothing but members of an enum."""
+"""A stage, given by its name. Without `strict=False` a strict model accepts only members of an
+enum."""
 
 
 @dataclass(frozen=True)
 class Also:
-    """Tells editors of another form that a validator takes; `form` is its JSON Schema."""
+    """Adds to the JSON Schema another form that a validator accepts; `form` is its schema."""
 
     form: dict[str, Any]
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """Return the JSON Schema of either form."""
+        """Returns the JSON Schema that accepts both forms."""
         return {"anyOf": [self.form, handler(schema)]}
 
 
 class Section(BaseModel):
-    """A mapping of the config: what it holds is checked strictly, and never changes."""
+    """A mapping of the config. Its values are checked strictly and never change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)

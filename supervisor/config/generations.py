@@ -1,14 +1,15 @@
-"""All that is known of each TPU generation, with its sources: the one table to add a generation to.
+"""The facts about each TPU generation, with their sources. Add a new generation to this table.
 
-A slice of a size that is not here cannot be had, whatever a compiler accepts. How processes share a
-host is documented nowhere, so only what a source shows to work is here. No field has a default, and
-`Generation` refuses what does not fit together: a generation with a part left out is an error at
-once, in words, and not a surprise on a machine that costs money.
+The cloud offers no slice of a size that is not here, even if a compiler accepts that size. No
+document says how processes share a host, so the table has only arrangements that a source shows to
+work. No field has a default, and `Generation` refuses values that contradict one another: an
+incomplete generation is an error with a message at once, not a surprise on a machine that costs
+money.
 
 Sources
     types: Google's tables of TPU types (cloud.google.com/tpu/docs, a page for each generation).
     XPK: AI-Hypercomputer/xpk, `src/xpk/core/system_characteristics.py`, one topology for each size.
-    libtpu: 0.0.42 and 0.0.50, asked for each topology (`make test-aot`).
+    libtpu: 0.0.42 and 0.0.50; `make test-aot` asks it for each topology.
     jax: `conftest.py` (its nightly tests run one process a chip on v4-8, v5e-8, v6e-8 and v7x-8)
         and `jax/_src/test_multiprocess.py` at cec06d1; for device kinds
         `jax/_src/pallas/mosaic/tpu_info.py` of 0.10.2.
@@ -24,53 +25,55 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 CHIPS_PER_HOST = 4
-"""Of a slice of several hosts: any generation (types)."""
+"""Chips on each host of a slice of several hosts, in all generations (types)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """How the processes lie (`TPU_PROCESS_BOUNDS`), the chips of each
-    (`TPU_CHIPS_PER_PROCESS_BOUNDS`), and by which source that works."""
+    """How processes share the chips of a host."""
 
     processes: str
+    """The bounds of the processes (`TPU_PROCESS_BOUNDS`)."""
     chips: str
+    """The bounds of the chips of one process (`TPU_CHIPS_PER_PROCESS_BOUNDS`)."""
     source: str
+    """The source which shows that this works."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """What is true of all slices of a TPU generation. Sizes are in chips."""
+    """The facts about all slices of a TPU generation. Sizes are in chips."""
 
     name: str
     name_in_types: str
-    """What the cloud calls it in a type such as v5litepod-8 (types)."""
+    """The cloud's name of the generation in a type such as v5litepod-8 (types)."""
     kinds: tuple[str, ...]
-    """`device_kind` of its devices (jax)."""
+    """The values of `device_kind` of its devices (jax)."""
     slices: Mapping[int, str]
     """Topology by size (types, XPK; libtpu describes each)."""
     parts: Mapping[int, str]
-    """Topology of a host and of its parts by size, the whole host first."""
+    """Topology of a host and of its parts, by size; the whole host comes first."""
     pod: int
     """Chips of a pod: no slice is larger (types)."""
     counted_per_chip: int
-    """What the number in a type's name counts for one chip (types)."""
+    """How much one chip adds to the number in the name of a type (types)."""
     devices_per_chip: int
     """Devices that JAX sees in one chip (libtpu)."""
     chip_config: str | None
-    """What libtpu must be told to describe such chips as the cloud runs them; None: nothing
-    (MaxText passes the same)."""
+    """The configuration that libtpu needs to describe these chips as the cloud runs them; None:
+    it needs none (MaxText passes the same values)."""
     arrangements: Mapping[tuple[int, int], Arrangement]
-    """How processes share a host, by all chips that are used and those of one process."""
+    """How processes share a host, by the number of chips in use and the chips of one process."""
     why_not: str
-    """Why several processes cannot have what is missing there."""
+    """Why several processes cannot share a host in a way that is not in `arrangements`."""
     is_queued: bool
-    """Whether the Cloud TPU API has queued resources of it."""
+    """Whether the Cloud TPU API has queued resources for it."""
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit together.
+        """Checks that the fields do not contradict one another.
 
         Raises:
-            ValueError: with all that does not.
+            ValueError: they do; the text has all contradictions.
         """
         if found := "; ".join(self._problems()):
             raise ValueError(f"TPU generation {self.name}: {found}")
@@ -125,13 +128,14 @@ _CUBES = {
 _LARGE_CUBES = {4096: "16x16x16", 6144: "16x16x24"}
 _CUBE_PARTS = {4: "2x2x1", 2: "1x2x1", 1: "1x1x1"}
 
-# One process with a part of a host: bounds that are the same for all generations.
+# One process alone on a host or on a part of one: these bounds are the same for all generations.
 ALONE = {
     (1, 1): Arrangement("1,1,1", "1,1,1", "jax conftest.py (JAX_ENABLE_TPU_XDIST), Ray"),
     (2, 2): Arrangement("1,1,1", "1,2,1", "Ray (any generation); the gist"),
     (4, 4): Arrangement("1,1,1", "2,2,1", "jax: 4 chips, 1 process; the gist"),
 }
-# jax's bounds for 8 processes, 4,2,1, name no generation, and v5e and v6e hosts are 2x4: left out.
+# jax has bounds for 8 processes too: 4,2,1. They are left out, because jax names no generation for
+# them, and the hosts of v5e and v6e are 2x4.
 _ON_FOUR = {
     (4, 1): Arrangement("2,2,1", "1,1,1", "jax: 4 chips, 4 processes, as its tests run them"),
     (4, 2): Arrangement("2,1,1", "1,2,1", "jax: 4 chips, 2 processes"),
@@ -154,7 +158,8 @@ GENERATIONS: Mapping[str, Generation] = {
             pod=4096,
             counted_per_chip=2,
             devices_per_chip=1,
-            # Two cores, which the cloud runs as one device; libtpu describes two if not told.
+            # A chip has two cores, and the cloud runs them as one device. Without this libtpu
+            # describes two devices.
             chip_config="megacore",
             arrangements=ALONE,
             why_not=_SKIPPED.format("v4"),
@@ -183,7 +188,7 @@ GENERATIONS: Mapping[str, Generation] = {
             pod=8960,
             counted_per_chip=2,
             devices_per_chip=1,
-            chip_config=None,  # megacore is the rule
+            chip_config=None,  # megacore is the default here
             arrangements=ALONE | _ON_FOUR,
             why_not=_NO_SOURCE,
             is_queued=True,
@@ -214,8 +219,8 @@ GENERATIONS: Mapping[str, Generation] = {
             chip_config=None,
             arrangements=ALONE | _ON_FOUR,
             why_not=_NO_SOURCE,
-            # "TPU7x and later TPU versions", says docs.cloud.google.com/tpu/docs/create-tpu-vm.
-            # Compute Engine's managed instance groups and Google Kubernetes Engine offer them
+            # docs.cloud.google.com/tpu/docs/create-tpu-vm excludes "TPU7x and later TPU versions".
+            # Managed instance groups of Compute Engine and Google Kubernetes Engine offer them
             # (docs.cloud.google.com/tpu/docs/tpus-in-compute-engine).
             is_queued=False,
         ),

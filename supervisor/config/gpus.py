@@ -1,10 +1,10 @@
-"""Which GPUs a process sees, by `CUDA_VISIBLE_DEVICES`, and how much of their memory XLA takes.
+"""Which GPUs a process sees (`CUDA_VISIBLE_DEVICES`), and how much of their memory XLA takes.
 
-The rules of the former are those of the CUDA Programming Guide, 5.2.1.1
-(docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html): where the
-variable is not set, all GPUs are visible; where it is empty, none. It lists indices, UUIDs (the
-beginning of one will do) and MIG instances; what follows the first invalid index is not visible. Of
-MIG instances a process sees only one. The settings of the latter are in jax's
+The rules for `CUDA_VISIBLE_DEVICES` are in the CUDA Programming Guide, 5.2.1.1
+(docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html). If the
+variable is not set, all GPUs are visible; if it is empty, none is. It lists indices, UUIDs (the
+beginning of a UUID is enough) and MIG instances. CUDA hides everything after the first invalid
+index. A process sees only one MIG instance. The settings of XLA's memory are in jax's
 docs/gpu_memory_allocation.rst and `generate_pjrt_gpu_plugin_options` of jaxlib 0.10.2.
 """
 
@@ -26,17 +26,21 @@ _FORMS = (
 
 
 _PREALLOCATED = 0.75
-"""Of a GPU's memory, where nothing else is said."""
+"""The share of a GPU's memory that XLA takes by default."""
 _FOR_TWO = 0.45
-"""At most this share each, so that two processes fit with their contexts."""
+"""The largest share for each of two processes that fit on one GPU with their contexts."""
 
 
 FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
-"""The present name of that part and the older one. jaxlib 0.10.2 raises ValueError on both."""
+"""The variables that set the share: the present name, and the older one. jaxlib 0.10.2 raises
+ValueError if both are set."""
 
 
 def share(environ: Mapping[str, str]) -> float | None:
-    """The part of a GPU's memory that XLA takes when a process begins; None: as it needs it."""
+    """Returns the share of a GPU's memory that XLA takes when a process begins.
+
+    None: XLA takes memory as it needs it.
+    """
     allocator = environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "").lower()
     at_once = environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "") not in ("false", "False", "0")
     if allocator == "platform" or not at_once:
@@ -44,24 +48,26 @@ def share(environ: Mapping[str, str]) -> float | None:
     new, old = (environ.get(name, "") for name in FRACTIONS)
     try:
         part = float(new or old or _PREALLOCATED)
-    except ValueError:  # jax refuses it with words of its own
+    except ValueError:  # jax refuses the value with its own message
         return _PREALLOCATED
-    return part if 0 < part < math.inf else _PREALLOCATED  # else nobody knows what XLA makes of it
+    return part if 0 < part < math.inf else _PREALLOCATED  # what XLA does with others is unknown
 
 
 def fits_twice(part: float) -> bool:
-    """Whether two processes that take `part` of a GPU's memory each find it."""
+    """True if one GPU has room for two processes that each take the share `part` of its memory."""
     return part <= _FOR_TWO
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """The names in a value of the variable, as they stand."""
+    """Returns the names in `text`, a value of such a variable, without the spaces around them."""
     return tuple(name.strip() for name in text.split(",")) if text.strip() else ()
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Whether two names are of one GPU, as far as can be told without looking: an index and a UUID
-    may be, too."""
+    """True if the texts of two names show that they mean one GPU.
+
+    An index and a UUID may mean one GPU too; their texts do not show it.
+    """
     if one.isdecimal() and other.isdecimal():
         return int(one) == int(other)
     short, long = sorted((one.lower(), other.lower()), key=len)
@@ -69,8 +75,10 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def problem(text: str, num_devices: int | None, workers: int) -> str | None:
-    """Why a job with `num_devices` GPUs (None: as many as are found) in so many workers cannot run
-    where the variable is `text`; None: nothing is known against it."""
+    """Returns why a job cannot run if `CUDA_VISIBLE_DEVICES` is `text`; None: no reason is known.
+
+    `num_devices` is the number of GPUs of the job (None: as many as it finds).
+    """
     return next(_problems(text, num_devices, workers), None)
 
 

@@ -1,8 +1,9 @@
-"""The JSON Schema of trainer.yaml (draft 2020-12), for editors: `make schema` writes it to a file
-beside this one, which the package ships and `supervise schema` prints.
+"""Makes the JSON Schema of trainer.yaml (draft 2020-12), for editors.
 
-It knows the keys, their types and descriptions. What no JSON Schema can say, `supervise validate`
-says: whether values fit together, a pattern compiles, a file is there.
+`make schema` writes it to a file beside this module. The package ships that file, and `supervise
+schema` prints it. The schema has the keys, their types and their descriptions. `supervise validate`
+checks what a JSON Schema cannot express: that values fit together, that a pattern compiles, that a
+file exists.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _CODE = {"type": "integer", "minimum": 0, "maximum": 255}
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a whole file."""
+    """Returns the JSON Schema of a whole trainer.yaml."""
     phase = Phase.model_json_schema(ref_template="#/$defs/{model}")
     defs = phase.pop("$defs")
     defs["Phase"] = phase
@@ -77,13 +78,13 @@ def json_schema() -> dict[str, Any]:
 
 
 def text() -> str:
-    """Return the content of the file."""
+    """Returns the content of `FILE`."""
     return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def _describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
-    """Add the descriptions of the keys, which stand below them in the code; take out what says
-    nothing."""
+    """Adds to `schema` the descriptions of the keys, which are the docstrings below the fields of
+    `model`, and removes titles and defaults that are null."""
     documented: dict[str, str] = {}
     for kind in reversed(model.__mro__):
         if issubclass(kind, BaseModel):
@@ -100,7 +101,7 @@ def _describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
 
 @cache
 def _documented(module: str) -> dict[str, dict[str, str]]:
-    """For each class of a module its attributes with a text below them."""
+    """Returns for each class of a module the docstrings of its attributes, by name."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     return {one.name: dict(_texts(one.body)) for one in classes}
@@ -118,7 +119,7 @@ def _texts(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
 
 
 def _models_below(annotation: Any) -> set[type[BaseModel]]:
-    """The models in a type and in all their fields."""
+    """Returns the models in a type and, recursively, in the fields of those models."""
     if isinstance(annotation, type) and not isinstance(annotation, GenericAlias):
         if not issubclass(annotation, BaseModel):
             return set()

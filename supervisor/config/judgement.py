@@ -1,4 +1,4 @@
-"""What is made of a failure: verdicts and remedies, by the names that a rule of a config uses."""
+"""Verdicts and remedies: what to do about a failure. A rule in a config uses these names."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ class Verdict(StrEnum):
     RESTART = "RESTART"
     FATAL = "FATAL"
     POLICY = "POLICY"
-    """Its cause has a policy of its own. Where none is carried out yet, it is a restart."""
+    """Restart with a remedy. Without a remedy it is a plain restart."""
 
 
 class Remedy(StrEnum):
     """How the next attempt differs from the last one."""
 
     LESS_AT_ONCE = "less-at-once"
-    """Once again as it was; then with less on the devices at a time; then never again."""
+    """Restart unchanged the first time, then once with less on the devices at a time, if the
+    program offers that. The next failure without a new checkpoint ends the job."""
     ROLL_BACK = "roll-back"
-    """From the newest checkpoint; where the same step fails twice, without its batch or never."""
+    """Restart from the newest checkpoint. If the same step fails twice, skip its batch; end the job
+    if it cannot be skipped."""
     WAIT = "wait"
-    """After a while, also the first time: what is in the way may be gone by then."""
+    """Wait before the restart, also the first time: the obstacle may be gone then."""
     WAIT_LONG = "wait-long"
-    """After a long while: somebody has to renew or refill something."""
+    """Wait for a long time before the restart: a person has to renew or refill something."""
     WAIT_FOR_CAPACITY = "wait-for-capacity"
-    """After a long while and free of charge, until waiting is no use here."""
+    """Wait for a long time before the restart, without a charge. The job ends after
+    `core.remediation.CAPACITY_WAITS` waits in a row."""
     WAIT_FOR_STORAGE = "wait-for-storage"
-    """After a while and free of charge: not the program fails but what the job is kept in."""
+    """Wait before the restart, without a charge: the storage of the job fails, not the program. The
+    job ends after `core.remediation.STORAGE_WAITS` waits in a row without a new checkpoint."""

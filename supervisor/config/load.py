@@ -1,4 +1,4 @@
-"""From a file and `--set` options to a checked job config; every problem is told at once."""
+"""Makes a checked job config from a file and `--set` options, and reports all problems at once."""
 
 from __future__ import annotations
 
@@ -27,50 +27,54 @@ from supervisor.config.yaml_source import YamlSource, read_source
 from supervisor.protocol.location import Uri
 
 EXIT_CODE_PRESETS: dict[str, dict[int, int]] = {
-    # XPK restarts on 42 and on 127 to 255, and takes everything else for the end.
+    # XPK restarts a job that exits with 42 or with 127 to 255; all other codes end the job.
     "xpk": {1: 42, 69: 42, 74: 42, 75: 42},
 }
 OWN_EXIT_CODES = ("0", "1", "64", "69", "70", "73", "74", "75", "76", "78", "79")
-"""Those of `core.exit_codes`, which a config may map: a test compares."""
+"""The codes of `core.exit_codes`, which a config can map. A test compares the two lists."""
 _OF_OUR_TRAINER = "belongs to our trainer; a command has its own"
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A checked config: its phases in order, and where each stands in the file."""
+    """A checked config."""
 
     source: YamlSource
     phases: tuple[Phase, ...]
+    """The phases in the order in which they run."""
     locations: tuple[Location, ...]
+    """Where each phase is in the file."""
     exit_codes: Mapping[int, int]
+    """The exit codes that replace those of `supervise run`, by the code that each replaces."""
 
     @property
     def remote(self) -> Uri | None:
-        """Where model_dir is in an object store; None: it is a directory."""
+        """The URI of model_dir in an object store; None: model_dir is a directory."""
         return Uri.parse(self.phases[0].init.model_dir)
 
     @property
     def model_dir(self) -> Path:
-        """The job's directory on this host, absolute: of what is in an object store, the copy."""
+        """The absolute path of the job's directory on this host. If model_dir is in an object
+        store, this is the local copy."""
         if self.remote is not None:
             return state_folder(str(self.remote))
         return Path(self.phases[0].init.model_dir).expanduser().absolute()
 
     def problem(self, index: int, where: Location, message: str) -> Problem:
-        """The problem of the phase `index` at a place of the schema."""
+        """Returns the problem with the text `message` at the key `where` of the phase `index`."""
         return _placed(self.source, self.locations[index], where, message)
 
     @property
     def place(self) -> Path | Uri:
-        """What people and programs call model_dir."""
+        """The model_dir that people and programs see: the URI, or else the directory."""
         return self.remote or self.model_dir
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
-    """The job in the file at `path`, with `key=value` overrides on top.
+    """Returns the job in the file at `path`, with the `key=value` overrides applied.
 
     Raises:
-        ConfigError: with everything that is wrong.
+        ConfigError: the config has problems; the error holds all of them.
     """
     source = read_source(path)
     problems: list[Problem] = []
@@ -116,7 +120,7 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
 
 @contextmanager
 def _noting(problems: list[Problem]) -> Iterator[None]:
-    """Add what is found wrong inside to `problems`, and go on."""
+    """Catches a ConfigError and adds its problems to `problems`."""
     try:
         yield
     except ConfigError as error:
@@ -138,7 +142,8 @@ def _unknown_at_top(source: YamlSource, data: Mapping[str, Any]) -> Iterator[Pro
 
 
 def _remedy(key: str, value: Any) -> str | None:
-    """What to do about an unknown key at the top, if its name or its value tells."""
+    """Returns what to do about an unknown key at the top level; None: its name and its value give
+    no hint."""
     if key in Phase.model_fields:
         return f"it belongs below `trainer:` (trainer.{key})"
     if isinstance(value, dict):
@@ -203,8 +208,11 @@ def _at(data: Any, location: Location) -> Any:
 
 
 def _of_a_command(data: Any) -> tuple[Any, list[str]]:
-    """A phase without our trainer's sections, and which it has, if it runs a command: what stands
-    in them may follow another schema."""
+    """Returns the phase without the sections of our trainer, and the names of these sections.
+
+    This is only done to a phase that runs a command: its sections may follow another schema. Any
+    other phase comes back as it is, without names.
+    """
     init = data.get("init") if isinstance(data, dict) else None
     if not isinstance(init, dict) or data.get("command") is None or data.get("fit") is not None:
         return data, []
@@ -214,7 +222,7 @@ def _of_a_command(data: Any) -> tuple[Any, list[str]]:
 
 
 def _placed(source: YamlSource, base: Location, where: Location, message: str) -> Problem:
-    """The problem at `where` in the phase at `base`."""
+    """Returns the problem at the key `where` of the phase at `base`."""
     return source.problem((*base, *in_data(_at(source.data, base), where)), message)
 
 
@@ -223,4 +231,4 @@ def _without_extensions(data: dict[str, Any]) -> dict[str, Any]:
 
 
 _EXTENSION = "x-"
-"""Keys at the top that are for anchors alone, as in a file for Docker Compose."""
+"""The prefix of top-level keys that only hold YAML anchors, as in a file for Docker Compose."""

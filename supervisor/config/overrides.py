@@ -1,4 +1,4 @@
-"""`--set KEY=VALUE`: one key of the config, from the command line, above what the file says."""
+"""Applies `--set KEY=VALUE`: a key from the command line, which overrides the config file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _STEP = re.compile(r"([A-Za-z_][\w-]*)|\[(\d+)\]")
 
 
 def apply_override(source: YamlSource, override: str) -> None:
-    """Set one key in the data; `trainer.x` in every phase, `trainer[1].x` in that one.
+    """Sets one key in the data: `trainer.x` in every phase, `trainer[1].x` in the phase 1.
 
     Raises:
-        ConfigError: it is not KEY=VALUE, or its key cannot be there.
+        ConfigError: `override` is not KEY=VALUE, or the config cannot have such a key.
     """
     key, equals, text = override.partition("=")
     path = _parse_path(key)
@@ -28,7 +28,7 @@ def apply_override(source: YamlSource, override: str) -> None:
     told = _told(path, text)
     try:
         for location in _expanded(source, path):
-            # Parsed once for each place: no two phases share a value.
+            # The text is parsed once for each place, so that phases do not share a mutable value.
             _assign(source.data, location, parse_value(text, path))
             source.overridden(location, told)
     except _NoPlaceError as error:
@@ -41,14 +41,15 @@ def apply_override(source: YamlSource, override: str) -> None:
 
 
 def _told(path: Location, text: str) -> str:
-    """An option as complaints name it: without its value, if that is or may hold a secret."""
+    """Returns the option as messages show it: without its value if that may be or hold a
+    secret."""
     if is_hidden((*path, *_WORD.findall(text))):
         return f"{key_path(path)}={REDACTED}"
     return f"{key_path(path)}={text}"
 
 
 def _told_wrong(override: str) -> str:
-    """An option that is not KEY=VALUE, as complaints name it."""
+    """Returns an option that is not KEY=VALUE as messages show it: without secrets."""
     if not is_hidden(_WORD.findall(override)):
         return override
     path = _parse_path(_KEY.match(override)[0])  # type: ignore[index]  # it matches anything
@@ -56,11 +57,12 @@ def _told_wrong(override: str) -> str:
 
 
 class _NoPlaceError(Exception):
-    """There is no such place in the config."""
+    """The config has no such place."""
 
 
 def _assign(data: Any, location: Location, value: Any) -> None:
-    """Set `location` in `data`; sections that are missing or empty on the way are made."""
+    """Sets `location` in `data` to `value`, and creates sections on the way that are missing or
+    empty."""
     target = data
     for part in location[:-1]:
         if isinstance(target, dict) and isinstance(part, str) and target.get(part) is None:
@@ -70,7 +72,7 @@ def _assign(data: Any, location: Location, value: Any) -> None:
 
 
 def _checked(target: Any, part: str | int) -> Any:
-    """`part`, which can be set in `target`."""
+    """Returns `part`. _NoPlaceError: it cannot be set in `target`."""
     if isinstance(part, str) and not isinstance(target, dict):
         raise _NoPlaceError(f"{part!r} cannot be set in what is not a mapping")
     if isinstance(part, int) and not (isinstance(target, list) and part < len(target)):

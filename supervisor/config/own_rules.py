@@ -1,4 +1,4 @@
-"""The rules that a config puts before ours (`autorestart.rules`), and their examples."""
+"""The user's own rules (`autorestart.rules`), which come before ours, and their examples."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RemedyName = Literal[
     Remedy.WAIT_LONG,
     Remedy.WAIT_FOR_CAPACITY,
 ]
-"""Remedies but the one that only a job in a bucket has."""
+"""All remedies except WAIT_FOR_STORAGE, which only a job in a bucket has."""
 
 
 def _exit_code(value: int) -> int:
@@ -59,11 +59,12 @@ def _as_example(value: Any) -> Any:
 _ENDS_NOTHING = frozenset(
     {"SIGCHLD", "SIGCONT", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG", "SIGWINCH"}
 )
-"""signal(7): what they do by default is nothing, or to stop or resume the process."""
+"""Signals that do not end a process: by default it ignores them, stops or continues (signal(7))."""
 
 
 def _signal_name(value: str) -> str:
-    """The name of the signal that ended a process; some have two."""
+    """Returns the main name of the signal `value`; some signals have two names. ValueError: it is
+    no signal, or one that ends no process."""
     if value not in signal.Signals.__members__:
         raise ValueError(f"{value!r} is not a signal such as SIGKILL")
     name = signal.Signals[value].name
@@ -76,20 +77,22 @@ SignalName = Annotated[str, AfterValidator(_signal_name)]
 
 
 class Example(Section):
-    """A log (or a part of one) and how its process ended, with what must be made of it."""
+    """A log (or a part of one) and how its process ended, with the result that the rules must
+    give."""
 
     text: Annotated[str | None, Field(min_length=1)] = None
     """The log, or a part of it."""
     exit_code: ExitCode | None = None
-    """With which the process ended. Default: 1, if no signal is given."""
+    """Exit code of the process. Default: 1, if no signal is given."""
     signal: SignalName | None = None
     """Signal that ended the process."""
     stage: StageName | None = None
-    """Stage in which it ended."""
+    """Stage in which the process ended."""
     decides: bool | None = None
-    """Whether the rule must decide about it. Default: it must, unless `expect` is given."""
+    """Whether this rule must decide about the example. Default: it must, unless `expect` is
+    given."""
     expect: VerdictName | None = None
-    """The verdict that the example must get, whichever rule decides."""
+    """The verdict that the example must get; any rule may decide it."""
 
     @model_validator(mode="after")
     def _some_end(self) -> Self:
@@ -107,29 +110,30 @@ Stages = Annotated[list[StageName], BeforeValidator(_as_list), Also({"enum": [*S
 
 
 class RuleConfig(Section):
-    """One rule of the user's own: what it matches (all that is given must), and what follows."""
+    """One of the user's own rules: its conditions, which must all match, and the verdict."""
 
     name: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")] = None
-    """Name of the rule in messages. Default: made from its number."""
+    """Name of the rule in messages. Default: own-1, own-2, ..."""
     type: Names = Field(default_factory=list)
     """Exception type, or a list of them; `*` matches any text."""
     regex: str | None = None
-    """Regular expression that is searched for in the error and the output."""
+    """Regular expression that must match somewhere in the error or the output."""
     exit_code: ExitCodes = Field(default_factory=list)
     """Exit code, or a list of them."""
     signal: Names = Field(default_factory=list)
     """Signal that ended the process, such as SIGKILL, or a list of them."""
     stage: Stages = Field(default_factory=list)
-    """Stage in which it ended, or a list of them."""
+    """Stage in which the process ended, or a list of them."""
     verdict: VerdictName
     """What to do: RESTART, FATAL (end the job), or POLICY (restart with a remedy)."""
     certain: bool | None = None
-    """With verdict FATAL: whether the job ends at once (the default), or after one more attempt."""
+    """With verdict FATAL: whether the job ends at once (the default) or after one more attempt."""
     transient: bool | None = None
-    """With verdict RESTART or POLICY: whether the same failure may come again and still pass. Only
-    the budget then ends the job. Default: the same failure again ends it."""
+    """With verdict RESTART or POLICY: whether another attempt may succeed although the same failure
+    came again. If so, only the budget ends the job. Default: without a `remedy`,
+    `repeated_failure_limit` ends it too."""
     remedy: RemedyName | None = None
-    """With verdict POLICY: what is done about it beyond a restart."""
+    """With verdict POLICY: what the next attempt does differently."""
     cause: Annotated[str | None, Field(min_length=1)] = None
     """Name of the cause in messages."""
     reason: Annotated[str | None, Field(min_length=1)] = None
@@ -137,7 +141,8 @@ class RuleConfig(Section):
     advice: Annotated[str | None, Field(min_length=1)] = None
     """What a person should do, for messages."""
     examples: list[ExampleOrText] = Field(default_factory=list)
-    """Logs on which the rule is tried when the config is read; text alone is short for one."""
+    """Logs on which the rule is tested when the config is read. A text alone is short for
+    `{text: ...}`."""
 
     @field_validator("regex")
     @classmethod

@@ -1,8 +1,9 @@
-"""The regular expressions of a config, searched for in bounded time.
+"""Searches for the regular expressions of a config, each in bounded time.
 
-Python's `re` holds the interpreter's lock while it searches, for ever in a bad case: a pattern such
-as `(?:a+)+ ` would make the supervisor deaf to signals. The library `regex` gives the lock back and
-stops in time. It knows more syntax than `re`: a pattern must be one of `re`, and means the same.
+Python's `re` holds the interpreter lock while it searches. With a bad pattern, such as `(?:a+)+ `,
+a search may never end, and the supervisor would not react to signals. The library `regex` releases
+the lock and has a time limit. It has more syntax than `re`, so `Pattern` accepts only the syntax of
+`re`, with the meaning that it has there.
 """
 
 from __future__ import annotations
@@ -11,21 +12,21 @@ import re
 from typing import Any
 
 MAX_SEARCH = 0.25
-"""Seconds of CPU time for one search: a search that ends takes a thousandth of it."""
+"""Time limit of one search, in seconds of CPU time. A normal search takes a thousandth of it."""
 
 _SHOWN = 120
-"""Characters of a text that a person is shown."""
+"""How many characters of a text a message shows."""
 _TOKEN = re.compile(r"(?s)\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(?!\d+\}|\d*,\d*\})")
-"""An escape, a set, or a brace that begins no repetition: a part of the text for `re`, the bounds
-of a fuzzy match (`{e<=1}`) for `regex`."""
+"""An escape, a set, or a brace that begins no repetition. For `re` such a brace is text; for
+`regex` it begins a fuzzy match (`{e<=1}`)."""
 _POSIX = re.compile(r"\[:\^?[A-Za-z]+:\]")
 
 
 class SlowPatternError(Exception):
-    """The search for `source` was given up: it takes too long in this text."""
+    """The search for the pattern `source` took too long in this text and was stopped."""
 
     def __init__(self, source: str, text: str) -> None:
-        # Half a secret would not be recognised as one.
+        # The text is cut between words: the redactor does not recognise half a secret.
         shown = text if len(text) <= _SHOWN else text[:_SHOWN].rpartition(" ")[0]
         super().__init__(f"the pattern {source!r} takes too long in text that begins {shown!r}")
         self.source = source
@@ -35,8 +36,8 @@ class Pattern:
     """A regular expression in the syntax of `re`."""
 
     def __init__(self, source: str) -> None:
-        """ValueError says what is wrong with `source`."""
-        import regex  # 2 MB, only where a config has patterns
+        """Compiles `source`. ValueError: it is no regular expression of `re`."""
+        import regex  # needs 2 MB of memory, so only configs with patterns load it
 
         if (found := _named_set(source)) is not None:
             raise ValueError(f"is not a regular expression: {found} is none of Python's re")
@@ -48,10 +49,10 @@ class Pattern:
         self.source = source
 
     def search(self, text: str, seconds: float = MAX_SEARCH) -> re.Match[str] | None:
-        """The first match in `text`.
+        """Returns the first match in `text`; None: there is none.
 
         Raises:
-            SlowPatternError: it takes more than `seconds` of CPU time.
+            SlowPatternError: the search took more than `seconds` of CPU time.
         """
         try:
             match: re.Match[str] | None = self._compiled.search(
@@ -67,7 +68,10 @@ def _without_fuzzy(source: str) -> str:
 
 
 def _named_set(source: str) -> str | None:
-    """A set such as `[:alpha:]`, which `re` takes for some letters and `regex` for a class."""
+    """Returns a set of `source` such as `[:alpha:]`; None: it has none.
+
+    For `re` this is a set of some letters; for `regex` it is a class of characters.
+    """
     for token in _TOKEN.finditer(source):
         if token[0].startswith("[") and (found := _POSIX.search(token[0], 1)) is not None:
             return found[0]

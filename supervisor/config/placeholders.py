@@ -1,4 +1,4 @@
-"""Placeholders such as `{model_dir}` in a command; `{{` and `}}` stand for braces."""
+"""Finds and expands placeholders such as `{model_dir}`; `{{` and `}}` stand for single braces."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import re
 from collections.abc import Mapping
 
 KNOWN = ("model_dir", "num_devices", "attempt", "resume_step", "per_device_batch", "params")
-"""What may stand in braces: the job's directory, the devices of this attempt, its number, the
-newest committed step (0: none), one device's part of the global batch, and the file with the
-phase's resolved config."""
+"""The placeholders of a command, in this order: the job's directory, the number of devices of this
+attempt, the number of this attempt, the newest committed step (0: none), the share of one device
+of the global batch, and the file with the phase's resolved config."""
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([a-z_]+)\}")
 
 
 def names(text: str) -> tuple[str, ...]:
-    """The placeholders in `text`."""
+    """Returns the names of the placeholders in `text`."""
     return tuple(match[1] for match in _TOKEN.finditer(text) if match[1])
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
-    """`text` with its placeholders replaced; KeyError for one that is not in `values`."""
+    """Returns `text` with its placeholders replaced. KeyError: one is not in `values`."""
     return _TOKEN.sub(lambda match: values[match[1]] if match[1] else match[0][0], text)

@@ -1,4 +1,4 @@
-"""Where the paths of a config lead on this host."""
+"""Resolves the paths of a config on this host, and explains those that lead to nothing."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pathlib import Path
 
 
 def where_it_is(text: str, config: str) -> str:
-    """Return what to add to a complaint that the path `text` of the file `config` leads to nothing.
+    """Returns a hint for the message that the path `text` of the file `config` does not exist.
 
-    A relative path is against the working directory of `supervise`, as everywhere in a shell. Many
-    expect it to be against the config: where the file is there, the complaint says so.
+    A relative path is relative to the working directory of `supervise`, as in a shell. Many users
+    expect that it is relative to the config. If the file exists there, the hint says so. Empty: the
+    path is absolute.
     """
     if text.startswith("~"):
         return f"; ~ is not expanded here: write {Path(text).expanduser()}"
@@ -22,7 +23,7 @@ def where_it_is(text: str, config: str) -> str:
         return ""
     beside = Path(config).absolute().parent / text
     told = f"; a relative path is against the working directory, {Path.cwd()}"
-    if os.access(beside, os.F_OK):  # `Path.exists` raises where it may not look
+    if os.access(beside, os.F_OK):  # `Path.exists` raises if it has no permission to look
         told += (
             f". There is one beside the config: write {beside}, or run supervise in {beside.parent}"
             if "/" not in text
@@ -32,12 +33,11 @@ def where_it_is(text: str, config: str) -> str:
 
 
 def state_folder(uri: str, environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder on this host of the job in `uri`, a bucket: the same for every run of it.
+    """Returns the local folder of a job whose model_dir is `uri`; every run gets the same folder.
 
-    It holds what must be a local file, and may be deleted between two runs: what is in the bucket
-    is the truth.
-
-    Below `XDG_STATE_HOME`, as the XDG Base Directory Specification has it.
+    The folder has the files that must be local. It may be deleted between two runs, because the
+    bucket is the truth. It is below `XDG_STATE_HOME` (default `~/.local/state`), as the XDG Base
+    Directory Specification says.
     """
     home = environ.get("XDG_STATE_HOME", "")
     base = Path(home) if home.startswith("/") else Path("~/.local/state").expanduser()

@@ -1,6 +1,7 @@
-"""What a phase comes down to: the program to run, where its checkpoints are, when it has succeeded.
+"""Resolves each phase into a plan: the program, the place of its checkpoints, its success.
 
-`fit` is sugar for a command that runs our trainer; from here on nobody asks which of them it was.
+`fit` is short for a command that runs our trainer, so a plan has the same fields for both. After
+this module only `PhasePlan.is_command` tells them apart.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from supervisor.protocol.location import Uri
 
 JAX_PLATFORMS = "JAX_PLATFORMS"
 _JAX_PLATFORM = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu,cpu"}
-"""Beside the TPU a program may use the CPU: jax puts the first of a list first, and fails loudly if
-any of it cannot be initialised (`xla_bridge.backends`, jax 0.10.2). Not so `cuda,cpu`: there jax
-skips CUDA where no device file of NVIDIA is found, and would go on with the CPU."""
+"""JAX_PLATFORMS by platform. With `tpu,cpu` a program may use the CPU beside the TPU: jax prefers
+the first platform of the list, and raises an error if it cannot initialise one of them
+(`xla_bridge.backends`, jax 0.10.2). `cuda,cpu` would be wrong: jax skips CUDA if it finds no device
+file of NVIDIA, and uses the CPU."""
 
 
 def silently_on_the_cpu(platform: str | None, platforms: str) -> bool:
-    """Whether jax may take the CPU in place of `platform`, and say nothing, where JAX_PLATFORMS is
+    """True if jax may use the CPU in place of `platform`, without an error, when JAX_PLATFORMS is
     `platforms`."""
     names = [name.strip() for name in platforms.split(",")]
     falls_back = "cpu" in (names if platform == "gpu" else names[:1])
@@ -38,66 +40,70 @@ def silently_on_the_cpu(platform: str | None, platforms: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PhasePlan:
-    """A resolved phase. `argv` and `env` still hold their placeholders."""
+    """A resolved phase. The placeholders in `argv` and `env` are not expanded yet."""
 
     name: str
     argv: tuple[str, ...]
     env: dict[str, str]
     place: Path | Uri
-    """What programs and people call model_dir."""
+    """The model_dir that programs and people see: a URI, or a directory."""
     checkpoints: Path | Uri
     params: dict[str, Any]
-    """The resolved config, as params.yaml shows it."""
+    """The resolved config, as in params.yaml."""
     success: SuccessConfig
     success_is_default: bool
     is_command: bool
-    """Whether it is somebody else's program: it may not speak the worker protocol, and a step of
-    its success need not be in a checkpoint."""
+    """Whether the program is a command, not our trainer. A command may not use the worker protocol,
+    and the step that means success need not be in a checkpoint."""
     progress_pattern: str | None
     bootstrap: bool
-    """Whether a Python program is to run under the bootstrap, which reports for it."""
+    """Whether a Python program runs under the bootstrap, which reports its failures, stages and
+    saves."""
     num_devices: int | None
     global_batch: int | None
-    """Examples in a step of a command, where it names them."""
+    """Examples in a step of a command; None: the config does not say."""
     max_steps: int | None
     faults: tuple[Fault, ...]
     platform: str | None = None
     tpu: SliceShape | None = None
-    """The TPU slice; None: it is no TPU, or the config names no type."""
+    """The TPU slice; None: the platform is not TPU, or the config names no type."""
     standby: str | None = None
-    """`off`, `imports` or `ready`; None: whichever suits."""
+    """`off`, `imports` or `ready`; None: the supervisor chooses."""
     preload: tuple[str, ...] | None = None
-    """What a standby of a command imports; None: what it was seen to import."""
+    """Modules that a standby of a command imports; None: those that an earlier attempt imported."""
     rungs: tuple[int, ...] = ()
-    """The numbers of devices that it can run on, in descending order, the full one first; none
-    where their number is not known."""
+    """The numbers of devices that the phase can run on, in descending order; empty if the number
+    of devices is not known."""
     prefetch: bool = True
-    """Whether its program is compiled ahead of time for other rungs."""
+    """Whether the program is compiled ahead of time for other rungs."""
     units: tuple[str, ...] = ()
-    """What the full rung is made up of, by id: each device, or each host where there are several
-    workers; none where they are not of this host alone, or nobody knows how many there are."""
+    """The ids of the units of the full rung: devices, or hosts if there are several workers. Empty
+    if devices are on other hosts too, or their number is not known."""
     snapshots: bool = False
-    """Whether the workers take snapshots in memory, and are given some for it."""
+    """Whether the workers take snapshots in memory, which the supervisor gives to them."""
     workers: int = 1
     env_file: str | None = None
-    """A file with more of its environment, which is secret."""
+    """The file with the secret variables of the program's environment."""
     env_secrets: Mapping[str, str] = field(default_factory=dict)
-    """Variables of its environment, and the secrets in Secret Manager that are their values."""
+    """The secret in Secret Manager that has the value of a variable, by variable."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What `env_file` and `env_secrets` come down to, once they have been read
-    (`secret_variables`)."""
+    """The variables from `env_file` and `env_secrets` with their values, after `secret_variables`
+    has read them."""
 
     @property
     def devices_per_worker(self) -> int:
-        """How many devices each has, where there are several."""
+        """The number of devices of each worker; 0: the number of devices is not known."""
         return (self.num_devices or 0) // self.workers
 
 
 def plan_phases(
     job: Job, trainer_sections: Sequence[Mapping[str, Any]], ladders: Sequence[FeasibleRungs]
 ) -> tuple[PhasePlan, ...]:
-    """The plan of every phase, from its ladder and from what our trainer's schema made of it: the
-    trainer's own sections with their defaults; nothing for a command."""
+    """Returns the plan of every phase.
+
+    `ladders` has the ladder of each phase. `trainer_sections` has for each phase the sections of
+    our trainer with their defaults; it is empty for a command.
+    """
     several = len(job.phases) > 1
     directories = [_checkpoints(job, index, several=several) for index in range(len(job.phases))]
     pairs = zip(trainer_sections, ladders, strict=True)
@@ -170,7 +176,7 @@ def _checkpoints(job: Job, index: int, *, several: bool) -> Path | Uri:
 def _params(
     job: Job, index: int, directories: Sequence[Path | Uri], sections: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The config of one phase with everything in it that was left to defaults."""
+    """Returns the config of one phase with all defaults filled in."""
     phase = job.phases[index]
     params = phase.model_dump(mode="json", exclude_none=True)
     params["name"] = phase_name(phase, index)
@@ -225,6 +231,6 @@ def _preload(command: Command | None) -> tuple[str, ...] | None:
 
 
 def _platform(phase: Phase) -> dict[str, str]:
-    """What makes JAX take the platform that was asked for, and no other silently."""
+    """Returns the environment that makes JAX use the platform of the config, or else fail."""
     devices = phase.init.devices
     return {} if devices is None else {JAX_PLATFORMS: _JAX_PLATFORM[devices.platform]}

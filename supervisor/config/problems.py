@@ -1,4 +1,4 @@
-"""What is wrong with a config, in the words of the person who has to mend it."""
+"""Problems of a config: what is wrong and where, in words for the person who has to correct it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _HINTS = {
     "num_csx": "devices",
     "num_steps": "loop.max_steps",
 }
-"""Keys of Cerebras' Model Zoo that go by another name here."""
+"""Keys of Cerebras' Model Zoo, and their names here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong: where, what, and the remedy in `message`."""
+    """One problem; `message` says what is wrong and what to do."""
 
     origin: str
-    """`file:line`, or the `--set` option that brought it."""
+    """`file:line`, or the `--set` option that set the value."""
     key: str
     message: str
 
@@ -38,7 +38,7 @@ class Problem:
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; holds every problem found."""
+    """The config cannot be used; `problems` has every problem found."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -46,9 +46,10 @@ class ConfigError(Exception):
 
 
 def key_path(location: Location) -> str:
-    """`trainer[1].init.seed` for ("trainer", 1, "init", "seed"); down to the name of a secret.
+    """Returns `trainer[1].init.seed` for ("trainer", 1, "init", "seed").
 
-    What follows `=` in a key is a value that was written there.
+    The path ends at the name of a secret (`shown_of`). A key may have a `=` in it: the text after
+    it is a value in the wrong place, and is redacted.
     """
     path = ""
     for part in location[: shown_of(location)]:
@@ -62,7 +63,8 @@ def key_path(location: Location) -> str:
 
 
 def shown(value: Any, location: Location = ()) -> str:
-    """`value` as it stands in the config at `location`, bounded and without secrets."""
+    """Returns the value at `location` of the config as text for a message: at most 80 characters,
+    without secrets."""
     if is_hidden(location):
         return REDACTED
     value = without_secrets(value)
@@ -76,7 +78,8 @@ def shown(value: Any, location: Location = ()) -> str:
 def unknown_key(
     location: Location, value: Any, known: Sequence[str], remedy: str | None = None
 ) -> str:
-    """The message for a key that nobody knows, with the nearest known one, or else the `remedy`."""
+    """Returns the message for an unknown key: it suggests the most similar key of `known`, or gives
+    the `remedy`, or lists `known`."""
     key = str(location[-1])
     near = _HINTS.get(key) or next(iter(difflib.get_close_matches(key, known, n=1)), None)
     if near:

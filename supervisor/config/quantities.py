@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them in a config: `30s`, `1.5h`, `10GiB`."""
+"""Parses the durations and sizes of a config: `30s`, `1.5h`, `10GiB`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SIZE_SCHEMA: dict[str, Any] = {
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds in `text`.
+    """Returns the duration `text` in seconds.
 
     Raises:
-        ValueError: not a number followed by ms, s, m, h or d.
+        ValueError: `text` is not a number followed by ms, s, m, h or d.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
@@ -38,10 +38,10 @@ def parse_duration(text: str) -> float:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes in `text`.
+    """Returns the size `text` in bytes.
 
     Raises:
-        ValueError: not a number followed by B, KB, MB, GB, TB, KiB, MiB, GiB or TiB.
+        ValueError: `text` is not a number followed by B, KB, MB, GB, TB, KiB, MiB, GiB or TiB.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
@@ -50,7 +50,7 @@ def parse_size(text: str) -> int:
 
 
 def size_text(size: int) -> str:
-    """Return `size` in bytes as a person reads it: 1.5 GiB."""
+    """Returns a size in bytes as text for people: 1.5 GiB."""
     for prefix in reversed(_PREFIXES):
         if size >= _BYTES[f"{prefix}iB"]:
             return f"{size / _BYTES[f'{prefix}iB']:.1f}".removesuffix(".0") + f" {prefix}iB"

@@ -1,7 +1,8 @@
-"""What is wrong with rules of a config that are valid one by one: some can never decide.
+"""Finds rules of a config that are valid one by one, but can never decide.
 
-Such a rule is a mistake that shows at 2 a.m., when a failure gets the verdict of another rule. So
-it is refused before the launch, where that is certain; a pattern that says nothing is a warning.
+Such a rule is a mistake that shows at 2 a.m., when a failure gets the verdict of another rule. If
+the mistake is certain, the config is refused before the launch. A pattern that matches any text or
+none is only a warning.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from supervisor.config.problems import Location, shown
 
 _ANY_TYPE = ("BaseException", "*")
 _UNLIKE = ("a", "7", "-", "\N{LATIN SMALL LETTER E WITH ACUTE}", "Zz: x\n(y)", " ")
-"""Texts that have nothing in common."""
+"""Texts that have nothing in common: a pattern that matches all of them matches any text."""
 
 
 def name_of(rule: RuleConfig, number: int) -> str:
-    """What the rule is called: as it says, or by its place (the first is 1)."""
+    """Returns the name of the rule, or else one made from its `number` (the first is 1)."""
     return rule.name or f"own-{number}"
 
 
 def rule_conflicts(rules: Sequence[RuleConfig]) -> Iterator[tuple[Location, str]]:
-    """The rules that can never decide, or that nobody could tell apart, each with the key to
-    change."""
+    """Yields the rules that can never decide or have the name of an earlier rule: the key to
+    change, and the message."""
     for index, rule in enumerate(rules):
         if rule.exit_code and rule.signal:
             yield (
@@ -65,8 +66,10 @@ def _never_decides(rules: Sequence[RuleConfig], earlier: int, index: int) -> str
 
 
 def _covers(wide: RuleConfig, narrow: RuleConfig) -> bool:
-    """Whether `wide` matches whatever `narrow` does, as far as one can tell without knowing what
-    their patterns mean."""
+    """True if `wide` certainly matches everything that `narrow` matches.
+
+    Patterns are compared as texts, so the answer may be False although it does.
+    """
     return (
         (not wide.type or _covers_types(wide.type, narrow.type))
         and (wide.regex is None or wide.regex == narrow.regex)
@@ -85,8 +88,11 @@ def _covers_types(wide: Sequence[str], narrow: Sequence[str]) -> bool:
 
 
 def _covers_type(wide: str, narrow: str) -> bool:
-    """Whether each error with a type called `narrow` has one called `wide`: a name matches with
-    less of its module, too. A `*` in `narrow` can only meet one in `wide`."""
+    """True if the type name `wide` matches every type that `narrow` matches.
+
+    A name also matches without the beginning of its module path. A `*` in `narrow` is only matched
+    by a `*` in `wide`.
+    """
     if wide in _ANY_TYPE:
         return True
     form = re.compile(".*".join(map(re.escape, wide.split("*"))))
@@ -96,7 +102,7 @@ def _covers_type(wide: str, narrow: str) -> bool:
 
 
 def idle_patterns(rules: Sequence[RuleConfig]) -> Iterator[tuple[Location, str]]:
-    """The patterns that find nothing in particular, each with what a person should know."""
+    """Yields the patterns that match any text, or an empty text only: the key and a warning."""
     for index, rule in enumerate(rules):
         if rule.regex is None:
             continue
@@ -129,4 +135,4 @@ def _found(source: str, text: str) -> bool:
     try:
         return Pattern(source).search(text) is not None
     except SlowPatternError:
-        return False  # which is told when it is used
+        return False  # the search that needs the pattern reports this

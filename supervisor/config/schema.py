@@ -1,6 +1,6 @@
-"""The schema of `trainer.yaml`, as frozen models; our trainer's own sections are in `training`.
+"""The schema of `trainer.yaml`, as frozen models. The sections of our trainer are in `training`.
 
-The description of a key is the text below it: `supervise schema` has it for editors.
+The docstring below a key is its description in the JSON Schema, which editors show.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from supervisor.config.training.sections import (
 from supervisor.protocol.fault_injection import SIMULATED
 
 TRAINER_SECTIONS = ("seed", "data_shuffle_seed", "model", "optimizer", "loop", "determinism")
-"""Keys of `trainer.init` that are our trainer's business."""
+"""Keys of `trainer.init` that only our trainer reads."""
 
 
 class Devices(Section):
-    """The accelerators that the job is meant to have."""
+    """The accelerators of the job."""
 
     platform: Literal["cpu", "gpu", "tpu"]
     """Kind of accelerator; `cpu` devices are simulated."""
@@ -58,7 +58,7 @@ class Devices(Section):
     slices: Annotated[int, Field(ge=1)] | None = None
     """Number of slices of this type."""
     count: Annotated[int, Field(ge=1)] | None = None
-    """Number of accelerators (chips on TPU). Default: as many as are found."""
+    """Number of accelerators (chips on TPU). Default: all that the program finds."""
 
     @model_validator(mode="after")
     def _one_size(self) -> Self:
@@ -75,69 +75,72 @@ class Devices(Section):
 
     @property
     def num_devices(self) -> int | None:
-        """How many accelerators that is (chips on TPU); None: as many as are found."""
+        """The number of accelerators (chips on TPU); None: all that the program finds."""
         if self.type is None:
             return self.count
         return parse_slice(self.type).chips * (self.slices or 1)
 
 
 class Checkpoint(CheckpointSchedule):
-    """Where checkpoints are and how often our trainer makes one."""
+    """Where checkpoints are, and how often our trainer saves one."""
 
     directory: Annotated[str, Strict(), AfterValidator(place)] | None = None
-    """Where the program saves. Default: {model_dir}/checkpoints, with several phases
-    {model_dir}/checkpoints/PHASE."""
+    """Directory or URI in which the program saves its checkpoints. Default:
+    {model_dir}/checkpoints, with several phases {model_dir}/checkpoints/PHASE."""
 
 
 class BackoffConfig(Section):
-    """The wait before the second restart in a row, and its upper bound."""
+    """The waits before restarts in a row."""
 
     first: Seconds = 10.0
-    """Wait before the second restart in a row; each further one waits twice as long."""
+    """Wait before the second restart in a row. Each further restart waits twice as long."""
     max: Seconds = 300.0
     """The longest wait."""
 
 
 class Preemption(Section):
-    """Who may announce that the machine will be taken away."""
+    """How the supervisor learns early that the machine will be taken away."""
 
     source: Literal["auto", "gce", "none"] = "auto"
-    """Where announcements come from: `gce` is Google's metadata server, `auto` asks it if it is
-    there."""
+    """Service that announces preemptions: `gce` is Google's metadata server; `auto` is the same, on
+    Google's machines only; `none` is no service."""
     notice: Seconds | None = None
-    """How long the machine stays at least once its end is announced. Default: nobody knows, so the
-    job is asked to save at once."""
+    """How long the machine stays at least after the announcement. The job trains on until a save
+    needs the rest of this time. Default: unknown; the job saves at once."""
     file: Annotated[str, Field(min_length=1)] | None = None
-    """A file that announces a preemption by being there."""
+    """File whose existence announces a preemption."""
     command: Annotated[list[str], Field(min_length=1)] | None = None
-    """A program that announces a preemption by exiting with 0."""
+    """Program that announces a preemption by exiting with 0."""
 
 
 def _off(value: Any) -> Any:
-    return "off" if value is False else value  # YAML reads the bare word as a truth value
+    return "off" if value is False else value
 
 
 class Autorestart(Section):
     """When to restart, and when to give up."""
 
     max_num_restarts: Annotated[int, Field(ge=0)]
-    """Consecutive restarts without a new committed checkpoint."""
+    """The most restarts in a row without a new committed checkpoint."""
     max_num_preemptions: Annotated[int, Field(ge=0)] = 20
-    """Consecutive preemptions of a worker alone without a new committed checkpoint; announced
-    preemptions are free."""
+    """The most preemptions of a worker alone in a row without a new committed checkpoint. Announced
+    preemptions of the machine do not count."""
     max_total_restarts: Annotated[int, Field(ge=0)] | None = None
-    """Charged restarts of the phase in all, which nothing refills. Default: any number."""
+    """The most charged restarts of the phase in all, whatever its progress. Default: any number."""
     min_num_devices: Annotated[int, Field(ge=1)] = 1
     """The smallest number of accelerators (chips on TPU) to train on."""
     wait_for_capacity: Seconds = 600.0
-    """How long to wait for devices below the smallest rung, before the job ends with 69."""
+    """How long to wait while there are fewer devices than the smallest rung needs. Then the job
+    ends with exit code 69."""
     wait_for_replacement: Seconds = 0.0
-    """How long to wait for lost devices to come back before the job goes on with fewer."""
+    """How long to wait for lost devices to come back. Then the job goes on with fewer."""
     regrow: Literal["at_restart", "at_checkpoint"] = "at_restart"
-    """When a job that has shrunk takes a larger rung that is there again: at its next restart, or
-    by a restart right after a checkpoint, once that rung has been well for `regrow_after`."""
+    """When a job on a smaller rung uses a larger one again. `at_restart`: at its next restart.
+    `at_checkpoint`: it also restarts for that purpose, right after a checkpoint, once the larger
+    rung has been usable for `regrow_after`."""
     regrow_after: Seconds = 60.0
-    """How long a larger rung must have been well before a restart takes it."""
+    """With `regrow: at_checkpoint`: how long a larger rung must have been usable before the job
+    restarts on it. The time doubles whenever the job has to shrink again soon after."""
     min_num_slices: Annotated[int, Field(ge=1)] | None = None
     """The smallest number of TPU slices to train on."""
     ladder: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = None
@@ -145,22 +148,27 @@ class Autorestart(Section):
     grace_period: Seconds = 25.0
     """Time between SIGTERM and SIGKILL."""
     backoff: BackoffConfig = BackoffConfig()
-    """Waits between restarts; the first restart never waits."""
+    """Waits between restarts. The first restart does not wait, except after failures that need
+    time."""
     deadlines: dict[StageName, Deadline] = Field(default_factory=dict)
-    """How long a stage may take without a sign of life. Default: learned from the job."""
+    """How long a stage may last (TRAINING: without a new step) before the workers count as hung.
+    Default: built-in limits, which the job's own durations replace for TRAINING, EVALUATING and
+    SAVING."""
     standby: Annotated[
         Literal["off", "imports", "ready"] | None, BeforeValidator(_off), Also({"const": False})
     ] = None
-    """Kind of process that waits to become the next worker. Default: the kind that suits."""
+    """Process that waits to become the next worker: `imports` has loaded its modules; `ready` (our
+    trainer only) has also initialised the devices and compiled its steps; `off` is no process.
+    Default: the supervisor chooses."""
     prefetch: bool = True
-    """Whether programs for other rungs are compiled while the job trains."""
+    """Whether the supervisor compiles programs for other rungs while the job trains."""
     repeated_failure_limit: Annotated[int | None, Field(ge=0)] = None
-    """How often the same failure at the same step ends the job; 0: never. Default: 2 before any
-    checkpoint, 3 after."""
+    """The job ends when the same failure occurs this often without a new checkpoint; 0: repetitions
+    do not end it. Default: 2 before the first checkpoint of the phase, 3 after it."""
     rules: list[RuleConfig] = Field(default_factory=list)
-    """Rules that come before ours."""
+    """Your own rules, which come before the built-in ones."""
     preemption: Preemption = Preemption()
-    """Who may announce that the machine will be taken away."""
+    """How the supervisor learns early that the machine will be taken away."""
 
     @field_validator("max_total_restarts")
     @classmethod
@@ -175,13 +183,15 @@ class Autorestart(Section):
 
 
 class CompileCacheConfig(Section):
-    """What makes compiled programs in a bucket trustworthy, which are native code; at most one."""
+    """Which compiled programs from the bucket the job may use: give at most one key. Compiled
+    programs are native code."""
 
     key_file: Annotated[str, Field(min_length=1), AfterValidator(local_place)] | None = None
-    """File with a key that is not in the bucket: what is there is signed, and used only if it
-    is."""
+    """File with a key that is not in the bucket. The job signs its programs with it, and uses only
+    programs that are signed with it."""
     from_bucket: bool = False
-    """Use what is in the bucket unsigned: whoever may write to it may also run code here."""
+    """Whether the job uses unsigned programs from the bucket. Everybody who can write to the bucket
+    can then run code in the job."""
 
     @model_validator(mode="after")
     def _one_kind_of_trust(self) -> Self:
@@ -191,12 +201,13 @@ class CompileCacheConfig(Section):
 
 
 class Limits(Section):
-    """What things below model_dir may take together, in bytes; the oldest is deleted first."""
+    """The most bytes that each kind of files below model_dir may take. The supervisor deletes the
+    oldest files first, and compiled programs that were not used for longest."""
 
     outputs: Bytes = 10 << 30
-    """The outputs of all attempts."""
+    """The outputs of all attempts together."""
     records: Bytes = 1 << 30
-    """The failure records and stacks of all attempts."""
+    """The failure records and stacks of all attempts together."""
     compile_cache: Bytes = 4 << 30
     """JAX's cache of compiled programs."""
     executables: Bytes = 4 << 30
@@ -204,39 +215,40 @@ class Limits(Section):
 
 
 class Provision(Section):
-    """Where and as what `supervise provision` asks for the slice that `devices` names."""
+    """How `supervise provision` asks Google Cloud for the slice that `devices` names."""
 
     project: Annotated[str, Field(pattern=r"^[a-z][a-z0-9.:-]*[a-z0-9]$")]
     """Google Cloud project."""
     zone: Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+[0-9]+-[a-z]$")]
     """Zone, such as us-west4-a."""
     runtime_version: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
-    """Image of the machine, such as v2-alpha-tpuv5-lite."""
+    """Image of the machine (the TPU software version), such as v2-alpha-tpuv5-lite."""
     spot: bool = True
-    """Whether to ask for spot capacity, which is cheaper and may be taken away."""
+    """Whether to ask for spot capacity, which is cheaper, and which Google may take away."""
     network: Annotated[str, Field(min_length=1)] | None = None
-    """Network of the machine. Default: the project's."""
+    """Network of the machine. Default: that of the project."""
     service_account: Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+$")] | None = None
-    """Service account of the machine. Default: the project's."""
+    """Service account of the machine. Default: that of the project."""
     smaller_after: Seconds = 1800.0
-    """How long to wait for a slice before the next smaller rung is asked for."""
+    """How long to wait for a slice before asking for the next smaller rung."""
     lock: Annotated[str, Field(min_length=1)] | None = None
-    """Requirements file with hashes: what pip installs there. Default: ours, for a TPU."""
+    """Requirements file with hashes, which pip installs on the machine. Default: the lock file of
+    supervise for TPUs."""
     user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")] = "supervise"
-    """User that runs the job there, who is made if there is none."""
+    """User that runs the job on the machine. The user is created if it does not exist."""
 
 
 class Init(Section):
-    """What is true of the job; the trainer's own sections are only for `fit`."""
+    """The settings of the job. The sections of our trainer are only for `fit`."""
 
     model_dir: Annotated[str, Field(min_length=1), AfterValidator(place)]
-    """Directory, or a URI such as gs://BUCKET/PATH, for everything that the job leaves."""
+    """Directory, or a URI such as gs://BUCKET/PATH, for all files of the job."""
     devices: Devices | None = None
-    """Accelerators to train on. Default: those that are found."""
+    """Accelerators to train on. Default: all that the program finds."""
     workers: Annotated[int, Field(ge=1)] = 1
-    """Processes that share the devices, each as if it were a host of its own."""
+    """Number of processes that share the devices equally. Each one acts as a host."""
     seed: Seed = 0
-    """Seed of the initialisation and of dropout (fit)."""
+    """Seed of the initial parameters and of dropout (fit)."""
     data_shuffle_seed: Seed = 1
     """Seed of the order of the data (fit)."""
     model: ModelConfig | None = None
@@ -244,26 +256,26 @@ class Init(Section):
     optimizer: OptimizerConfig | None = None
     """Optimizer and learning rate (fit, required)."""
     loop: LoopConfig | None = None
-    """How long to train, and how much at once (fit, required)."""
+    """Number of steps, batch sizes and sharding (fit, required)."""
     determinism: DeterminismConfig = DeterminismConfig()
-    """How far a run computes the same on another number of devices (fit)."""
+    """How exactly a run on another number of devices repeats the same numbers (fit)."""
     checkpoint: Checkpoint = Checkpoint()
-    """Checkpoints."""
+    """Where checkpoints are, and how often our trainer saves one."""
     autorestart: Autorestart
     """When to restart, and when to give up."""
     provision: Provision | None = None
-    """What `supervise provision` asks Google Cloud for."""
+    """How `supervise provision` asks Google Cloud for the slice that `devices` names."""
     compile_cache: CompileCacheConfig = CompileCacheConfig()
-    """Whether compiled programs in a bucket are trusted."""
+    """Which compiled programs from the bucket the job may use. Default: none."""
     limits: Limits = Limits()
-    """The most that things below model_dir may take."""
+    """The most bytes that each kind of files below model_dir may take."""
 
 
 class StartFrom(Section):
-    """Which phase's result this one starts from, and how much of it."""
+    """The phase whose result this phase starts from, and what it loads."""
 
     phase: str | None = None
-    """Name of an earlier phase. Default: the one before."""
+    """Name of an earlier phase. Default: the previous one."""
     load: Annotated[Load, Field(strict=False)] = Load.PARAMS
     """How much to load: `params`, or `all` (with the optimizer's state)."""
 
@@ -273,14 +285,15 @@ Host = Annotated[str, Field(pattern=r"^host\d{1,6}$")]
 
 
 class Fault(Section):
-    """A drill: a real fault, right after a step or on entering a stage; exactly one kind."""
+    """A drill (fault injection): a real fault, right after a step or at the beginning of a stage.
+    Give exactly one kind of fault."""
 
     step: Annotated[int, Field(ge=1)] | None = None
-    """It strikes after this step."""
+    """Step after which the fault happens."""
     stage: StageName | None = None
-    """It strikes on entering this stage."""
+    """Stage at whose beginning the fault happens."""
     rank: Annotated[int, Field(ge=0)] = 0
-    """Worker that it strikes."""
+    """Rank of the worker that has the fault."""
     signal: str | None = None
     """Signal that the worker sends itself, such as SIGKILL."""
     exception: str | None = None
@@ -288,7 +301,7 @@ class Fault(Section):
     message: str = "injected by a drill"
     """Text of the exception."""
     exit_code: Annotated[int, Field(ge=0, le=255)] | None = None
-    """Code with which the worker exits."""
+    """Exit code with which the worker exits."""
     hang: bool = False
     """Whether the worker hangs."""
     device_lost: Unit | None = None
@@ -320,12 +333,12 @@ class Fault(Section):
 
     @property
     def simulated(self) -> tuple[str, str] | None:
-        """Its kind and its unit, if it is one of simulated devices."""
+        """The kind and the unit of a fault of simulated devices; None: another fault."""
         return next(((kind, unit) for kind in SIMULATED if (unit := getattr(self, kind))), None)
 
 
 def _names_an_exception(name: str) -> bool:
-    """Whether `name` is a built-in exception, or looks like one of a module's."""
+    """True if `name` is a built-in exception, or has the form module.Name."""
     if "." in name:
         return all(part.isidentifier() for part in name.split("."))
     kind = getattr(builtins, name, None)
@@ -333,22 +346,23 @@ def _names_an_exception(name: str) -> bool:
 
 
 class Phase(Section):
-    """One `trainer:` mapping."""
+    """A phase of the job: one `trainer:` mapping."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")] | None = None
     """Name of the phase. Default: phase1, phase2, ..."""
     start_from: StartFrom | None = None
-    """Which phase's result this one starts from. Default: the parameters of the one before."""
+    """The phase whose result this phase starts from (fit). Default: the parameters of the previous
+    phase."""
     init: Init
-    """What is true of the job whichever program it runs."""
+    """The settings of the job."""
     fit: FitConfig | None = None
-    """What our trainer trains on; or give `command`."""
+    """The data that our trainer trains on. Without `fit` give `command`."""
     command: Annotated[
         Command | None, Also({"type": "array", "items": {"type": "string"}, "minItems": 1})
     ] = None
-    """Any program in place of our trainer; a list is short for `argv` alone."""
+    """Any program, in place of our trainer. A list is short for `{argv: ...}`."""
     faults: list[Fault] = Field(default_factory=list)
-    """Drills: real faults, each once per job."""
+    """Drills (fault injection): real faults, each once per job."""
 
     @field_validator("command", mode="before")
     @classmethod

@@ -1,7 +1,7 @@
-"""What is secret by its name: a variable, a flag, a key of the config.
+"""Recognises secrets by their names: variables, flags, keys of the config.
 
-Complaints about a config quote it. What stands under such a name is taken out before the complaint
-is made, so that no exception, log or terminal ever has it.
+Messages about a config quote its values. A value with the name of a secret is removed before the
+message is made, so that no exception, log or terminal ever has it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _SECRET_WORD = re.compile(r"(?:^|[_-])(?:token|key|secret|pass|pwd|auth)\d*[_-]", re.IGNORECASE)
-"""In the middle of a name: `OPENAI_KEY_1`, `SLACK_TOKEN_BOT`."""
+"""Such words also mark a secret inside a name: `OPENAI_KEY_1`, `SLACK_TOKEN_BOT`."""
 _NO_SECRET_WORD = re.compile(
     r"^-*(?:num|max|min|n)[_-]|(?:^|[_-])(?:key[_-]values?|pass[_-](?:rate|through))(?:[_-]|$)"
     r"|[_-](?:sock|length|len|count|size|bits|heads|dim|types?|ids?|name|url|ttl|timeout|expiry"
@@ -35,11 +35,15 @@ _NO_SECRET_WORD = re.compile(
 _SETTING = re.compile(r"[-+.,e\d]{1,7}|true|false|yes|no|on|off|none|null", re.IGNORECASE)
 _MAY_BEGIN_LIKE_A_PATH = re.compile(r"passw|secret|token", re.IGNORECASE)
 _ENVIRONMENT = re.compile(r"env|envs|environ|environment|env_?vars", re.IGNORECASE)
-"""Keys under which people write the environment of a program, in whatever form."""
+"""Keys that hold the environment of a program, in any form."""
 
 
 def is_secret(name: str, value: str = "") -> bool:
-    """Whether a variable is a secret by its name; where a key file lies is none."""
+    """True if the name of a variable says that it holds a secret.
+
+    The path of a key file is no secret. `value` helps to decide: it may look like a path or like a
+    setting.
+    """
     has_word = _SECRET_WORD.search(name) and not _NO_SECRET_WORD.search(name)
     is_named = _SECRET_NAME.search(name) or (has_word and not _SETTING.fullmatch(value))
     if not is_named or _NO_SECRET_NAME.search(name):
@@ -49,8 +53,11 @@ def is_secret(name: str, value: str = "") -> bool:
 
 
 def shown_of(location: Sequence[str | int]) -> int:
-    """How many parts of a path of the config may be shown, which are all of it where none is the
-    name of a secret: below that, a key may be a part of the secret."""
+    """Returns how many parts of `location` a message may show.
+
+    These are the parts down to the name of a secret, or to a variable of an environment: a key
+    below it may be a part of the secret. Without such a name they are all parts.
+    """
     for index, part in enumerate(location):
         if not isinstance(part, str):
             continue
@@ -62,8 +69,8 @@ def shown_of(location: Sequence[str | int]) -> int:
 
 
 def is_hidden(location: Sequence[str | int]) -> bool:
-    """Whether the value at a path of the config is not shown: a secret, or of an environment."""
-    if "env_secrets" in location[:-1]:  # where a path belongs, the secret itself may stand
+    """True if no message may show the value at `location`: it is a secret, or in an environment."""
+    if "env_secrets" in location[:-1]:  # a user may write the secret here in place of its name
         return True
     return any(
         isinstance(part, str) and (_ENVIRONMENT.fullmatch(part) or _holds_secret(part))
@@ -72,11 +79,12 @@ def is_hidden(location: Sequence[str | int]) -> bool:
 
 
 def _holds_secret(key: str) -> bool:
-    return key != "env_secrets" and is_secret(key)  # which only names them
+    return key != "env_secrets" and is_secret(key)  # env_secrets only has the names of secrets
 
 
 def without_secrets(value: Any) -> Any:
-    """A value of the config without what its keys, flags and assignments say is secret."""
+    """Returns a value of the config without the secrets that its keys, flags and assignments
+    name."""
     if isinstance(value, dict):
         return {
             key: REDACTED if is_hidden((key,)) else without_secrets(item)
@@ -92,7 +100,7 @@ def without_secrets(value: Any) -> Any:
 
 
 def _without_assignments(words: Sequence[str]) -> list[str]:
-    """Words of a command line without secrets behind flags, and without those of `NAME=VALUE`."""
+    """Returns the words of a command line without the secrets after flags and in `NAME=VALUE`."""
     parts = [word.partition("=") for word in without_flag_values(words)]
     return [
         f"{name}={REDACTED}" if equals and is_secret(name, value) else name + equals + value
@@ -101,7 +109,10 @@ def _without_assignments(words: Sequence[str]) -> list[str]:
 
 
 def flags(argv: Sequence[str]) -> dict[str, str]:
-    """The values of `--flag VALUE` and `--flag=VALUE`, by flag: variables by another name."""
+    """Returns the values of `--flag VALUE` and `--flag=VALUE`, by flag.
+
+    A flag without a value has an empty one.
+    """
     found = dict(word.partition("=")[::2] for word in argv if word.startswith("-"))
     for flag, value in pairwise(argv):
         if flag.startswith("-") and "=" not in flag and not value.startswith("-"):
@@ -110,7 +121,7 @@ def flags(argv: Sequence[str]) -> dict[str, str]:
 
 
 def without_flag_values(argv: Sequence[str]) -> list[str]:
-    """`argv` without the secrets behind flags."""
+    """Returns `argv` without the secrets after flags."""
     clean: list[str] = []
     for before, word in zip(["", *argv], argv, strict=False):
         flag, equals, value = word.partition("=")

@@ -1,4 +1,5 @@
-"""A slice of a TPU: its size, its topology, and the smaller sizes that its chips can be used in."""
+"""TPU slices: parses their names, and knows their topology and the smaller sizes that can be
+used."""
 
 from __future__ import annotations
 
@@ -11,24 +12,24 @@ from supervisor.config.generations import CHIPS_PER_HOST, GENERATIONS, Generatio
 
 @dataclass(frozen=True, slots=True)
 class SliceShape:
-    """A TPU slice: its generation's name, and how many chips it has."""
+    """A TPU slice: the name of its generation, and its number of chips."""
 
     generation: str
     chips: int
 
     @property
     def known(self) -> Generation:
-        """What is true of all slices of its generation."""
+        """The facts about all slices of its generation."""
         return GENERATIONS[self.generation]
 
     @property
     def devices_per_chip(self) -> int:
-        """Devices that JAX sees in each of its chips."""
+        """How many devices JAX sees in each of its chips."""
         return self.known.devices_per_chip
 
     @property
     def topology(self) -> str | None:
-        """How its chips are wired up; None: it is in no table."""
+        """Its topology, such as 2x4; None: no table has a slice of this size."""
         return self.known.slices.get(self.chips) or self.known.parts.get(self.chips)
 
     @property
@@ -38,12 +39,13 @@ class SliceShape:
 
     @property
     def type_in_the_cloud(self) -> str:
-        """The name that the cloud's APIs and machines have for it, such as v5litepod-8."""
+        """Its name in the cloud's APIs and on its machines, such as v5litepod-8."""
         return f"{self.known.name_in_types}-{self._counted}"
 
     @property
     def host_bounds(self) -> tuple[int, ...] | None:
-        """How the chips of its only host lie in three dimensions; None: it has several hosts."""
+        """The bounds of its only host in three dimensions; None: it has several hosts, or no table
+        has its topology."""
         if self.topology is None or not self.is_part_of_a_host:
             return None
         sides = [int(side) for side in self.topology.split("x")]
@@ -51,7 +53,7 @@ class SliceShape:
 
     @property
     def is_part_of_a_host(self) -> bool:
-        """Whether all of its chips may be on one host, so that any of them can be left out."""
+        """True if one host can have all of its chips. Then any of them can be left out."""
         return self.chips <= max(self.known.parts)
 
     @property
@@ -59,7 +61,8 @@ class SliceShape:
         return self.chips * self.known.counted_per_chip
 
     def described(self) -> dict[str, Any]:
-        """What libtpu's compiler is told of it, as `trainer.aot` wants it."""
+        """Returns the description of the slice for libtpu's compiler, in the form that
+        `trainer.aot` reads."""
         return {
             "num_devices": self.chips * self.devices_per_chip,
             "topology": f"{self.generation}:{self.topology}",
@@ -68,8 +71,11 @@ class SliceShape:
         }
 
     def sizes(self) -> dict[int, str | None]:
-        """Its own size and all smaller ones that its chips can be used in, with their topologies,
-        the largest first: parts of one host, or several whole hosts."""
+        """Returns the topology by size in chips, for its own size and all smaller sizes that can be
+        used, the largest first.
+
+        Smaller sizes are parts of a host, or whole hosts if the slice has several.
+        """
         if self.is_part_of_a_host:
             usable = self.known.parts
         else:
@@ -82,10 +88,10 @@ _OURS = {one.name_in_types: one.name for one in GENERATIONS.values()}
 
 
 def parse_topology(name: str) -> SliceShape:
-    """The slice of a topology such as v5e:2x4 (8 chips).
+    """Returns the slice of a topology such as v5e:2x4 (8 chips).
 
     Raises:
-        ValueError: there is none such.
+        ValueError: the generation is unknown, or does not come in this topology.
     """
     generation, _, wanted = name.partition(":")
     generation = _OURS.get(generation, generation)
@@ -101,10 +107,12 @@ def parse_topology(name: str) -> SliceShape:
 
 
 def parse_slice(accelerator_type: str) -> SliceShape:
-    """The slice of a type such as v5e-8 (8 chips) or v5p-8 (4 chips). Its topology may be unknown.
+    """Returns the slice of a type such as v5e-8 (8 chips) or v5p-8 (4 chips).
+
+    The topology of the slice may be unknown.
 
     Raises:
-        ValueError: it is no TPU type, or no slice can have this size.
+        ValueError: `accelerator_type` is no TPU type, or no slice can have this size.
     """
     match = re.fullmatch(r"([a-z0-9]+)-([1-9]\d{0,4})", accelerator_type)
     name = _OURS.get(match[1], match[1]) if match is not None else ""

@@ -1,4 +1,4 @@
-"""pydantic's errors in the words of the person who has to mend the config."""
+"""Translates pydantic's errors into words for the person who has to correct the config."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _WORDS = {
     "dict_type": "is not a mapping",
     "list_type": "is not a list",
 }
-"""pydantic's words where they speak of classes."""
+"""Messages that replace those of pydantic which name Python classes."""
 _TAGS = ("union_tag_invalid", "union_tag_not_found")
 _TOO_SHORT = 5
-"""Characters: a number, `false`."""
+"""The most characters of a value that is too short to be a secret: a number, `false`."""
 
 
 def violations(
     error: ValidationError, model: type[BaseModel], data: Any, base: Location = ()
 ) -> Iterator[tuple[Location, str]]:
-    """Yield each key of `data` (at `base` in the file) that is wrong, and what is wrong with it."""
+    """Yields each wrong key of `data` and the message about it; `data` is at `base` in the file."""
     for item in error.errors(include_url=False):
-        if item["type"] == "default_factory_not_called":  # another key is wrong, and told
+        if item["type"] == "default_factory_not_called":  # the error of another key explains it
             continue
         where = in_data(data, item["loc"])
         if item["type"] in _TAGS:
@@ -49,13 +49,13 @@ def _message(item: ErrorDetails, model: type[BaseModel], location: Location) -> 
     if kind == "string_type" and location[-3:-1] == ("command", "env"):
         return _to_be_quoted(str(location[-1]), value)
     if is_hidden(location) and kind == "value_error":
-        return "cannot be used"  # our own words quote the value
+        return "cannot be used"  # the message of a ValueError of ours may quote the value
     message = _WORDS.get(kind) or item["msg"].removeprefix("Value error, ")
     return f"{message[0].lower()}{message[1:]} (value {shown(value, location)})"
 
 
 def _untagged(item: ErrorDetails, model: type[BaseModel], location: Location) -> str:
-    """A mapping of which no `name` says what it is."""
+    """Returns the message about a mapping whose `name` is missing or unknown."""
     known = ", ".join(str(_tag(kind)) for kind in _kinds(model, item["loc"]))
     tag = item.get("ctx", {}).get("tag")
     given = "" if tag is None else f" (value {shown(tag, location)})"
@@ -63,8 +63,10 @@ def _untagged(item: ErrorDetails, model: type[BaseModel], location: Location) ->
 
 
 def _to_be_quoted(name: str, value: Any) -> str:
-    """What is wrong with a variable whose value is no text; only what is too short for a secret
-    is shown."""
+    """Returns the message about a variable whose value is no text.
+
+    It shows the value only if that is too short to be a secret.
+    """
     if value is None:
         return f"has no value, and a variable must be text; an empty one is {name}: ''"
     items = value if isinstance(value, list) else [value]
@@ -78,8 +80,11 @@ def _to_be_quoted(name: str, value: Any) -> str:
 
 
 def in_data(data: Any, relative: Sequence[str | int]) -> Location:
-    """A location of the schema without the parts that `data` does not have: those of a short form,
-    and the tag by which a mapping is of one of several kinds."""
+    """Returns the location of a key in `data`, from its location `relative` in the schema.
+
+    The schema's location may have parts that `data` does not have: those of a short form, and the
+    tag that selects one of several kinds of a mapping.
+    """
     location: list[str | int] = []
     current = data
     for index, part in enumerate(relative):
@@ -98,13 +103,14 @@ def in_data(data: Any, relative: Sequence[str | int]) -> Location:
 
 
 def known_keys(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
-    """The keys that the schema knows at `location` below `model`."""
+    """Returns the keys that the schema has at `location` below `model`."""
     kinds = _kinds(model, location)
     return list(dict.fromkeys(name for kind in kinds for name in kind.model_fields))
 
 
 def _kinds(model: type[BaseModel], location: Sequence[str | int]) -> list[type[BaseModel]]:
-    """Of which kinds the section at `location` may be; pydantic puts the tag of one into it."""
+    """Returns the models that the section at `location` may have. If pydantic has put the tag of
+    one into `location`, it is that one."""
     kinds = [model]
     for part in location:
         tagged = [kind for kind in kinds if _tag(kind) == part]
@@ -117,7 +123,8 @@ def _kinds(model: type[BaseModel], location: Sequence[str | int]) -> list[type[B
 
 
 def _tag(model: type[BaseModel]) -> Any:
-    """The one name that a section of this kind has, if it has one."""
+    """Returns the only value that the key `name` of this model can have; None: there is not exactly
+    one."""
     field = model.model_fields.get("name")
     names = get_args(field.annotation) if field is not None else ()
     return names[0] if len(names) == 1 else None

@@ -1,7 +1,8 @@
-"""Which chips of a TPU host a process sees, by `TPU_VISIBLE_CHIPS`: a list of indices.
+"""Which chips of a TPU host a process sees: `TPU_VISIBLE_CHIPS`, a list of indices.
 
-`TPU_VISIBLE_DEVICES` is its older name, which libtpu still reads (its own words). What libtpu makes
-of a list that is no list of its chips is documented nowhere, so none is passed on.
+`TPU_VISIBLE_DEVICES` is its older name, which libtpu still reads (its own messages say so). No
+document says what libtpu does with a list that names other things than its chips, so such a list is
+refused.
 """
 
 from __future__ import annotations
@@ -20,14 +21,18 @@ _INDEX = re.compile(r"[0-9]+")
 
 
 def variable(environ: Mapping[str, str]) -> str:
-    """The name that is in force."""
+    """Returns the name of the variable that `environ` uses: the older one only if it is set
+    alone."""
     is_older = VISIBLE not in environ and VISIBLE_BEFORE in environ
     return VISIBLE_BEFORE if is_older else VISIBLE
 
 
 def problem(text: str, num_chips: int | None, tpu: SliceShape | None) -> str | None:
-    """Why a job with `num_chips` of this host (None: nobody knows how many) cannot run where the
-    variable is `text`; None: nothing is known against it. `tpu` is the slice, where it is named."""
+    """Returns why a job cannot run if the variable is `text`; None: no reason is known.
+
+    `num_chips` is the number of chips of this host that the job uses (None: not known); `tpu` is
+    the slice (None: the config does not name it).
+    """
     return next(_problems(text, num_chips, tpu), None)
 
 

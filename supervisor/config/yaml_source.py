@@ -1,8 +1,8 @@
-"""Reads YAML into plain data and remembers on which line each key stands.
+"""Reads YAML into plain data, with the line of each key.
 
-The YAML 1.2 core schema: `1e-3` is a number and `off` is a string, unlike in PyYAML's default.
-Duplicate keys and tags beyond the core schema are refused. Aliases work, and so do merge keys
-(`<<: *defaults`), which are no part of YAML 1.2 but in many a config.
+The schema is the YAML 1.2 core schema: `1e-3` is a number and `off` is text, unlike PyYAML's
+default. Duplicate keys and other tags are refused. Aliases work. Merge keys (`<<: *defaults`) work
+too: YAML 1.2 does not have them, but many configs do.
 """
 
 from __future__ import annotations
@@ -20,26 +20,29 @@ from supervisor.config.secret_names import is_hidden
 
 _MAX_BYTES = 1 << 20
 _MAX_VALUES = 100_000
-"""Aliases of aliases grow exponentially: a small file must not fill the memory."""
+"""The most values in a file. Aliases of aliases grow exponentially, and a small file must not fill
+the memory."""
 _MAX_DEPTH = 50
 _MERGE = "<<"
 _QUOTED = re.compile(r"\b(alias|anchor|handle|tag) .*", re.DOTALL)
 _NEEDS_QUOTES = r"\1; text that begins with *, & or ! needs quotes"
-"""Where PyYAML's words quote the file, which may be a secret that begins with `*`, `&` or `!`."""
+"""Replaces the part of PyYAML's message (`_QUOTED`) that quotes the file: it may be a secret that
+begins with `*`, `&` or `!`."""
 _ESCAPES = r"; in double quotes a \ begins an escape, in 'single quotes' it stands for itself"
 _MAX_DIGITS = 18
-"""More is a slip, and the journal takes no integer that does not fit a float."""
+"""The most digits of an integer. A longer one is a mistake, and the journal takes only integers
+that fit a float."""
 _TAG = "tag:yaml.org,2002:"
 
 
 class _CoreLoader(yaml.SafeLoader):
-    """Resolves the tags of the core schema; what they construct is in `_SCALARS`."""
+    """Resolves the tags of the core schema. `_SCALARS` has the functions that construct values."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
 
 def _integer(text: str) -> int:
-    """`010` is ten: octal is written `0o10`."""
+    """Returns the integer `text`: `010` is ten, `0o10` is eight. ValueError: too many digits."""
     if len(text) > _MAX_DIGITS:
         raise ValueError("too many digits")
     return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
@@ -65,17 +68,21 @@ _SCALARS[_TAG + "str"] = (re.compile(r"(?s:.*)"), str)
 
 @dataclass
 class YamlSource:
-    """A parsed config: its data, and where each part of it comes from."""
+    """A parsed config: its data, and the origin of each part."""
 
     name: str
+    """The path of the file, or `--set`, for messages."""
     data: Any
     lines: dict[Location, int] = field(default_factory=dict)
+    """The line of each key."""
     overrides: dict[Location, str] = field(default_factory=dict)
+    """The `--set` option that set a key, by key."""
     values: int = 0
-    """How many were read, what was merged and is overridden included."""
+    """How many values were read, including merged and overridden ones."""
 
     def origin(self, location: Location) -> str:
-        """`file:line` of the key, or of the nearest key above it; or the option that set it."""
+        """Returns `file:line` of the key, or of the nearest key above it, or the option that set
+        it."""
         for end in range(len(location), -1, -1):
             if location[:end] in self.overrides:
                 return f"--set {self.overrides[location[:end]]}"
@@ -84,26 +91,26 @@ class YamlSource:
         return self.name
 
     def overridden(self, location: Location, override: str) -> None:
-        """Note that all below `location` now comes from the option `override`."""
+        """Records that everything below `location` now comes from the option `override`."""
         for origins in (self.lines, self.overrides):
             for key in [key for key in origins if key[: len(location)] == location]:
                 del origins[key]
         self.overrides[location] = override
 
     def problem(self, location: Location, message: str) -> Problem:
-        """The problem at `location`."""
+        """Returns the problem with the text `message` at `location`."""
         return Problem(self.origin(location), key_path(location), message)
 
 
 def read_source(path: Path) -> YamlSource:
-    """The YAML document in `path`.
+    """Reads the YAML document in `path`.
 
     Raises:
-        ConfigError: it is missing, unreadable, too large, or not one YAML document.
+        ConfigError: the file is missing, unreadable, too large, or not one YAML document.
     """
     name = str(path)
     try:
-        with path.open("rb") as file:  # whatever a person names: a link, a pipe, standard input
+        with path.open("rb") as file:  # a person names it, so it may be a link, a pipe or stdin
             data = file.read(_MAX_BYTES + 1)
         text = data.decode("utf-8")
     except FileNotFoundError:
@@ -118,7 +125,7 @@ def read_source(path: Path) -> YamlSource:
 
 
 def parse_source(name: str, text: str) -> YamlSource:
-    """The YAML document in `text`; see `read_source`."""
+    """Parses the YAML document `text`; raises the ConfigError of `read_source`."""
     root = _compose(name, text)
     if root is None:
         raise _refused(name, "is empty; a config starts with `trainer:`")
@@ -135,27 +142,32 @@ def _compose(name: str, text: str) -> yaml.Node | None:
         where = f"{name}:{mark.line + 1}" if mark is not None else name
         problem = _QUOTED.sub(_NEEDS_QUOTES, error.problem or "")
         problem += _ESCAPES if "unknown escape character" in problem else ""
-        raise _refused(where, f"not valid YAML: {problem}") from None  # it quotes the line
+        # `from None`: the error of PyYAML quotes the line, which may be a secret.
+        raise _refused(where, f"not valid YAML: {problem}") from None
     except RecursionError as error:
         raise _refused(name, "nested too deeply") from error
     except (yaml.YAMLError, ValueError, OverflowError) as error:
-        # Characters that YAML forbids, and escapes such as "\UFFFFFFFF", which PyYAML lets through.
+        # Forbidden characters, and escapes such as "\UFFFFFFFF", which PyYAML does not refuse.
         raise _refused(name, f"not valid YAML: {str(error).splitlines()[0]}") from error
 
 
 def parse_value(text: str, location: Location) -> Any:
-    """The value that `text` has at a place of the config: for `--set key=text`."""
+    """Returns the value of `text` as YAML, for `--set key=text`; `location` is the key.
+
+    Raises:
+        ConfigError: `text` is not valid YAML.
+    """
     root = _compose("--set", text) if text.strip() else None
     return None if root is None else _plain(root, location, YamlSource("--set", None), depth=0)
 
 
 class _CoreDumper(yaml.SafeDumper):
-    """Quotes what would not be read as text."""
+    """Quotes texts that `_CoreLoader` would not read as text."""
 
     yaml_implicit_resolvers = dict(_CoreLoader.yaml_implicit_resolvers)  # noqa: RUF012
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Everything is written out."""
+        """Returns True: a repeated value is written out in full."""
         return True
 
 
@@ -163,12 +175,12 @@ _CoreDumper.add_implicit_resolver(_TAG + "merge", re.compile(rf"{_MERGE}\Z"), [_
 
 
 def written(data: Any) -> str:
-    """The text of a config that reads as `data`."""
+    """Returns `data` as YAML; `parse_source` reads the same data from it."""
     return yaml.dump(data, Dumper=_CoreDumper, sort_keys=False)
 
 
 def _plain(node: yaml.Node, location: Location, source: YamlSource, depth: int) -> Any:
-    """The data of `node`, its lines noted in `source`."""
+    """Returns the data of `node`, and adds its lines to `source`."""
     if depth > _MAX_DEPTH:
         raise _refused_node(source, node, location[:1], "nested too deeply")
     source.values += 1
@@ -240,7 +252,8 @@ def _items(
 def _merged(
     node: yaml.Node, location: Location, source: YamlSource, depth: int
 ) -> Iterator[tuple[str, Any]]:
-    """What a merge key brings: the mappings that it names, an earlier one before a later one."""
+    """Yields the items of the mappings that a merge key names, in order. If a key comes twice,
+    the caller uses the first one."""
     nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
     for each in nodes:
         if not isinstance(each, yaml.MappingNode):
@@ -251,7 +264,7 @@ def _merged(
         apart = YamlSource(source.name, None, values=source.values)
         apart.data = _plain(each, location, apart, depth)
         source.values = apart.values
-        for where, line in apart.lines.items():  # those of what overrides it stay
+        for where, line in apart.lines.items():  # keys that override the merged ones keep theirs
             source.lines.setdefault(where, line)
         yield from apart.data.items()
 

@@ -1,5 +1,5 @@
-"""What the supervisor and our trainer both read of trainer.yaml; without jax, and quick to import.
+"""The part of trainer.yaml that the supervisor and our trainer both read.
 
-The trainer may import from here, `config.problems` and `protocol`, and nothing else of the
-supervisor.
+It is quick to import and does not need jax. Of the supervisor the trainer may import only this
+package, `config.problems` and `protocol`.
 """

@@ -1,4 +1,4 @@
-"""What is wrong with a phase of our trainer, its defaults, and what it does on each rung."""
+"""Checks a phase of our trainer, fills in its defaults, and lays it out on each rung."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from supervisor.config.training.sections import DataloaderConfig
 
 @dataclass(frozen=True, slots=True)
 class CheckedSections:
-    """What was found; where there are problems, no more than these."""
+    """The result of a check. If there are problems, the other fields are empty."""
 
     problems: Sequence[tuple[Location, str]] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
-    """The trainer's sections with every default."""
+    """The trainer's sections with all defaults filled in."""
     layouts: Mapping[int, Mapping[str, Any] | str] = field(default_factory=dict)
-    """For a number of devices what the trainer does with it, or why it cannot."""
+    """By number of devices: how the trainer uses them, or as a text why it cannot."""
 
 
 def check(trainer: Mapping[str, Any], device_counts: Sequence[int] = ()) -> CheckedSections:
-    """Check the phase in `trainer` for these numbers of devices, the full one first (none where it
-    is not known)."""
+    """Checks the phase in `trainer` for these numbers of devices, the full one first.
+
+    `device_counts` is empty if the number of devices is not known.
+    """
     config, problems = look(trainer)
     if config is not None and not problems:
         problems = [*_unreadable(config)]
@@ -44,7 +46,8 @@ def check(trainer: Mapping[str, Any], device_counts: Sequence[int] = ()) -> Chec
 
 
 def _unreadable(config: TrainerConfig) -> Iterator[tuple[Location, str]]:
-    """Data files that cannot be read, or whose first record is not what the config says."""
+    """Yields the data files that cannot be read, or whose first record is not of the form that the
+    config says: the key and the message."""
     fit, vocab_size = config.fit, config.init.model.vocab_size
     loaders: list[tuple[tuple[str, ...], DataloaderConfig]]
     loaders = [(("train_dataloader",), fit.train_dataloader)]
@@ -58,7 +61,7 @@ def _unreadable(config: TrainerConfig) -> Iterator[tuple[Location, str]]:
 
 
 def _unresolved(init: InitConfig) -> Iterator[tuple[Location, str]]:
-    """What cannot be known without the number of devices, and must be."""
+    """Yields the keys that must be given because the number of devices is not known."""
     if init.is_bitwise and init.loop.micro_batch_size is None:
         yield (
             ("init", "loop", "micro_batch_size"),
@@ -68,8 +71,12 @@ def _unresolved(init: InitConfig) -> Iterator[tuple[Location, str]]:
 
 
 def _with_micro_batch(config: TrainerConfig, num_devices: int) -> TrainerConfig:
-    """`config` where a device holds as much on a smaller rung as on the full one, unless it says
-    otherwise: shrinking must not run out of the memory that was enough before."""
+    """Returns `config` with a `micro_batch_size`: the given one, or else the share of one device on
+    the full rung.
+
+    So a device never holds more on a smaller rung than on the full one, and shrinking does not run
+    out of memory.
+    """
     loop = config.init.loop
     if loop.micro_batch_size is not None:
         return config

@@ -1,8 +1,8 @@
-"""The files that a dataloader names, and the records in them.
+"""Finds the files that a dataloader names, and reads and checks the records in them.
 
-A model takes a token id outside its vocabulary without a word and trains on nonsense (or NaN), so
-what was not tokenised by our tokenizer is checked while it is read: of each file the first record
-before anything is started, the others by the trainer.
+A model accepts a token id outside its vocabulary without an error, and trains on nonsense (or NaN).
+So token ids that are not from our tokenizer are checked when they are read: the first record of
+each file before the job starts anything, the other records by the trainer.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from supervisor.config.training.sections import DataloaderConfig
 from supervisor.protocol.reading import opened
 
 STDLIB = "stdlib"
-"""The path that stands for Python's own library: text that is on every machine that trains."""
+"""The path that stands for Python's standard library: text that every training machine has."""
 
 _STDLIB_BYTES = 2 * 1024 * 1024
 _MAX_FIRST = 16 << 20
-"""Bytes of a first record that is looked at: what is longer is not read before the job runs."""
+"""The most bytes of a first record: a longer one is not checked before the job runs."""
 
 
 class DataError(ValueError):
-    """Data that cannot be trained on; the text says which file, which record and why."""
+    """The job cannot train on this data; the text names the file, the record and the reason."""
 
 
 def check_first_records(config: DataloaderConfig, vocab_size: int) -> None:
-    """Check that the first record of each file is of the form that `config` says.
+    """Checks that the first record of each file is of the form that `config` says.
 
     Raises:
-        DataError: it is not.
+        DataError: a record is not.
         OSError: a file cannot be read.
     """
     for file in (file for pattern in config.paths for file in matching_files(pattern)):
@@ -49,10 +49,10 @@ def check_first_records(config: DataloaderConfig, vocab_size: int) -> None:
 
 
 def records(file: Path) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the records of a JSONL file, each with where it stands.
+    """Yields the records of a JSONL file, each with its place (`file:line`).
 
     Raises:
-        DataError: one is not JSON.
+        DataError: a record is not JSON.
     """
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -61,10 +61,10 @@ def records(file: Path) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def parse_record(line: bytes, where: str) -> dict[str, Any]:
-    """Return the record in `line`; without fields where it is no mapping.
+    """Returns the record in `line`; an empty one if it is no mapping.
 
     Raises:
-        DataError: it is not JSON.
+        DataError: the line is not JSON.
     """
     try:
         record = json.loads(line)
@@ -74,10 +74,10 @@ def parse_record(line: bytes, where: str) -> dict[str, Any]:
 
 
 def text_of(record: dict[str, Any], field: str, where: str) -> str:
-    """Return the text of `record`.
+    """Returns the text in the field `field` of `record`.
 
     Raises:
-        DataError: it has none.
+        DataError: the field has no text.
     """
     text = record.get(field)
     if not isinstance(text, str):
@@ -86,10 +86,10 @@ def text_of(record: dict[str, Any], field: str, where: str) -> str:
 
 
 def tokens_of(record: dict[str, Any], field: str, vocab_size: int, where: str) -> list[int]:
-    """Return the token ids of `record`.
+    """Returns the token ids in the field `field` of `record`.
 
     Raises:
-        DataError: it has none, or one outside the vocabulary.
+        DataError: the field has no token ids, or one that is outside the vocabulary.
     """
     ids = record.get(field)
     if not isinstance(ids, list) or not set(map(type, ids)) <= {int}:
@@ -105,10 +105,10 @@ def tokens_of(record: dict[str, Any], field: str, vocab_size: int, where: str) -
 
 
 def matching_files(pattern: str) -> list[Path]:
-    """The files that `pattern` (a path or a glob, `**` included) names, sorted by path.
+    """Returns the files that `pattern` matches, sorted by path; it is a path or a glob, also `**`.
 
-    `stdlib` names the sources at the top of Python's library, whole files up to 2 MiB in all, and
-    `stdlib/PATTERN` what matches below it.
+    `stdlib` stands for the source files at the top of Python's standard library, and
+    `stdlib/PATTERN` for those that match below it: whole files, up to 2 MiB in all.
     """
     root, _, below = pattern.partition("/")
     if root != STDLIB:
@@ -118,7 +118,7 @@ def matching_files(pattern: str) -> list[Path]:
 
 
 def _files(pattern: str) -> list[Path]:
-    # Not Path.glob: it raises on some patterns, and this one comes from a config.
+    # Path.glob raises on some patterns, and this pattern comes from a config.
     found = map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207
     return sorted(path for path in found if path.is_file())
 

@@ -1,7 +1,6 @@
-"""On which numbers of devices a config can train, and how the batch is spread on each.
+"""Lays out the global batch of our trainer on a number of devices, or says why that is impossible.
 
-The global batch is what the config says on every rung: fewer devices accumulate over more
-steps.
+The global batch is the same on every rung: fewer devices need more accumulation steps.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ _LOOP = ("init", "loop")
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """`num_devices` as a `data` x `fsdp` mesh, each device computing on `per_device_batch`
-    sequences at a time, `accumulation` times for one optimizer step."""
+    """A number of devices as a `data` x `fsdp` mesh. Each device computes on `per_device_batch`
+    sequences at a time, in `accumulation` accumulation steps for one optimizer step."""
 
     num_devices: int
     data: int
@@ -29,15 +28,15 @@ class Rung:
 
 
 def rung(init: InitConfig, num_devices: int, accumulation: int = 1) -> Rung | None:
-    """How to train on `num_devices`; None where the global batch does not divide among them.
+    """Returns how to train on `num_devices`; None: the global batch cannot be divided among them.
 
-    `micro_batch_size` is an upper bound: the largest part of a device's share that it allows and
-    that divides the share is used. Where `fsdp` does not divide `num_devices`, parameters are
-    sharded over the largest number of devices that divides both. `accumulation` asks for so many
-    times the accumulation steps, as far as there are sequences for them.
+    `micro_batch_size` is an upper bound: a device computes at a time on the largest divisor of its
+    share that is not above it. `fsdp` is an upper bound too: parameters are sharded over the
+    greatest common divisor of `fsdp` and `num_devices`. `accumulation` asks for this many times as
+    many accumulation steps, as far as there are sequences for them.
 
-    For the same bits on every rung, micro-batches have exactly `micro_batch_size` sequences, and
-    neither a rung nor `accumulation` changes that.
+    With `determinism.elastic: bitwise` micro-batches have exactly `micro_batch_size` sequences on
+    every rung and with every `accumulation`; None: the share is no multiple of it.
     """
     loop = init.loop
     share, remainder = divmod(loop.global_batch_size, num_devices)
@@ -55,13 +54,15 @@ def rung(init: InitConfig, num_devices: int, accumulation: int = 1) -> Rung | No
 
 
 def _divisor(share: int, at_most: int) -> int:
-    """The largest divisor of `share` that is no more than `at_most`, and at least 1."""
+    """Returns the largest divisor of `share` that is at most `at_most`, and at least 1."""
     return next((size for size in range(min(at_most, share), 1, -1) if share % size == 0), 1)
 
 
 def ladder(init: InitConfig, counts: Sequence[int]) -> dict[int, Rung | str]:
-    """For each of these numbers of devices, the full one first, how to train on it, or why it is no
-    rung."""
+    """Returns for each of `counts` how to train on so many devices, or as a text why it is no rung.
+
+    The full number comes first in `counts`.
+    """
     return {count: _rung_or_reason(init, count, counts[0]) for count in counts}
 
 
@@ -81,7 +82,8 @@ def _rung_or_reason(init: InitConfig, num_devices: int, full: int) -> Rung | str
 
 
 def infeasible(init: InitConfig, num_devices: int) -> tuple[Location, str] | None:
-    """Return why `num_devices` cannot be the number of devices, by key; None where it can."""
+    """Returns the key and the message if `num_devices` cannot be the full number of devices; None:
+    it can."""
     loop = init.loop
     batch = loop.global_batch_size
     if batch % num_devices:

@@ -1,6 +1,7 @@
-"""A resolved phase of our trainer, as params.yaml holds it and the trainer reads it.
+"""Reads a resolved phase of our trainer, as params.yaml has it.
 
-What the supervisor owns (`model_dir`, `devices`, `autorestart`, `faults`, ...) is ignored here.
+Keys that only the supervisor uses (`model_dir`, `devices`, `autorestart`, `faults`, ...) are
+ignored here.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ Place = Annotated[Path | Uri, PlainValidator(_place), PlainSerializer(str, retur
 
 
 class _Shared(BaseModel):
-    """A level of the file at which the supervisor has keys too."""
+    """A mapping of the file in which the supervisor has keys too, which are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
@@ -66,14 +67,15 @@ class CheckpointConfig(CheckpointSchedule):
 
 
 class StartPoint(TrainingSection):
-    """The phase whose newest checkpoint this one starts from, as the supervisor resolved it."""
+    """The newest checkpoint of another phase, from which this phase starts. The supervisor has
+    resolved its directory."""
 
     directory: Place
     load: Load = Load.PARAMS
 
 
 class InitConfig(_Shared):
-    """`trainer.init`: everything but the data."""
+    """`trainer.init`: everything except the data."""
 
     seed: Seed = 0
     data_shuffle_seed: Seed = 1
@@ -85,7 +87,7 @@ class InitConfig(_Shared):
 
     @property
     def is_bitwise(self) -> bool:
-        """Whether the number of devices must not change a bit."""
+        """True if a run must compute the same bits on any number of devices."""
         return self.determinism.elastic is Elasticity.BITWISE
 
 
@@ -98,10 +100,10 @@ class TrainerConfig(_Shared):
 
 
 def parse(mapping: Mapping[str, Any]) -> TrainerConfig:
-    """Return the phase in `mapping`, `{"trainer": {...}}`.
+    """Returns the phase in `mapping`, `{"trainer": {...}}`.
 
     Raises:
-        ConfigError: with every problem found.
+        ConfigError: the phase has problems; the error holds all of them.
     """
     config, found = look(mapping.get("trainer"))
     if config is None or found:
@@ -110,14 +112,17 @@ def parse(mapping: Mapping[str, Any]) -> TrainerConfig:
 
 
 def refusal(problems: Iterable[tuple[Location, str]]) -> ConfigError:
-    """Return the complaint about these problems of a phase, by key."""
+    """Returns the error for these problems of a phase: pairs of key and message."""
     return ConfigError(
         [Problem("", key_path(("trainer", *where)), message) for where, message in problems]
     )
 
 
 def look(trainer: Any) -> tuple[TrainerConfig | None, list[tuple[Location, str]]]:
-    """Return the phase in `trainer`, if it is one, and what is wrong with it, by key."""
+    """Returns the phase in `trainer` and its problems: pairs of key and message.
+
+    The phase is None if `trainer` does not fit the schema.
+    """
     try:
         config = TrainerConfig.model_validate(trainer)
     except ValidationError as error:
@@ -126,7 +131,8 @@ def look(trainer: Any) -> tuple[TrainerConfig | None, list[tuple[Location, str]]
 
 
 def _contradictions(config: TrainerConfig) -> Iterator[tuple[Location, str]]:
-    """Yield what no single field can see."""
+    """Yields the problems that concern several keys, or files: the key to change, and the
+    message."""
     init, model, optimizer = config.init, config.init.model, config.init.optimizer
     if model.hidden_size % (2 * model.num_heads):
         yield (
@@ -164,7 +170,7 @@ def _contradictions(config: TrainerConfig) -> Iterator[tuple[Location, str]]:
 
 
 def _reads_text(fit: FitConfig) -> bool:
-    """Whether the tokenizer is ours."""
+    """True if a dataloader reads text, which our tokenizer encodes."""
     loaders = [fit.train_dataloader, *([fit.validation.dataloader] if fit.validation else [])]
     return any(loader.tokens_field is None for loader in loaders)
 

@@ -1,4 +1,4 @@
-"""The sections of trainer.yaml that our trainer obeys, with their defaults."""
+"""The sections of trainer.yaml that our trainer reads, with their defaults."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, With
 from supervisor.config.quantities import DURATION_SCHEMA, parse_duration
 
 END_OF_DOCUMENT = 256
-"""The tokenizer's one token that is no byte."""
+"""The only token of our tokenizer that is no byte."""
 VOCABULARY_SIZE = 257
-"""The tokenizer's tokens: every byte, and the end of a document."""
+"""The number of tokens of our tokenizer: every byte, and the end of a document."""
 
 
 class TrainingSection(BaseModel):
-    """A mapping of the trainer's own: unknown keys are errors. Unlike `fields.Section` it takes
-    numbers written as text: params.yaml is read by PyYAML, for which 3e-4 is text."""
+    """A mapping that only the trainer reads. Unknown keys are errors. Unlike `fields.Section` it
+    accepts numbers written as text, because PyYAML reads params.yaml, and takes 3e-4 for text."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True, strict=False
@@ -46,7 +46,7 @@ Interval = Annotated[
     BeforeValidator(_steps_or_duration),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, DURATION_SCHEMA]}),
 ]
-"""A number of steps, or a duration."""
+"""A number of steps, or a duration such as 5m."""
 Paths = Annotated[
     tuple[str, ...],
     BeforeValidator(_patterns),
@@ -63,7 +63,7 @@ Paths = Annotated[
 
 
 class ModelConfig(TrainingSection):
-    """The shape of the decoder. A head has hidden_size / num_heads dimensions."""
+    """The shape of the decoder. An attention head has hidden_size / num_heads dimensions."""
 
     hidden_size: Count
     """Width of the residual stream."""
@@ -72,13 +72,13 @@ class ModelConfig(TrainingSection):
     num_heads: Count
     """Query heads of each attention layer."""
     num_kv_heads: Count = Field(default_factory=lambda data: data.get("num_heads", 1))
-    """Key/value heads, which query heads share in groups. Default: num_heads."""
+    """Key/value heads. Groups of query heads share them. Default: num_heads."""
     mlp_size: Count = Field(default_factory=lambda data: _mlp_size(data.get("hidden_size", 1)))
     """Width of the MLP. Default: 8/3 x hidden_size, rounded up to a multiple of 32."""
-    vocab_size: Count = 264  # the tokenizer's 257, up to a multiple of 8
-    """Rows of the embedding: at least the number of tokens of the data."""
+    vocab_size: Count = 264  # the tokenizer's 257, rounded up to a multiple of 8
+    """Rows of the embedding: more than the largest token id in the data."""
     dropout: Fraction = 0.0
-    """Share of activations that training drops."""
+    """Share of the activations that dropout sets to zero in training."""
     tie_embeddings: bool = True
     """Whether the output layer uses the weights of the embedding."""
     rope_theta: Positive = 10_000.0
@@ -93,12 +93,13 @@ class ModelConfig(TrainingSection):
 
 
 def _mlp_size(hidden_size: int) -> int:
-    """Three matrices with as many weights as the usual two of 4 x hidden, in multiples of 32."""
+    """Returns 8/3 of `hidden_size`, rounded up to a multiple of 32: three matrices of this width
+    have as many weights as the usual two of 4 x hidden_size."""
     return -(-8 * hidden_size // 3 // 32) * 32
 
 
 class _Optimizer(TrainingSection):
-    """What every optimizer has: the learning rate warms up linearly, then follows a cosine."""
+    """The keys of every optimizer. The learning rate rises linearly, then falls along a cosine."""
 
     learning_rate: Positive
     """The highest learning rate, reached at the end of the warm-up."""
@@ -107,7 +108,7 @@ class _Optimizer(TrainingSection):
     final_learning_rate_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Learning rate at the last step, as a share of learning_rate."""
     clip_norm: Positive = 1.0
-    """Gradients with a larger global norm are scaled down to it."""
+    """Upper bound of the global norm of the gradients; larger gradients are scaled down to it."""
 
 
 class AdamW(_Optimizer):
@@ -124,7 +125,8 @@ class AdamW(_Optimizer):
 
 
 class Lion(_Optimizer):
-    """The sign of an interpolated momentum (Chen et al., 2023): half of Adam's memory."""
+    """Updates by the sign of an interpolated momentum (Chen et al., 2023). It needs half of Adam's
+    memory."""
 
     name: Literal["lion"]
     """Which optimizer this is."""
@@ -137,7 +139,7 @@ class Lion(_Optimizer):
 
 
 class Adafactor(_Optimizer):
-    """Second moments kept by row and column only (Shazeer and Stern, 2018)."""
+    """Keeps second moments by row and column only (Shazeer and Stern, 2018)."""
 
     name: Literal["adafactor"]
     """Which optimizer this is."""
@@ -156,27 +158,28 @@ OptimizerConfig = Annotated[AdamW | Lion | Adafactor | Sgd, Field(discriminator=
 
 
 class LoopConfig(TrainingSection):
-    """How long to train, and how much at once. The global batch is the same on every rung."""
+    """Number of steps, batch sizes and sharding. The global batch is the same on every rung."""
 
     max_steps: Count
     """Optimizer steps after which the phase is complete."""
     global_batch_size: Count
     """Sequences in an optimizer step, over all devices."""
     micro_batch_size: Count | None = None
-    """The most sequences that one device holds at a time; gradients are accumulated over the rest.
-    Default: a device's share of the global batch on the full rung."""
+    """The most sequences that one device computes on at a time. If its share of the global batch is
+    larger, the device accumulates gradients. Default: the share of a device on the full rung."""
     fsdp: Count = 1
     """Number of devices over which parameters are sharded."""
     max_inflight_computations: Count = 2
-    """Steps that may be queued on the devices."""
+    """The most steps that are queued on the devices."""
     log_every: Count = 10
-    """Steps between two lines with the loss."""
+    """Steps between two lines of the log with the loss."""
     skip_bad_batches: CountOrNone = 0
-    """How many batches may be passed over because they gave NaN or Inf twice."""
+    """The most batches that may be skipped because they gave NaN or Inf twice."""
 
 
 class SnapshotConfig(TrainingSection):
-    """Snapshots of the whole state in memory, for a restart without the checkpoint."""
+    """Snapshots in memory of the whole training state, for restarts from a newer step than the last
+    checkpoint."""
 
     every: Count
     """Steps between two snapshots."""
@@ -188,60 +191,61 @@ class CheckpointSchedule(TrainingSection):
     every: Interval = 100
     """Steps between two checkpoints, or a duration such as 5m."""
     keep: Count = 3
-    """How many of this job's own checkpoints stay."""
+    """How many of this job's own checkpoints are kept; older ones are deleted."""
     snapshot: SnapshotConfig | None = None
     """Snapshots in memory. Default: none."""
 
     @property
     def every_seconds(self) -> float | None:
-        """The seconds between checkpoints; None where `every` counts steps."""
+        """The seconds between checkpoints; None: `every` is a number of steps."""
         return parse_duration(self.every) if isinstance(self.every, str) else None
 
 
 class DataloaderConfig(TrainingSection):
-    """Text files, or JSONL files (by their suffix)."""
+    """Data files: text files, or JSONL files (with the suffix .jsonl)."""
 
     paths: Paths
-    """Files and globs; `stdlib` stands for the sources of Python's own library."""
+    """Files and globs; `stdlib` stands for the source files of Python's standard library."""
     sequence_length: Count = 128
     """Tokens in a sequence."""
     text_field: str = "text"
     """Field of a JSONL record that holds the text."""
     tokens_field: str | None = None
-    """Field of a JSONL record that holds token ids, which are used as they stand."""
+    """Field of a JSONL record that holds token ids, which are used without a tokenizer. The files
+    are then JSONL whatever their suffix. Default: the data is text."""
 
 
 class ValidationConfig(TrainingSection):
-    """The mean loss of the first batches of a dataloader, every so often."""
+    """Measures the mean loss of the first batches of a dataloader at regular intervals."""
 
     every: Count
     """Steps between two validations."""
     steps: Count
     """Batches in a validation."""
     dataloader: DataloaderConfig
-    """What is validated on."""
+    """Data to validate on."""
 
 
 class FitConfig(TrainingSection):
-    """What the model is trained on, and what it is measured on."""
+    """The data that our trainer trains on and validates on."""
 
     train_dataloader: DataloaderConfig
-    """What is trained on."""
+    """Data to train on."""
     validation: ValidationConfig | None = None
-    """Default: no validation."""
+    """Validation during training. Default: none."""
 
 
 class Elasticity(StrEnum):
-    """How far a run on fewer devices computes the same."""
+    """How exactly a run on another number of devices repeats the same numbers."""
 
     ROUNDING = "rounding"
     """Up to rounding."""
     BITWISE = "bitwise"
-    """To the bit: micro-batches are of exactly `loop.micro_batch_size` on every rung."""
+    """To the bit: micro-batches have exactly `loop.micro_batch_size` sequences on every rung."""
 
 
 class DeterminismConfig(TrainingSection):
-    """How far a run computes the same on another number of devices."""
+    """How exactly a run on another number of devices repeats the same numbers."""
 
     elastic: Elasticity = Elasticity.ROUNDING
     """`rounding`: up to rounding; `bitwise`: to the bit, with micro-batches of exactly
@@ -249,9 +253,9 @@ class DeterminismConfig(TrainingSection):
 
 
 class Load(StrEnum):
-    """How much of another phase's checkpoint a phase starts from."""
+    """What a phase loads from the checkpoint of another phase."""
 
     PARAMS = "params"
     """The parameters alone."""
     ALL = "all"
-    """The optimizer's state, too."""
+    """The parameters and the state of the optimizer."""
