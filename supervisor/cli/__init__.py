@@ -1,1 +1,1 @@
-"""The command line: `main` reads it, and each verb has a module of its name here."""
+"""The command line: `main` reads it, and each verb has a module with its name here."""

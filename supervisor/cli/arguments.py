@@ -1,4 +1,4 @@
-"""What the parsers of several verbs share."""
+"""Arguments and types that the parsers of several verbs share."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _ELSEWHERE = {
     "doctor": "what checks the accelerators of this machine is `python -m deploy.acceptance`, in a "
     "checkout; what checks a config before it runs is `supervise validate trainer.yaml`",
 }
-"""What people look for where it is not, and where it is."""
+"""Words that people try on a verb that does not know them, and the hint where to look."""
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with the exit code of sysexits.h for wrong usage, and hints."""
+    """argparse's parser with hints, and with the exit code of sysexits.h for wrong usage (64)."""
 
     def error(self, message: str) -> NoReturn:
-        """Print how the verb is used and what is wrong; ends with 64."""
+        """Print how the verb is used and what is wrong, and exit with 64."""
         self.print_usage(sys.stderr)
         meant = (word for word in _ELSEWHERE if re.search(rf"(?<![\w-]){word}(?!\w)", message))
         message = "; ".join([message, *(_ELSEWHERE[word] for word in meant)])
@@ -40,11 +40,11 @@ class Parser(argparse.ArgumentParser):
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
-"""To which a verb adds its parser."""
+"""argparse's collection of parsers; a verb adds its parser to it."""
 
 
 def add_config(parser: Parser) -> None:
-    """Add the config of the job, and what overrides it."""
+    """Add the config of the job, and --set, which overrides keys of it."""
     parser.add_argument("config", type=Path, metavar="trainer.yaml")
     parser.add_argument(
         "--set",
@@ -76,7 +76,10 @@ def _place(text: str) -> Path | Uri:
 
 
 def word(parse: Callable[[str], _Parsed]) -> Callable[[str], _Parsed]:
-    """Return `parse` for argparse: its complaint keeps its own words."""
+    """Returns `parse` for argparse, which then prints the text of a ValueError that `parse` raises.
+
+    By itself, argparse would print a text of its own.
+    """
 
     def parsed(text: str) -> _Parsed:
         try:

@@ -1,6 +1,6 @@
-"""`supervise classify`: verdicts for any logs.
+"""`supervise classify`: the verdict for given logs.
 
-The same digest, rules and words as in `supervise run`; only that a person brings the evidence.
+It uses the same digest, rules and texts as `supervise run`; only the evidence comes from a person.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_INPUT = 66
 
 _HINT = "; give the path of a log (LOG:70 and LOG:SIGABRT also say how it ended), or - for stdin"
 _NEVER_REACHED = Success(step=sys.maxsize)
-"""Whoever asks without an exit code has a failure at hand."""
+"""A success that no log shows: without an exit code, a person asks about a failure."""
 STAGES = {
     "import": Stage.STARTING,
     "config": Stage.STARTING,
@@ -99,7 +99,11 @@ def run(options: Namespace) -> int:
 
 
 def parse_stage(text: str) -> Stage:
-    """The stage that a person means; ValueError names those there are."""
+    """Returns the stage that a person means.
+
+    Raises:
+        ValueError: there is no such stage; the message names all.
+    """
     if text.lower() in STAGES:
         return STAGES[text.lower()]
     try:
@@ -109,7 +113,11 @@ def parse_stage(text: str) -> Stage:
 
 
 def parse_signal(text: str) -> str:
-    """The name of the signal that a person means: SIGKILL for SIGKILL, kill and 9."""
+    """Returns the name of the signal that a person means: SIGKILL for SIGKILL, kill and 9.
+
+    Raises:
+        ValueError: there is no such signal.
+    """
     try:
         if text.isdecimal():
             return signal.Signals(int(text)).name
@@ -119,7 +127,7 @@ def parse_signal(text: str) -> str:
 
 
 class Log(NamedTuple):
-    """A log, and how its rank ended where that was said with it."""
+    """The name of a log, and how its rank ended if the argument says so."""
 
     name: str
     code: int | None = None
@@ -127,17 +135,23 @@ class Log(NamedTuple):
 
 
 def parse_code(text: str) -> int:
-    """The exit code that a person means."""
+    """Returns the exit code that a person means.
+
+    Raises:
+        ValueError: it is no number from 0 to 255.
+    """
     if not text.isdecimal() or int(text) > 255:
         raise ValueError(f"{text!r} is not an exit code from 0 to 255")
     return int(text)
 
 
 def parse_log(text: str) -> Log:
-    """The log that a person means: LOG, LOG:70 or LOG:SIGABRT; what names a file is that file.
+    """Returns the log that a person means: LOG, LOG:70 or LOG:SIGABRT.
+
+    If the whole text is the name of a file, it is that file.
 
     Raises:
-        ValueError: there is no such file, and what follows the colon is no end of a program.
+        ValueError: there is no such file, and after the colon is no valid exit code or signal.
     """
     name, _, end = text.rpartition(":")
     if is_log(text) or not name:
@@ -162,8 +176,11 @@ def classify(
     as_json: bool,
     with_explanation: bool,
 ) -> int:
-    """Judge the failure whose logs these are, one for each rank, and print what was found; if asked
-    to, also how the verdict came about. `code` and `signal_name` are for logs that say neither."""
+    """Judge a failure from its logs and print the verdict; returns the exit code.
+
+    `given` has one log for each rank. `code` and `signal_name` hold for logs that have neither.
+    `with_explanation`: also print how the verdict came about.
+    """
     ranks = []
     logs = [log.name for log in given]
     redact = Redactor(os.environ).text
@@ -242,7 +259,7 @@ def _body(failure: Failure) -> dict[str, object]:
 def _told(
     failure: Failure, logs: Sequence[str], evidence: Evidence, redact: Callable[[str], str]
 ) -> Iterator[str]:
-    """What happened, why we think so, what to do."""
+    """Yields lines that say what happened, the verdict and its reason, and what to do."""
     name = "standard input" if logs[failure.rank] == STDIN else logs[failure.rank]
     where = f" (rank {failure.rank}: {name})" if len(logs) > 1 else ""
     yield f"what happened: {failure.cause}{where}"
@@ -262,7 +279,7 @@ def _told(
 
 
 def _comparison(failure: Failure) -> str:
-    """What the same signature again means."""
+    """Returns what it means if the same signature comes again."""
     if failure.is_certain:
         return "not compared: it ends the job"
     if failure.compared:
@@ -271,7 +288,7 @@ def _comparison(failure: Failure) -> str:
 
 
 def _told_end(rank: RankEvidence, redact: Callable[[str], str]) -> Iterator[str]:
-    """How a process ended of which no error is known, and its last words."""
+    """Yields how a process without a known error ended, and the last line of its log."""
     if rank.exit.code is None and rank.exit.signal is None:
         yield "    no rule knows an error in it: say how it ended (--exit-code N, --signal NAME)"
     else:
@@ -281,7 +298,7 @@ def _told_end(rank: RankEvidence, redact: Callable[[str], str]) -> Iterator[str]
 
 
 def _does(failure: Failure) -> str:
-    """The verdict, and what `supervise run` does about it."""
+    """Returns the verdict, and what `supervise run` does about it."""
     if failure.verdict is Verdict.FATAL:
         return _CERTAIN if failure.is_certain else _GUESS
     spends = _SPENDS[failure.charge]

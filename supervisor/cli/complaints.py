@@ -1,4 +1,4 @@
-"""How a verb ends that cannot do what it was asked: one line on standard error, and its code."""
+"""Complaints of a verb that cannot do its work: lines on standard error, and an exit code."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def complain_of_all(code: int, lines: Iterable[str]) -> int:
 
 
 def terminated(number: int, frame: FrameType | None) -> NoReturn:
-    """End on a signal that comes before anything was started."""
+    """Handle a signal that comes before anything was started: exit with 75, and say why."""
     sys.exit(complain(ExitCode.DRAINED, "told to stop before anything was started"))

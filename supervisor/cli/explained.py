@@ -1,5 +1,7 @@
-"""How `supervise classify --explain` tells why a verdict is what it is, for people and programs;
-and the rules of a config, which `supervise rules` lists too."""
+"""The output of `supervise classify --explain`: why the verdict is what it is.
+
+The rules of a config are read here, too; `supervise rules` lists them.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +24,19 @@ _AT_RULES = ("trainer:", "  init:", "    autorestart:", "      rules:")
 
 @dataclass(frozen=True, slots=True)
 class OwnRules:
-    """The rules of a config, and where each stands: file, line and key."""
+    """The rules of a config, and the place of each: file, line and key."""
 
     rules: tuple[Rule, ...] = ()
     places: tuple[str, ...] = ()
 
     def place(self, rule: Rule) -> str | None:
-        """Where the rule stands; None: it is one of ours."""
+        """Returns the rule's place in the config; None: it is one of ours."""
         pairs = zip(self.rules, self.places, strict=True)
         return next((place for own, place in pairs if own is rule), None)
 
 
 def own_rules_of(config: Path | None) -> OwnRules:
-    """Read the rules of the first phase of `config`.
+    """Read the rules of the first phase of `config`; there are none if `config` is None.
 
     Raises:
         ConfigError: the config is not valid.
@@ -46,7 +48,7 @@ def own_rules_of(config: Path | None) -> OwnRules:
 
 
 def explained(explanation: Explanation, logs: Sequence[str], own: OwnRules) -> Iterator[str]:
-    """The lines for people."""
+    """Yields the explanation as lines for people."""
     yield ""
     yield "errors found, the root cause first:"
     for number, error in enumerate(explanation.errors[:_MOST_TOLD], 1):
@@ -91,7 +93,7 @@ def _more(count: int, what: str) -> Iterator[str]:
 
 
 def verdict_of(rule: Rule) -> str:
-    """The verdict of a rule, and of a FATAL how sure it is."""
+    """Returns the verdict of a rule; for a FATAL, also whether it is certain."""
     if rule.verdict is not Verdict.FATAL:
         return str(rule.verdict)
     return "FATAL, certain" if rule.certain else "FATAL, a guess"
@@ -120,7 +122,7 @@ def _told_change(explanation: Explanation, own: OwnRules) -> Iterator[str]:
 
 
 def _made(change: dict[str, Any]) -> str:
-    """The verdict that a rule gives."""
+    """Returns the verdict that the rule `change` gives, in words."""
     if "certain" not in change:
         return str(change["verdict"])
     if change["certain"]:
@@ -129,7 +131,7 @@ def _made(change: dict[str, Any]) -> str:
 
 
 def as_yaml(rule: dict[str, Any]) -> str:
-    """The rule in one line, as a config may have it."""
+    """Returns the rule in one line of YAML, as a config may have it."""
     text: str = yaml.safe_dump(
         rule, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000
     )
@@ -137,7 +139,7 @@ def as_yaml(rule: dict[str, Any]) -> str:
 
 
 def explained_body(explanation: Explanation, own: OwnRules) -> dict[str, Any]:
-    """The same for programs."""
+    """Returns the explanation as JSON, for programs."""
     return {
         "errors": [_error_body(error, own) for error in explanation.errors],
         "more_errors": explanation.more,

@@ -1,7 +1,7 @@
-"""A job as a person sees it from outside: by its journal, which its owner may write meanwhile.
+"""A job seen from outside, by its journal. Its owner may write the journal at the same time.
 
-Nothing is taken and nothing written but a person's request, so that it can be asked while the job
-runs, and after.
+Nothing here takes the lock or the lease, and only a person's request is written. So it works while
+the job runs, and afterwards.
 """
 
 from __future__ import annotations
@@ -40,22 +40,26 @@ from supervisor.protocol.messages import printable
 
 
 class NoJobError(ValueError):
-    """What is given is no model_dir with a job in it."""
+    """The place is no model_dir with a job in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job as it is seen from outside."""
+    """A job seen from outside."""
 
     history: History
     policy: RestartPolicy
     owner: str | None
-    """The supervisor that has it."""
+    """The supervisor that owns the job, in words; None: none is known."""
     ask_to_clear: Callable[[tuple[str, ...]], None]
+    """Writes the request to take units out of quarantine; no units: all of them."""
 
 
 def exit_code_of(show: Callable[[], None], place: Path | Uri) -> int:
-    """Have the job in `place` shown; complains if it cannot be, and returns the exit code."""
+    """Call `show`, which reads the job in `place`; returns the exit code.
+
+    If `show` raises an error, print it.
+    """
     try:
         show()
     except DamagedJournalError as error:
@@ -73,7 +77,7 @@ def view(place: Path | Uri) -> JobView:
     """Read the job in `place`, its model_dir.
 
     Raises:
-        NoJobError: there is none.
+        NoJobError: there is no job.
         JournalError: its journal cannot be read.
         OSError, ImportError: a bucket cannot be read.
     """
@@ -111,18 +115,21 @@ def _ask_in(objects: Objects, units: tuple[str, ...]) -> None:
 
 
 def print_line(line: str) -> None:
-    """Print a line of a journal, which somebody else may have written: it moves no cursor."""
+    """Print a line with text from a journal, without its control characters.
+
+    Somebody else may have written the journal.
+    """
     print(printable(line))
 
 
 def quarantined(state: JobState, phase: PhasePolicy) -> Iterator[str]:
-    """Yield a line for each device or host in quarantine: which, why and for how long."""
+    """Yields a line for each device or host in quarantine: which, why, and until when."""
     now = time.time()
     for entry in state.quarantine.entries:
         over = " (over)" if entry.until + state.epoch <= now else ""
         try:
             until = datetime.fromtimestamp(entry.until + state.epoch).astimezone()
             when = f"{until:%Y-%m-%d %H:%M:%S%z}"
-        except (ValueError, OverflowError, OSError):  # no supervisor has written that time
+        except (ValueError, OverflowError, OSError):  # a time that no supervisor wrote
             when = f"{entry.until + state.epoch:g}"
         yield f"in quarantine until {when}{over}: {unit(phase)} {entry.unit}: {entry.reason}"

@@ -1,8 +1,8 @@
-"""The command line as a whole: which verb is meant, and the ends that every verb can have.
+"""The entry of the command line: it finds the verb, runs it, and handles errors of any verb.
 
 A verb is a module of this package with `add_parser(commands)` and `run(options)`, which returns the
-exit code. Only the verb that is meant is imported: `run` keeps in memory what it imports for as
-long as the job lasts.
+exit code. Only the verb of this command is imported, because `supervise run` keeps its imports in
+memory for as long as the job lasts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ VERBS = (
     "quarantine",
     "repair",
 )
-"""In the order of `supervise --help`."""
+"""The verbs in the order of `supervise --help`."""
 
 
 class Verb(Protocol):
@@ -47,11 +47,11 @@ class Verb(Protocol):
         """Add the parser of the verb."""
 
     def run(self, options: Namespace) -> int:
-        """Do what was asked; returns the exit code."""
+        """Carry out the command; returns the exit code."""
 
 
 def load(arguments: Sequence[str]) -> dict[str, Verb]:
-    """Import and return the verb that the command line names; all of them if it names none."""
+    """Import the verb that the command line names, or all if it names none; returns them."""
     names = arguments[:1] if set(arguments[:1]) & set(VERBS) else VERBS
     return {name: cast(Verb, importlib.import_module(f"supervisor.cli.{name}")) for name in names}
 
@@ -59,7 +59,8 @@ def load(arguments: Sequence[str]) -> dict[str, Verb]:
 def main(argv: Sequence[str] | None = None, exclusion: Exclusion | None = None) -> int:
     """Run the command line; returns the exit code.
 
-    `exclusion` takes the place of what the file system of model_dir asks for.
+    `exclusion`: the means that keep model_dir to one supervisor. None: those that its file system
+    needs.
     """
     code = 0
     try:
@@ -87,10 +88,10 @@ def _main(argv: Sequence[str], exclusion: Exclusion | None) -> int:
 
 
 class _Version(Action):
-    """Prints the release, and the fingerprint of the code that decides: it reads all of that."""
+    """Prints the release and the fingerprint of the code that decides. It reads all that code."""
 
     def __call__(self, parser: ArgumentParser, *_: object) -> None:
-        """Print it; ends with 0."""
+        """Print the version and exit with 0."""
         from supervisor.history.writer import writer
 
         print(f"supervise {writer()}")

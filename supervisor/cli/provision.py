@@ -1,4 +1,4 @@
-"""`supervise provision`: keep a TPU slice alive that runs the job (see `supervisor.provision`)."""
+"""`supervise provision`: keeps a TPU slice alive that runs the job (see `supervisor.provision`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Look after the slice until the job has ended; returns the exit code of the job."""
+    """Keep the slice alive until the job has ended; returns the exit code of the job."""
     prepared = prepare(options.config, options.set)
     try:
         return provision(prepared, dry_run=options.dry_run)

@@ -1,4 +1,4 @@
-"""`supervise quarantine`: the devices and hosts that a job does not use."""
+"""`supervise quarantine`: lists and clears the devices and hosts that a job does not use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(options: Namespace) -> int:
-    """List what is in quarantine, or ask for its end; returns the exit code."""
+    """List the units in quarantine, or ask to clear them; returns the exit code."""
     if options.action == "list":
         action = partial(show_quarantine, options.model_dir)
     else:
@@ -31,7 +31,7 @@ def run(options: Namespace) -> int:
 
 
 def show_quarantine(place: Path | Uri) -> None:
-    """Print what is in quarantine, why and for how long.
+    """Print the units in quarantine: which, why, and until when.
 
     Raises:
         JournalError, OSError, ImportError: see `view`.
@@ -44,11 +44,11 @@ def show_quarantine(place: Path | Uri) -> None:
 
 
 def clear_quarantine(place: Path | Uri, units: tuple[str, ...]) -> None:
-    """Ask for the end of the quarantine of `units` (none named: of all).
+    """Ask the supervisor to take `units` out of quarantine; no units: all of them.
 
     Raises:
         JournalError, OSError, ImportError: see `view`; or the request cannot be written.
-        ValueError: one of them is not in quarantine.
+        ValueError: a unit is not in quarantine.
     """
     job = view(place)
     known = job.history.state.quarantine.units

@@ -1,8 +1,8 @@
-"""`supervise repair`: has a job go on whose journal is damaged, was changed or is gone.
+"""`supervise repair`: makes a job usable again whose journal is damaged, was changed or is gone.
 
-In a bucket it works as in a folder, on a copy of the journal, and under the job's lease: as the
-owner of the job for that time, it writes the repaired journal under an epoch of its own, as
-whoever takes a job over does. A host that had the job sets its own copy aside at the next start.
+For a job in a bucket, it repairs a copy of the journal in a folder, while it holds the job's lease.
+It then owns the job, and writes the repaired journal under an epoch of its own, as any new owner
+does. A host that had the job sets its own copy aside at the next start.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from supervisor.repair import highest_attempt
 from supervisor.repair import repair as repaired
 
 _LEASE_BOUND = 10.0
-"""Seconds for a request that is about the lease."""
+"""Time limit in seconds for a request about the lease."""
 _AGAIN = "it may have written files, and nothing is lost; run the same command again"
 
 
@@ -76,7 +76,7 @@ def run(options: Namespace) -> int:
 
 
 def _stopped(number: int, frame: FrameType | None) -> NoReturn:
-    """End on a signal; the lock or the lease is given up on the way out."""
+    """Handle a signal: exit. The lock or the lease is given up on the way out."""
     sys.exit(complain(ExitCode.DRAINED, f"told to stop during the repair: {_AGAIN}"))
 
 
@@ -95,7 +95,7 @@ def repair(place: Path | Uri, exclusion: Exclusion | None = None) -> None:
 
 
 def _in_folder(place: Path, exclusion: Exclusion | None) -> str | None:
-    """What was done to a job in a folder; None: nothing."""
+    """Repair a job in a folder; returns what was done, or None if nothing was damaged."""
     if not place.is_dir():
         raise NoJobError(f"{place} is no folder: give the job's model_dir")
     files = LocalStorage(place)
@@ -107,7 +107,7 @@ def _in_folder(place: Path, exclusion: Exclusion | None) -> str | None:
 
 
 def _in_bucket(place: Uri) -> str | None:
-    """What was done to a job in a bucket; None: nothing."""
+    """Repair a job in a bucket; returns what was done, or None if nothing was damaged."""
     objects = bucket(place)
     if not {ARCHIVE, f"{JOURNAL}{SUFFIX}"} & objects.list("").folders:
         raise NoJobError(f"{place} holds no job: there is no journal in it")
@@ -124,7 +124,7 @@ def _in_bucket(place: Uri) -> str | None:
 
 @contextmanager
 def _leased(place: Uri) -> Iterator[Lease]:
-    """Own the job in `place` for a while."""
+    """Hold the lease of the job in `place`."""
     lease = Lease(
         LeaseObject(bucket(place, _LEASE_BOUND)),
         LeaseTimes(),
@@ -141,8 +141,8 @@ def _leased(place: Uri) -> Iterator[Lease]:
 
 
 def _copied(objects: Objects, folder: Path) -> frozenset[str]:
-    """Have in `folder` what a repair looks at: the journal, its segments, and which attempts there
-    are; returns the names of the segments."""
+    """Copy to `folder` what a repair reads: the journal, its segments, and empty folders for the
+    attempts. Returns the names of the segments."""
     journal = read_growing(objects, JOURNAL, say_on_stderr)
     if journal is not None:
         (folder / JOURNAL).write_bytes(journal)
@@ -159,8 +159,8 @@ def _copied(objects: Objects, folder: Path) -> frozenset[str]:
 
 
 def _write(objects: Objects, files: Storage, there: frozenset[str], epoch: int) -> None:
-    """Bring to the bucket what the repair has left in `files` and is not `there`: the journal last,
-    which names the others."""
+    """Write to the bucket the files that the repair left in `files`, but not segments that are
+    `there` already. The journal comes last, because it names the others."""
     kept = [name for name in files.names("") if name.startswith((DAMAGED, TORN))]
     segments = [f"{ARCHIVE}/{name}" for name in files.names(ARCHIVE) if name not in there]
     for name in (*kept, *segments):

@@ -1,4 +1,4 @@
-"""`supervise rules`: the table of all rules, and all that is known of one."""
+"""`supervise rules`: prints the table of all rules, or all about some of them."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def run(options: Namespace) -> int:
 
 
 def list_rules(names: Sequence[str], own: OwnRules, *, as_json: bool) -> None:
-    """Print every rule in the order in which they are asked, or all about those with these names.
+    """Print every rule in the order in which they are tried, or all about those with these names.
 
     Raises:
-        UnknownRuleError: there is none of such a name.
+        UnknownRuleError: no rule has one of the names.
     """
     rules = (*own.rules, *RULES)
     if unknown := next((name for name in names if name not in {r.name for r in rules}), None):
@@ -68,8 +68,10 @@ def _unknown(name: str, rules: Iterable[Rule]) -> str:
 
 
 def compared(rule: Rule) -> str:
-    """Whether the same failure again ends the job before the budget does: see README, "The same
-    failure again"."""
+    """Returns, in words, whether the same failure again ends the job before the budget does.
+
+    See README, "The same failure again".
+    """
     ends = rule.verdict is Verdict.FATAL and rule.certain
     return "no, ends at once" if ends else str(rule.compared)
 
@@ -80,7 +82,7 @@ def _table(numbered: Sequence[tuple[int, Rule]], own: OwnRules) -> Iterator[str]
         (str(n), r.name, verdict_of(r), compared(r), own.place(r) or _OURS, r.cause)
         for n, r in numbered
     ]
-    if not own.rules:  # all of one source
+    if not own.rules:  # all rules have the same source
         rows = [(*row[:4], row[5]) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for number, *cells in rows:
@@ -108,7 +110,7 @@ def _all_about(numbered: Sequence[tuple[int, Rule]], own: OwnRules) -> Iterator[
 
 
 def _conditions(rule: Rule) -> dict[str, tuple[object, ...]]:
-    """What the rule asks for, by the names that a config uses."""
+    """Returns the rule's conditions, by the names that a config uses."""
     conditions: dict[str, tuple[object, ...]] = {
         "type": rule.types,
         "code": rule.codes,
@@ -124,7 +126,7 @@ def _conditions(rule: Rule) -> dict[str, tuple[object, ...]]:
 
 
 def _notes(rule: Rule) -> Iterator[str]:
-    """What else a person should know of it."""
+    """Yields what else a person should know about the rule."""
     if rule.alone:
         yield "only about an error that came of no other"
     if rule.victim:

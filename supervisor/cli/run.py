@@ -1,4 +1,4 @@
-"""`supervise run`: run the job until it succeeds or cannot."""
+"""`supervise run`: runs the job until it succeeds or cannot succeed."""
 
 from __future__ import annotations
 

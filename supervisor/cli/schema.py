@@ -1,4 +1,4 @@
-"""`supervise schema`: print the JSON Schema of trainer.yaml, for editors."""
+"""`supervise schema`: prints the JSON Schema of trainer.yaml, for editors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Print the file that the package ships; returns the exit code."""
+    """Print the schema file that the package ships; returns the exit code."""
     shipped = files("supervisor.config").joinpath("trainer.schema.json")
     print(shipped.read_text(encoding="utf-8"), end="")
     return 0

@@ -1,4 +1,4 @@
-"""`supervise status`: where a job stands, by its journal alone."""
+"""`supervise status`: prints where a job stands, from its journal alone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def show_status(place: Path | Uri) -> None:
     """
     job = view(place)
     policy = job.policy
-    state = job.history.state.durable()  # of the rest the journal tells by chance
+    state = job.history.state.durable()  # the journal has the rest only by chance
     print_line(f"job {state.job} in {place}")
     is_orphan = job.owner is None and state.exit_code is None
     if job.history.snapshot is not None and (repaired := job.history.snapshot.repaired):
@@ -66,8 +66,10 @@ def show_status(place: Path | Uri) -> None:
 
 
 def _last_end(history: History, state: JobState) -> Iterator[str]:
-    """What went wrong last, if anything did: an attempt that ended as it was asked to, and says no
-    more than that, did not fail."""
+    """Yields the last failure with its verdict, or the doubt about a success.
+
+    An attempt that was asked to end, and left nothing but its exit, did not fail.
+    """
     end, asked = history.past.last_end, history.past.was_asked
     if state.status is Status.SUCCEEDED:
         if end is not None and end.doubt is not None:

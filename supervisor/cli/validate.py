@@ -1,6 +1,6 @@
-"""`supervise validate`: the resolved config, and what a person should know before the launch.
+"""`supervise validate`: prints the resolved config, and what to know before the launch.
 
-What is no part of the config stands in comments, so that the output is YAML.
+Everything but the config is printed as comments, so that the output is YAML.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from supervisor.protocol.shortening import beginning
 from supervisor.secret_variables import with_env_files
 
 _MAX_PROBLEM = 400
-"""Characters of what a compiler says."""
+"""Characters of a compiler's message that are printed."""
 
 _PATIENCE = 6.0
-"""Seconds for a bucket to answer: a person waits for it, as nobody does for `run`."""
+"""Seconds that a bucket gets to answer. `run` waits longer; here a person waits."""
 
 
 def add_parser(commands: Commands) -> None:
@@ -47,7 +47,10 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Check the config; with --aot for that slice instead of the devices that it names."""
+    """Check the config and print it resolved; returns the exit code.
+
+    With --aot, the given slice replaces the devices that the config names.
+    """
     if options.aot is None:
         return _validate_here(with_env_files(prepare(options.config, options.set)))
     devices = f"trainer.init.devices={{platform: tpu, type: {options.aot.type}}}"
@@ -61,7 +64,8 @@ def run(options: Namespace) -> int:
 
 
 def _validate_here(prepared: Prepared) -> int:
-    """Also check what `run` checks on this machine before it starts anything."""
+    """Make the checks that `run` makes on this machine before it starts anything, and print the
+    config; returns the exit code."""
     try:
         check(prepared, _PATIENCE)
     except ModelDirError as error:
@@ -72,7 +76,7 @@ def _validate_here(prepared: Prepared) -> int:
 
 
 def show(prepared: Prepared) -> None:
-    """Print the resolved config of each phase, its ladder, and what may become an error."""
+    """Print the resolved config of each phase, its ladder, and remarks on what may go wrong."""
     redactor = prepared.redactor(os.environ)
     for plan, ladder in zip(prepared.plans, prepared.ladders, strict=True):
         print(f"# phase {plan.name}: {redactor.text(' '.join(plan.argv))}")
@@ -85,8 +89,9 @@ def show(prepared: Prepared) -> None:
 
 
 def compile_ahead(prepared: Prepared, whole: SliceShape) -> bool:
-    """Have the steps of our trainer compiled for each rung of this slice, and print what comes of
-    it; whether all full rungs can be compiled.
+    """Compile our trainer's steps for each rung of the slice `whole`, and print the results.
+
+    Returns True if the full rung of every phase can be compiled.
 
     Raises:
         CompileAheadError: nothing can be compiled here.
@@ -114,7 +119,8 @@ def _compiled(answer: Mapping[str, Any], redactor: Redactor) -> dict[str, str]:
 
 
 def describe(ladder: FeasibleRungs) -> Iterator[str]:
-    """The ladder as a table, and which counts in between are no rungs, with the reasons."""
+    """Yields the ladder as a table, and the numbers of devices between its rungs that are no rungs,
+    with the reasons."""
     if not ladder.rungs:
         yield "no ladder: init.devices does not say how many devices there are"
         return
@@ -138,7 +144,7 @@ def _row(rung: RungLayout) -> dict[str, str]:
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    """`rows` below a head, each column as wide as its widest; numbers to the right."""
+    """Yields the lines of a table of `rows` below a head; numbers are aligned to the right."""
     columns = dict.fromkeys(name for row in rows for name in row)
     texts = [[name, *(row.get(name, "") for row in rows)] for name in columns]
     widths = [max(map(len, column)) for column in texts]
@@ -151,7 +157,7 @@ def _table(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
 
 
 def _ranges(counts: Sequence[int]) -> str:
-    """`7-5, 3` for 7, 6, 5 and 3."""
+    """Returns descending counts as ranges: `7-5, 3` for 7, 6, 5 and 3."""
     runs: list[list[int]] = []
     for count in counts:
         if runs and runs[-1][-1] == count + 1:
@@ -162,8 +168,10 @@ def _ranges(counts: Sequence[int]) -> str:
 
 
 def _given(plan: PhasePlan) -> Iterator[str]:
-    """What is given to a command that the config does not hold, by names alone; no secret store is
-    asked."""
+    """Yields the names of the variables that a command gets from outside the config.
+
+    No secret store is asked.
+    """
     if plan.secrets:
         yield f"command.env_file holds {', '.join(plan.secrets)}"
     for name, version in plan.env_secrets.items():

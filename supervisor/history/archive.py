@@ -25,7 +25,7 @@ def archived_name(history: History, data: bytes) -> str:
 
 
 def is_segment(name: str) -> bool:
-    """Whether a segment can have this name, in its folder."""
+    """True if a segment can have this name, which is without its folder."""
     return _NAME.fullmatch(name) is not None
 
 

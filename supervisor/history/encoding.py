@@ -90,7 +90,7 @@ def difference(one: Any, other: Any, place: str = "") -> tuple[str, Any, Any] | 
             if (found := difference(*pair, f"{place}[{index}]")) is not None:
                 return found
         return None
-    return None if repr(one) == repr(other) else (place, one, other)  # repr: nan is not itself
+    return None if repr(one) == repr(other) else (place, one, other)  # by repr: nan != nan
 
 
 @cache
@@ -119,7 +119,8 @@ def _codec(kind: Any) -> _Codec:
 
 
 def _checked(*allowed: type, convert: Callable[[Any], Any] = lambda body: body) -> _Codec:
-    """Of a type that JSON has itself."""
+    """Returns the codec for a type that JSON has itself. A JSON value must have one of the types
+    `allowed`."""
 
     def decode(body: Any) -> Any:
         if type(body) not in allowed:
@@ -172,7 +173,7 @@ def _union(args: tuple[Any, ...]) -> _Codec:
 
 
 def _tagged(kinds: tuple[type, ...]) -> _Codec:
-    """One of several dataclasses."""
+    """Returns the codec for a union of dataclasses; `kind` says which one an object is."""
     if not all(map(is_dataclass, kinds)):
         raise TypeError(f"one of {kinds}: nothing tells in JSON which it is")
     by_name: dict[str, Any] = {tag(kind): kind for kind in kinds}
@@ -211,7 +212,7 @@ def _literal(allowed: tuple[Any, ...]) -> _Codec:
 
 def _dataclass(kind: Any) -> _Codec:
     @cache
-    def known() -> dict[str, tuple[_Codec, Field[Any]]]:  # only now: a class may hold its own kind
+    def known() -> dict[str, tuple[_Codec, Field[Any]]]:  # on first use: a class may contain itself
         hints = _hints(kind)
         return {field.name: (_codec(hints[field.name]), field) for field in fields(kind)}
 
@@ -239,7 +240,7 @@ def _dataclass(kind: Any) -> _Codec:
 
 
 def _named(body: Any) -> str:
-    """A value in JSON, for a person."""
+    """Returns a JSON value in words: the type of an object or a list, else the shortened value."""
     if isinstance(body, dict | list):
         return _WORDS[type(body)]
     return repr(body)[:_MAX_NAME]

@@ -1,10 +1,9 @@
-"""Reads a journal record by record and gives the state it leads to. The record wins over today's
-code.
+"""Takes a journal's records one by one and computes the state that they lead to.
 
-Recorded decisions and states are the history: today's rules do not decide where the job stands. A
-record of this very version is also checked against its own rules; if it does not follow from them,
-the file was changed. Records of format 1 have no state, so it is computed from their events, and
-their decisions must not contradict it.
+The records win over today's code: recorded decisions and states are the history, and today's rules
+do not decide where the job stands. A record that this very version wrote is also checked against
+its rules; if it does not follow from them, the file was changed. Records of format 1 have no state,
+so it is computed from their events, and their decisions must not contradict it.
 """
 
 from __future__ import annotations
@@ -43,26 +42,26 @@ class ContradictionError(DamagedJournalError):
 
 @dataclass(slots=True)
 class History:
-    """The content of a journal: the state it leads to, and what is known of the way there."""
+    """The content of a journal: the state that it leads to, and facts about the way there."""
 
     state: JobState = field(default_factory=JobState)
     config: list[dict[str, Any]] | None = None
     """The resolved config of each phase, as last recorded."""
     transitions: list[Transition] = field(default_factory=list)
-    """Those since the snapshot that the journal begins with."""
+    """The transitions since the snapshot that the journal begins with."""
     policy: RestartPolicy | None = None
     """The policy since the last supervisor started; None: no supervisor has started."""
     torn: int = 0
     """The number of bytes of an incomplete last line, which are cut off."""
     torn_kept: str = ""
-    """The file that they are kept in."""
+    """The file in which these bytes are kept; "": there are none."""
     past: Past = field(default_factory=Past)
     number: int = 0
     """The number of the last record; 0: there is none."""
     snapshot: Snapshot | None = None
     """The snapshot that the journal begins with; None: no records are archived."""
     is_outdated: bool = False
-    """Whether some records are of an older format."""
+    """True: some records are in an older format."""
 
     def take(self, record: Record, written: int, where: str, *, checked: bool = True) -> None:
         """Add one more record, found at the place `where` in format `written`.
@@ -100,7 +99,10 @@ class History:
 
     @property
     def repaired(self) -> str:
-        """What `supervise repair` did since the last supervisor; the next one tells it."""
+        """Returns what `supervise repair` did; "": nothing, or a supervisor has started since.
+
+        The next supervisor reports it.
+        """
         was_told = any(isinstance(each.event, SupervisorStarted) for each in self.transitions)
         return self.snapshot.repaired if self.snapshot is not None and not was_told else ""
 
@@ -114,7 +116,7 @@ class History:
         )
 
     def note(self, transition: Transition) -> None:
-        """Add a transition that is recorded now."""
+        """Update the state for a transition that is recorded now; `transitions` stays as it is."""
         if isinstance(transition.event, SupervisorStarted):
             self.policy = transition.event.policy
         self.number += 1
@@ -124,7 +126,7 @@ class History:
         """Check that the state at the end of the journal `name` is a possible one.
 
         Raises:
-            DamagedJournalError: it is not.
+            DamagedJournalError: no job can be in that state.
         """
         state, policy = self.state, self.policy
         if policy is None:
@@ -176,19 +178,19 @@ def _next(
 ) -> tuple[JobState, tuple[Decision, ...]]:
     try:
         return step(before, turn.event, policy)
-    except Exception as error:  # a line that nobody of us wrote: no state that we know leads there
+    except Exception as error:  # none of our versions wrote this line: the core cannot take it
         why = f"{where} does not follow from those before it"
         raise DamagedJournalError(why) from error
 
 
 _Contradiction = tuple[str, Any, Any] | None
-"""A place in a record, what is there, and what should be."""
+"""A place in a record, what is recorded there, and what should be; None: nothing is wrong."""
 
 
 def _recheck(
     before: JobState, turn: Turn, after: JobState, policy: RestartPolicy
 ) -> _Contradiction:
-    """How a turn of this very version differs from what its rules make of the event."""
+    """Returns where a turn of this very version differs from what its rules make of the event."""
     try:
         state, decisions = step(before, turn.event, policy)
     except Exception as error:
@@ -203,7 +205,7 @@ def _recheck(
 
 
 def _without_told(decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
-    """Returns the decisions without those that only tell of volatile times."""
+    """Returns the decisions without those that only report volatile times."""
     return tuple(each for each in decisions if not isinstance(each, ONLY_TOLD))
 
 
@@ -212,13 +214,14 @@ def _encoded(decisions: tuple[Decision, ...]) -> list[Any]:
 
 
 def _recheck_format_1(told: tuple[Decision, ...], follows: tuple[Decision, ...]) -> _Contradiction:
-    """What of recorded decisions cannot be true in the state that was folded without them."""
+    """Returns how recorded decisions contradict those that `follows` from the events alone."""
     recorded, due = _immutable_facts(told), _immutable_facts(follows)
     return None if recorded == due else ("what is decided", recorded, due)
 
 
 def _immutable_facts(decisions: tuple[Decision, ...]) -> str:
-    """Attempt numbers and exit codes: no later version may see them otherwise."""
+    """Returns the attempt numbers and exit codes in the decisions, which no later version may
+    decide differently."""
     found = [f"attempt {each.attempt}" for each in decisions if isinstance(each, StartWorkers)]
     found += [f"exit code {each.exit_code}" for each in decisions if isinstance(each, FinishJob)]
     return ", ".join(found) or "nothing of the kind"

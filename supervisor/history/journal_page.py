@@ -1,8 +1,8 @@
-"""Renders how the journal is written, and the schema of all that is in it, as a page of the docs.
+"""Writes docs/journal.md: the form of the journal, and the schema of all values in it.
 
 python -m supervisor.history.journal_page > docs/journal.md
 
-What the classes of the code say of themselves is the page: names, docstrings, types and defaults.
+The schema is made of the code's classes: names, docstrings, types and defaults.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _JSON = {str: "text", int: "whole number", float: "number", bool: "true or false
 
 
 def page() -> str:
-    """The page, as Markdown."""
+    """Returns the page as Markdown."""
     return "\n".join(_lines())
 
 
@@ -54,7 +54,7 @@ def _lines() -> Iterator[str]:
 
 
 def _reached(*types: Any, found: dict[Any, None] | None = None) -> list[Any]:
-    """The dataclasses and enumerations that values of these types are made of."""
+    """Returns the dataclasses and enumerations that values of these types contain, by name."""
     found = {} if found is None else found
     for kind in types:
         if not (isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, Enum))):
@@ -66,7 +66,7 @@ def _reached(*types: Any, found: dict[Any, None] | None = None) -> list[Any]:
 
 
 def _parts(kind: type) -> Iterator[Any]:
-    """The types of the fields that a record has."""
+    """Yields the types of the fields that a record can have."""
     for name, hint in _hints(kind).items():
         if kind is not JobState or name not in VOLATILE_PARTS:
             yield hint
@@ -108,7 +108,7 @@ def _fields(kind: Any) -> Iterator[str]:
 
 
 def _default(kind: Any, field: Field[Any]) -> str:
-    """What a record without the field means, as JSON."""
+    """Returns the value of the field in a record that lacks it, as JSON or in words."""
     if field.default is not MISSING:
         value = field.default
     elif field.default_factory is not MISSING:
@@ -121,7 +121,7 @@ def _default(kind: Any, field: Field[Any]) -> str:
 
 
 def _shown(kind: Any) -> str:
-    """A type, as people say it."""
+    """Returns a type in words, for people."""
     origin, args = get_origin(kind), get_args(kind)
     if kind in _JSON:
         return _JSON[kind]
@@ -139,7 +139,7 @@ def _shown(kind: Any) -> str:
 
 
 def _meaning(kind: type) -> str:
-    """What a class says of itself."""
+    """Returns the docstring of a class, as one line."""
     return " ".join((inspect.getdoc(kind) or "").split())
 
 
@@ -150,7 +150,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 @cache
 def _told(kind: type) -> dict[str, str]:
-    """What the class says of its fields or values: the texts behind them."""
+    """Returns the docstrings of the class's fields or values, by name."""
     found, name = {}, None
     for node in _definition(kind).body:
         match node:

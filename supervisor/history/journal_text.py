@@ -1,4 +1,4 @@
-"""What docs/journal.md says beside the schemas: how records look, and who does what with them."""
+"""The prose of docs/journal.md: what records look like, and who does what with them."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ FIELDS: Mapping[str, str] = {
     "workers": "The workers, as last observed.",
     "world_size": "How many workers there are.",
 }
-"""What fields of these names are, where their class says no more."""
+"""The meaning of fields with these names, for classes that do not document them."""
 
 VOLATILE_PARTS = ("liveness", "recovery", "stages", "goodput")
-"""Fields of `JobState` that no record has: `JobState.durable`."""
+"""Fields of `JobState` that no record has; see `JobState.durable`."""

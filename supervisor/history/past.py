@@ -1,5 +1,7 @@
-"""What is asked of a job's past over and over: kept beside its state, so that no command reads
-thousands of records for it."""
+"""Facts about a job's past that commands need again and again.
+
+They are kept beside its state, so that no command reads thousands of records for them.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,21 @@ from supervisor.ports import Transition
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A fold over all transitions of a job."""
+    """Facts about a job's past: a fold over all its transitions."""
 
     directories: tuple[str, ...] = ()
     """The folders of its phases, oldest first."""
     last_failed: int | None = None
-    """The number of the last attempt that failed."""
+    """The number of the last attempt that failed; None: none has."""
     stepped: tuple[int, ...] = ()
-    """The phases in which an attempt has reported a step."""
+    """The indices of the phases in which an attempt has reported a step."""
     last_end: WorkersGone | None = None
-    """How the last attempt ended."""
+    """The end of the last attempt; None: none has ended."""
     was_asked: bool = False
-    """Whether the job was being stopped when the last attempt ended."""
+    """True: the job was being stopped when the last attempt ended."""
     reached: int | None = None
-    """The last step that was run before a recovery that is not over."""
+    """The highest step that was run before a recovery which is not over; None: none is known, or no
+    recovery goes on."""
     version: str = ""
     """The version of the last supervisor; empty: it did not record it."""
 

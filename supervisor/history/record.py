@@ -1,8 +1,9 @@
 """The records of the journal, one JSON line each, and their texts.
 
-A `Turn` is an event, the decisions that it led to, and what changed in the durable state. A
-`ConfigRecord` keeps the resolved config. A `Snapshot` is all that has to be known of the records
-before it, which are in an archived segment. Each names its number and the version that wrote it.
+A `Turn` is an event, the decisions that it led to, and the changes of the durable state. A
+`ConfigRecord` keeps the resolved config. A `Snapshot` has all that is still needed of the records
+before it, which are in an archived segment. Each line has the record's number and the version that
+wrote it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class DamagedJournalError(JournalError):
         self.why = why
 
     def told(self, place: object) -> str:
-        """The same for the person whose job is in `place`, its model_dir."""
+        """Returns the message for a person, with `place`, the job's model_dir, in it."""
         return f"{place}: {self}".replace("MODEL_DIR", shlex.quote(str(place)))
 
 
@@ -65,7 +66,7 @@ class NewerJournalError(DamagedJournalError):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn of the decision core."""
+    """One turn of the core: an event, and what followed from it."""
 
     number: int
     by: str
@@ -97,9 +98,9 @@ class Snapshot:
     archived: str | None = None
     """The file, relative to model_dir, of the records before this one; None: there are none."""
     views: Mapping[str, Any] = field(default_factory=dict)
-    """Views that others made of those records, by name, as JSON."""
+    """What observers computed from those records, by name, as JSON."""
     repaired: str = ""
-    """What `supervise repair` did, where it has written this."""
+    """What `supervise repair` did; "": it did not write this snapshot."""
 
 
 Record = Turn | ConfigRecord | Snapshot
@@ -147,10 +148,11 @@ def _line(number: int, by: str, wall: datetime, **body: Any) -> bytes:
 def parse(line: bytes, where: str, number: int) -> tuple[Record, int]:
     """Returns the record in `line`, and the format that it was written in.
 
-    `number` is the record's number, for formats that do not have one in the line.
+    `number` is the record's number, for formats that do not have one in the line. `where` names the
+    file and the line in errors.
 
     Raises:
-        DamagedJournalError: it is not a record; `where` names the file and the line.
+        DamagedJournalError: the line is not a record.
     """
     try:
         body = parse_object(line, where)
@@ -163,8 +165,10 @@ def parse(line: bytes, where: str, number: int) -> tuple[Record, int]:
 
 
 def are_newer(lines: bytes) -> bool:
-    """Whether a newer version has written the `lines`, by the last one that can be read. A line
-    that claims so before lines of our version is damaged."""
+    """True if a newer version has written the `lines`: the last line that can be read says so.
+
+    If lines of our version follow a line that says so, that line is damaged.
+    """
     for line in reversed(lines.split(b"\n")):
         with suppress(UnreadableError):
             written = parse_object(line, "").get("v")
@@ -224,14 +228,18 @@ def _snapshot(number: int, wall: datetime, body: Any) -> Snapshot:
 
 
 def config_of(told: Any) -> list[dict[str, Any]]:
-    """Returns `told` as the config of each phase; raises TypeError if it is not one."""
+    """Returns `told` as the resolved config of each phase.
+
+    Raises:
+        TypeError: it is not a list of objects.
+    """
     if not isinstance(told, list) or not all(isinstance(phase, dict) for phase in told):
         raise TypeError("not a list of phases")
     return told
 
 
 def what_is_wrong(error: Exception) -> str:
-    """Returns a sentence on why a line is not a record of ours."""
+    """Returns a sentence that says why a line is not a record of ours."""
     match error:
         case UnreadableError():
             return f"it {error.why}"

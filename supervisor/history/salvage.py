@@ -35,7 +35,7 @@ class Salvage:
 
     history: History = field(default_factory=History)
     lines: bytes = b""
-    """The lines that lead to `history`. The first may be a snapshot that was written anew."""
+    """The lines that lead to `history`. The first may be a snapshot that was made for them."""
     taken: int = 0
     """How many of these lines come from the damaged file."""
     segments: Mapping[str, bytes] = field(default_factory=dict)
@@ -65,7 +65,7 @@ def salvage(
     anew = {**base.segments, name: base.lines}
     last = base.history.number
 
-    def follows(record: Record) -> bool:  # its snapshot was in between, or never was
+    def follows(record: Record) -> bool:  # a snapshot may have been between them
         return isinstance(record, Turn | ConfigRecord) and record.number in (last + 1, last + 2)
 
     found = _behind(data, base.history, follows, name, wall)
@@ -82,7 +82,10 @@ def _behind(
     archived: str | None,
     wall: datetime,
 ) -> Salvage | None:
-    """Returns the part from the first line that `follows` on `base`; None: no line does."""
+    """Returns the usable part from the first line that `follows` on `base`; None: there is none.
+
+    It begins with a snapshot of `base`, whose records are in the segment `archived`.
+    """
     for start, record in _records(data):
         if follows(record):
             number = record.number - 1
@@ -94,7 +97,8 @@ def _behind(
 
 
 def _is_the_first_start(record: Record) -> bool:
-    """Whether the record has the whole state: it is the one that gives the job its id."""
+    """True if it is the record of the first supervisor, which gives the job its id. It has the
+    whole state."""
     return (
         isinstance(record, Turn)
         and isinstance(record.event, SupervisorStarted)

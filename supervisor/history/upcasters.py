@@ -13,15 +13,15 @@ FORMAT = 2
 """The format that is written now."""
 
 SINCE: Mapping[str, int] = {"TellStages": 2}
-"""The format in which a kind of event or decision was added; the others were in the first."""
+"""The format in which a kind of event or decision was added; kinds not in it are in format 1."""
 
 Record = dict[str, Any]
 """A line of the journal, as JSON."""
 
 
 def from_1(record: Record) -> Record:
-    """Convert format 1. It has no state, which is computed from the events, and does not name the
-    kind of a worker's message: only completed steps were kept."""
+    """Convert format 1 to 2. Format 1 has no state, which is computed from the events, and it does
+    not name the kind of a worker's message: it kept only completed steps."""
     event = record.get("event")
     if isinstance(event, dict) and isinstance(message := event.get("message"), dict):
         record = {**record, "event": {**event, "message": {"kind": "StepMessage", **message}}}
@@ -29,7 +29,7 @@ def from_1(record: Record) -> Record:
 
 
 def _renamed(record: Record) -> Record:
-    """Convert format 2 from before its release: `remediation` was called `tactics`."""
+    """Convert format 2 from before its release, when `remediation` was called `tactics`."""
     for holder in (record, record.get("snapshot")):
         state = holder.get("state") if isinstance(holder, dict) else None
         if isinstance(state, dict) and "tactics" in state:
@@ -38,7 +38,7 @@ def _renamed(record: Record) -> Record:
 
 
 UPCASTERS: Mapping[int, Callable[[Record], Record]] = {1: from_1}
-"""The steps by the format that they convert from."""
+"""Each step, by the format that it converts from."""
 
 
 def upcast(record: Record) -> Record:

@@ -1,7 +1,7 @@
 """Names the version of the decision core that writes a record.
 
-Only what this very version wrote must follow from its own rules. The number of a release is not
-enough to tell: whoever runs from a checkout changes the rules under the same number.
+Only records of this very version must follow from its rules. The release number is not enough to
+identify it: in a checkout, somebody may change the rules under the same number.
 """
 
 from __future__ import annotations
