@@ -1,2 +1,2 @@
-"""The edges: one file per outside thing, in rooms by what is outside. They do not import one
-another."""
+"""The adapters: everything outside this program is reached through them. Each file deals with one
+outside thing, and no adapter imports another one."""

@@ -1,1 +1,1 @@
-"""Time, descriptors and signals, and what the kernel tells of this host and its processes."""
+"""Adapters to the kernel: clocks, descriptors, signals, and facts about this host's processes."""

@@ -1,4 +1,4 @@
-"""What of this host is free: memory, the CPU, ports."""
+"""Measures what of this host is free or in use: memory, CPU time, ports."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_memory(cgroup: Path = _CGROUP) -> int:
-    """Bytes that this host, and the container that this may be, can still give.
+    """Returns the bytes of memory that a new process can get, on this host and in this container.
 
-    What files hold of a container's memory is given up when it is needed.
+    A container's file cache counts as free, because the kernel gives it up when memory is needed.
     """
     free: int = psutil.virtual_memory().available
     try:
         limit = (cgroup / "memory.max").read_text().strip()
         used = int((cgroup / "memory.current").read_text())
         stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):  # no container's, or the old kind, which the host's number bounds
+    except (OSError, ValueError):  # no container, or cgroup v1: the host's number is the bound
         return free
     held = used - int(stat.get("inactive_file", 0)) - int(stat.get("active_file", 0))
     return free if limit == "max" else min(free, max(0, int(limit) - held))
 
 
 def resident_memory(pid: int) -> int:
-    """Bytes that a process and its descendants hold, what they share counted for each; 0 once it
-    is gone."""
+    """Returns the bytes of memory that a process and its descendants hold.
+
+    Memory that they share is counted once for each of them. Returns 0 if the process is gone, or if
+    one of its descendants ends during the count.
+    """
     try:
         process = psutil.Process(pid)
         group = [process, *process.children(recursive=True)]
@@ -39,9 +42,10 @@ def resident_memory(pid: int) -> int:
 
 
 def ran_and_waited(pid: int) -> tuple[int, int]:
-    """Nanoseconds for which the living threads of a process have run, and have waited to run.
+    """Returns the nanoseconds for which the live threads of a process have run, and have waited for
+    a CPU.
 
-    Both 0 where the kernel does not count them, or the process is gone.
+    Both are 0 if the kernel does not count them, or if the process is gone.
     """
     ran = waited = 0
     for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
@@ -53,13 +57,13 @@ def ran_and_waited(pid: int) -> tuple[int, int]:
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """So many different ports that are free now: each attempt's workers meet at another one.
+    """Returns `count` different ports that are free now. Each attempt's workers use new ports.
 
-    Between this moment and the one that a worker binds it, somebody else may take it. Then the
-    attempt fails of `Failed to start RPC server`, and the next one has another port.
+    Another program may take a port before a worker binds it. Then the attempt fails with `Failed to
+    start RPC server`, and the next attempt gets another port.
 
     Raises:
-        OSError: there are not so many.
+        OSError: there are not enough free ports.
     """
     with ExitStack() as stack:
         servers = [

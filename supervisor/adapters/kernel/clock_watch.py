@@ -1,8 +1,9 @@
-"""Looks at the clocks once a second where there is a lease, and stops the workers when they jumped.
+"""Reads the clocks once a second where there is a lease, and stops the workers after a clock jump.
 
-After a machine slept or was frozen, model_dir may be somebody else's. So the workers stand still
-first, the lease is asked, and only then they go on. This is a thread of its own: at such a moment
-the main thread and that of the lease may both wait for a storage that does not answer.
+While a machine slept or was frozen, another supervisor may have taken over model_dir. So the
+workers are stopped first, then the lease is checked, and only then the workers go on. This runs in
+a thread of its own, because at such a moment the main thread and the lease's thread may both wait
+for a storage that does not answer.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Protocol
 from supervisor.core.clock_jump import ClockReading, jump
 
 _PAUSE = 1.0
+"""Seconds between two readings of the clocks."""
 
 
 def read() -> ClockReading:
-    """The clocks of this machine."""
+    """Reads the clocks of this machine."""
     boot = time.clock_gettime(time.CLOCK_BOOTTIME)
     return ClockReading(time.monotonic(), boot, time.time())
 
@@ -27,15 +29,15 @@ class Reaction(Protocol):
     """Callbacks for a clock jump. The watch calls them in its own thread."""
 
     def stop(self, why: str) -> None:
-        """Have the workers stand still."""
+        """Stop the workers (SIGSTOP) because of `why`."""
         ...
 
     def is_ours(self, why: str) -> bool:
-        """Whether model_dir is still ours. If not, this has ended the workers."""
+        """True if model_dir is still ours. If not, this call has had the workers killed."""
         ...
 
     def go_on(self, seconds: float) -> None:
-        """Let the workers go on, after they stood still for so long."""
+        """Continue the workers, which were stopped for `seconds`."""
         ...
 
 
@@ -50,12 +52,12 @@ class ClockWatch:
         self._thread = threading.Thread(target=self._watch, name="clocks", daemon=True)
 
     def start(self) -> None:
-        """Watch from now on: a jump that comes while the thread is just starting counts."""
+        """Watch from now on. A jump while the thread is still starting counts too."""
         self._seen = self._clocks()
         self._thread.start()
 
     def stop(self) -> None:
-        """No jump that comes later is acted on."""
+        """Stop watching. Later jumps have no effect."""
         self._end.set()
 
     def _watch(self) -> None:

@@ -1,4 +1,4 @@
-"""Looks into a process from outside: for a worker that hangs and may not be able to answer."""
+"""Inspects a process from outside, such as a worker that hangs and may not be able to answer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from supervisor.ports import Starter
 
 
 def dump_native_stacks(starter: Starter, pid: int, path: Path) -> None:
-    """Start to write the Python and native stacks of `pid` to `path`, if py-spy is installed.
+    """Start py-spy, if it is installed, to write the Python and native stacks of `pid` to `path`.
 
-    It runs beside us, and is ended with the worker if it takes too long.
+    Returns at once. py-spy is a process of the job: if it takes too long, it is killed together
+    with the worker.
 
     Raises:
-        OSError: they cannot be written there, or there is no process to be had for it.
+        OSError: `path` cannot be opened, or py-spy cannot be started.
     """
     tool = shutil.which("py-spy", path=sysconfig.get_path("scripts")) or shutil.which("py-spy")
     if tool is None:
@@ -32,7 +33,7 @@ def dump_native_stacks(starter: Starter, pid: int, path: Path) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process and all below it, also of children that have ended."""
+    """Returns the CPU seconds of a process, its descendants, and their children that have ended."""
     below = [child for child, _ in tree.descendants(pid, frozenset())]
     return sum(map(_cpu_seconds, (pid, *below)))
 
@@ -46,7 +47,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def describe_process(pid: int) -> str:
-    """Whether the process runs, sleeps, waits for a disk, or is stopped."""
+    """Returns psutil's word for a process's state (`running`, `disk-sleep`, ...), or `gone`."""
     try:
         return str(psutil.Process(pid).status())
     except psutil.NoSuchProcess:

@@ -1,8 +1,8 @@
-"""The kernel's own count of processes that it killed because memory ran out in a cgroup.
+"""Reads the kernel's count of processes that it killed because a cgroup ran out of memory.
 
-SIGKILL says nothing about who sent it, and container runtimes do not reliably say it either
-(`OOMKilled` stays false for a process that is not the container's first). The counter does:
-`memory.events` in cgroup v2, `memory.oom_control` in v1.
+SIGKILL does not show who sent it, and container runtimes do not reliably show it either
+(`OOMKilled` stays false for a process that is not the container's first). The kernel's counter
+does: it is in `memory.events` in cgroup v2, and in `memory.oom_control` in v1.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class OomCounter:
     """Counts the out-of-memory kills in the cgroup of a process from now on."""
 
     def __init__(self, pid: int, root: Path = _ROOT) -> None:
-        """The process must live; what comes later is counted although it is dead."""
+        """The process `pid` must be alive now; the count goes on after it has died."""
         self._file = _counter_file(pid, root)
         self._before = self._read()
 
     def rise(self) -> int | None:
-        """How many there were; None where nobody counts."""
+        """Returns the number of kills since this object was made; None: they are not counted."""
         before, now = self._before, self._read()
         return None if before is None or now is None else max(0, now - before)
 
@@ -40,8 +40,8 @@ class OomCounter:
 
 
 def _counter_file(pid: int, root: Path) -> Path | None:
-    """Where the kills in the cgroup of `pid` are counted; None where they are not (the root cgroup,
-    an old kernel)."""
+    """Returns the file that counts the kills in the cgroup of `pid`; None: there is none (the root
+    cgroup, or an old kernel)."""
     try:
         memberships = (root / "proc" / str(pid) / "cgroup").read_text().splitlines()
         mounts = (root / "proc" / str(pid) / "mountinfo").read_text().splitlines()
@@ -64,6 +64,9 @@ def _counter_file(pid: int, root: Path) -> Path | None:
 
 
 def _with_ancestors(mounts: list[str], path: str) -> Iterator[str]:
-    """The cgroup `path`, then those above it: the nearest with the controller counts for it."""
+    """Yields the folders of the cgroup `path`, then of each cgroup above it.
+
+    If `path` has no memory controller, the nearest cgroup above it that has one counts for it.
+    """
     for each in (path, *map(str, PurePosixPath(path).parents)):
         yield from mounted(mounts, "cgroup2", "", each)

@@ -1,4 +1,4 @@
-"""What the kernel tells of a process that outlives its parent: its name, pipes and handlers."""
+"""Reads from /proc what a process that outlives its parent is: its name, pipes and handlers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_BYTES = 1 << 16
 _MAX_THREADS = 1000
 _ENDED, _STOPPED = ("Z", "X"), ("T", "t")
 _SIGWAIT = "do_sigtimedwait"
-"""What the kernel calls the place where a thread in `sigwait` sleeps."""
+"""The kernel's name (`wchan`) for where a thread sleeps that is in `sigwait`."""
 _READS, _WRITES = (0,), (1, 2)
 _SHELLS = frozenset({"ash", "bash", "dash", "ksh", "ksh93", "mksh", "sh", "yash", "zsh"})
 
@@ -41,12 +41,12 @@ class Reaction(StrEnum):
 
     @property
     def may_save(self) -> bool:
-        """Whether the process may do something on SIGTERM."""
+        """True if the process may save its work when it gets SIGTERM."""
         return self in (Reaction.HANDLED, Reaction.BLOCKED)
 
 
 def reaction(pid: int) -> Reaction:
-    """What SIGTERM would do to the process now."""
+    """Returns what SIGTERM would do to the process now."""
     try:
         facts = _status(Path(f"/proc/{pid}"))
         if facts["State"].startswith(_ENDED):
@@ -63,7 +63,7 @@ def reaction(pid: int) -> Reaction:
 
 
 def handles(pid: int, number: int) -> bool:
-    """Whether the process has a handler for the signal `number` now."""
+    """True if the process has a handler for the signal `number` now."""
     try:
         return _holds(_status(Path(f"/proc/{pid}"))["SigCgt"], number)
     except OSError:
@@ -80,8 +80,10 @@ def _holds(mask: str, number: int = SIGTERM) -> bool:
 
 
 def _is_kept_from(pid: int) -> bool:
-    """Whether every thread blocks SIGTERM, or one waits for it: the kernel shows it as not blocked
-    in that one."""
+    """True if every thread of the process blocks SIGTERM, or one thread waits in `sigwait`.
+
+    The kernel shows the signal as not blocked in a thread that waits for it.
+    """
     blocked = []
     for thread in islice(Path(f"/proc/{pid}/task").iterdir(), _MAX_THREADS):
         with suppress(OSError):  # it has ended
@@ -92,11 +94,11 @@ def _is_kept_from(pid: int) -> bool:
 
 
 def command(pid: int, redact: Callable[[str], str]) -> str:
-    """The command line of a process without its secrets, or its short name where only that can be
-    had.
+    """Returns the redacted command line of a process, or its short name if the command line cannot
+    be read; empty if the process is gone.
 
-    The kernel reads the command line from the memory of the process, which may take for ever where
-    that waits for a disk; the short name is always there.
+    The kernel reads the command line from the memory of the process. That may block for ever if the
+    process waits for a disk. The short name can always be read.
     """
     place = Path(f"/proc/{pid}")
     name = ""
@@ -105,17 +107,20 @@ def command(pid: int, redact: Callable[[str], str]) -> str:
         name = data.replace(b"\0", b" ").decode(errors="replace").strip()
     with suppress(OSError):
         name = name or (place / "comm").read_text(errors="replace").strip()
-    name = redact(name)  # before it is cut: half a secret is not known as one
+    name = redact(name)  # before it is cut: redaction does not recognise half a secret
     return printable(name if len(name) <= _MAX_COMMAND else f"{name[:_MAX_COMMAND]}...")
 
 
 def foreground_children(pid: int) -> list[tuple[int, tree.Stat]]:
-    """Returns the foreground children of `pid`, where it is a shell that handles SIGTERM: it runs
-    its trap only when they have ended, so they cannot have been passed SIGTERM. A shell that waits
-    for a background job by `wait` runs its trap at once, and may pass SIGTERM on itself.
+    """Returns the foreground children of `pid` if it is a shell that handles SIGTERM; else none.
 
-    Without job control, which scripts do not have, a shell starts its background jobs with SIGINT
-    and SIGQUIT ignored (POSIX 2.11). With job control, each job has a process group of its own.
+    Such a shell runs its trap only after its foreground children have ended, so it cannot have
+    passed SIGTERM on to them. A shell that waits for a background job (`wait`) runs its trap at
+    once, and may pass SIGTERM on itself.
+
+    A background job is recognised by this: without job control (scripts have none) a shell starts
+    it with SIGINT and SIGQUIT ignored (POSIX 2.11); with job control, each job has a process group
+    of its own.
     """
     if not (_is_shell(pid) and reaction(pid) is Reaction.HANDLED):
         return []
@@ -130,7 +135,7 @@ def foreground_children(pid: int) -> list[tuple[int, tree.Stat]]:
 def _is_shell(pid: int) -> bool:
     try:
         return os.path.basename(os.readlink(f"/proc/{pid}/exe")) in _SHELLS  # noqa: PTH115, PTH119
-    except OSError:  # it has ended, or is another user's
+    except OSError:  # it has ended, or belongs to another user
         return False
 
 
@@ -144,7 +149,7 @@ def _is_in_foreground(child: int, shell: int) -> bool:
 
 
 def pipes(pid: int) -> HeldPipes:
-    """Those of a process; none where it has ended."""
+    """Returns the pipes that are stdin, stdout and stderr of a process; none if it has ended."""
     return HeldPipes(_pipes(pid, _READS), _pipes(pid, _WRITES))
 
 
@@ -152,7 +157,7 @@ def _pipes(pid: int, descriptors: Iterable[int]) -> frozenset[str]:
     found = set()
     for descriptor in descriptors:
         try:
-            target = os.readlink(f"/proc/{pid}/fd/{descriptor}")  # noqa: PTH115 (it is no path)
+            target = os.readlink(f"/proc/{pid}/fd/{descriptor}")  # noqa: PTH115 (not a path)
         except OSError:
             continue
         if target.startswith("pipe:"):

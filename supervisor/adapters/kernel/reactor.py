@@ -1,4 +1,4 @@
-"""Waits for descriptors, timers, signals and events posted by other threads, all in one place."""
+"""The main loop's one place to wait: for descriptors, timers, signals, and posted events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Waiter(Protocol):
     """Waits until descriptors can be read, or until it is woken."""
 
     def watch(self, descriptor: int) -> None:
-        """Wait for `descriptor`, too."""
+        """Wait for `descriptor` too."""
         ...
 
     def forget(self, descriptor: int) -> None:
@@ -29,17 +29,17 @@ class Waiter(Protocol):
         ...
 
     def wait(self, timeout: float | None) -> list[int]:
-        """Returns the descriptors that can be read; waits for at most `timeout` seconds until there
-        is one, or until it is woken."""
+        """Returns the descriptors that can be read. Waits until there is one, until `wake` is
+        called, or until `timeout` seconds have passed (None: no limit)."""
         ...
 
     def wake(self) -> None:
-        """End the wait, or the next one. Safe in any thread and in a signal handler."""
+        """End the current wait, or else the next one. Safe in any thread and in signal handlers."""
         ...
 
 
 class SystemWaiter:
-    """See `Waiter`: asks the kernel."""
+    """Implements `Waiter` with the kernel's selector."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -71,7 +71,7 @@ class Reactor:
     """Runs callbacks in the main thread and collects the events they post."""
 
     def __init__(self, clock: Clock, waiter: Waiter | None = None) -> None:
-        """`waiter` is what to wait with; None: the kernel."""
+        """`waiter` does the waiting; None: a `SystemWaiter`."""
         self._clock = clock
         self._waiter = waiter if waiter is not None else SystemWaiter()
         self._callbacks: dict[int, Callable[[], None]] = {}
@@ -79,7 +79,7 @@ class Reactor:
         self.busy_since: float | None = clock.now()
         """See `ports.Loop`."""
         self.stops = 0
-        """How many requests to stop have come."""
+        """How many requests to stop were posted."""
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
 
@@ -89,17 +89,17 @@ class Reactor:
         return self.stops > 0
 
     def post(self, event: Event) -> None:
-        """Hand an event to the runtime. Safe in any thread and in a signal handler."""
+        """Hand an event to the runtime. Safe in any thread and in signal handlers."""
         self._events.append(event)
         self.stops += isinstance(event, StopRequested)
         self._waiter.wake()
 
     def goes_on(self) -> None:
-        """The main loop is busy, and does not hang."""
+        """Register that the main loop is busy, and does not hang."""
         self.busy_since = self._clock.now()
 
     def has(self, kind: type[Event]) -> bool:
-        """Whether an event of that kind waits to be taken. Safe in any thread."""
+        """True if an event of that kind was posted and not yet taken. Safe in any thread."""
         return any(isinstance(event, kind) for event in tuple(self._events))
 
     def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
@@ -108,7 +108,7 @@ class Reactor:
         self._callbacks[descriptor] = callback
 
     def forget(self, descriptor: int) -> None:
-        """Stop watching `descriptor`; nothing where it is not watched."""
+        """Stop watching `descriptor`; does nothing if it is not watched."""
         if self._callbacks.pop(descriptor, None) is not None:
             self._waiter.forget(descriptor)
 
@@ -117,8 +117,8 @@ class Reactor:
         heapq.heappush(self._timers, (self._clock.now() + delay, next(self._order), callback))
 
     def wait(self, until: float | None) -> list[Event]:
-        """The events that have come; blocks until there is one, or until the time `until`."""
-        self._look(0.0)  # timers and descriptors get their turn also when events never cease
+        """Returns the posted events; blocks until there is one, or until the time `until`."""
+        self._look(0.0)  # so timers and descriptors have a turn even if events never cease
         while not self._events:
             now = self._clock.now()
             due = min((t for t in (until, self._next_timer()) if t is not None), default=None)
@@ -126,14 +126,17 @@ class Reactor:
             self._look(timeout)
             if timeout is not None:
                 self._excuse(self._clock.now() - now - timeout)
-            # Over only after a look that began past it: a process that was stopped meanwhile must
-            # not take for silence what it has not read yet.
+            # `until` counts as reached only if the last look began after it: a supervisor that was
+            # stopped meanwhile may have reports to read, and must not take them for silence.
             if until is not None and now >= until:
                 break
         return [self._events.popleft() for _ in range(len(self._events))]
 
     def _excuse(self, late: float) -> None:
-        """A look took `late` seconds too long: whoever froze us may have frozen the workers too."""
+        """Excuse the workers' silence if a look took `late` seconds too long (more than `LIMIT`).
+
+        What froze this supervisor may have frozen the workers too.
+        """
         if late > LIMIT:
             why = f"this supervisor did not run for {late:.0f} s: that is no silence of the workers"
             self.post(SilenceExcused(self._clock.now(), late, why))
@@ -143,12 +146,12 @@ class Reactor:
         found = self._waiter.wait(timeout)
         self.busy_since = self._clock.now()
         for descriptor in found:
-            if (callback := self._callbacks.get(descriptor)) is not None:  # else it was forgotten
+            if (callback := self._callbacks.get(descriptor)) is not None:  # not forgotten meanwhile
                 callback()
         self._run_timers()
 
     def stop_on_signals(self) -> None:
-        """Turn SIGTERM, SIGINT, SIGQUIT and SIGHUP into events."""
+        """Post a `StopRequested` event for each SIGTERM, SIGINT, SIGQUIT and SIGHUP from now on."""
         sources = {
             signal.SIGTERM: StopSource.SIGTERM,
             signal.SIGHUP: StopSource.SIGHUP,
@@ -170,8 +173,11 @@ class Reactor:
         return self._timers[0][0] if self._timers else None
 
     def _run_timers(self) -> None:
-        """Call each timer that is due now, once: what their callbacks add waits for the next turn,
-        so that a timer that renews itself without a delay keeps nobody else waiting."""
+        """Call each timer that is due now, once.
+
+        Timers that their callbacks add wait for the next turn: so a timer that renews itself
+        without a delay does not keep the others waiting.
+        """
         now, added = self._clock.now(), next(self._order)
         while self._timers and self._timers[0][0] <= now and self._timers[0][1] < added:
             heapq.heappop(self._timers)[2]()

@@ -1,12 +1,13 @@
-"""Ends a supervisor that is told to stop while its main loop hangs.
+"""Ends a supervisor that was asked to stop while its main loop hangs.
 
-The journal and run.log are written by the main loop, and a file system that hangs (a dead NFS
-server) stops it in the middle of a system call, where Python handles no signal. So a thread of its
-own looks on. Where the loop stands still and SIGTERM has come, it passes SIGTERM on to the workers,
-which may save elsewhere; and soon after the grace period it ends this process. The guard kills
-what is left, as after any death of a supervisor.
+The main loop writes the journal and run.log. A file system that hangs (a dead NFS server) holds it
+in the middle of a system call, where Python handles no signal. So a separate thread watches the
+main loop. If the loop stands still and SIGTERM has arrived, the thread passes SIGTERM on to the
+workers, which may save elsewhere. Soon after the grace period it ends this process. Then the guard
+kills what is left, as after any death of a supervisor.
 
-A loop that stands still is left alone while nobody asks it to stop: the file system may come back.
+While nobody asks the supervisor to stop, the thread leaves a hanging loop alone: the file system
+may come back.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from supervisor.ports import Loop
 
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP}
 _PATIENCE = 3
-"""Ticks that the loop may stand still before it is helped."""
+"""Ticks for which the loop stands still before the thread acts."""
 
 
 @contextmanager
@@ -35,9 +36,12 @@ def watched(
     end: Callable[[str], None],
     tick: float = 1.0,
 ) -> Iterator[None]:
-    """Look on in the block, every `tick` seconds. `terminate` asks the workers to stop, `end` ends
-    this process, `grace` seconds later, and is told why; both are called in another thread. To be
-    entered in the main thread."""
+    """Watch the main loop every `tick` seconds while the block runs. Enter it in the main thread.
+
+    `terminate` passes the request to stop on to the workers, if the loop has not taken it. `end`
+    is called with the reason if the loop still hangs `grace` seconds after the request; it ends
+    this process. Both are called in another thread.
+    """
     heard, woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     stall = _Stall(loop, grace, terminate, end, tick)
     main = threading.get_ident()
@@ -68,16 +72,16 @@ class _Stall:
         self._end = end
         self._pause = tick
         self._still = 0
-        """Ticks for which the loop has stood still, at the same place."""
+        """Ticks since `busy_since` of the loop last changed."""
         self._late = 0
-        """Those of them since it was told to stop."""
+        """How many of them came after the request to stop."""
         self._since: float | None = None
         self._told: float | None = None
-        """At which place of the loop a signal came."""
+        """`busy_since` of the loop when the last signal arrived."""
 
     def watch(self, heard: int, main: int) -> None:
-        """Look on until the other end of `heard` is closed."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # those that wait are seen from here
+        """Watch until the other end of `heard` is closed; `main` is the main thread's id."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # so that `sigpending` shows them
         while True:
             ready, _, _ = select.select([heard], [], [], self._pause)
             if not ready:
@@ -90,7 +94,7 @@ class _Stall:
                 self._told = self._loop.busy_since
 
     def _tick(self, main: int) -> None:
-        # Counted by ticks, not by a clock: of a process that was frozen, the loop did not hang.
+        # Ticks are counted, not seconds: if the whole process was frozen, the loop did not hang.
         since = self._loop.busy_since
         if since is None or since != self._since:
             self._since, self._still, self._late = since, 0, 0

@@ -1,1 +1,1 @@
-"""The processes of the job: started, read from, and ended."""
+"""Adapters to the job's processes: they start them, read from them, and end them."""

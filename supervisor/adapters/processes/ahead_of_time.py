@@ -1,4 +1,4 @@
-"""Has our trainer's step compiled for TPUs that are not there, in a process of its own."""
+"""Compiles our trainer's step for TPUs that this machine does not have, in another process."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any
 from supervisor.protocol.environment import scrubbed
 
 _WITHOUT_A_TPU = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-"""libtpu looks for the TPU of this machine first, and locks it: nothing of it is needed here, and
-a trainer may have it."""
+"""Variables that keep libtpu from asking for this machine's TPU and from locking it: the TPU is not
+needed, and a trainer may be using it."""
 
 
 class CompileAheadError(Exception):
-    """Nothing could be compiled; the text says why, and what to do."""
+    """Compiling ahead failed; the text says why, and what to do."""
 
 
 def compile_ahead(params: dict[str, Any], rungs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """What `python -m trainer.aot` answers for each of `rungs`, as it comes.
+    """Yields the answer of `python -m trainer.aot` for each of `rungs`, as soon as it comes.
 
     Raises:
-        CompileAheadError: libtpu is not installed, or the compiler died.
+        CompileAheadError: libtpu is not installed, or `trainer.aot` ended with an error.
     """
     if importlib.util.find_spec("libtpu") is None:
         raise CompileAheadError(

@@ -1,5 +1,8 @@
-"""Our end of the guard process (`supervisor/host/guard.py`): has it start and kill what is the
-job's, tells it what to do when we are gone, and replaces it should it die."""
+"""The supervisor's client of the guard process (`supervisor/host/guard.py`).
+
+It asks the guard to start and to kill the processes of the job, tells it the cgroup and the lease,
+and replaces a guard that has died.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +29,28 @@ from supervisor.host.unkillable import Patience
 from supervisor.host.waiting import end_child, has_ended, reaped
 
 _LAST_LOOK = 5.0
+"""Seconds to wait for a dismissed guard to end, or for the processes of a dead guard to die."""
 _LOOK_AGAIN = 0.002
+"""Seconds between two attempts to kill what a dead guard left behind."""
 _TO_DIE = 0.1
-"""Seconds that a guard which does not answer gets to die before it is looked at again."""
+"""Seconds to wait for the end of a guard that was sent SIGKILL."""
 _UNHEARD = "the guard process (pid {}) does not answer: it is killed"
 _KILLED = "the guard process was killed, and the workers with it: another one is started"
 _MOST_UNANSWERED = 60
-"""How often a guard may not answer before it is given up: for half a minute. What it has started
-dies with it. Answers are counted, not seconds: we may have been frozen ourselves."""
+"""Unanswered requests, since the guard's last message, after which `exit_code` and `orphans` treat
+the guard as lost: half a minute of requests, as each waits 0.5 s. (`kill` does so after one request
+without an answer.) All processes of a lost guard are killed. We count requests, not seconds,
+because this supervisor may have been frozen itself."""
 
 
 class GuardClient:
-    """The process that is the parent of everything of the job: see `guard_process`."""
+    """Starts, kills and watches the processes of the job through the guard, which is their parent.
+
+    A guard that dies is replaced. Other processes may have become our children too: see `Orphans`.
+    """
 
     def __init__(self, tell: Tell) -> None:
-        """`tell` a person of what is not as it should be."""
+        """Start a guard. `tell` gets what a person should know, such as the guard's end."""
         become_subreaper()
         self._tell = tell
         self._lock = threading.RLock()
@@ -49,22 +59,28 @@ class GuardClient:
         self._on_record = OnRecord(tell)
         self._cgroup: str | None = None
         self._uses_cgroup = False
-        """Whether what is started from now on is put into the cgroup."""
+        """True if new processes are started below the cgroup; False once that has failed."""
         self._deadline: float | None = None
         self._standstill = Standstill()
         self._dismissed = False
         self._end_is_told = False
-        """Whether a person knows of the guard's end, and whose doing it is."""
+        """True once a person was told that this guard was killed, or does not answer."""
         self._losses = 0
         self._patience = Patience(tell)
         self._started: dict[int, int] = {}
-        """When each process was started whose end nobody has asked for."""
+        """Start time (clock ticks since boot), by pid, of each process whose exit code was not
+        returned yet."""
         self._exits: dict[int, int] = {}
-        """Of those whose guard has died."""
+        """Exit codes, by pid, of processes whose guard has died, until `exit_code` returns them."""
         self._begin()
 
     def contain(self, record: ProcessRecord, cgroup: str | None) -> None:
-        """From now on, have each process on record, and in a cgroup of its own below `cgroup`."""
+        """From now on, record each process in `record`, and start it in a cgroup of its own below
+        `cgroup` (None: without cgroups).
+
+        Raises:
+            NoGuardError: the guard is gone, or has read nothing for a while.
+        """
         with self._lock:
             self._on_record.use(record)
             self._cgroup, self._uses_cgroup = cgroup, cgroup is not None
@@ -91,11 +107,13 @@ class GuardClient:
             os.close(payload)
 
     def exit_code(self, process: Started) -> int | None:
-        """How it ended, as `subprocess` has it; None while it runs, and until the guard tells how
-        it ended. In any thread.
+        """Returns the exit code of the process, as `subprocess` has it (-N: signal N).
+
+        Returns None while the process runs, and until the guard has reported its exit code. Do not
+        ask again once it has returned the exit code. Safe in any thread.
 
         Raises:
-            ChildProcessError: nobody saw how it ended.
+            ChildProcessError: nobody saw how the process ended, or the guard was dismissed.
         """
         with self._lock:
             if self._dismissed:
@@ -115,11 +133,13 @@ class GuardClient:
         raise ChildProcessError(f"nobody saw how process {process.pid} ended")
 
     def kill(self, spared: Collection[int] = ()) -> bool:
-        """SIGKILL all of the job but the processes `spared`, with what is in their sessions;
-        whether anything was left. Nothing is, for certain, once this returns False.
+        """Send SIGKILL to all processes of the job, except `spared` and the members of their
+        sessions. If the guard is lost, they are killed too.
+
+        Returns False only if certainly no such process is left. True: call it again.
 
         Raises:
-            UnkillableError: something has been left for too long.
+            UnkillableError: a process was left for too long.
         """
         with self._lock:
             is_left = self._kill(spared)
@@ -127,10 +147,11 @@ class GuardClient:
             return is_left
 
     def orphans(self) -> list[tuple[int, tree.Stat]] | None:
-        """Returns what lives although its parent has ended, but for what is in the session of a
-        living process that `start` has started; None while the guard does not answer.
+        """Returns the pids and facts of the job's live processes whose parent has ended; None: the
+        guard does not answer.
 
-        It returns an empty list once the guard is lost: all of these die with it.
+        Processes in the session of a live process that `start` has started are left out. If the
+        guard is lost, the list is empty, because all processes of a lost guard are killed.
         """
         with self._lock:
             try:
@@ -142,19 +163,24 @@ class GuardClient:
 
     @property
     def pause(self) -> float:
-        """Seconds to wait before `kill` is called again: none, unless something does not die."""
+        """Seconds to wait before `kill` is called again; 0 unless a process does not die."""
         return self._patience.pause
 
     def shorten_wait(self) -> None:
-        """Somebody waits: `kill` gives up what is left as soon as it would be named."""
+        """Have `kill` give up on processes that do not die after 5 s (`unkillable.TELL_AFTER`),
+        because a person waits for the end."""
         self._patience.shorten_wait()
 
     def stop_was_requested(self) -> None:
-        """Somebody waits since before `kill`: it gives up what does not move any more so early."""
+        """Have `kill` give up after the same 5 s, but only on processes that use no CPU time,
+        because a stop was requested before the kill."""
         self._patience.stop_was_requested()
 
     def look(self) -> None:
-        """Take note of what has changed: from time to time, in the main thread."""
+        """Read the guard's messages, reap foreign children, and update the process record.
+
+        Called periodically, in the main thread.
+        """
         with self._lock:
             self._others.look(lambda: self._is_dead)
             if not self._is_dead:
@@ -162,10 +188,12 @@ class GuardClient:
                 self._on_record.look(dict(tree.descendants(self.pid, {self._own})))
 
     def mend(self) -> bool:
-        """After the guard's end: kill what is left of the job; True once there is another one.
+        """If the guard has died, kill what is left of the job, and then start another guard.
+
+        Returns True if there is a live guard now; False: call it again.
 
         Raises:
-            UnkillableError: something has been left for too long.
+            UnkillableError: a process was left for too long.
         """
         with self._lock:
             if not self._is_dead:
@@ -175,8 +203,9 @@ class GuardClient:
             return not is_left
 
     def losses(self) -> Callable[[], int]:
-        """Counts the guards that are lost from now on, with all that they have started."""
-        with self._lock:  # one that is dead already is lost to what was before
+        """Returns a function that counts the guards lost from now on, each with all its
+        processes."""
+        with self._lock:  # a guard that is dead already was lost before
             before = self._losses + self._is_dead
 
         def lost() -> int:
@@ -186,26 +215,32 @@ class GuardClient:
         return lost
 
     def kill_unless_renewed(self, seconds: float) -> None:
-        """Kill all of the job unless this is called again within `seconds`. In any thread."""
+        """Have the guard kill all processes of the job unless this is called again within
+        `seconds`. Safe in any thread."""
         self._deadline = _boottime() + seconds
         self._say("within", seconds)
 
     def kill_now(self) -> None:
-        """Kill all of the job. In any thread; waits for nothing."""
+        """Have the guard kill all processes of the job; does not wait. Safe in any thread."""
         self._say("kill")
 
     def stop_workers(self, patience: float = 1.0) -> bool:
-        """SIGSTOP every process of the job; whether none of them runs any more, `patience` seconds
-        later at most. In any thread."""
+        """Send SIGSTOP to all processes of the job. Safe in any thread.
+
+        Returns True once none of them runs any more; False: one still runs after `patience`
+        seconds.
+        """
         return self._standstill.begin(self.pid, {self._own}, patience)
 
     def continue_workers(self) -> None:
-        """SIGCONT to those that `stop_workers` has stopped. In any thread."""
+        """Send SIGCONT to the processes that `stop_workers` has stopped. Safe in any thread."""
         self._standstill.end()
 
     def dismiss(self) -> None:
-        """Tell the guard to kill the rest and exit. Waits at most 5 s, and not for what `kill` has
-        given up."""
+        """Have the guard kill what is left of the job, and exit. Nothing can be started then.
+
+        Waits at most 5 s for the guard's end, and not at all if `kill` has given up on a process.
+        """
         with self._lock:
             self._dismissed = True
             self._line.close()
@@ -223,7 +258,7 @@ class GuardClient:
         self._line = GuardSocket(ours, self._end_late)
         if self._cgroup is not None:
             self._line.send("contain", self._cgroup)
-            if not self._uses_cgroup:  # but what is in it dies with us
+            if not self._uses_cgroup:  # start nothing in it; the watcher kills what is in it
                 self._line.send("contain", "")
         if self._deadline is not None:
             self._line.send("within", self._deadline - _boottime())
@@ -243,7 +278,7 @@ class GuardClient:
             _, _, pid, started = message
             self._started[pid] = started
             self._on_record.written(place, pid, started)
-            if not came:  # there is no number left for it: who asked kills what was started
+            if not came:  # no descriptor is free for its pidfd; the next `kill` ends it
                 raise OSError(EMFILE, os.strerror(EMFILE), program)
             return Started(pid, came[0])
         _, _, code, stage = message
@@ -255,7 +290,7 @@ class GuardClient:
         raise OSError(code, os.strerror(code), where)
 
     def _end_late(self, message: tuple[Any, ...], came: Sequence[int]) -> None:
-        """A request is answered when nobody waits for it any more: what was started, ends."""
+        """Kill the process of a start that was answered too late: its caller has given up."""
         for pidfd in came:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -263,7 +298,10 @@ class GuardClient:
         self._on_record.answered_late(message[1])
 
     def _without_cgroups(self, number: int) -> None:
-        """Start without cgroups from now on. What is in one already is still killed by it."""
+        """Start processes without cgroups from now on, because of the error `number`.
+
+        Processes that are in a cgroup already are still killed by it.
+        """
         why = f"{self._cgroup}: {os.strerror(number)}"
         self._tell(
             Notice(
@@ -287,7 +325,7 @@ class GuardClient:
         return bool(message[2])
 
     def _left(self, spared: Collection[int]) -> set[int]:
-        """The pids of what is not dead yet."""
+        """Returns the pids of the job's live processes, except those in the sessions `spared`."""
         kept = {self._own, *spared}
         found = tree.descendants(self.pid, kept)
         for each in self._orphans() if self._is_dead else ():
@@ -309,10 +347,10 @@ class GuardClient:
         return self._is_dead or self._line.unanswered >= _MOST_UNANSWERED
 
     def _replace(self) -> None:
-        """Have another guard at once.
+        """Kill what the dead guard left behind, and start another guard at once.
 
         Raises:
-            OSError: what is left of the job does not die.
+            OSError: a process does not die within 5 s.
         """
         end = time.monotonic() + _LAST_LOOK
         while self._bury():
@@ -320,8 +358,11 @@ class GuardClient:
                 raise OSError(0, "what the guard process left behind cannot be killed")
 
     def _bury(self) -> bool:
-        """SIGKILL all that the guard has left to us; whether there was anything. If not, there is
-        another guard now."""
+        """End a lost guard: kill it and the processes that it has left to us.
+
+        Returns True if anything was left: call it again. Once nothing is left, it starts another
+        guard and returns False.
+        """
         if not self._dies():
             return True
         self._line.hear()
@@ -351,12 +392,15 @@ class GuardClient:
                 cgroups.remove(str(path))
         self._on_record.lost_guard()
         self._begin()
-        if watcher is not None:  # the new guard has another one
+        if watcher is not None:  # the new guard has a watcher of its own
             end_child(*watcher)
         return False
 
     def _dies(self) -> bool:
-        """End the guard where it does not answer; False while it waits in the kernel, and lives."""
+        """Send SIGKILL to the guard if it lives, and tell a person once why it is lost.
+
+        Returns True once the guard has ended; False: it still waits in the kernel.
+        """
         lives = not self._is_dead
         if not self._end_is_told:
             self._end_is_told = True
@@ -372,9 +416,11 @@ class GuardClient:
         return has_ended(self.pidfd, _TO_DIE)
 
     def _kill_orphans(self) -> bool:
-        """SIGKILL what is the job's among our children, and reap it; whether there was any."""
+        """Kill the job's processes among our children and all below them, and reap those that have
+        ended. Returns True if there was any."""
         found = False
-        for pid, seen in self._orphans():  # while a dead leader still tells of its session
+        # All are found before any is reaped: a dead session leader still proves its session.
+        for pid, seen in self._orphans():
             found = True
             for each in [(pid, seen), *tree.descendants(pid, {self._own})]:
                 tree.send(*each, signal.SIGKILL)
@@ -390,7 +436,7 @@ class GuardClient:
         return self._on_record.proves(pid, seen) or self._started.get(pid) == seen.started
 
     def _say(self, *message: object) -> None:
-        with suppress(NoGuardError):  # it is dead, and about to be replaced
+        with suppress(NoGuardError):  # the guard is dead, and will be replaced
             self._line.send(*message)
 
 

@@ -1,11 +1,14 @@
-"""Kills what an earlier supervisor of a model_dir left behind, and nothing else.
+"""Kills the processes that an earlier supervisor of a model_dir left behind, and no others.
 
-What is read there may have been edited, and what a process says of itself may be anybody's. So a
-process is killed only where two facts agree: its pid, or the leader of its session, is on record
-*and* the start times agree; or the record names its supervisor's run, *and* it is in the cgroup of
-that run; or, where the leader of its session is gone, the session is on record *and* its
-environment names the run.
-What is below such a process is the job's as well.
+The process record in model_dir may have been edited, and any process can claim anything in its
+environment. So a process is killed only if two facts agree:
+
+* its pid, or the leader of its session, is on record, *and* the start times agree; or
+* the record names the run of the supervisor, *and* the process is in the cgroup of that run; or
+* the leader of its session is gone and the session is on record, *and* the environment of the
+  process names the run.
+
+All processes below such a process belong to the job too.
 """
 
 from __future__ import annotations
@@ -30,15 +33,17 @@ _RUN = re.compile(r"([0-9a-f]{12})@[0-9a-f]{32}")
 
 
 class RecordError(Exception):
-    """The record of sessions cannot be believed; the text says why."""
+    """The process record cannot be trusted; the text says why."""
 
 
 def recorded(model_dir: Path) -> Recorded | None:
-    """What an earlier supervisor of this model_dir has left on record and may still be here; None:
-    nothing can be.
+    """Reads the process record of an earlier supervisor of this model_dir.
+
+    Returns None if none of its processes can be here: there is no record, or it was written before
+    a reboot or in another pid namespace.
 
     Raises:
-        RecordError: it cannot be believed.
+        RecordError: the record cannot be trusted.
         OSError: it cannot be read.
     """
     path = model_dir / NAME
@@ -61,10 +66,10 @@ def recorded(model_dir: Path) -> Recorded | None:
 
 
 def sweep(found: Recorded, timeout: float = 10.0) -> list[int]:
-    """Kill what an earlier supervisor left behind; returns the pids, confirmed gone.
+    """Kill what an earlier supervisor left behind; returns the pids, once all of them are gone.
 
     Raises:
-        UnkillableError: some were still there after `timeout` seconds.
+        UnkillableError: some processes are still there after `timeout` seconds.
     """
     end = time.monotonic() + timeout
     cgroup = _cgroup(found.origin)
@@ -85,20 +90,23 @@ def sweep(found: Recorded, timeout: float = 10.0) -> list[int]:
 
 
 def lineage_of(environ: Mapping[str, str], mark: str) -> str:
-    """The lineage of what a supervisor with this environment and this mark starts."""
+    """Returns the lineage for the processes of a supervisor that has the environment `environ` and
+    whose run is `mark` (`job@instance`)."""
     return "/".join((*environ.get(environment.LINEAGE, "").split(), mark))
 
 
 def jobs(lineage: str | None) -> tuple[str, ...]:
-    """The jobs that a lineage names, the outermost first; none where it is not one."""
+    """Returns the jobs that a lineage names, the outermost first; none if it is not valid."""
     runs = [_RUN.fullmatch(run) for run in (lineage or "").split("/")]
     return tuple(run[1] for run in runs if run is not None) if all(runs) else ()
 
 
 def who_say_so(job: str, model_dir: Path) -> list[int]:
-    """The processes whose environment says that they are of the job, and not that they are of
-    another model_dir, of which this may be a copy: no proof, but worth a look. Not those above us:
-    `supervise run` may be started by a job."""
+    """Returns the processes whose environment names `job`, for a person to look at: it is no proof.
+
+    A process whose environment names another model_dir is left out: this one may be a copy of that.
+    The processes above us are left out too, because a job may start `supervise run`.
+    """
     above = set(_ancestors())
     told = {pid: _environment(pid) for pid in tree.pids() if pid not in above}
     return [
@@ -110,8 +118,11 @@ def who_say_so(job: str, model_dir: Path) -> list[int]:
 
 
 def _is_elsewhere(owner_file: str, model_dir: Path) -> bool:
-    """Whether the owner file of a worker is in another folder. One of which nothing is left may
-    have been moved here; that of a bucket says nothing about a folder."""
+    """True if the owner file of a worker is in another folder than model_dir.
+
+    False if that folder does not exist any more, because it may have been moved here; and if the
+    owner file is in a bucket, which says nothing about folders.
+    """
     folder = Path(owner_file).parent
     if not folder.is_absolute() or not folder.is_dir():
         return False
@@ -119,19 +130,20 @@ def _is_elsewhere(owner_file: str, model_dir: Path) -> bool:
 
 
 def says(run: str, pid: int) -> bool:
-    """Whether the environment of a process names that run of a supervisor."""
+    """True if the environment of a process names the supervisor's run `run` (`job@instance`)."""
     return run in _environment(pid).get(environment.LINEAGE, "").split("/")
 
 
 def who_may_be(found: Recorded) -> list[int]:
-    """The processes in sessions of which only the number is on record: they may be anybody's."""
+    """Returns the processes that may be the job's or anybody's: only the number of their session is
+    on record, and its leader is gone."""
     above = set(_ancestors())
     seen = {pid: tree.stat(pid) for pid in tree.pids() if pid not in above}
     return [pid for pid, one in seen.items() if one is not None and found.may_be(pid, one)]
 
 
 def _left(found: Recorded, cgroup: str | None) -> dict[int, tree.Stat]:
-    """What is left of a run, and lives."""
+    """Returns the live processes of the run that `found` records, by pid."""
     above = set(_ancestors())
     inside = set(cgroups.members(cgroup)) if cgroup is not None else set()
     named = partial(says, found.origin.run)
@@ -147,7 +159,7 @@ def _left(found: Recorded, cgroup: str | None) -> dict[int, tree.Stat]:
 
 
 def _lives(pid: int, seen: tree.Stat) -> bool:
-    """Whether it can still do something: of a zombie, some threads may live."""
+    """True if the process can still do something: some threads of a zombie may live."""
     if seen.state not in tree.GONE:
         return True
     try:
@@ -161,8 +173,11 @@ def _lives(pid: int, seen: tree.Stat) -> bool:
 
 
 def _cgroup(origin: RecordOrigin) -> str | None:
-    """The cgroup of a run, if it is one: below the mount of a hierarchy, of the run's name, with
-    nothing of ours in it."""
+    """Returns the cgroup that the record names; None: it is not there, or not surely the run's.
+
+    It must be below a mount point of cgroups v2 and have the name of the run, and this process must
+    not be in it.
+    """
     path = origin.cgroup
     if path is None or path != os.path.realpath(path) or not Path(path).is_dir():
         return None
@@ -175,7 +190,7 @@ def _cgroup(origin: RecordOrigin) -> str | None:
 
 
 def _ancestors() -> Iterator[int]:
-    """This process and those above it."""
+    """Yields the pids of this process and of all processes above it."""
     pid = os.getpid()
     while pid > 0:
         yield pid
@@ -186,7 +201,7 @@ def _ancestors() -> Iterator[int]:
 def _environment(pid: int) -> dict[str, str]:
     try:
         data = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:  # it is gone, or not ours
+    except OSError:  # it is gone, or belongs to another user
         return {}
     pairs = (entry.decode(errors="replace").partition("=") for entry in data.split(b"\0"))
     return {name: text for name, _, text in pairs}

@@ -1,14 +1,14 @@
-"""Takes a worker's output: into its files, by patterns, and on to our own standard output.
+"""Reads a worker's output: writes it to files, searches it, and mirrors it to our standard output.
 
-A thread per worker, so that a busy supervisor never stops a trainer that prints. What is mirrored
-is passed on as it is: whoever reads a container's log gets the trainer's bytes. (In a terminal,
-where an escape sequence could do harm, nothing is mirrored.)
+Each worker's output has a thread of its own, so that a busy supervisor never blocks a trainer that
+prints. Output is mirrored byte for byte: whoever reads a container's log gets the trainer's bytes.
+(In a terminal an escape sequence could do harm: there the live view shows only text.)
 
-The output of an attempt is bounded, because a trainer that prints a warning a thousand times a
-second must not fill the disk that its checkpoints need. `rank0.log` is always the newest part. When
-it is full it becomes `rank0.first.log` the first time, and from then on `rank0.previous.log`, so
-that how it began and how it ended are both there; a line at the head of the newest part says how
-much was dropped between them.
+The files of an attempt's output are bounded, because a trainer that prints a warning a thousand
+times a second must not fill the disk that its checkpoints need. `rank0.log` is always the newest
+part. When it is full, it is renamed: the first time to `rank0.first.log`, from then on to
+`rank0.previous.log`. So the beginning and the end are both kept, and a line at the head of the
+newest part says how much was dropped between them.
 """
 
 from __future__ import annotations
@@ -31,54 +31,55 @@ from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.reading import opened
 
 MAX_OUTPUT = 64 << 20
-"""Bytes kept of one worker's output in one attempt: an hour of chatter, and little beside a single
-checkpoint of any model worth supervising."""
+"""Bytes kept of one worker's output in one attempt: enough for an hour of many messages, and little
+beside a single checkpoint of a usual model."""
 
 _PARTS = 3
 _CHUNK = 64 * 1024
 _SAYS_SIGTERM = b"] SIGTERM caught at "
 _SIGTERM = re.compile(rb"\bpreemption_notifier\.cc:\d+" + re.escape(_SAYS_SIGTERM))
 _MAX_SAYING = 60
-"""Bytes of it at most; it may come in two reads."""
+"""Most bytes of that message. Two reads may each hold a part of it."""
 _MAX_LINE = 64 * 1024
 _ROOM_FOR_A_LINE = 4 * 1024
-"""Bytes of a part that only the end of a begun line may take, so that no part ends within it."""
+"""Bytes at the end of a part that are kept free for the rest of a line, so that a part ends with a
+whole line. Only a line that needs more is cut."""
 _SEARCHED = 2 * 1024
-"""Bytes at either end of a line that patterns are looked for in."""
+"""Bytes at the beginning and at the end of a line that patterns are searched in."""
 _MAX_SLOW = 3
-"""Lines that take too long, after which the pattern is off."""
+"""How many lines may exceed the time limit of a search before the pattern is switched off."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputPatterns:
-    """What to look for in the output, line by line."""
+    """What to search each line of the output for, and whom to tell."""
 
     step: Pattern | None = None
     on_step: Callable[[int, int], None] = field(default=lambda first, last: None)
-    """Called once for all steps that are read at once."""
+    """Called once a read, with the first and the last step that it found."""
     success: Pattern | None = None
     on_sigterm: Callable[[], None] = field(default=lambda: None)
-    """Called where jax, which takes SIGTERM for itself, says that one came."""
+    """Called when jax, which handles SIGTERM itself, prints that it got one."""
 
 
 class OutputRecord(Protocol):
-    """What keeps an output. Adding to it never fails."""
+    """Keeps a worker's output. Its methods never fail."""
 
     def write(self, chunk: bytes) -> None:
         """Add `chunk`."""
         ...
 
     def evidence(self) -> str:
-        """What is worth judging of the output."""
+        """Returns the parts of the output that may tell why the worker ended."""
         ...
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """End the record: no more output comes."""
         ...
 
 
 class OutputReader:
-    """Takes in one worker's output, chunk by chunk: keeps it, passes it on, looks for patterns."""
+    """Takes one worker's output, chunk by chunk: records it, mirrors it, searches it."""
 
     def __init__(
         self,
@@ -88,15 +89,18 @@ class OutputReader:
         on_error: Tell,
         now: Callable[[], float],
     ) -> None:
-        """Write to `record` and, if given, to `mirror`, which gets an empty chunk at the end."""
+        """Write to `record` and, if given, to `mirror`, which gets an empty chunk at the end.
+
+        `now` returns the time in seconds, which bounds the searches.
+        """
         self.success_seen = False
-        """Whether the success pattern occurred."""
+        """True once the success pattern was found."""
         self.lines = 0
-        """How many lines were looked at, none where there is no pattern for steps."""
+        """How many lines were searched for a step; 0 if there is no pattern for steps."""
         self.last_line = ""
-        """The last of them that is not empty; of a very long one, the end."""
+        """The last of these lines that is not empty; only the end of a very long one."""
         self.step_seen = False
-        """Whether one of them held a step."""
+        """True once one of these lines held a step."""
         self._patterns = patterns
         self._mirror = mirror
         self._step = _Search(patterns.step, on_error, now)
@@ -107,11 +111,12 @@ class OutputReader:
         self._recent = b""
 
     def evidence(self) -> str:
-        """What of the output may tell why it ended, also where the disk took none of it."""
+        """Returns the parts of the output that may tell why the worker ended, even if the disk is
+        full."""
         return self._record.evidence()
 
     def take(self, chunk: bytes) -> None:
-        """Take in what was read next."""
+        """Take the next bytes of the output."""
         self._record.write(chunk)
         if self._mirror is not None:
             self._mirror(chunk)
@@ -122,7 +127,7 @@ class OutputReader:
             self._look(chunk)
 
     def end(self) -> None:
-        """Nothing more comes: a line that was begun is one, too."""
+        """End the output. A last line without a newline is searched too."""
         if self._looks and self._line:
             self._look(b"\n")
         if self._mirror is not None:
@@ -130,7 +135,7 @@ class OutputReader:
         self._record.close()
 
     def _look(self, chunk: bytes) -> None:
-        # A progress bar ends what it shows with a carriage return.
+        # A progress bar ends each of its pictures with a carriage return.
         *lines, self._line = (self._line + chunk).replace(b"\r", b"\n").split(b"\n")
         self._line = self._line[-_MAX_LINE:]
         steps: list[int] = []
@@ -154,7 +159,7 @@ class OutputReader:
 
 
 class OutputPump:
-    """Reads one worker's stdout and stderr until the last process that holds them is gone."""
+    """Reads one worker's stdout and stderr, from one pipe, until no process has the pipe open."""
 
     def __init__(
         self,
@@ -164,7 +169,7 @@ class OutputPump:
         on_error: Tell,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Write to `path` and, if given, to `mirror`. `write_end` is for the worker."""
+        """Write to `path` and, if given, to `mirror`. The worker gets `write_end` of the pipe."""
         record = OutputFile(path, on_error)
         self.reader = OutputReader(record, patterns, mirror, on_error, now)
         self._read_end, self.write_end = os.pipe()
@@ -176,12 +181,12 @@ class OutputPump:
         self._thread.start()
 
     def abandon(self) -> None:
-        """Close both ends: there is no worker."""
+        """Close both ends of the pipe, because the worker was not started."""
         os.close(self.write_end)
         os.close(self._read_end)
 
     def finish(self, timeout: float) -> bool:
-        """Wait until all output is read; False if somebody still holds the pipe."""
+        """Wait for the end of the output; False: after `timeout` seconds the pipe is still open."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -193,7 +198,7 @@ class OutputPump:
 
 
 class _Search:
-    """Searches lines for one pattern, in bounded time: it passes over what takes too long."""
+    """Searches lines for one pattern, in bounded time: lines that take too long are skipped."""
 
     def __init__(self, pattern: Pattern | None, tell: Tell, now: Callable[[], float]) -> None:
         self._pattern = pattern
@@ -248,12 +253,16 @@ class _Search:
 
 
 def _step(text: str | None) -> int | None:
-    """The step in what a pattern caught; None where it is no number, or far too long for one."""
+    """Parses the text that a pattern caught as a step; None: it is no number of 1 to 18 digits."""
     return int(text) if text is not None and re.fullmatch(r"\d{1,18}", text) else None
 
 
 class OutputFile:
-    """The bounded record of one worker's output. Writing never fails: what is lost is counted."""
+    """The bounded record of one worker's output in files.
+
+    If the disk fails, a person is told once. The lost bytes are counted, and a line in the file
+    tells their number once writing works again.
+    """
 
     def __init__(self, path: Path, on_error: Tell, *, limit: int = MAX_OUTPUT) -> None:
         self._path = path
@@ -264,18 +273,19 @@ class OutputFile:
         self._size = 0
         self._is_within_line = False
         self._begins = 0
-        """Where the output begins in the newest part, after our own line."""
+        """Offset in the newest part at which the output begins, after our own first line."""
         self._previous = 0
-        """How much output is in the part that is dropped next; 0 while there is none."""
+        """Bytes of output in the previous part, which is dropped next; 0: no such part."""
         self._dropped = 0
         self._lost = 0
         self._digest = LogDigest()
         self._reading = threading.Lock()
-        """Somebody outside the job may hold the pipe: then we read on while we judge."""
+        """Guards `_digest`: while the attempt is judged, output may still come, because a process
+        outside the job can have the pipe open."""
         self._failed = False
 
     def write(self, chunk: bytes) -> None:
-        """Add `chunk`; the reading goes on whatever happens here: a full pipe stops the trainer."""
+        """Add `chunk`. Never raises: reading must go on, because a full pipe blocks the trainer."""
         with self._reading:
             self._digest.feed(chunk)
         rest = memoryview(chunk)
@@ -297,17 +307,23 @@ class OutputFile:
             self._failed = True
 
     def evidence(self) -> str:
-        """What is worth judging of the output, whether or not it could be written."""
+        """Returns the parts of the output that may tell why the worker ended, written or not."""
         with self._reading:
             return self._digest.text()
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Close the newest part."""
         if self._file is not None:
             self._file.close()
 
     def _write_some(self, data: memoryview) -> int:
-        """Write the part of `data` that fits, up to the end of a line if it has one."""
+        """Write what fits into the newest part, up to the end of a line if possible.
+
+        Returns the number of bytes written; 0: a new part was begun, and all of `data` is left.
+
+        Raises:
+            OSError: the disk takes nothing.
+        """
         if self._file is None:
             self._file = writing.opened(self._path)
             self._size = os.fstat(self._file.fileno()).st_size
@@ -333,7 +349,7 @@ class OutputFile:
         return written
 
     def _rotate(self) -> None:
-        """Set the newest part aside, and begin another that says what became of those before."""
+        """Rename the newest part, and begin another one with a line about the parts before it."""
         first, previous = _older(self._path)
         if first.exists():
             self._path.replace(previous)
@@ -352,14 +368,16 @@ class OutputFile:
 
 
 def _older(path: Path) -> tuple[Path, Path]:
-    """Where the first part and the one before the newest are."""
+    """Returns the paths of the first part, and of the one before the newest."""
     return path.with_name(f"{path.stem}.first.log"), path.with_name(f"{path.stem}.previous.log")
 
 
 def read_evidence(path: Path) -> str:
-    """What is worth judging of an output, across its parts; empty if there is none.
+    """Returns the text that may tell why a worker ended, from all parts of its output; empty if
+    there are none.
 
-    Who wrote what is there now nobody knows: of each part only what one can have is read.
+    Somebody else may have changed these files. So at most `MAX_OUTPUT` bytes of each are read, from
+    its end.
     """
     digest = LogDigest()
     first, previous = _older(path)

@@ -1,7 +1,7 @@
-"""Reads a worker's progress pipe: bounded, and trusting nothing that comes out of it.
+"""Reads a worker's progress pipe: a bounded amount at a time, and without trusting the content.
 
-Steps that were reported in a row are handed on as one message, with the first and the last: a
-worker that floods the pipe, or a supervisor that was busy for a while, costs no more than that.
+Steps that were reported in a row are handed on as one message, with the first and the last step. So
+a worker that floods the pipe costs little, and so does a backlog after the supervisor was busy.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from supervisor.protocol.messages import MAX_LINE, Message, ProtocolError, StepM
 
 _PIPE_SIZE = 1 << 18
 _SHARE = 4 * MAX_LINE
-"""Bytes that are read in one turn of the main loop: a pipe's worth of messages takes a second."""
+"""Most bytes read in one turn of the main loop. To handle a full pipe at once takes a second."""
 
 
 class Pipe(Protocol):
-    """A pipe of which a process has, or will have, the other end."""
+    """A pipe whose write end a process has, or will get."""
 
     read_end: int
     write_end: int
 
     @property
     def identity(self) -> str:
-        """What names the pipe to whoever has its write end."""
+        """The pipe as `device:inode`; the process checks by it that its descriptor is the pipe."""
         ...
 
     def read(self, most: int) -> bytes:
-        """At most so many bytes; none once the last writer has closed it.
+        """Returns at most `most` bytes; none once the last writer has closed the pipe.
 
         Raises:
             BlockingIOError: there is nothing to read now.
@@ -41,21 +41,21 @@ class Pipe(Protocol):
         ...
 
     def close_read_end(self) -> None:
-        """Nothing more is read."""
+        """Close the read end: nothing more is read."""
         ...
 
     def close_write_end(self) -> None:
-        """Whoever writes has it."""
+        """Close our copy of the write end: the process has its own."""
         ...
 
 
 class OsPipe:
-    """See `Pipe`: one of this system."""
+    """Implements `Pipe` with a pipe of the kernel."""
 
     def __init__(self) -> None:
         self.read_end, self.write_end = os.pipe()
         os.set_blocking(self.read_end, False)
-        with contextlib.suppress(OSError):  # this user's share of pipe memory is used up
+        with contextlib.suppress(OSError):  # this user has used up its share of pipe memory
             fcntl.fcntl(self.read_end, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
 
     @property
@@ -85,9 +85,10 @@ class ProgressPipe:
         on_refused: Callable[[str], None],
         pipe: Pipe | None = None,
     ) -> None:
-        """Hand each message to `on_message`, and the first line that is none to `on_refused`.
+        """Call `on_message` with each message, and `on_refused` once, with what is wrong with the
+        first invalid line.
 
-        `pipe` is what to read; None: a new one of this system.
+        `pipe` is the pipe to read; None: a new `OsPipe`.
         """
         self._pipe = pipe if pipe is not None else OsPipe()
         self._on_message = on_message
@@ -97,34 +98,35 @@ class ProgressPipe:
         self._skipping = False
         self._step: StepMessage | None = None
         self.is_calm = True
-        """Whether the last read brought no more than a few messages."""
+        """True if the last read brought no more than a few messages (`MAX_LINE` bytes)."""
         self.is_behind = False
-        """Whether the last read may have left something: the worker may wait for room, or leave
-        out steps."""
+        """True if the last read may have left something in the pipe. Then the pipe may be full, and
+        the worker blocks, or leaves out steps."""
         self.read_end, self.write_end = self._pipe.read_end, self._pipe.write_end
 
     def to_environment(self) -> dict[str, str]:
-        """What the worker needs in its environment to find the pipe."""
+        """Returns the environment variables by which the worker finds the pipe."""
         return {
             environment.PROGRESS_FD: str(self.write_end),
             environment.PROGRESS_PIPE: self._pipe.identity,
         }
 
     def close_write_end(self) -> None:
-        """The worker has it now."""
+        """Close our copy of the write end: the worker has its own."""
         self._pipe.close_write_end()
 
     def abandon(self) -> None:
-        """Close both ends: there is no worker."""
+        """Close both ends, because the worker was not started."""
         self.close_write_end()
         self.close()
 
     def close(self) -> None:
-        """Nothing more is expected."""
+        """Close the read end: no more reports are expected."""
         self._pipe.close_read_end()
 
     def read(self, most: int = _SHARE) -> bool:
-        """Read a part; False once the last writer has closed it."""
+        """Read at most `most` bytes and hand on their messages; False: every writer has closed the
+        pipe."""
         try:
             chunk = self._pipe.read(most)
         except BlockingIOError:
@@ -137,7 +139,7 @@ class ProgressPipe:
         return bool(chunk)
 
     def drain(self) -> None:
-        """Read a whole pipe's worth: who has written it has ended."""
+        """Read all that is left in the pipe, after the worker has ended."""
         self.read(_PIPE_SIZE)
 
     def _take(self, chunk: bytes) -> None:

@@ -1,7 +1,8 @@
-"""Memory for a worker's snapshots: anonymous, without a name in any file system.
+"""Memory for a worker's snapshots: an anonymous file in memory, without a name in any file system.
 
-Only descriptors keep it alive, and only the supervisor and its workers have any: it cannot outlive
-them. The supervisor neither maps nor reads it, so its own memory does not grow.
+Only descriptors keep this memory alive, and only the supervisor and its workers have any. So it
+cannot outlive them. The supervisor neither maps nor reads it, so the supervisor's own memory does
+not grow.
 """
 
 from __future__ import annotations
@@ -11,38 +12,38 @@ import os
 from supervisor.protocol.environment import snapshot_variables
 
 _BLOCK = 512
-"""Bytes: the unit of `st_blocks`, whatever the file system's own is."""
+"""Bytes: the unit of `st_blocks`, whatever the block size of the file system."""
 
 
 class SnapshotMemory:
-    """The memory of one rank in one phase; it begins empty and grows as the worker writes."""
+    """Memory for the snapshots of one rank in one phase. It grows as the worker writes."""
 
     def __init__(self) -> None:
-        """Make it.
+        """Create the memory.
 
         Raises:
-            OSError: there is no room for another descriptor, or the system has no such memory.
+            OSError: no descriptor is free, or the system has no such memory.
         """
         self.descriptor = os.memfd_create("snapshots", os.MFD_CLOEXEC)
 
     def to_environment(self) -> dict[str, str]:
-        """What the worker needs in its environment to find it."""
+        """Returns the environment variables by which the worker finds this memory."""
         return snapshot_variables(self.descriptor)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was ever written, or all of it was given up."""
+        """True if nothing was written since the memory was created or emptied."""
         return os.fstat(self.descriptor).st_size == 0
 
     @property
     def size(self) -> int:
-        """Bytes of this host's memory that it takes."""
+        """Bytes of this host's memory that are in use for it."""
         return os.fstat(self.descriptor).st_blocks * _BLOCK
 
     def empty(self) -> None:
-        """Give up what is in it, and the memory itself. Nobody may be using it."""
+        """Delete the content and give the memory back to the host. No process may be using it."""
         os.ftruncate(self.descriptor, 0)
 
     def close(self) -> None:
-        """Give it up for good."""
+        """Close our descriptor."""
         os.close(self.descriptor)

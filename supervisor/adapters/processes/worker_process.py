@@ -1,4 +1,4 @@
-"""A process of the job, which the guard has started and waits for: its signals and its end."""
+"""Starts, signals and waits for one process of the job, through the guard."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from supervisor.ports import Starter
 
 
 class WorkerProcess:
-    """A process of the job: in a session of its own, below the guard, which it dies with."""
+    """A process of the job. It has a session of its own, is below the guard, and dies with it."""
 
     def __init__(
         self,
@@ -39,7 +39,10 @@ class WorkerProcess:
         self.pidfd = self._started.pidfd
 
     def poll(self, rank: int) -> WorkerExit | None:
-        """How it ended; None while it runs."""
+        """Returns how the process ended, as the exit of `rank`; None: it runs.
+
+        If nobody saw how it ended, the exit has neither a code nor a signal.
+        """
         if self._code is None:
             try:
                 self._code = self._starter.exit_code(self._started)
@@ -52,24 +55,25 @@ class WorkerProcess:
         return WorkerExit(rank, code=self._code)
 
     def wait(self) -> WorkerExit:
-        """Wait for its end; how it ended."""
+        """Wait for the end of the process; returns how it ended (with rank 0)."""
         while (ended := self.poll(0)) is None:
             has_ended(self.pidfd, None)
         return ended
 
     def signal(self, number: Signals) -> None:
-        """Signal this process alone: its data loaders must live until it has saved."""
+        """Signal this process alone. Its data loaders must live until it has saved."""
         with suppress(ProcessLookupError):
             pidfd_send_signal(self.pidfd, number)
 
     def signal_group(self, number: Signals) -> None:
-        """Signal it with all of its process group, while it lives: then the group is its own."""
+        """Signal the process and its process group, if the process lives: only then is the group
+        surely its own."""
         if not has_ended(self.pidfd):
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     def close(self) -> None:
-        """Free the descriptor; the process has ended."""
+        """Close the pidfd of the process, which has ended."""
         os.close(self.pidfd)
 
 
