@@ -1,1 +1,1 @@
-"""The files of a job as the supervisor alone knows them: their names, and how they are opened."""
+"""Files that only the supervisor reads and writes: their names, and how they are opened safely."""

@@ -1,7 +1,7 @@
-"""How the folders of phases and attempts are named, and in which order attempts were started.
+"""Names the folders of phases and attempts, and sorts attempts by their start.
 
-The name of an attempt is its number, filled up with zeros to four digits: as texts, 10000 comes
-before 9999. So whoever needs the order asks here.
+The name of an attempt's folder is its number, with zeros in front up to four digits. Sorted as
+text, 10000 would come before 9999, so `in_order` sorts by number.
 """
 
 from __future__ import annotations
@@ -11,36 +11,37 @@ from collections.abc import Iterable
 from datetime import datetime
 
 PHASE = "_restartable"
-"""The names of phases end so. They begin with the time at which the phase began."""
+"""The end of the name of each phase's folder. The name begins with the time at which the phase
+began."""
 FOLDER = "attempts"
-"""In the folder of a phase; holds that of each of its attempts."""
+"""The folder, in the folder of a phase, that holds the folders of its attempts."""
 _PHASE = re.compile(rf"[0-9]{{8}}_[0-9]{{6}}{PHASE}")
 _NUMBER = re.compile(r"[0-9]{4,18}")
 
 
 def phase_folder(wall: datetime) -> str:
-    """The folder of a phase that begins at that time."""
+    """Returns the name of the folder of a phase that begins at the time `wall`."""
     return f"{wall:%Y%m%d_%H%M%S}{PHASE}"
 
 
 def is_phase_folder(name: str) -> bool:
-    """Whether the folder of a phase can have this name."""
+    """True if the folder of a phase can have this name."""
     return _PHASE.fullmatch(name) is not None
 
 
 def attempt_folder(attempt: int) -> str:
-    """The folder of an attempt, in that of its phase."""
+    """Returns the path of an attempt's folder, relative to the folder of its phase."""
     return f"{FOLDER}/{_name(attempt)}"
 
 
 def attempt_of(name: str) -> int | None:
-    """The number of the attempt whose folder has this name; None: no attempt's has."""
+    """Returns the number of the attempt whose folder has this name; None: it is no attempt's."""
     number = int(name) if _NUMBER.fullmatch(name) else None
     return number if number is not None and _name(number) == name else None
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Those of `names` that are names of attempts, in the order in which these were started."""
+    """Returns those of `names` that are names of attempts' folders, in the order of their start."""
     numbers = (number for name in names if (number := attempt_of(name)) is not None)
     return [_name(number) for number in sorted(numbers)]
 

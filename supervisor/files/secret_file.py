@@ -1,8 +1,8 @@
-"""Reads a file with a secret, which a person has named, if nobody else can have read or written it.
+"""Reads a secret from a file that a person has named, if no other user can read or write the file.
 
-A secret that is mounted into a container is a link, and so is the folder that it is in. So links
-are followed, and what was opened is judged: a regular file of this user's or of root's, without any
-rights for its group or for others.
+A secret that is mounted into a container is a link, and so is its folder. So links are followed,
+and the opened file is checked: it must be a regular file of this user or of root, without any
+permissions for its group or for others.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ def read(path: Path, limit: int) -> bytes:
     """Return all of the file `path`, of at most `limit` bytes.
 
     Raises:
-        FileNotFoundError, NotADirectoryError: there is none.
-        UnreadableError: it is no such file, or is larger.
+        FileNotFoundError, NotADirectoryError: there is no such file.
+        UnreadableError: it is not a regular file, another user can read or write it, or it is
+            larger.
         OSError: it cannot be read now.
     """
     with opened(path, linked=True) as file:
@@ -31,8 +32,8 @@ def read(path: Path, limit: int) -> bytes:
 
 
 def exposed(status: os.stat_result, user: int) -> str | None:
-    """Return why somebody besides `user` and root may know a file of that `status`; None: nobody
-    does."""
+    """Return why a user besides `user` and root may know the content of a file of that `status`;
+    None: no other user can."""
     if status.st_uid not in (user, 0):
         return f"belongs to uid {status.st_uid}, not to us"
     if status.st_mode & _OF_OTHERS:

@@ -1,18 +1,18 @@
-"""How a file that is appended to is kept in an object store, where nothing can be appended to.
+"""Keeps a file that grows as segments in an object store, where no object can be appended to.
 
-`run.log` is there as objects `run.log.parts/<epoch>-<start>-<end>`, each with those bytes of it.
-The epoch is that of the lease under which it was written. Who takes the job over writes the whole
-file anew under an epoch of its own before anything else; so what the one before may still write
-belongs to an epoch that nobody reads any more.
+`run.log` is stored as objects `run.log.parts/<epoch>-<start>-<end>`, each with these bytes of the
+file. The epoch is that of the lease under which the object was written. A supervisor that takes the
+job over first writes the whole file again under its own epoch. So what the owner before it may
+still write belongs to an epoch that nobody reads any more.
 
-What is added takes the segments before it along as long as they are no longer than itself: a file
-of n bytes has at most log2(n) segments, and each byte is written log2(n) times at most. (Log
-structured merge trees merge so.) Those that were taken along are deleted afterwards; one that is
-left over is contained in another, and does no harm.
+A new segment includes the segments before it as long as they are no longer than itself. So a file
+of n bytes has at most log2(n) segments, and each byte is written at most log2(n) times (as in a
+log-structured merge tree). Segments that were included are deleted afterwards. If one is left over,
+it does no harm, because another one contains its bytes.
 
-The journal is also replaced, when it is compacted: each time is a generation, whose segments have
-it behind the epoch (`<epoch>.<generation>-<start>-<end>`). Epochs come first: an owner of the past
-makes no generation that counts.
+The journal is also replaced as a whole, when it is compacted. Each such replacement is a
+generation, whose number follows the epoch (`<epoch>.<generation>-<start>-<end>`). Epochs are
+compared first, so a generation of an earlier owner never counts.
 """
 
 from __future__ import annotations
@@ -22,50 +22,51 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 JOURNAL = "journal.jsonl"
-"""In the job's folder."""
+"""Name of the journal in the job's folder."""
 ARCHIVE = "journal"
-"""The folder beside it: the segments that older records of the journal move to."""
+"""Name of the folder beside the journal, which holds its older records in segments."""
 DAMAGED = "journal.damaged-"
-"""How the name of a journal begins that was repaired, and is kept as it was."""
+"""Prefix of the copy of a journal as it was before its repair."""
 TORN = "journal.torn-"
-"""How the name of what was cut off the journal begins: a part of a line."""
+"""Prefix of a file with the incomplete line that was cut off the end of the journal."""
 RUN_LOG = "run.log"
 ATTEMPTS = "attempts.jsonl"
 OF_A_PHASE = (RUN_LOG, ATTEMPTS)
-"""In the folder of each phase."""
+"""The files in the folder of each phase that grow."""
 SUFFIX = ".parts"
 _NAME = re.compile(r"(\d{8})(?:\.(\d{8}))?-(\d{12})-(\d{12})")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Segment:
-    """Bytes `start` to `end` (not included) of a file, written under an epoch."""
+    """Bytes `start` to `end` (not included) of a file, written under the lease's epoch `epoch`."""
 
     epoch: int
     start: int
     end: int
     generation: int = 0
-    """How often the file was replaced under this epoch."""
+    """How often the file had been replaced under this epoch."""
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Number of bytes."""
         return self.end - self.start
 
     @property
     def name(self) -> str:
-        """Of its object, in the folder of the file's segments; in order of the bytes."""
+        """Name of the segment's object, in the folder of the file's segments. Within one epoch and
+        generation, the names sort by `start`."""
         generation = f".{self.generation:08d}" if self.generation else ""
         return f"{self.epoch:08d}{generation}-{self.start:012d}-{self.end:012d}"
 
     @property
     def writing(self) -> tuple[int, int]:
-        """What the segments of one file have in common: its epoch and generation."""
+        """Epoch and generation, which all segments of one version of the file share."""
         return self.epoch, self.generation
 
     @classmethod
     def parse(cls, name: str) -> Segment | None:
-        """The segment of that name; None: it is none."""
+        """Returns the segment whose object has this name; None: it is no name of a segment."""
         match = _NAME.fullmatch(name)
         if match is None or int(match[3]) >= int(match[4]):
             return None
@@ -76,10 +77,11 @@ class Segment:
 def extended(
     segments: tuple[Segment, ...], epoch: int, size: int, generation: int = 0
 ) -> tuple[Segment, tuple[Segment, ...]] | None:
-    """The segment to write when a file has grown to `size` bytes, and those of `segments` (all of
-    it so far, in order) that stay as they are; the others are to be deleted once it is written.
+    """Returns the segment to write when a file has grown to `size` bytes, and those of `segments`
+    that stay; None: the file has not grown.
 
-    None where nothing is new.
+    `segments` are all segments of the file so far, in order. Those that do not stay have to be
+    deleted after the new one is written.
     """
     end = segments[-1].end if segments else 0
     if size <= end:
@@ -92,24 +94,26 @@ def extended(
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """What the objects of a file come to."""
+    """The content of a file, as found in its objects."""
 
     chain: tuple[Segment, ...] = ()
-    """Each begins where the one before it ends, from the first byte on."""
+    """The segments to read: the first begins at byte 0, each other where the one before it ends."""
     beyond: tuple[Segment, ...] = ()
-    """Those of the same epoch and generation behind a gap."""
+    """Segments of the same epoch and generation that come after a gap."""
     torn: tuple[str, ...] = ()
-    """Names of objects that do not hold as many bytes as they should."""
+    """Names of objects whose size is not the one in their name."""
 
     @property
     def end(self) -> int:
-        """Bytes that are whole."""
+        """How many bytes, from the first one on, can be read without a gap."""
         return self.chain[-1].end if self.chain else 0
 
 
 def merged(objects: Mapping[str, int]) -> Merge:
-    """What to read of these objects (by name, with their sizes in bytes): all of the newest
-    generation, of the newest epoch, that has a beginning."""
+    """Returns what to read of `objects`, given as name and size in bytes.
+
+    It is the newest generation of the newest epoch for which there is a segment from byte 0 on.
+    """
     found = {name: segment for name in objects if (segment := Segment.parse(name)) is not None}
     torn = tuple(sorted(name for name, one in found.items() if objects[name] != one.size))
     whole = [segment for name, segment in found.items() if name not in torn]

@@ -1,7 +1,8 @@
-"""Opens a file of ours for writing where somebody else may have put something in its place.
+"""Opens a file of ours for appending, where somebody else may have put something in its place.
 
-What `open` would write through a link is lost, and it waits for ever at a FIFO that nobody reads.
-Whatever is made anew and then renamed is made by `removal.temporary`; here is what only grows.
+The built-in `open` would follow a link, and would block for ever on a FIFO that nobody reads. A
+file that is written under a temporary name and then renamed is opened by `removal.temporary`. This
+module is for files that only grow.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ def opened(
 ) -> FileIO:
     """Open the regular file `path`, unbuffered, for appending; with `new` it is emptied first.
 
-    With `below`, a folder that the caller vouches for, no folder beneath it is entered through a
-    link. A file that has a second name (a hard link) is not emptied: it may be somebody else's.
+    With `below`, a folder that the caller trusts, no folder beneath it is entered through a link. A
+    file that has a second name (a hard link) is not emptied: it may belong to somebody else.
 
     Raises:
-        FileNotFoundError: there is none, and it is not to be created; or its folder is gone.
-        UnreadableError: something else is there.
+        FileNotFoundError: its folder is gone, or there is no file and `create` is False.
+        UnreadableError: it is not a regular file, or has a second name and must not be emptied.
         OSError: it cannot be opened.
     """
     flags = _FLAGS | (os.O_CREAT if create else 0)

@@ -1,1 +1,1 @@
-"""Who is told how the job stands: people, systemd, and readers elsewhere."""
+"""Adapters that tell the state of the job: to people, to systemd, and to readers elsewhere."""

@@ -1,4 +1,4 @@
-"""Our standard output where it is no terminal: log lines and rank 0's output, as text or JSON."""
+"""Writes log lines and rank 0's output to standard output that is no terminal, as text or JSON."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from supervisor.narrative.event_line import MAIN, Level, attempt_source
 from supervisor.ports import Clock
 
 _MAX_LINE = 64 * 1024
-"""Bytes of the output that are one event at most."""
+"""Most bytes of a line of output in one event. A longer line becomes several events."""
 
 
 class PlainConsole:
-    """Writes to a descriptor; whoever reads it never makes the main loop wait."""
+    """Writes to a descriptor. A slow reader never makes the main loop wait."""
 
     def __init__(
         self,
@@ -22,25 +22,25 @@ class PlainConsole:
         tell: Tell,
         unshown: Callable[[int], str] = unshown,
     ) -> None:
-        """`tell` is told once why it cannot be written; `unshown` is the line about so many bytes
-        that nobody read."""
+        """`tell` is called once if the descriptor cannot be written. `unshown` returns the line
+        that tells how many bytes were dropped."""
         self._descriptor = descriptor
         self._is_at_line_start = True
         self._begun = b""
-        """The rest of a line of which a full disk took only the beginning."""
+        """The rest of a line, of which a full disk has taken only the beginning."""
         self._outlet = Outlet(self._show, tell, unshown=unshown)
 
     def line(self, text: str, level: Level = "info") -> None:
-        """Write one line of our own, on a line of its own."""
+        """Write one line of the event log. It begins on a new line."""
         self._outlet.line(text.encode("utf-8", "replace"))
 
     def mirror(self, attempt: int, chunk: bytes) -> None:
-        """Pass on a part of a worker's output, as it is; an empty one is its end."""
+        """Pass on a part of a worker's output, unchanged; an empty `chunk` is its end."""
         if chunk:
             self._outlet.output(chunk)
 
     def close(self, patience: float = FLUSH_PATIENCE) -> None:
-        """Write what is left, and wait at most `patience` seconds for it."""
+        """Write what is left; wait at most `patience` seconds."""
         self._outlet.close(patience)
 
     def _show(self, parts: Sequence[Part]) -> Iterator[int]:
@@ -53,7 +53,8 @@ class PlainConsole:
             yield from self._write(start + part.data + end)
 
     def _write(self, data: bytes) -> Iterator[int]:
-        """Write `data`; where that fails within a line, its rest is kept for the next part."""
+        """Write `data`; yields the size of each write. If writing fails within a line, the rest of
+        the line is kept, to be written before the next part."""
         written = 0
         try:
             for size in write(self._descriptor, data):
@@ -68,7 +69,7 @@ class PlainConsole:
 
 
 class JsonConsole(PlainConsole):
-    """Writes JSON alone: each line of a worker's output becomes an event too."""
+    """Writes nothing but JSON: each line of a worker's output becomes an event too."""
 
     def __init__(
         self,
@@ -77,16 +78,16 @@ class JsonConsole(PlainConsole):
         clock: Clock,
         as_json: Callable[[dict[str, object]], str],
     ) -> None:
-        """`as_json` renders the keys of an event."""
+        """`as_json` renders an event, given as its keys and values."""
         super().__init__(descriptor, tell, self._unshown)
         self._clock = clock
         self._as_json = as_json
         self._attempt = 0
         self._unfinished = b""
-        """The output of the attempt after its last whole line."""
+        """The output of the attempt after the last whole line."""
 
     def mirror(self, attempt: int, chunk: bytes) -> None:
-        """Pass on the lines of a worker's output; an empty chunk is its end."""
+        """Pass on the lines of a worker's output as events; an empty `chunk` is its end."""
         if not chunk:
             if attempt == self._attempt:
                 self._finish()

@@ -1,7 +1,8 @@
 """The standard output of a command that prints something and ends (`validate`, `status`, ...).
 
-Its errors are told from those of the files that the command is about. A reader who is gone
-(`| head -n 1`) has read enough: that is no error.
+An error of standard output is raised as `UnprintableError`, so it is not taken for an error of a
+file that the command reads. If the reader is gone (`| head -n 1`), that is no error: it has read
+enough.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TextIO
 
 
 class UnprintableError(Exception):
-    """Standard output cannot be written; the text says why, and is empty if the reader is gone."""
+    """Standard output cannot be written. The text says why; it is empty if the reader is gone."""
 
 
 class _Output(io.TextIOBase):
@@ -34,7 +35,7 @@ class _Output(io.TextIOBase):
             raise _unprintable(error) from error
 
     def _encodable(self, text: str) -> str:
-        """`text` with an escape for each character that the encoding of the stream lacks."""
+        """Returns `text` with an escape for each character that the stream's encoding lacks."""
         coding = self._stream.encoding or "utf-8"  # a stream in memory has none
         return text.encode(coding, "backslashreplace").decode(coding)
 
@@ -47,17 +48,17 @@ class _Output(io.TextIOBase):
 
 def _unprintable(error: OSError) -> UnprintableError:
     null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)  # what could not be written yet would be tried again at the very end
+    os.dup2(null, 1)  # else Python tries again to write the rest at exit
     os.close(null)
     return UnprintableError("" if isinstance(error, BrokenPipeError) else error.strerror)
 
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """Have all that is printed in the block on standard output at its end.
+    """Write all that the block prints to standard output, at the latest at the end of the block.
 
     Raises:
-        UnprintableError: it cannot be.
+        UnprintableError: standard output cannot be written.
     """
     output = _Output(sys.stdout)
     with redirect_stdout(output):

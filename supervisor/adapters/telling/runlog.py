@@ -1,7 +1,7 @@
-"""The event log: each event goes to run.log and to the console, as text or as JSON.
+"""The event log: writes each event to run.log and to the console, as text or as JSON.
 
-structlog's chain of processors makes one dictionary of each event; run.log, the lines on the
-console and those of `--log-format json` are renderings of it.
+structlog's chain of processors makes one dictionary of each event. The lines in run.log, the lines
+on the console and those of `--log-format json` are rendered from this dictionary.
 """
 
 from __future__ import annotations
@@ -29,19 +29,21 @@ from supervisor.protocol.messages import Message, StageMessage, printable
 
 LogFormat = Literal["text", "json"]
 Console = Callable[[str, Level], None]
-"""Shows a line."""
+"""Shows a line of the given level to people."""
 
 _FIRST = ("time", "level", "source", "event", "text")
-"""The keys that each event has, in this order; others follow."""
+"""The keys that each event has, in this order. The others follow them."""
 _OURS = frozenset(_FIRST) - {"text"}
-"""Of these, none holds what somebody else said."""
+"""Those of them whose values are always our own words, so they are neither redacted nor cleaned."""
 _TELL_LEFT_OUT = 60.0
+"""Seconds between two lines about reports that were not shown."""
 _MAX_WAITING = 1000
+"""Lines kept while run.log cannot be written: the newest."""
 _AS_JSON = JSONRenderer()
 
 
 class RunLog:
-    """Writes what is told in the phase's run.log and to `console`."""
+    """Writes each event to run.log of the phase, and to `console`."""
 
     def __init__(
         self,
@@ -52,8 +54,8 @@ class RunLog:
         redact: Callable[[str], str] = str,
         has_shown: Callable[[Sequence[str]], bool] = lambda lines: False,
     ) -> None:
-        """`redact` takes the secrets out of a line. What rank 0's output `has_shown` on the console
-        is not repeated there."""
+        """`redact` removes the secrets from a text. `has_shown` says whether rank 0's output on the
+        console contains these lines: then they are not repeated there."""
         self._storage = storage
         self._console = console
         self._format = console_format
@@ -91,7 +93,7 @@ class RunLog:
         self._log(noticed(notice, level))
 
     def _log(self, line: Line, *, silent: bool = False) -> None:
-        """Log one event; if `silent`, not on the console."""
+        """Log one event; if `silent`, only in run.log."""
         log = getattr(self._logger, line.level)
         log(line.event, source=line.source, text=line.text, _silent=silent, **line.keys)
 
@@ -113,7 +115,7 @@ class RunLog:
         self._write_what_waits()
 
     def _write_what_waits(self) -> None:
-        """Write what waits, if that can be done; a full disk is tried again with the next line."""
+        """Write all waiting lines to run.log. If that fails, the next line tries again."""
         if self._directory is None:
             return
         data = "".join(self._waiting).encode("utf-8", "replace")
@@ -132,7 +134,7 @@ class RunLog:
 
 
 class _Sink:
-    """What structlog writes to: one method a level, as loggers have it."""
+    """The logger that structlog writes to: one method for each level."""
 
     def __init__(self, write: Callable[..., None]) -> None:
         self.info = self.warning = self.error = write
@@ -149,17 +151,17 @@ def _as_text(fields: Mapping[str, Any]) -> str:
 
 
 def as_json(fields: Mapping[str, Any]) -> str:
-    """An event as one line of JSON, in ASCII."""
+    """Returns an event as one line of JSON, in ASCII."""
     return str(_AS_JSON(None, "", dict(fields)))
 
 
 def _clean(value: Any, redact: Callable[[str], str]) -> Any:
-    """`value` without secrets and control characters, of what JSON knows."""
+    """Returns `value` as JSON can hold it, without secrets and control characters."""
     match value:
         case str():
             return printable(redact(value))
         case float() if not math.isfinite(value):
-            return str(value)  # JSON knows no such number
+            return str(value)  # JSON has no NaN and no Infinity
         case float():
             return round(value, 4)
         case Mapping():
@@ -171,8 +173,11 @@ def _clean(value: Any, redact: Callable[[str], str]) -> Any:
 
 
 class _Reports:
-    """How much the workers of an attempt may say here: of each kind of report, and of each stage,
-    some at once and little in the long run, so that no flood hides what is rare."""
+    """Limits the lines about reports of one attempt's workers (see `Allowance`).
+
+    Each kind of report, and each stage, has a limit of its own, so that a flood of one kind does
+    not hide a rare one.
+    """
 
     def __init__(self) -> None:
         self._kinds: defaultdict[object, Allowance] = defaultdict(Allowance)
@@ -180,15 +185,17 @@ class _Reports:
         self._told = -math.inf
 
     def take(self, message: Message, now: float) -> bool:
-        """Whether a line about `message` may be written."""
+        """True if a line about `message` may be written; it counts against the limit."""
         kind = (type(message), message.stage if isinstance(message, StageMessage) else None)
         allowed, self._kinds[kind] = self._kinds[kind].take(now)
         self._refused += not allowed
         return allowed
 
     def left_out(self, now: float, *, over: bool) -> int:
-        """How many lines were refused, where it is time to tell: now and then, and when all is
-        `over`."""
+        """Returns how many lines were refused since it last told; 0 if it is too early to tell.
+
+        It tells at most every `_TELL_LEFT_OUT` seconds, and when the attempt is `over`.
+        """
         if not over and now < self._told + _TELL_LEFT_OUT:
             return 0
         refused, self._refused = self._refused, 0

@@ -1,4 +1,4 @@
-"""status.json: where the job stands, small and in one piece, for a reader elsewhere."""
+"""Writes status.json: the state of the job, in a small file for readers on other machines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORMAT = 1
 
 
 class StatusFile:
-    """Written anew with each decision."""
+    """Replaces status.json as a whole after each decision and each change of the status."""
 
     def __init__(self, storage: Storage, policy: RestartPolicy, on_error: Tell) -> None:
         self._storage = storage

@@ -1,9 +1,9 @@
-"""What became of each attempt of a phase, for tools and for people with jq.
+"""Writes the result of each attempt of a phase, for tools and for people with jq.
 
 summary.json holds counts and the records of the last attempts (`narrative.attempt_records`). It is
-written anew at each change, so what is older goes to attempts.jsonl beside it, one line each. Which
-records are there is read from the file itself: a supervisor that is killed between two writes
-leaves none out and writes none twice, and a line that was torn becomes one that no reader parses.
+written as a whole at each change, so older records go to attempts.jsonl beside it, one line each. A
+new supervisor reads in attempts.jsonl which records it has. So a supervisor that is killed between
+two writes causes no missing and no double record. A torn line stays, and no reader can parse it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from supervisor.ports import Storage
 from supervisor.protocol.reading import UnreadableError, parse_object
 
 LAST = 100
-"""Attempts whose records are in summary.json."""
+"""Number of attempts whose records are in summary.json."""
 _LARGEST = 1 << 30
-"""Bytes of attempts.jsonl: some hundred thousand attempts."""
+"""Largest attempts.jsonl that is read, in bytes: a few hundred thousand attempts."""
 
 
 class Summary:
-    """Writes the records of the current phase, which follow from the events alone."""
+    """Writes the records of the current phase. They are made of the events of the log alone."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Summary:
         *,
         last: int = LAST,
     ) -> None:
-        """`last` attempts are kept in summary.json."""
+        """`last` is the number of attempts whose records summary.json holds."""
         self._storage = storage
         self._plans = plans
         self._policy = policy
@@ -48,12 +48,12 @@ class Summary:
         self._records = AttemptRecords(last)
         self._older = _Older(storage, None)
         self._broken: set[str] = set()
-        """The files that could not be written the last time."""
+        """Names of the files whose last write failed."""
         self.view = self._records.view
         self.restore = self._records.restore
 
     def replay(self, earlier: Iterable[Told]) -> None:
-        """Take in what earlier supervisors told."""
+        """Take in the transitions of earlier supervisors, and write nothing."""
         for each in earlier:
             self._take(each)
 
@@ -67,7 +67,7 @@ class Summary:
             self._try("summary.json", lambda: self._storage.replace(path, data))
 
     def _take(self, told: Told) -> bool:
-        """Update the records; whether anything changed."""
+        """Update the records; returns whether an event was about an attempt or the job."""
         wall = told.wall.isoformat(timespec="milliseconds")
         num_devices = self._plan(told).num_devices
         taken = [self._records.take(line, wall, num_devices) for line in told.lines]
@@ -99,7 +99,7 @@ class Summary:
         self._older.write(self._records.older)
 
     def _try(self, name: str, write: Callable[[], None]) -> None:
-        """A file for people is not worth a job: what goes wrong with it is told once."""
+        """Call `write`; if it fails, tell a person, once per file: it must not end the job."""
         try:
             write()
             self._broken.discard(name)
@@ -117,20 +117,20 @@ class Summary:
 
 
 class _Older:
-    """The file of the records that summary.json has no room for."""
+    """attempts.jsonl: the records that are too old for summary.json."""
 
     def __init__(self, storage: Storage, path: str | None) -> None:
-        """`path` is None where there is no phase whose file it could be."""
+        """`path` is None before a phase has begun."""
         self._storage = storage
         self.path = path
         self._next: bytes | None = None
-        """What to write first, behind an earlier supervisor's last line; None: it was not read."""
+        """Bytes to write first: a newline after a torn last line; None: the file was not read."""
 
     def write(self, records: list[Record]) -> None:
-        """Have all of `records` in the file, and take out those that are.
+        """Append to the file those of `records` that it does not have, and clear the list.
 
         Raises:
-            OSError: they cannot be written; it is tried again the next time.
+            OSError: they cannot be written. The next call tries again, with the newest of them.
         """
         if not records or self.path is None:
             return
@@ -143,11 +143,11 @@ class _Older:
                 self._next = b""
                 records.clear()
         except OSError:
-            del records[:-LAST]  # the next supervisor finds in the journal what is missing
+            del records[:-LAST]  # the next supervisor takes the others from the journal
             raise
 
     def _leave_out_what_is_there(self, path: str, records: list[Record]) -> bytes:
-        """See `_next`."""
+        """Remove from `records` what the file has; returns the value for `_next`."""
         try:
             data = self._storage.read(path, _LARGEST)
         except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Tells systemd how the job stands, and that the loop is alive (sd_notify, `Type=notify`).
+"""Tells systemd the state of the job, and that the main loop is alive (sd_notify, `Type=notify`).
 
-The watchdog is petted by a timer of the loop itself: a supervisor that hangs stops petting, and
-systemd replaces it. Nothing here can block or fail the job: what cannot be sent waits for the next
-time.
+A timer of the main loop sends the signs of life for systemd's watchdog. So a supervisor that hangs
+stops sending them, and systemd replaces it. Nothing here can block the job or end it: a message
+that cannot be sent is sent together with the next one.
 """
 
 from __future__ import annotations
@@ -17,15 +17,20 @@ from supervisor.narrative.standing import in_a_sentence, standing
 from supervisor.ports import CallLater, Clock, Transition
 
 _STATUS_INTERVAL = 1.0
+"""Least seconds between two messages while the status stays the same."""
 _TICK = 5.0
+"""Most seconds between two signs of life; seconds between two looks for an unsent status."""
 _PETS_PER_PERIOD = 3
+"""Signs of life sent in each period of systemd's watchdog."""
 _AFTER_GRACE = 30.0
-"""What the supervisor needs beyond the grace period to kill, confirm and write down."""
+"""Seconds beyond the grace period in which the supervisor kills the workers, confirms that they are
+gone, and writes the journal."""
 _MAX_UNSENT = 20
+"""Assignments kept while systemd cannot be reached: the newest."""
 
 
 class Notifier:
-    """The socket that systemd listens to."""
+    """Sends messages to the socket that systemd listens to."""
 
     def __init__(self, address: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
@@ -34,26 +39,26 @@ class Notifier:
         self._unsent: list[str] = []
 
     def send(self, *assignments: str) -> None:
-        """Send assignments, after those that could not be sent before."""
+        """Send assignments (`KEY=value`), after those that could not be sent before."""
         self._unsent += assignments
         try:
             self._socket.sendto("\n".join(self._unsent).encode("utf-8", "replace"), self._address)
-        except OSError:  # systemd is busy, or being replaced
+        except OSError:  # systemd is busy, or is being restarted
             del self._unsent[:-_MAX_UNSENT]
         else:
             self._unsent.clear()
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         self._socket.close()
 
 
 class Watchdog:
-    """Sends signs of life of the main loop. This is no observer: systemd kills a supervisor whose
-    signs of life stop, so no failed observer may take them along."""
+    """Sends signs of life of the main loop. It is not an observer, because a failed observer is
+    switched off, and systemd kills a supervisor whose signs of life stop."""
 
     def __init__(self, notifier: Notifier, most: float, call_later: CallLater) -> None:
-        """`most` is the most seconds between two signs of life."""
+        """`most`: the longest time between two signs of life that systemd allows, in seconds."""
         self._notifier = notifier
         self._period = min(_TICK, most / _PETS_PER_PERIOD)
         self._call_later = call_later
@@ -65,7 +70,7 @@ class Watchdog:
 
 
 class ServiceManager:
-    """Tells systemd the status of the job, see `ports.Observer`."""
+    """An observer (`ports.Observer`) that tells systemd the status of the job."""
 
     def __init__(
         self, notifier: Notifier, policy: RestartPolicy, clock: Clock, call_later: CallLater
@@ -83,8 +88,8 @@ class ServiceManager:
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""
         before, after = transition.before, transition.after
-        # Waiting and ending count as up too: systemd gives a start 90 seconds, and takes an end
-        # before it, even with exit code 0, for a failure.
+        # A backoff and the end of the job count as up too: systemd waits 90 seconds for READY, and
+        # takes an end before READY for a failure, even with exit code 0.
         up = after.status in (Status.RUNNING, Status.BACKOFF) or after.status.terminal
         if up and not self._ready:
             self._ready = True
@@ -112,14 +117,15 @@ class ServiceManager:
 
 
 def notifier_of(environ: Mapping[str, str]) -> Notifier | None:
-    """What speaks to the systemd that started this process, if one did and wants to hear of it."""
+    """Returns a notifier to the systemd that started this process; None: it asks for no
+    messages."""
     address = environ.get("NOTIFY_SOCKET", "")
     return Notifier(address) if address.startswith(("/", "@")) else None
 
 
 def watchdog_period(environ: Mapping[str, str]) -> float | None:
-    """The most seconds between two signs of life that systemd wants of this process; None: it
-    wants none."""
+    """Returns the longest time between two signs of life that systemd allows this process, in
+    seconds; None: it asks for none."""
     period = environ.get("WATCHDOG_USEC", "")
     ours = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
     return int(period) / 1e6 if period.isdecimal() and ours and int(period) > 0 else None

@@ -1,8 +1,8 @@
-"""The live view in a terminal: where the job stands, below what scrolls by.
+"""The live view in a terminal: a panel with the state of the job, below the lines that scroll by.
 
-Our own lines and the output of rank 0 scroll. Of the output only text is shown: an escape sequence
-could do harm, and of a progress bar only what it comes to is worth a line. All that is written to
-the terminal is written by the thread of an `Outlet`.
+Our own lines and the output of rank 0 scroll. Of the output only text is shown, because an escape
+sequence could do harm. Of a progress bar only the last picture is shown, as one line. Only the
+thread of an `Outlet` writes to the terminal.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from supervisor.ports import Clock, Transition
 from supervisor.protocol.messages import StepMessage, printable
 
 _RATE_WINDOW = 20.0
+"""Seconds of reports from which the steps per second are computed."""
 _PERIOD = 0.25
-"""Seconds between two pictures."""
+"""Seconds between two pictures of the panel."""
 _MAX_LINE = 64 * 1024
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-"""Colours, movements of the cursor, titles and links."""
+"""Escape sequences: colours, movements of the cursor, titles and links."""
 _STYLES = {
     Status.RUNNING: "bold green",
     Status.SUCCEEDED: "bold green",
@@ -54,21 +55,21 @@ _LEVELS = {"error": "red", "warning": "yellow"}
 
 @dataclass(frozen=True, slots=True)
 class _Picture:
-    """What the view shows of the job."""
+    """The facts of the job that one picture of the panel shows."""
 
     standing: Standing
     phase: int = 0
     step: int | None = None
     loss: float | None = None
     rate: float | None = None
-    """Steps a second."""
+    """Steps per second."""
     backoff_until: float | None = None
-    """When the next attempt starts, on our clock; None: it waits for no time."""
+    """Time on our clock at which the next attempt starts; None: there is no backoff."""
     quarantine: tuple[str, ...] = ()
 
 
 class TerminalView:
-    """Shows the state of the job, and what happened last, until it is closed."""
+    """Shows the state of the job and the last event, until it is closed."""
 
     def __init__(
         self,
@@ -78,18 +79,18 @@ class TerminalView:
         tell: Tell,
         descriptor: int = 1,
     ) -> None:
-        """`descriptor` is the terminal; `tell` is told once why it cannot be used any more."""
+        """`descriptor` is the terminal; `tell` is called once if it cannot be written any more."""
         self._plans = plans
         self._policy = policy
         self._clock = clock
         self._steps: deque[tuple[float, int]] = deque()
         self._picture = _Picture(standing(JobState(), policy))
-        """Made in the main thread, shown in the other."""
+        """The main thread replaces it; the outlet's thread draws it."""
         self._last = ""
         self._unfinished = b""
-        """The output after its last whole line."""
+        """The output after the last whole line."""
         self._recent = b""
-        """The output of late, which people see above what the supervisor says of it."""
+        """The last `_MAX_LINE` bytes of output: people still see them above our own lines."""
         screen = cast("IO[str]", _Screen(descriptor))
         self._live = Live(
             get_renderable=self._render,
@@ -101,21 +102,24 @@ class TerminalView:
         self._outlet = Outlet(self._show, tell, period=_PERIOD, end=self._end)
 
     def close(self, patience: float = FLUSH_PATIENCE) -> None:
-        """Leave the last picture on the screen and give the terminal back."""
+        """Draw the last picture, leave it on the screen, and stop writing to the terminal.
+
+        Waits at most `patience` seconds.
+        """
         self._outlet.close(patience)
 
     def line(self, text: str, level: Level = "info") -> None:
-        """Show a log line above the picture."""
+        """Show a line of the event log above the panel."""
         self._last = text.partition("] ")[2]
         self._outlet.line(text.encode("utf-8", "replace"), level)
 
     def mirror(self, attempt: int, chunk: bytes) -> None:
-        """Show a part of a worker's output above the picture; an empty one is its end."""
+        """Show a part of a worker's output above the panel; an empty `chunk` is its end."""
         if chunk and self._outlet.output(chunk):
             self._recent = (self._recent + chunk)[-_MAX_LINE:]
 
     def has_shown(self, lines: Sequence[str]) -> bool:
-        """Whether all of `lines` are in the worker's output of late."""
+        """True if the worker's recent output contains all of `lines`."""
         recent = {_shown(line).rstrip() for line in self._recent.split(b"\n")}
         return all(_shown(line.encode("utf-8", "replace")).rstrip() in recent for line in lines)
 
@@ -144,7 +148,7 @@ class TerminalView:
         return (last - first) / (end - start) if end > start else None
 
     def _show(self, parts: Sequence[Part]) -> Iterator[int]:
-        self._live.start()  # nothing where it has started
+        self._live.start()  # does nothing once it has started
         lines = [line for part in parts for line in self._lines(part)]
         if lines:
             self._live.console.print(Text("\n").join(lines), soft_wrap=True)
@@ -157,7 +161,7 @@ class TerminalView:
         self._live.stop()
 
     def _lines(self, part: Part) -> Iterator[Text]:
-        """The lines to show of `part`, all that is no text taken out."""
+        """Yields the lines of `part` to show, without what is not text."""
         if part.is_ours:
             text = part.data.decode()
             yield Text(text, style=_LEVELS.get(part.level, "default"))
@@ -197,23 +201,23 @@ class TerminalView:
 
 
 class _Console(Console):
-    """Leaves the cursor where people can see it: a terminal that is paused, or a supervisor that is
-    killed, takes no last word that would show it again."""
+    """Never hides the cursor: on a paused terminal, or after the supervisor was killed, nothing
+    could show it again."""
 
     def show_cursor(self, show: bool = True) -> bool:
-        """Change nothing, whatever is asked for."""
+        """Leave the cursor as it is."""
         return False
 
 
 class _Screen(io.TextIOBase):
-    """A terminal as rich wants it. Nothing waits in it: what is to be written at the very end of
-    this process would make that wait for its reader."""
+    """The terminal as the text stream that rich needs. It has no buffer: text left in a buffer
+    would be written at the exit of this process, and the exit would wait for the reader."""
 
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._is_terminal = os.isatty(descriptor)  # one that is closed is none any more
+        self._is_terminal = os.isatty(descriptor)  # asked now: a closed one would not be a terminal
 
     def write(self, text: str) -> int:
         for _ in write(self._descriptor, text.encode(self.encoding, "replace")):
@@ -235,7 +239,8 @@ def _steps_done(picture: _Picture, plan: PhasePlan) -> str:
 
 
 def _shown(line: bytes) -> str:
-    """What a line of output leaves on the screen: the last of what was written over one another."""
+    """Returns the text that a terminal shows in the end for a line of output: what follows the last
+    carriage return, without escape sequences."""
     over = line.rstrip(b"\r").rpartition(b"\r")[2]
     text = _ESCAPE.sub("", over.decode("utf-8", "replace"))
     return printable(text.expandtabs())

@@ -1,5 +1,5 @@
-"""Errors of our own that nobody has foreseen: their tracebacks go to standard error as Python's do,
-but without the secrets that may be in a message."""
+"""Prints the tracebacks of unexpected errors of ours to standard error, as Python does, but without
+the secrets that their messages may contain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from supervisor.host.outlet import say_on_stderr
 
 
 def redact_tracebacks(redact: Callable[[str], str]) -> None:
-    """Print the traceback of every uncaught exception through `redact` from now on."""
+    """From now on, print the traceback of every uncaught exception, in any thread, with `redact`
+    applied."""
 
     def told(
         kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
